@@ -1,0 +1,256 @@
+"""A folder of safetensors files -> named tables, mapped and never copied.
+
+The format: 8 bytes hold the header's length N (little endian), N bytes of JSON say for each tensor its format,
+shape and place, the rest is raw numbers. safetensors' own reader has to accept a file first; what is computed
+here is only where each tensor lies, so that NumPy can look at the mapped bytes in place.
+
+Source: the format's description in the safetensors repository.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap as memory_map
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from .errors import CheckpointError
+from .tables import HELD, StoredTable, Table
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_HEADER = 100_000_000  # bytes; the format's own limit
+
+BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64,
+    "U64": 64,
+}  # fmt: skip
+
+CONVERT = (
+    "convert it once, where torch and transformers are installed: "
+    "AutoModel.from_pretrained(folder).save_pretrained(folder, safe_serialization=True)"
+)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where one tensor lies: its numbers are the bytes start..stop-1 of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    file: str
+
+
+class Source(Protocol):
+    """What load.py needs of a checkpoint, wherever its numbers live."""
+
+    @property
+    def names(self) -> Collection[str]: ...
+    def tensor(self, name: str) -> Tensor: ...
+    def table(self, name: str, dtype: np.dtype[Any] | str) -> Table: ...
+    def aliases(self) -> dict[str, str]: ...
+    def close(self) -> None: ...
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a key given twice: JSON readers keep the last one in silence, another reader may keep the first."""
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        twice = sorted({key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1})
+        raise ValueError(f"duplicate keys {', '.join(twice)}")
+    return entries
+
+
+def parse_header(
+    header: bytes, data_start: int, file_size: int, file: str
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a header's JSON: for each tensor where it lies, and the file's `__metadata__`.
+
+    data_start = 8 + length of the header; places are absolute, in bytes. Every promise of the format is
+    checked: known formats, shape x size = length, no hole, no overlap, the file ends where the last tensor does.
+
+    Raises CheckpointError that names the file and the tensor.
+    """
+    try:
+        entries = json.loads(header.decode("utf-8"), object_pairs_hook=_unique)
+        metadata = entries.pop("__metadata__", None) or {}
+        tensors = {
+            name: Tensor(
+                name,
+                entry["dtype"],
+                tuple(entry["shape"]),
+                data_start + entry["data_offsets"][0],
+                data_start + entry["data_offsets"][1],
+                file,
+            )
+            for name, entry in entries.items()
+        }
+        expected = data_start
+        for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
+            sizes = (*tensor.shape, tensor.start, tensor.stop)
+            if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in sizes):
+                raise ValueError(f"tensor {tensor.name!r}: sizes and offsets must be integers >= 0")
+            if 8 * (tensor.stop - tensor.start) != BITS[tensor.dtype] * math.prod(tensor.shape):
+                raise ValueError(
+                    f"tensor {tensor.name!r}: {tensor.dtype} {tensor.shape} does not fill the "
+                    f"{tensor.stop - tensor.start} bytes it claims"
+                )
+            if tensor.start != expected:
+                raise ValueError(f"tensor {tensor.name!r} starts at byte {tensor.start}, expected {expected}")
+            expected = tensor.stop
+        if expected != file_size:
+            raise ValueError(f"the header describes {expected} bytes, the file has {file_size}")
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise CheckpointError(
+            f"{file}: the safetensors header is wrong: {type(error).__name__}: {error}; "
+            "the file is damaged or incomplete, fetch it again"
+        ) from None
+    return tensors, metadata
+
+
+class SafetensorsFile:
+    """One file: its tensors' places, and its bytes mapped read-only (or read on demand with mmap=False)."""
+
+    def __init__(self, path: Path, mmap: bool = True) -> None:
+        self.path = path
+        self.mmap = mmap
+        _accept(path)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(8), "little")
+            header = file.read(length)
+            self.tensors, self.metadata = parse_header(header, 8 + length, size, str(path))
+            self._map = memory_map.mmap(file.fileno(), 0, access=memory_map.ACCESS_READ) if mmap else None
+        if self._map is not None and hasattr(memory_map, "MADV_RANDOM"):
+            # rows are taken here and there: reading ahead would pull in fifty times what is asked for
+            self._map.madvise(memory_map.MADV_RANDOM)
+
+    def raw(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """Give the stored numbers as a read-only array over the map, or over bytes read now."""
+        held = HELD[tensor.dtype]
+        if self._map is not None:
+            return np.ndarray(tensor.shape, held, buffer=self._map, offset=tensor.start)
+        with open(self.path, "rb") as file:
+            file.seek(tensor.start)
+            numbers = file.read(tensor.stop - tensor.start)
+        if len(numbers) != tensor.stop - tensor.start:
+            raise CheckpointError(f"{self.path}: ends inside tensor {tensor.name!r}; it changed while it was read")
+        return np.frombuffer(numbers, held).reshape(tensor.shape)
+
+
+def _accept(path: Path) -> None:
+    """Let safetensors' own reader judge the file first."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="np"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path}: not a whole safetensors file ({error}); it is damaged, incomplete or of another format: "
+            "fetch it again"
+        ) from None
+
+
+class Checkpoint:
+    """Named tensors of one file or of the shards that an index lists; a shard is opened when first needed.
+
+    `weight_map` maps a tensor to its file's name, `locate` a file's name to its path.
+    """
+
+    def __init__(
+        self, locate: Callable[[str], Path], weight_map: dict[str, str] | None = None, mmap: bool = True
+    ) -> None:
+        self._locate = locate
+        self._mmap = mmap
+        self._files: dict[str, SafetensorsFile] = {}
+        self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._weight_map.keys()
+
+    def tensor(self, name: str) -> Tensor:
+        file = self._file(self._weight_map[name])
+        try:
+            return file.tensors[name]
+        except KeyError:
+            raise CheckpointError(
+                f"{INDEX} says that {name!r} is in {file.path.name}, which holds {len(file.tensors)} other tensors; "
+                "index and shards are of different saves: fetch both again"
+            ) from None
+
+    def table(self, name: str, dtype: np.dtype[Any] | str = "float32") -> Table:
+        tensor = self.tensor(name)
+        if tensor.dtype not in HELD:
+            raise CheckpointError(
+                f"{tensor.file}: tensor {name!r} is stored as {tensor.dtype}; this layer reads {', '.join(HELD)}"
+            )
+        return StoredTable(self._file(self._weight_map[name]).raw(tensor), tensor.dtype, dtype)
+
+    def aliases(self) -> dict[str, str]:
+        """Other names of stored tensors, as some files list them in `__metadata__`: alias -> stored name."""
+        return {
+            alias: name
+            for file in self._files.values()
+            for alias, name in file.metadata.items()
+            if name in self._weight_map and alias not in self._weight_map
+        }
+
+    def close(self) -> None:
+        """Drop the maps; each is unmapped when the last array over it is gone."""
+        self._files.clear()
+
+    def _file(self, name: str) -> SafetensorsFile:
+        if name not in self._files:
+            self._files[name] = SafetensorsFile(self._locate(name), self._mmap)
+        return self._files[name]
+
+
+def read_index(text: bytes, where: str) -> dict[str, str]:
+    """Read a sharded checkpoint's index: tensor name -> file name. Raises CheckpointError."""
+    try:
+        weight_map = json.loads(text.decode("utf-8"))["weight_map"]
+        if not all(isinstance(file, str) and Path(file).name == file for file in weight_map.values()):
+            raise ValueError("a shard must be a plain file name")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{where}: not an index of shards ({type(error).__name__}: {error}); expected "
+            '{"weight_map": {tensor: file}}; fetch it again'
+        ) from None
+    return dict(weight_map)
+
+
+def open_folder(folder: Path, mmap: bool = True) -> Checkpoint:
+    """Open a folder's `model.safetensors`, or the shards of its `model.safetensors.index.json`.
+
+    Raises CheckpointError where neither is there, and for a missing shard when a tensor of it is asked for.
+    """
+
+    def locate(name: str) -> Path:
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{folder} has no {name}, which {INDEX} lists; fetch the missing shard")
+        return path
+
+    if (folder / SINGLE).is_file():
+        return Checkpoint(locate, mmap=mmap)
+    if (folder / INDEX).is_file():
+        return Checkpoint(locate, read_index((folder / INDEX).read_bytes(), str(folder / INDEX)), mmap)
+    other = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".h5", ".msgpack", ".ckpt"))
+    found = f"only {', '.join(other)}: {CONVERT}" if other else f"only {_listing(folder)}"
+    raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}; found {found}")
+
+
+def _listing(folder: Path) -> str:
+    return ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "an empty folder"

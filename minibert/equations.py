@@ -1,0 +1,229 @@
+"""The input layer of BERT, GPT-2, T5 and their relatives: every formula, from the leaves to the root.
+
+Read it from top to bottom. Each function is one formula; the last two, `bert_input` and `gpt2_input`, are
+whole layers. Nothing here knows a file, a checkpoint or a model's name: arrays come in, an array goes out.
+
+Axes are written as words: batch, seq, dim, vocab. Arrays are float32 unless you pass float64.
+
+Sources
+    Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762): sinusoids, the scale sqrt(dim)
+    Devlin et al. 2018, "BERT" (arXiv:1810.04805): word + token type + position, then LayerNorm
+    Ba, Kiros, Hinton 2016, "Layer Normalization" (arXiv:1607.06450)
+    Radford et al. 2019, "Language Models are Unsupervised Multitask Learners": GPT-2
+    Liu et al. 2019, "RoBERTa" (arXiv:1907.11692): positions that skip padding
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+
+
+def check_ids(ids: ArrayLike, rows: int, name: str = "ids") -> Array:
+    """Return `ids` as an integer array, all of them in 0..rows-1.
+
+    NumPy would read row -1 as the last row without a word; a table of embeddings has no row -1.
+
+    Raises TypeError for floats, booleans and ragged lists, IndexError for an id outside the table.
+
+    >>> check_ids([[0, 2]], rows=3)
+    array([[0, 2]])
+    >>> check_ids([[0, 3]], rows=3, name="input_ids")
+    Traceback (most recent call last):
+    IndexError: input_ids[0, 1] is 3, but the table has rows 0..2; is this the right tokenizer?
+    """
+    try:
+        ids = np.asarray(ids)
+    except ValueError as error:  # what NumPy says of a ragged list
+        raise TypeError(f"{name}: every row must have the same length; pad the shorter ones ({error})") from None
+    if ids.size == 0:
+        return ids.astype(np.int64)
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, found {ids.dtype}; ids are row numbers of a table")
+    if ids.min() < 0 or ids.max() >= rows:
+        where = tuple(int(i) for i in np.argwhere((ids < 0) | (ids >= rows))[0])
+        at = f"{name}[{', '.join(map(str, where))}]" if where else name
+        raise IndexError(f"{at} is {ids[where]}, but the table has rows 0..{rows - 1}; is this the right tokenizer?")
+    return ids
+
+
+def lookup(table: Array, ids: ArrayLike, out: Array | None = None, name: str = "ids") -> Array:
+    """Take one row of the table for each id: `y[i] = table[ids[i]]`.
+
+    table (rows, dim), ids of any shape (...) -> (..., dim), in the table's dtype. `out` receives the rows.
+    A padding row is a row like any other: trained files hold numbers in it, and they are returned.
+
+    Raises as `check_ids`.
+
+    >>> lookup(np.array([[1.0, 2.0], [3.0, 4.0]]), [1, 0, 1])
+    array([[3., 4.],
+           [1., 2.],
+           [3., 4.]])
+    """
+    # the range is checked, so "clip" never clips: it lets NumPy write into `out` without a buffer
+    return np.take(table, check_ids(ids, len(table), name), axis=0, out=out, mode="clip")
+
+
+def default_position_ids(length: int, past_length: int = 0) -> Array:
+    """Count the tokens: `p = past, past + 1, ..., past + length - 1`, shape (1, length), int64.
+
+    `past_length` is how many tokens a cache already holds. Padding is counted like any token, so with left
+    padding the first word does not stand at 0.
+
+    >>> default_position_ids(3, past_length=2)
+    array([[2, 3, 4]])
+    """
+    return np.arange(past_length, past_length + length)[None]
+
+
+def padding_position_ids(input_ids: Array, padding_idx: int, past_length: int = 0) -> Array:
+    """Count only what is not padding, as RoBERTa does: `p = (cumsum(m) + past) * m + padding_idx`, m = ids != padding_idx.
+
+    input_ids (batch, seq) -> (batch, seq), int64. Padding gets row `padding_idx`; the first token gets
+    `padding_idx + 1`. The ids decide, not the attention mask. Source: RoBERTa's reference implementation.
+
+    >>> padding_position_ids(np.array([[0, 9, 2, 1, 1]]), padding_idx=1)
+    array([[2, 3, 4, 1, 1]])
+    """
+    real = (input_ids != padding_idx).astype(np.int64)
+    return (np.cumsum(real, axis=-1) + past_length) * real + padding_idx
+
+
+def mask_position_ids(attention_mask: Array, past_length: int = 0) -> Array:
+    """Count only what the attention mask keeps, as OPT does: `p = cumsum(m) * m - 1`, without the past columns.
+
+    attention_mask (batch, past + seq) -> (batch, seq), int64. A masked token gets -1, the first real one 0; OPT's
+    table has two more rows in front, so -1 is its row 1. Source: OPT's reference implementation.
+
+    >>> mask_position_ids(np.array([[0, 1, 1]]))
+    array([[-1,  0,  1]])
+    """
+    real = (attention_mask != 0).astype(np.int64)
+    return (np.cumsum(real, axis=-1) * real - 1)[:, past_length:]
+
+
+def sinusoidal_positions(length: int, dim: int, base: float = 10000.0, layout: str = "interleaved") -> Array:
+    """Give each position a row of sines and cosines of falling frequency.
+
+        angle(p, i) = p / base^(2i / dim)
+        "interleaved":  y[p, 2i] = sin(angle(p, i)),  y[p, 2i + 1] = cos(angle(p, i))      (Vaswani et al.)
+        "halves":       the same columns, all sines first, then all cosines                (Marian, Pegasus)
+
+    -> (length, dim), float32; p and angle in radians. Angles are computed in float64 and rounded once at the
+    end: float32 angles are wrong by 1e-4 at position 4095. For odd dim there is one sine more than cosines.
+
+    Raises ValueError for a negative length, a dim below 1, a base that is not positive, an unknown layout.
+
+    >>> sinusoidal_positions(2, 4).round(4)
+    array([[0.    , 1.    , 0.    , 1.    ],
+           [0.8415, 0.5403, 0.01  , 1.    ]], dtype=float32)
+    """
+    if length < 0 or dim < 1 or not 0 < base < np.inf:
+        raise ValueError(f"need length >= 0, dim >= 1 and base > 0; found length={length}, dim={dim}, base={base}")
+    if layout not in ("interleaved", "halves"):
+        raise ValueError(f"layout must be 'interleaved' or 'halves', found {layout!r}")
+    # the exact expression of the reference: 2 * (j // 2) / dim for every column j, sine and cosine alike
+    exponent = 2 * (np.arange(dim) // 2) / dim
+    angle = np.arange(length)[:, None] / np.power(base, exponent)
+    sine, cosine = np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])
+    table = np.empty((length, dim), np.float32)
+    if layout == "interleaved":
+        table[:, 0::2], table[:, 1::2] = sine, cosine
+    else:
+        half = (dim + 1) // 2
+        table[:, :half], table[:, half:] = sine, cosine
+    return table
+
+
+def layer_norm(
+    x: Array, weight: Array, bias: Array | None = None, eps: float = 1e-12, out: Array | None = None
+) -> Array:
+    """Shift and stretch each row to mean 0 and variance 1, then scale and shift each column.
+
+        y = (x - mean) / sqrt(variance + eps) * weight + bias
+
+    x (..., dim), weight and bias (dim,) -> (..., dim). mean and variance are those of one row; the variance is
+    the biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be x itself.
+
+    Two passes over the row: E[x^2] - E[x]^2 in one pass loses three digits at mean 100. Both sums treat each
+    row by itself, so a row's bits do not depend on its neighbours. Source: Ba, Kiros, Hinton 2016.
+
+    >>> layer_norm(np.array([[1.0, 3.0]]), weight=np.array([1.0, 1.0]), bias=np.array([0.0, 10.0]), eps=0.0)
+    array([[-1., 11.]])
+    """
+    dim = x.shape[-1]
+    mean = np.add.reduce(x, axis=-1, keepdims=True) / dim
+    y = np.subtract(x, mean, out=out)
+    variance = np.vecdot(y, y)[..., None] / dim
+    y /= np.sqrt(variance + eps)
+    y *= weight
+    if bias is not None:
+        y += bias
+    return y
+
+
+def scale(x: Array, factor: float, out: Array | None = None) -> Array:
+    """Multiply by one number: `y = factor * x`, as Vaswani et al. do with factor = sqrt(dim).
+
+    The factor is rounded to x's dtype first: a float64 factor would change the last bit of float32 rows.
+
+    >>> scale(np.array([1.0, 2.0], np.float32), 2 ** 0.5)
+    array([1.4142135, 2.828427 ], dtype=float32)
+    """
+    return np.multiply(x, x.dtype.type(factor), out=out)
+
+
+def project(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """Map each row to another width: `y = weight @ x + bias`.
+
+    x (..., width), weight (dim, width), bias (dim,) -> (..., dim). One matrix-vector product a row: a single
+    matrix product would be faster, but its bits depend on how many rows are passed.
+
+    >>> project(np.array([[1.0, 2.0]]), weight=np.array([[1.0, 1.0], [0.0, 3.0], [2.0, 0.0]]))
+    array([[3., 6., 2.]])
+    """
+    y = np.matmul(weight, x[..., None])[..., 0]
+    return y if bias is None else np.add(y, bias, out=y)
+
+
+def bert_input(
+    input_ids: Array,
+    token_type_ids: Array,
+    word: Array,
+    token_type: Array,
+    position: Array,
+    weight: Array,
+    bias: Array,
+    eps: float = 1e-12,
+) -> Array:
+    """BERT's whole input layer: `LayerNorm((word + token type) + position)`.
+
+    input_ids and token_type_ids (batch, seq) -> (batch, seq, dim). The order of the sum matters: it shows in
+    the last bit of a third of all entries. Source: Devlin et al. 2018 and its reference implementation.
+
+    >>> table, ones, zeros = np.array([[0.0, 1.0], [2.0, 5.0]]), np.ones(2), np.zeros(2)
+    >>> bert_input(np.array([[1, 0]]), np.array([[0, 0]]), table, table, table, ones, zeros)
+    array([[[-1.,  1.],
+            [-1.,  1.]]])
+    """
+    position_ids = default_position_ids(input_ids.shape[-1])
+    x = lookup(word, input_ids)
+    x = x + lookup(token_type, token_type_ids)
+    x = x + lookup(position, position_ids)
+    return layer_norm(x, weight, bias, eps)
+
+
+def gpt2_input(input_ids: Array, wte: Array, wpe: Array) -> Array:
+    """GPT-2's whole input layer: `word + position`, nothing else.
+
+    input_ids (batch, seq) -> (batch, seq, dim). LayerNorm comes later, inside the first block.
+
+    >>> gpt2_input(np.array([[1, 0]]), wte=np.array([[1.0], [2.0]]), wpe=np.array([[10.0], [20.0]]))
+    array([[[12.],
+            [21.]]])
+    """
+    return lookup(wte, input_ids) + lookup(wpe, default_position_ids(input_ids.shape[-1]))

@@ -1,0 +1,603 @@
+"""Every family as a row: which steps, in which order, on which tensors. Data only; nothing is computed here.
+
+The order of the steps is the order of evaluation, and it shows in the bits: BERT adds (word + type) + position,
+ConvBERT (word + position) + type, and they differ in a third of all float32 entries.
+
+To add a family, write a row and hand it to `load(..., family=row)`; see the README.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .config import Config
+from .equations import sinusoidal_positions
+from .steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens
+
+Scheme = Callable[[Config, Any, str], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One model_type's input layer.
+
+    prefixes     what head models' files put before the base model's tensor names
+    tree         the reference's class for each module that holds others, for printing: path -> class name
+    order        last parts of paths in the order in which the reference prints them, where it differs from `steps`
+    owns         modules all of whose tensors the steps must account for, besides the steps' own
+    ignored      endings of tensor names in there that are no parameters or that the config switches off
+    aliases      the reference's other words for a config key; `defaults` for keys that config.json leaves out
+    sides        "encoder", "decoder" or both; "{side}" in a path is filled in
+    decoder      the decoder's steps where they are not the encoder's
+    ignores      arguments that act later in the model, so that passing them here is no mistake
+    shared       another name of the word module in the reference
+    section      the part of config.json that describes this layer, where it is a part
+    tokenizer    how files older than tokenizer.json are read: see `text.open_tokenizer`
+    attention    makes the position scheme that acts inside attention
+    """
+
+    model_type: str
+    steps: tuple[Step, ...]
+    prefixes: tuple[str, ...] = ()
+    tree: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    owns: tuple[str, ...] = ("embeddings.",)
+    ignored: tuple[str, ...] = ("position_ids",)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    sides: tuple[str, ...] = ("encoder",)
+    decoder: tuple[Step, ...] = ()
+    ignores: tuple[str, ...] = ()
+    shared: str = ""
+    section: str = ""
+    tokenizer: str | None = None
+    attention: Scheme | None = None
+
+    def configure(self, data: Mapping[str, Any]) -> Config:
+        """Read config.json with this family's words and defaults."""
+        return Config(data.get(self.section) or data, self.aliases, self.defaults)
+
+    def steps_for(self, side: str) -> tuple[Step, ...]:
+        """The steps of one side of the model, with "{side}" and "{other}" filled in."""
+        other = "decoder" if side == "encoder" else "encoder"
+        steps = self.decoder if side == "decoder" and self.decoder else self.steps
+
+        def fill(text: str) -> str:
+            return text.replace("{side}", side).replace("{other}", other)
+
+        return tuple(replace(step, path=fill(step.path), names=tuple(map(fill, step.names))) for step in steps)
+
+    def scope_for(self, side: str) -> tuple[str, ...]:
+        """Beginnings of the names of all tensors that belong to this input layer."""
+        return (*self.owns, *(f"{step.path}." for step in self.steps_for(side)))
+
+    def accepts(self, argument: str) -> bool:
+        """Whether an argument may be passed though no step uses it: the config switched it off, or it acts later."""
+        return argument in self.ignores or any(getattr(step, "ids", None) == argument for step in self.steps)
+
+    def print_tree(self, modules: Mapping[str, Any], side: str) -> str:
+        """Print modules (path -> module) as the reference prints the module that holds them all."""
+        places = {path: i for i, path in enumerate(modules)}
+        paths = sorted(modules, key=lambda path: (self._place(path), places[path]))
+        parents = [path.rpartition(".")[0] for path in paths]
+        root = parents[0] if len(set(parents)) == 1 else ""
+        lines = [f"{self._class(root, side)}("]
+        opened = root
+        for path, parent in zip(paths, parents, strict=True):
+            if opened != parent and opened != root:
+                lines.append("  )")
+            if parent not in (opened, root):
+                lines.append(f"  ({parent}): {self._class(parent, side)}(")
+            opened = parent
+            indent = "  " if parent == root else "    "
+            lines.append(f"{indent}({path.rpartition('.')[2]}): {modules[path]!r}")
+        return "\n".join([*lines, *(["  )"] if opened != root else []), ")"])
+
+    def _place(self, path: str) -> int:
+        last = path.rpartition(".")[2]
+        return self.order.index(last) if last in self.order else len(self.order)
+
+    def _class(self, path: str, side: str) -> str:
+        key = path.replace(side, "{side}") if path not in self.tree else path
+        return self.tree.get(key, "Module").replace("{Side}", side.capitalize())
+
+
+# -- conditions and numbers that a config decides ----------------------------------------------------------------
+
+
+def projected(config: Config) -> bool:
+    return config.integer("embedding_size") != config.integer("hidden_size")
+
+
+def projected_words(config: Config) -> bool:
+    return config.integer("word_embed_proj_dim") != config.integer("hidden_size")
+
+
+def typed(config: Config) -> bool:
+    return config.integer("type_vocab_size") > 0
+
+
+def scaled(config: Config) -> bool:
+    return bool(config.get("scale_embedding", False))
+
+
+def sqrt_width(config: Config) -> float:
+    return math.sqrt(config.integer("hidden_size"))
+
+
+def module_scale(config: Config) -> float:
+    return sqrt_width(config) if scaled(config) else 1.0
+
+
+def switch(key: str, default: bool) -> Callable[[Config], bool]:
+    """The condition "this key of the config is true"."""
+    return lambda config: bool(config.get(key, default))
+
+
+def sinusoids_in_halves(rows: int, dim: int) -> Any:
+    return sinusoidal_positions(rows, dim, layout="halves")
+
+
+# -- the rows ----------------------------------------------------------------------------------------------------
+
+WORD = Tokens(path="embeddings.word_embeddings", head="cls.predictions.decoder.weight")
+TYPE = Add(path="embeddings.token_type_embeddings", ids="token_type_ids", rows="type_vocab_size", missing=0)
+POSITION = Positions(path="embeddings.position_embeddings")
+NORM = Norm(path="embeddings.LayerNorm")
+PRINTED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
+BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "pad_token_id": 0, "type_vocab_size": 2, "max_position_embeddings": 512}
+NARROW = "embedding_size"  # families whose tables are narrower than the model
+
+BERT = Family(
+    model_type="bert",
+    steps=(WORD, TYPE, POSITION, NORM),
+    prefixes=("bert.",),
+    tree={"embeddings": "BertEmbeddings"},
+    order=PRINTED,
+    defaults=BERT_DEFAULTS,
+    tokenizer="wordpiece",
+)
+
+ROBERTA = replace(
+    BERT,
+    model_type="roberta",
+    steps=(
+        replace(WORD, head="lm_head.decoder.weight"),
+        TYPE,
+        replace(POSITION, rule="padding", padding_idx="pad_token_id"),
+        NORM,
+    ),
+    prefixes=("roberta.",),
+    tree={"embeddings": "RobertaEmbeddings"},
+    order=("word_embeddings", "token_type_embeddings", "LayerNorm", "position_embeddings"),
+    defaults={**BERT_DEFAULTS, "pad_token_id": 1},
+    tokenizer="roberta",
+)
+
+DISTILBERT = replace(
+    BERT,
+    model_type="distilbert",
+    steps=(
+        replace(WORD, head="vocab_projector.weight"),
+        replace(POSITION, cached=False),
+        replace(NORM, eps=1e-12),
+    ),
+    prefixes=("distilbert.",),
+    tree={"embeddings": "Embeddings"},
+    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    defaults={"pad_token_id": 0, "max_position_embeddings": 512},
+)
+
+ALBERT = replace(
+    BERT,
+    model_type="albert",
+    steps=(
+        replace(WORD, width=NARROW, head="predictions.decoder.weight"),
+        replace(TYPE, width=NARROW),
+        replace(POSITION, width=NARROW, cached=False),
+        replace(NORM, width=NARROW),
+        Project(path="encoder.embedding_hidden_mapping_in"),
+    ),
+    prefixes=("albert.",),
+    tree={"": "AlbertModel", "embeddings": "AlbertEmbeddings", "encoder": "AlbertTransformer"},
+    defaults={**BERT_DEFAULTS, "embedding_size": 128},
+    tokenizer=None,
+)
+
+ELECTRA = replace(
+    BERT,
+    model_type="electra",
+    steps=(
+        replace(WORD, width=NARROW, head="generator_lm_head.weight"),
+        replace(TYPE, width=NARROW),
+        replace(POSITION, width=NARROW),
+        replace(NORM, width=NARROW),
+        Project(path="embeddings_project", when=projected),
+    ),
+    prefixes=("electra.",),
+    tree={"": "ElectraModel", "embeddings": "ElectraEmbeddings"},
+    defaults={**BERT_DEFAULTS, "embedding_size": 128},
+)
+
+MPNET = replace(
+    BERT,
+    model_type="mpnet",
+    # the padding row is fixed to 1 in the reference, whatever config.json says
+    steps=(
+        replace(WORD, padding_idx=1, head="lm_head.decoder.weight"),
+        replace(POSITION, rule="padding", padding_idx=1, cached=False),
+        NORM,
+    ),
+    prefixes=("mpnet.",),
+    tree={"embeddings": "MPNetEmbeddings"},
+    defaults={**BERT_DEFAULTS, "pad_token_id": 1},
+)
+
+DEBERTA_V2 = replace(
+    BERT,
+    model_type="deberta-v2",
+    steps=(
+        replace(WORD, width=NARROW),
+        replace(POSITION, width=NARROW, cached=False, when=switch("position_biased_input", True)),
+        replace(TYPE, width=NARROW, when=typed),
+        Project(path="embeddings.embed_proj", biased=False, when=projected),
+        NORM,
+        Mask(),
+    ),
+    prefixes=("deberta.",),
+    tree={"embeddings": "DebertaV2Embeddings"},
+    order=(*PRINTED[:3], "embed_proj", "LayerNorm"),
+    ignored=("position_ids", "position_embeddings.weight"),
+    aliases={"embedding_size": "hidden_size"},
+    defaults={**BERT_DEFAULTS, "layer_norm_eps": 1e-7, "type_vocab_size": 0},
+    tokenizer=None,
+)
+
+ERNIE = replace(
+    BERT,
+    model_type="ernie",
+    steps=(
+        WORD,
+        TYPE,
+        POSITION,
+        Add(
+            path="embeddings.task_type_embeddings", ids="task_type_ids", rows="task_type_vocab_size", missing=0,
+            when=switch("use_task_id", False),
+        ),
+        NORM,
+    ),
+    prefixes=("ernie.", "bert."),
+    tree={"embeddings": "ErnieEmbeddings"},
+    ignored=("position_ids", "task_type_embeddings.weight"),
+    defaults={**BERT_DEFAULTS, "task_type_vocab_size": 3},
+)  # fmt: skip
+
+NOMIC_BERT = replace(
+    BERT,
+    model_type="nomic_bert",
+    # the file calls the norm emb_ln, the module is embeddings.LayerNorm
+    steps=(WORD, TYPE, replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
+    prefixes=("nomic_bert.",),
+    tree={"embeddings": "NomicBertEmbeddings"},
+    owns=("embeddings.", "emb_ln."),
+    ignores=("position_ids",),
+)
+
+MODERNBERT = Family(
+    model_type="modernbert",
+    steps=(
+        Tokens(path="embeddings.tok_embeddings", head="decoder.weight"),
+        Norm(path="embeddings.norm", eps="norm_eps", biased=switch("norm_bias", False)),
+    ),
+    prefixes=("model.",),
+    tree={"embeddings": "ModernBertEmbeddings"},
+    defaults={"norm_eps": 1e-5, "norm_bias": False, "pad_token_id": 50283},
+    ignores=("position_ids",),
+)
+
+CONVBERT = replace(
+    ELECTRA,
+    model_type="convbert",
+    steps=(
+        replace(WORD, width=NARROW, head="generator_lm_head.weight"),
+        replace(POSITION, width=NARROW, cached=False),
+        replace(TYPE, width=NARROW),
+        replace(NORM, width=NARROW),
+        Project(path="embeddings_project", when=projected),
+    ),
+    prefixes=("convbert.",),
+    tree={"": "ConvBertModel", "embeddings": "ConvBertEmbeddings"},
+    defaults={**BERT_DEFAULTS, "embedding_size": 768, "pad_token_id": 1},
+)
+
+GPT2_WORDS = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+GPT2 = Family(
+    model_type="gpt2",
+    steps=(
+        Tokens(path="wte", padding_idx=None),
+        Positions(path="wpe"),
+        Add(path="wte", ids="token_type_ids", rows="vocab_size", role=" (types)"),
+    ),
+    prefixes=("transformer.",),
+    tree={"": "GPT2Model"},
+    owns=(),
+    aliases=GPT2_WORDS,
+    defaults={"layer_norm_epsilon": 1e-5, "pad_token_id": None},
+    tokenizer="gpt2",
+)
+
+OPENAI_GPT = replace(
+    GPT2,
+    model_type="openai-gpt",
+    steps=(
+        Tokens(path="tokens_embed", padding_idx=None),
+        Positions(path="positions_embed", cached=False),
+        Add(path="tokens_embed", ids="token_type_ids", rows="vocab_size", role=" (types)"),
+    ),
+    tree={"": "OpenAIGPTModel"},
+    ignored=("position_ids",),
+    tokenizer=None,
+)
+
+GPT_NEO = replace(
+    GPT2,
+    model_type="gpt_neo",
+    tree={"": "GPTNeoModel"},
+    aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
+)
+
+OPT = Family(
+    model_type="opt",
+    steps=(
+        Tokens(path="decoder.embed_tokens", width="word_embed_proj_dim"),
+        Project(path="decoder.project_in", source="word_embed_proj_dim", biased=False, when=projected_words),
+        Positions(path="decoder.embed_positions", rule="mask", extra=2, prints_as="OPTLearnedPositionalEmbedding"),
+    ),
+    prefixes=("model.",),
+    tree={"decoder": "OPTDecoder"},
+    order=("embed_tokens", "embed_positions", "project_in"),
+    owns=(),
+    aliases={"word_embed_proj_dim": "hidden_size"},
+    defaults={"pad_token_id": 1},
+    tokenizer="gpt2",
+)
+
+GPT_NEOX = Family(
+    model_type="gpt_neox",
+    steps=(Tokens(path="embed_in", padding_idx=None, head="embed_out.weight"),),
+    prefixes=("gpt_neox.",),
+    tree={"": "GPTNeoXModel"},
+    owns=(),
+    defaults={"tie_word_embeddings": False},
+    ignores=("position_ids",),
+)
+
+LLAMA = Family(
+    model_type="llama",
+    steps=(Tokens(path="embed_tokens"),),
+    prefixes=("model.",),
+    tree={"": "LlamaModel"},
+    owns=(),
+    defaults={"tie_word_embeddings": False, "pad_token_id": None},
+    ignores=("position_ids",),
+)
+
+BLOOM = Family(
+    model_type="bloom",
+    steps=(
+        Tokens(path="word_embeddings", padding_idx=None),
+        Norm(path="word_embeddings_layernorm", eps="layer_norm_epsilon"),
+    ),
+    prefixes=("transformer.",),
+    tree={"": "BloomModel"},
+    owns=(),
+    aliases={"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+    defaults={"layer_norm_epsilon": 1e-5},
+)
+
+# own table, the shared one, the other side's, the output's: a tied table is stored once, under any of its names
+TIED = (
+    "{side}.embed_tokens.weight",
+    "shared.weight",
+    "{other}.embed_tokens.weight",
+)
+BOTH = ("encoder", "decoder")
+D_MODEL = {"hidden_size": "d_model"}
+
+T5 = Family(
+    model_type="t5",
+    # words alone: T5 has no sinusoids and no position table; its relative bias acts inside attention
+    steps=(Tokens(path="{side}.embed_tokens", names=TIED, padding_idx=None),),
+    prefixes=("transformer.",),
+    tree={"{side}": "T5Stack"},
+    owns=(),
+    aliases={
+        **D_MODEL,
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+        "max_position_embeddings": "n_positions",
+    },
+    # old files hold n_positions, which nothing reads; without it there is no number to give: T5 has no limit
+    defaults={"n_positions": None, "tie_word_embeddings": True, "pad_token_id": 0},
+    sides=BOTH,
+    shared="shared",
+)
+
+BART_WORDS = {**D_MODEL, "num_attention_heads": "encoder_attention_heads", "num_hidden_layers": "encoder_layers"}
+BART = Family(
+    model_type="bart",
+    steps=(
+        Tokens(path="{side}.embed_tokens", names=TIED, scale=module_scale, prints_as="BartScaledWordEmbedding"),
+        Positions(path="{side}.embed_positions", extra=2, prints_as="BartLearnedPositionalEmbedding"),
+        Norm(path="{side}.layernorm_embedding", eps=1e-5),
+    ),
+    prefixes=("model.",),
+    tree={"{side}": "Bart{Side}"},
+    owns=(),
+    aliases=BART_WORDS,
+    defaults={"pad_token_id": 1},
+    sides=BOTH,
+    tokenizer="roberta",
+)
+
+MBART = replace(
+    BART,
+    model_type="mbart",
+    steps=(
+        replace(BART.steps[0], prints_as="MBartScaledWordEmbedding"),
+        replace(BART.steps[1], prints_as="MBartLearnedPositionalEmbedding"),
+        BART.steps[2],
+    ),
+    tree={"{side}": "MBart{Side}"},
+    tokenizer=None,
+)
+
+FIXED_POSITIONS = Positions(
+    path="{side}.embed_positions", generate=sinusoids_in_halves, prints_as="MarianSinusoidalPositionalEmbedding"
+)
+MARIAN = Family(
+    model_type="marian",
+    # the decoder may have a vocabulary of its own, and it scales the caller's inputs_embeds too
+    steps=(Tokens(path="{side}.embed_tokens", names=TIED), Scale(factor=sqrt_width, when=scaled), FIXED_POSITIONS),
+    decoder=(
+        Tokens(path="{side}.embed_tokens", names=TIED, rows="decoder_vocab_size"),
+        Scale(factor=sqrt_width, when=scaled, embeds=True),
+        FIXED_POSITIONS,
+    ),
+    prefixes=("model.",),
+    tree={"{side}": "Marian{Side}"},
+    owns=(),
+    aliases={**BART_WORDS, "decoder_vocab_size": "vocab_size"},
+    sides=BOTH,
+)
+
+PEGASUS_POSITIONS = replace(FIXED_POSITIONS, prints_as="PegasusSinusoidalPositionalEmbedding")
+PEGASUS = replace(
+    MARIAN,
+    model_type="pegasus",
+    steps=(*MARIAN.steps[:2], PEGASUS_POSITIONS),
+    decoder=(MARIAN.steps[0], MARIAN.decoder[1], PEGASUS_POSITIONS),
+    tree={"{side}": "Pegasus{Side}"},
+    aliases=BART_WORDS,
+    defaults={"pad_token_id": 0},
+)
+
+XLM = Family(
+    model_type="xlm",
+    steps=(
+        Tokens(path="embeddings", head="pred_layer.proj.weight"),
+        Positions(path="position_embeddings", cached=False),
+        Add(
+            path="lang_embeddings", ids="langs", rows="n_langs",
+            when=lambda config: bool(config.get("use_lang_emb", True)) and config.integer("n_langs") > 1,
+        ),
+        Add(path="embeddings", ids="token_type_ids", rows="vocab_size", padding_idx="pad_token_id", role=" (types)"),
+        Norm(path="layer_norm_emb"),
+        Mask(counted=True),
+    ),
+    prefixes=("transformer.",),
+    tree={"": "XLMModel"},
+    order=("position_embeddings", "lang_embeddings", "embeddings", "layer_norm_emb"),
+    owns=(),
+    aliases={
+        "hidden_size": "emb_dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+        "n_words": "vocab_size",
+        "pad_index": "pad_token_id",
+    },
+    defaults={"pad_token_id": 2, "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "n_langs": 1},
+)  # fmt: skip
+
+XLNET = Family(
+    model_type="xlnet",
+    steps=(Tokens(path="word_embedding", padding_idx=None, head="lm_loss.weight"),),
+    prefixes=("transformer.",),
+    tree={"": "XLNetModel"},
+    owns=(),
+    aliases={
+        **D_MODEL,
+        "n_token": "vocab_size",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+    ignores=("token_type_ids",),
+)
+
+WHISPER = Family(
+    model_type="whisper",
+    steps=(
+        Tokens(path="decoder.embed_tokens", head="proj_out.weight"),
+        Positions(
+            path="decoder.embed_positions", rows="max_target_positions", prints_as="WhisperPositionalEmbedding"
+        ),
+    ),
+    prefixes=("model.",),
+    tree={"decoder": "WhisperDecoder"},
+    owns=(),
+    aliases={**BART_WORDS, "max_position_embeddings": "max_target_positions"},
+    defaults={"pad_token_id": 50256},
+    sides=("decoder",),
+    tokenizer="gpt2",
+)
+
+CLIP_TEXT_MODEL = Family(
+    model_type="clip_text_model",
+    steps=(
+        Tokens(path="embeddings.token_embedding", padding_idx=None),
+        Positions(path="embeddings.position_embedding", cached=False),
+    ),
+    prefixes=("text_model.",),
+    tree={"embeddings": "CLIPTextEmbeddings"},
+    section="text_config",
+    defaults={"max_position_embeddings": 77, "pad_token_id": 1, "vocab_size": 49408, "hidden_size": 512},
+)
+
+FAMILIES: Mapping[str, Family] = {
+    row.model_type: row
+    for row in (
+        BERT,
+        ROBERTA,
+        replace(ROBERTA, model_type="xlm-roberta", tree={"embeddings": "XLMRobertaEmbeddings"}, tokenizer=None),
+        replace(ROBERTA, model_type="camembert", tree={"embeddings": "CamembertEmbeddings"}, tokenizer=None),
+        DISTILBERT,
+        ALBERT,
+        ELECTRA,
+        MPNET,
+        DEBERTA_V2,
+        ERNIE,
+        NOMIC_BERT,
+        MODERNBERT,
+        CONVBERT,
+        GPT2,
+        OPENAI_GPT,
+        GPT_NEO,
+        OPT,
+        GPT_NEOX,
+        LLAMA,
+        replace(LLAMA, model_type="mistral", tree={"": "MistralModel"}),
+        replace(LLAMA, model_type="qwen2", tree={"": "Qwen2Model"}),
+        BLOOM,
+        T5,
+        replace(T5, model_type="mt5"),
+        BART,
+        MBART,
+        MARIAN,
+        PEGASUS,
+        XLM,
+        XLNET,
+        WHISPER,
+        CLIP_TEXT_MODEL,
+        replace(CLIP_TEXT_MODEL, model_type="clip"),
+    )
+}
+"""model_type -> row."""

@@ -1,0 +1,144 @@
+"""Checks what a caller passed and completes it with the family's defaults; nothing past this file meets a bad id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .config import Config
+from .equations import check_ids
+from .families import Family
+from .steps import Inputs, Lookup, Mask, Positions
+from .tiles import Bound
+
+Array = NDArray[Any]
+
+
+def prepare(
+    family: Family,
+    config: Config,
+    steps: tuple[Bound, ...],
+    dtype: np.dtype[Any],
+    input_ids: ArrayLike | None,
+    given: dict[str, Any],
+    attention_mask: ArrayLike | None = None,
+    past_length: int = 0,
+    inputs_embeds: ArrayLike | None = None,
+) -> tuple[Inputs, bool]:
+    """Make the checked inputs of one call, and say whether a single sequence (seq,) was passed.
+
+    Raises TypeError (floats, ragged lists, an argument this family has no use for), IndexError (an id past its
+    table), ValueError (shapes that disagree, a sequence too long, both or neither of ids and inputs_embeds).
+    """
+    table = steps[0].module.table
+    if (input_ids is None) == (inputs_embeds is None):
+        found = "neither" if input_ids is None else "both"
+        raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds (batch, seq, {table.shape[1]}), found {found}")
+    if isinstance(past_length, bool) or not isinstance(past_length, int) or past_length < 0:
+        raise ValueError(f"past_length must be an integer >= 0, found {past_length!r}: how many tokens the cache holds")
+    if input_ids is not None:
+        ids = check_ids(input_ids, table.shape[0], "input_ids")
+        single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
+        inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})
+    else:
+        embeds = _numbers(inputs_embeds, "inputs_embeds", dtype)
+        if embeds.ndim == 0 or embeds.shape[-1] != table.shape[1]:
+            raise ValueError(f"inputs_embeds must be (batch, seq, {table.shape[1]}), found shape {embeds.shape}")
+        single, shape = _batch_of(embeds.shape[:-1], "inputs_embeds", f"(batch, seq, {table.shape[1]})")
+        inputs = Inputs(*shape, {}, embeds.reshape(*shape, -1))
+    _mask(inputs, steps, config, dtype, attention_mask, past_length)
+    _ids(inputs, steps, config, given, past_length)
+    for name, value in given.items():
+        if value is not None and name not in inputs.ids and not family.accepts(name):
+            raise TypeError(f"{family.model_type} takes no {name} in its input layer; leave it out")
+    if not any(isinstance(step, Mask) for step, _ in steps):
+        inputs.attention_mask = None  # positions have read it; no step will
+    return inputs, single
+
+
+def _batch_of(shape: tuple[int, ...], name: str, expected: str) -> tuple[bool, tuple[int, int]]:
+    if len(shape) == 2:
+        return False, (shape[0], shape[1])
+    if len(shape) == 1:
+        return True, (1, shape[0])
+    raise ValueError(f"{name} must be {expected} or one sequence of it, found {len(shape)} axes of shape {shape}")
+
+
+def _numbers(value: Any, name: str, dtype: np.dtype[Any]) -> Array:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise TypeError(f"{name}: every row must have the same length ({error})") from None
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must be numbers, found {array.dtype}")
+    return array.astype(dtype, copy=False)
+
+
+def _mask(
+    inputs: Inputs, steps: tuple[Bound, ...], config: Config, dtype: np.dtype[Any], given: Any, past_length: int
+) -> None:
+    """Check the attention mask; keep it only where a step uses it."""
+    masks = [step for step, _ in steps if isinstance(step, Mask)]
+    counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _ in steps)
+    if given is not None:
+        mask = _numbers(given, "attention_mask", dtype) if masks or counted else np.asarray(given)
+        mask = mask[None] if mask.ndim == 1 else mask
+        lengths = {inputs.seq, inputs.seq + past_length}
+        if mask.ndim != 2 or mask.shape[0] != inputs.batch or mask.shape[1] not in lengths:
+            raise ValueError(
+                f"attention_mask must be ({inputs.batch}, {inputs.seq + past_length}), as long as past and ids together, "
+                f"found shape {mask.shape}"
+            )
+        if (masks or counted) and not np.isin(mask, (0, 1)).all():
+            raise ValueError("attention_mask must hold 1 for a token and 0 for padding; an additive mask is no such mask")
+        if counted and mask.shape[1] != inputs.seq + past_length:
+            raise ValueError(
+                f"attention_mask must cover the cached tokens too: expected ({inputs.batch}, "
+                f"{inputs.seq + past_length}), found {mask.shape}"
+            )
+        if masks or counted:
+            inputs.attention_mask = mask
+    elif masks:
+        inputs.attention_mask = masks[0].default(inputs, config)
+
+
+def _ids(
+    inputs: Inputs, steps: tuple[Bound, ...], config: Config, given: dict[str, Any], past_length: int
+) -> None:
+    """Check every kind of ids the steps look up, or fill in the family's default."""
+    shape = (inputs.batch, inputs.seq)
+    for step, module in steps:
+        if not isinstance(step, Lookup) or step.ids == "input_ids":
+            continue
+        rows = module.table.shape[0]
+        value = given.get(step.ids)
+        if value is None:
+            default = step.default(inputs, config, past_length)
+            if default is not None:
+                inputs.ids[step.ids] = default
+            if isinstance(step, Positions):
+                _check_length(step, rows, inputs, default, past_length, config)
+            continue
+        ids = check_ids(value, rows - step.extra, step.ids)
+        ids = ids[None] if ids.ndim == 1 else ids
+        if ids.shape != shape and not (ids.ndim == 2 and ids.shape == (1, inputs.seq)):
+            raise ValueError(f"{step.ids} must be {shape} as the ids are, found shape {np.shape(value)}")
+        inputs.ids[step.ids] = ids
+
+
+def _check_length(
+    step: Positions, rows: int, inputs: Inputs, ids: Any, past_length: int, config: Config
+) -> None:
+    """Refuse a sequence that counts past the end of the position table."""
+    if not inputs.batch or not inputs.seq:
+        return
+    last = ids.stop - 1 if isinstance(ids, slice) else int(ids.max())
+    if last + step.extra >= rows:
+        limit = rows - step.extra - step.first(config)
+        past = f" after {past_length} cached ones" if past_length else ""
+        raise ValueError(
+            f"a sequence of {inputs.seq} tokens{past} is too long: the position table ends at {limit} tokens; "
+            "shorten it, or tokenize with truncation=True"
+        )

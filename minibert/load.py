@@ -1,0 +1,229 @@
+"""The one place where all meet: a name, its config.json, its family's row and its tensors -> an `EmbeddingLayer`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .checkpoint import Source, open_folder
+from .config import Config
+from .errors import CheckpointError, UnknownFamilyError
+from .families import FAMILIES, Family
+from .layer import EmbeddingLayer
+from .steps import Step
+from .tables import Table
+from .text import open_tokenizer
+from .tiles import Bound
+
+Array = NDArray[Any]
+
+
+def load(
+    name: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    lazy: bool = False,
+    side: str = "encoder",
+    dtype: str = "float32",
+    mmap: bool = True,
+    family: Family | None = None,
+) -> EmbeddingLayer:
+    """Load the input layer of a checkpoint: a folder, or a name on the Hub.
+
+    A PathLike, or a string that starts with . / ~ or has more than one slash, is a folder and never touches a
+    network; so is a string that names an existing folder with a config.json. Tables are mapped, not read.
+
+    revision, local_files_only: as in huggingface_hub, for Hub names. lazy: fetch rows of a Hub name's tables as ids
+    ask for them. side: "encoder" or "decoder" where a family has both. dtype: "float32" or "float64", what the
+    layer computes in. mmap=False reads the tables into memory (network disks). family: a row of your own.
+
+    Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
+    """
+    if np.dtype(dtype) not in (np.dtype("float32"), np.dtype("float64")):
+        raise ValueError(f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened by themselves")
+    if is_folder(name):
+        folder = Path(os.path.expanduser(name))
+        find, source = _open_local(folder), lambda: open_folder(folder, mmap)
+        where = str(folder)
+    else:
+        from .hub import resolve
+
+        where = os.fspath(name)
+        repository = resolve(where, revision, local_files_only)
+        find, source = repository.file, lambda: repository.checkpoint(lazy, mmap)
+    data = _read_config(find, where)
+    row = family if family is not None else _row_of(data, where)
+    return assemble(row, data, source(), find, where, side, np.dtype(dtype))
+
+
+def is_folder(name: str | os.PathLike[str]) -> bool:
+    """Say whether a name is meant as a folder; only then the network is out of play.
+
+    >>> is_folder("./bert"), is_folder("~/bert"), is_folder("a/b/c"), is_folder("google/bert"), is_folder("gpt2")
+    (True, True, True, False, False)
+    """
+    if not isinstance(name, str):
+        os.fspath(name)  # TypeError for what is neither
+        return True
+    if not name:
+        raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")
+    separated = name.replace(os.sep, "/")
+    return name[0] in "./~" or separated.count("/") > 1 or Path(name).is_absolute() or Path(name, "config.json").is_file()
+
+
+def _open_local(folder: Path) -> Callable[[str], Path | None]:
+    if not folder.is_dir():
+        kind = "a file, not a folder" if folder.exists() else "no such folder"
+        raise CheckpointError(f"{folder}: {kind}; expected a folder with config.json and model.safetensors")
+
+    def find(name: str) -> Path | None:
+        return folder / name if (folder / name).is_file() else None
+
+    return find
+
+
+def _read_config(find: Callable[[str], Path | None], where: str) -> dict[str, Any]:
+    path = find("config.json")
+    if path is None:
+        raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; fetch it beside them")
+    try:
+        data = json.loads(path.read_bytes().decode("utf-8"))
+        if not isinstance(data, dict):
+            raise ValueError(f"expected an object, found {type(data).__name__}")
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not readable as JSON ({error}); fetch it again") from None
+    return data
+
+
+def _row_of(data: dict[str, Any], where: str) -> Family:
+    model_type = data.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError(
+            f"{where}: config.json has no model_type; add the one it was saved from: {', '.join(sorted(FAMILIES))}"
+        )
+    if model_type not in FAMILIES:
+        near = get_close_matches(model_type, FAMILIES, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise UnknownFamilyError(
+            f"{where}: model_type {model_type!r} is not known{hint}; known are {', '.join(sorted(FAMILIES))}; "
+            "another one can be described: load(..., family=Family(...)), see the README"
+        )
+    return FAMILIES[model_type]
+
+
+def assemble(
+    family: Family,
+    data: dict[str, Any],
+    source: Source,
+    find: Callable[[str], Path | None],
+    where: str,
+    side: str = "encoder",
+    dtype: np.dtype[Any] = np.dtype("float32"),
+) -> EmbeddingLayer:
+    """Bind a family's steps to a checkpoint's tensors: nothing missing, nothing left over."""
+    if side not in family.sides:
+        raise ValueError(f"side must be {' or '.join(map(repr, family.sides))} for {family.model_type}, found {side!r}")
+    config = family.configure(data)
+    binder = TensorBinder(config, source, family.prefixes, dtype, where)
+    steps = []
+    for step in family.steps_for(side):
+        if step.when(config):
+            steps.append(Bound(step, step.bind(binder)))
+    binder.refuse_leftovers(family.scope_for(side), family.ignored)
+    pad_id = config.get("pad_token_id")
+    return EmbeddingLayer(
+        family,
+        config,
+        steps,
+        dtype,
+        side,
+        tokenizer=lambda: open_tokenizer(find, family.tokenizer, pad_id if isinstance(pad_id, int) else None, where),
+        attention_position=None if family.attention is None else lambda: family.attention(config, binder, side),
+        closing=source.close,
+    )
+
+
+class TensorBinder:
+    """Finds a step's tensors among a checkpoint's names, whatever prefix a head model's file puts before them."""
+
+    def __init__(
+        self, config: Config, source: Source, prefixes: tuple[str, ...], dtype: np.dtype[Any], where: str
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self._source = source
+        self._where = where
+        self._prefixes = ("", *prefixes)
+        self._names = set(source.names)
+        self._tables: dict[str, Table] = {}
+
+    def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> Table | None:
+        """Give the first candidate that is stored, as a table not read yet. Raises CheckpointError."""
+        name = self._find(names)
+        if name is None:
+            if optional:
+                return None
+            raise CheckpointError(self._missing(names))
+        if name not in self._tables:
+            self._tables[name] = self._source.table(name, self.dtype)
+        table = self._tables[name]
+        if table.shape != shape:
+            raise CheckpointError(
+                f"{self._where}: tensor {name!r} has shape {table.shape}, but config.json says {shape}; "
+                "config and tensors are of different models"
+            )
+        return table
+
+    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        """Give a small tensor whole, in the dtype that the layer computes in."""
+        table = self.table(names, shape)
+        assert table is not None  # not optional
+        return table.array()
+
+    def _find(self, names: tuple[str, ...]) -> str | None:
+        for name in names:
+            found = [prefix + name for prefix in self._prefixes if prefix + name in self._names]
+            if len(found) > 1:
+                raise CheckpointError(
+                    f"{self._where}: two tensors could be {name!r}: {' and '.join(found)}; keep the one that is meant"
+                )
+            if found:
+                return found[0]
+        return self._find_alias(names)
+
+    def _find_alias(self, names: tuple[str, ...]) -> str | None:
+        """Some files name the dropped twins of a tied tensor in their metadata."""
+        aliases = self._source.aliases()
+        candidates = (aliases.get(prefix + name) for name in names for prefix in self._prefixes)
+        return next((name for name in candidates if name is not None), None)
+
+    def _missing(self, names: tuple[str, ...]) -> str:
+        tried = [prefix + name for name in names for prefix in self._prefixes]
+        near = get_close_matches(tried[0], self._names, n=1, cutoff=0.3)
+        nearest = f"; the nearest name there is {near[0]!r}" if near else ""
+        return (
+            f"{self._where}: no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; "
+            "does config.json belong to this file?"
+        )
+
+    def refuse_leftovers(self, scope: tuple[str, ...], ignored: tuple[str, ...]) -> None:
+        """Refuse tensors inside the input layer that no step has asked for: the recipe would be incomplete."""
+        left = sorted(
+            name
+            for name in self._names - self._tables.keys()
+            if any(name.startswith(prefix + part) for prefix in self._prefixes for part in scope)
+            and not any(name.endswith(word) for word in ignored)
+        )
+        if left:
+            raise CheckpointError(
+                f"{self._where}: the input layer of this file has tensors that the recipe of this family does not use: "
+                f"{', '.join(left)}; a layer without them would give wrong numbers"
+            )

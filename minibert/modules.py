@@ -1,0 +1,85 @@
+"""The three submodules an input layer is made of, under the reference's names: Embedding, LayerNorm, Linear.
+
+Each holds tables, calls one equation and prints as the reference prints it. `weight` and `bias` are read-only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .equations import check_ids, layer_norm, project
+from .tables import Table
+
+Array = NDArray[Any]
+
+
+class Embedding:
+    """A table of rows: `y[i] = weight[ids[i]]`, times `scale` where the reference's module multiplies.
+
+    ids of any shape (...) -> (..., dim). Raises TypeError and IndexError as `equations.check_ids`.
+    """
+
+    def __init__(self, table: Table, padding_idx: int | None = None, scale: float = 1.0, name: str = "Embedding"):
+        self.table = table
+        self.padding_idx = padding_idx
+        self.scale = scale
+        self.name = name
+
+    @property
+    def weight(self) -> Array:
+        return self.table.array()
+
+    def __call__(self, ids: ArrayLike) -> Array:
+        rows = self.table.rows(check_ids(ids, self.table.shape[0]))
+        return rows if self.scale == 1.0 else rows * rows.dtype.type(self.scale)
+
+    def __repr__(self) -> str:
+        rows, dim = self.table.shape
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.name}({rows}, {dim}{padding})"
+
+
+class LayerNorm:
+    """`(x - mean) / sqrt(variance + eps) * weight + bias` over the last axis: see `equations.layer_norm`."""
+
+    def __init__(self, weight: Array, bias: Array | None, eps: float) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.eps = eps
+
+    def __call__(self, x: ArrayLike) -> Array:
+        x = np.asarray(x, self.weight.dtype)
+        _check_width("LayerNorm", x, len(self.weight))
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+    def __repr__(self) -> str:
+        bias = "" if self.bias is not None else ", bias=False"
+        return f"LayerNorm(({len(self.weight)},), eps={self.eps}, elementwise_affine=True{bias})"
+
+
+class Linear:
+    """`y = weight @ x + bias` over the last axis: see `equations.project`."""
+
+    def __init__(self, weight: Array, bias: Array | None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: ArrayLike) -> Array:
+        x = np.asarray(x, self.weight.dtype)
+        _check_width("Linear", x, self.weight.shape[1])
+        return project(x, self.weight, self.bias)
+
+    def __repr__(self) -> str:
+        dim, width = self.weight.shape
+        return f"Linear(in_features={width}, out_features={dim}, bias={self.bias is not None})"
+
+
+Module = Embedding | LayerNorm | Linear
+
+
+def _check_width(name: str, x: Array, width: int) -> None:
+    if x.ndim == 0 or x.shape[-1] != width:
+        raise ValueError(f"{name}: the last axis must be {width} wide, found shape {x.shape}")

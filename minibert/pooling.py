@@ -1,0 +1,116 @@
+"""Texts -> vectors: the layer's rows of each text, and their mean or maximum, in bounded memory.
+
+Texts of one length are stacked without padding and taken through the layer's steps in tiles of whole texts; each
+text's rows are pooled while they lie in the cache. Rows are added first to last, so a text's vector has the same
+bits alone, in any batch and on any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .steps import Inputs
+from .text import Encoded, Texts
+from .tiles import TILE_NUMBERS, run_steps, spread, usable_threads
+
+if TYPE_CHECKING:
+    from .layer import EmbeddingLayer
+
+Array = NDArray[Any]
+
+CHUNK = 2048  # texts that are tokenized at once; memory beyond the result is bounded by it
+
+
+def check(pooling: str | None) -> None:
+    """Refuse a pooling that is not known, and "cls" with the reason."""
+    if pooling == "cls":
+        raise ValueError(
+            "pooling 'cls' is meaningless here: before attention the first row is the same for every text, because "
+            "it comes from [CLS], type 0 and position 0 alone; use 'mean' or 'max'"
+        )
+    if pooling not in (None, "mean", "max"):
+        raise ValueError(f"pooling must be 'mean', 'max' or None, found {pooling!r}")
+
+
+def pool(rows: Array, pooling: str) -> Array:
+    """Pool (texts, seq, dim) over seq -> (texts, dim); without any token the vector is zero.
+
+    >>> pool(np.array([[[1.0, 4.0], [3.0, 2.0]]]), "mean"), pool(np.array([[[1.0, 4.0], [3.0, 2.0]]]), "max")
+    (array([[2., 3.]]), array([[3., 4.]]))
+    """
+    if rows.shape[1] == 0:
+        return np.zeros((rows.shape[0], rows.shape[2]), rows.dtype)
+    if pooling == "max":
+        return np.asarray(np.maximum.reduce(rows, axis=1))
+    return np.asarray(np.add.reduce(rows, axis=1) / rows.dtype.type(rows.shape[1]))
+
+
+def normalized(vectors: Array) -> Array:
+    """Divide each vector by its Euclidean length; a zero vector stays zero."""
+    length = np.sqrt(np.vecdot(vectors, vectors))[..., None]
+    return np.asarray(vectors / np.where(length == 0, 1, length), vectors.dtype)
+
+
+def embed(
+    texts: Texts,
+    text_pair: Texts | None,
+    pooling: str | None,
+    normalize: bool,
+    threads: int | None,
+    progress: bool,
+    encode: Callable[[list[str], list[str] | None], list[Encoded]],
+    layer: EmbeddingLayer,
+) -> Any:
+    """What `EmbeddingLayer.embed` does; the text of its parameters is there."""
+    firsts = [texts] if isinstance(texts, str) else list(texts)
+    pairs = None if text_pair is None else [text_pair] if isinstance(text_pair, str) else list(text_pair)
+    ragged: list[Array] = [np.empty((0, layer.dim), layer.dtype)] * len(firsts)
+    pooled = np.empty((len(firsts) if pooling else 0, layer.dim), layer.dtype)
+    for start in _chunks(len(firsts), progress):
+        stop = start + CHUNK
+        encoded = encode(firsts[start:stop], None if pairs is None else pairs[start:stop])
+        blocks = _blocks(encoded, TILE_NUMBERS // layer.dim)
+
+        def work(block: list[int], encoded: list[Encoded] = encoded, start: int = start) -> None:
+            rows = _rows(layer, [encoded[i] for i in block])
+            if pooling is None:
+                for i, row in zip(block, rows, strict=True):
+                    ragged[start + i] = row
+            else:
+                pooled[[start + i for i in block]] = pool(rows, pooling)
+
+        spread(work, iter(blocks), usable_threads(sum(len(row.input_ids) for row in encoded) * layer.dim, threads))
+    if pooling is None:
+        return [normalized(row) for row in ragged] if normalize else ragged
+    return normalized(pooled) if normalize else pooled
+
+
+def _chunks(count: int, progress: bool) -> Iterable[int]:
+    starts = range(0, count, CHUNK)
+    if progress:
+        from tqdm.auto import tqdm
+
+        return tqdm(starts, desc="embed", unit_scale=CHUNK, unit="text")  # type: ignore[no-any-return]
+    return starts
+
+
+def _blocks(encoded: list[Encoded], rows: int) -> Iterator[list[int]]:
+    """Group texts of one length into blocks of about `rows` tokens."""
+    by_length: dict[int, list[int]] = {}
+    for i, row in enumerate(encoded):
+        by_length.setdefault(len(row.input_ids), []).append(i)
+    for length, members in by_length.items():
+        tall = max(1, rows // max(length, 1))
+        for start in range(0, len(members), tall):
+            yield members[start : start + tall]
+
+
+def _rows(layer: EmbeddingLayer, encoded: list[Encoded]) -> Array:
+    """Take texts of one length through the layer: (texts, seq, dim)."""
+    input_ids = np.stack([row.input_ids for row in encoded])
+    token_type_ids = np.stack([row.token_type_ids for row in encoded]) if layer.adds_types else None
+    return layer(input_ids, token_type_ids=token_type_ids, threads=1)

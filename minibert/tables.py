@@ -1,0 +1,128 @@
+"""One protocol for a table of rows, whatever number format its file holds.
+
+A checkpoint may store float32, float64, float16, bfloat16 or an eight-bit float. A `Table` keeps the stored
+bytes as they are (often a map of the file) and gives rows in the dtype that the layer computes in. Widening is
+exact: every float16, bfloat16 and float8 number is a float32 number too. Only float64 is rounded.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .equations import check_ids, lookup
+
+Array = NDArray[Any]
+
+# how each format's bytes are held in NumPy, which knows neither bfloat16 nor float8: those are held as raw bits
+HELD = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "F8_E4M3": np.dtype("u1"),
+    "F8_E5M2": np.dtype("u1"),
+}
+
+
+class Table(Protocol):
+    """What the layer needs of a table: two sizes and two ways to read it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the rows it gives (float32, or float64 where the layer computes in it)."""
+
+    @property
+    def stored(self) -> str:
+        """The format in the file, in safetensors' words: "F32", "F16", "BF16", ..."""
+
+    def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
+        """Give the rows for ids of any shape, or for a run of neighbours as a slice; `out` receives them."""
+
+    def array(self) -> Array:
+        """Give the whole table, read-only: the map itself where stored and computed dtype agree."""
+
+
+@cache
+def _float8_values(stored: str) -> Array:
+    """All 256 numbers of an eight-bit float format, indexed by their bits.
+
+    value = (-1)^sign * 2^(exponent - bias) * (1 + mantissa / 2^m), without the 1 where the exponent is zero.
+    Source: Micikevicius et al. 2022, "FP8 Formats for Deep Learning" (arXiv:2209.05433).
+    """
+    mantissa_bits, bias = (3, 7) if stored == "F8_E4M3" else (2, 15)
+    bits = np.arange(256)
+    sign = np.where(bits & 0x80, -1.0, 1.0)
+    exponent = (bits & 0x7F) >> mantissa_bits
+    mantissa = (bits & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+    value = np.where(exponent > 0, (1 + mantissa) * 2.0 ** (exponent - bias), mantissa * 2.0 ** (1 - bias))
+    if stored == "F8_E4M3":  # no infinities, one NaN for each sign
+        value[(bits & 0x7F) == 0x7F] = np.nan
+    else:  # as IEEE: the largest exponent holds infinity and the NaNs
+        value[(bits & 0x7F) == 0x7C] = np.inf
+        value[(bits & 0x7F) > 0x7C] = np.nan
+    return np.asarray(sign * value, np.float32)
+
+
+def widen(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = None) -> Array:
+    """Turn stored numbers into numbers of `dtype`, exactly (float64 into float32 is rounded to nearest).
+
+    A bfloat16 is the upper half of a float32, so widening it is a shift by 16 bits.
+
+    >>> widen(np.array([0x3F80, 0xC000], np.uint16), "BF16", np.dtype("float32"))
+    array([ 1., -2.], dtype=float32)
+    """
+    if out is None:
+        out = np.empty(raw.shape, dtype)
+    if stored == "BF16":
+        if dtype == np.float32 and out.flags.c_contiguous:
+            np.left_shift(raw, np.uint32(16), out=out.view(np.uint32))
+        else:
+            out[...] = (raw.astype(np.uint32) << 16).view(np.float32)
+    elif stored.startswith("F8"):
+        out[...] = _float8_values(stored)[raw]
+    else:
+        out[...] = raw
+    return out
+
+
+class StoredTable:
+    """A table over bytes that lie in memory or in a mapped file; nothing is copied until rows are asked for."""
+
+    def __init__(self, raw: Array, stored: str, dtype: np.dtype[Any] | str = "float32") -> None:
+        self.stored = stored
+        self.dtype = np.dtype(dtype)
+        self.shape = raw.shape
+        self._raw = raw
+        self._same = raw.dtype == self.dtype and stored in ("F32", "F64")
+
+    def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
+        if isinstance(ids, slice):
+            raw = self._raw[ids]
+        elif self._same and self._raw.flags.aligned:
+            return lookup(self._raw, ids, out)
+        elif self._raw.flags.aligned:
+            raw = lookup(self._raw, ids)
+        else:  # np.take would copy a whole misaligned table; indexing copies the rows alone
+            raw = self._raw[check_ids(ids, len(self._raw))]
+        if self._same and out is None:
+            return raw
+        return widen(raw, self.stored, self.dtype, out)
+
+    def array(self) -> Array:
+        if self._same:
+            return self._raw
+        whole = widen(self._raw, self.stored, self.dtype)
+        whole.flags.writeable = False
+        return whole
+
+
+def as_table(array: Array, dtype: np.dtype[Any] | str = "float32") -> StoredTable:
+    """Hold an array of ordinary floats as a table, for tables that a formula makes instead of a file."""
+    return StoredTable(array, {8: "F64", 4: "F32", 2: "F16"}[array.dtype.itemsize], dtype)

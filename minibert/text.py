@@ -1,0 +1,263 @@
+"""Text -> ids, by one path for one text or a million.
+
+The tokenizers library does the splitting. It is configured once and never touched again, so threads may share
+it; padding and truncation are done here, on the ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import TokenizerError
+
+Array = NDArray[Any]
+Texts = str | Iterable[str]
+Find = Callable[[str], Path | None]
+
+CONVERT = (
+    "make tokenizer.json once, where transformers is installed: "
+    "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+)
+
+
+class Encoded(NamedTuple):
+    """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to."""
+
+    input_ids: Array
+    token_type_ids: Array
+
+
+class Tokenizer:
+    """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch."""
+
+    def __init__(self, tokenizer: Any, pad_id: int | None = None) -> None:
+        tokenizer.no_padding()  # a file may store both; then a text's ids would depend on its neighbours,
+        tokenizer.no_truncation()  # or end in silence at the length somebody once trained with
+        self._tokenizer = tokenizer
+        self.pad_id = pad_id if pad_id is not None else 0
+        # leaves out character offsets, which nothing here needs
+        self._encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
+
+    @property
+    def size(self) -> int:
+        """How many ids the tokenizer knows."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def encode(
+        self,
+        texts: Texts,
+        text_pair: Texts | None = None,
+        truncation: bool = False,
+        max_length: int | None = None,
+        types: bool = True,
+    ) -> list[Encoded]:
+        """Give each text's ids, with the special tokens of its model; an empty second text means none.
+
+        Raises TypeError for what is no str, ValueError for a lone surrogate, for as many pairs as there are not
+        texts, and for a text longer than `max_length` where `truncation` is not asked for.
+        """
+        firsts, pairs = _listed(texts, "texts"), None if text_pair is None else _listed(text_pair, "text_pair")
+        if pairs is not None and len(pairs) != len(firsts):
+            raise ValueError(f"text_pair must have one text for each of the {len(firsts)} texts, found {len(pairs)}")
+        joined = firsts if pairs is None else [(a, b) if b else a for a, b in zip(firsts, pairs, strict=True)]
+        try:
+            encodings = self._encode_batch(joined)
+        except (TypeError, UnicodeError):
+            for name, values in (("texts", firsts), ("text_pair", pairs or [])):
+                _refuse_what_is_no_text(values, name)
+            raise
+        found = [self._fit(encoding, i, truncation, max_length) for i, encoding in enumerate(encodings)]
+        return found
+
+    def _fit(self, encoding: Any, i: int, truncation: bool, max_length: int | None) -> Encoded:
+        """Read one encoding; cut it to `max_length`, or refuse it."""
+        ids, types = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
+        if max_length is None or len(ids) <= max_length:
+            return Encoded(ids, types)
+        if not truncation:
+            raise ValueError(
+                f"text {i} has {len(ids)} tokens, but the longest sequence is {max_length}; "
+                "shorten it, or pass truncation=True"
+            )
+        segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
+        first, second = (np.count_nonzero(segment == number) for number in (0, 1))
+        special = len(ids) - first - second
+        if special > max_length:
+            raise ValueError(f"max_length {max_length} has no room for the {special} special tokens of this model")
+        room = longest_first(first, second, max_length - special)
+        keep = segment == -1
+        for number in (0, 1):
+            here = segment == number
+            keep |= here & (np.cumsum(here) <= room[number])
+        return Encoded(ids[keep], types[keep])
+
+    def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
+        """Lay rows of unequal length into one batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
+
+        Padding has mask 0, type 0 and the model's padding id; without one (GPT-2) id 0, which mask 0 makes harmless.
+        """
+        if padding not in ("right", "left"):
+            raise ValueError(f"padding must be 'right' or 'left', found {padding!r}")
+        shape = (len(encoded), max((len(row.input_ids) for row in encoded), default=0))
+        batch = {
+            "input_ids": np.full(shape, self.pad_id, np.int64),
+            "attention_mask": np.zeros(shape, np.int64),
+            "token_type_ids": np.zeros(shape, np.int64),
+        }
+        for i, row in enumerate(encoded):
+            length = len(row.input_ids)
+            where = slice(0, length) if padding == "right" else slice(shape[1] - length, shape[1])
+            batch["input_ids"][i, where] = row.input_ids
+            batch["attention_mask"][i, where] = 1
+            batch["token_type_ids"][i, where] = row.token_type_ids
+        return batch
+
+    def tokens(self, ids: Array) -> Any:
+        """Give the token string of each id, in nested lists of the ids' shape."""
+        if ids.ndim:
+            return [self.tokens(row) for row in ids]
+        return self._tokenizer.id_to_token(int(ids))
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Share `room` tokens between two texts by shortening the longer one first, both in the end.
+
+    >>> longest_first(10, 3, room=8), longest_first(10, 9, room=7), longest_first(2, 3, room=9)
+    ((5, 3), (4, 3), (2, 3))
+    """
+    if first + second <= room:
+        return first, second
+    short, long = min(first, second), max(first, second)
+    if 2 * short > room:  # both must give way; the odd token stays with the longer text
+        short = room // 2
+    long = room - short
+    return (long, short) if first > second else (short, long)
+
+
+def _listed(texts: Texts, name: str) -> list[str]:
+    if isinstance(texts, str):
+        return [texts]
+    if texts is None or isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
+        raise TypeError(f"{name} must be a str or a list of str, found {type(texts).__name__}{_decode_hint(texts)}")
+    return list(texts)
+
+
+def _refuse_what_is_no_text(texts: Sequence[Any], name: str) -> None:
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{i}] must be a str, found {type(text).__name__}{_decode_hint(text)}") from None
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name}[{i}] has a lone surrogate U+{ord(text[error.start]):04X} at index {error.start}, which is no "
+                "character; read the text with the right encoding, or with errors='replace'"
+            ) from None
+
+
+def _decode_hint(text: Any) -> str:
+    return "; decode it first, text.decode('utf-8')" if isinstance(text, bytes | bytearray) else ""
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def open_tokenizer(find: Find, style: str | None, pad_id: int | None, where: str) -> Tokenizer:
+    """Open tokenizer.json, else vocab.txt, else vocab.json with merges.txt.
+
+    `find` gives a file's path or None; `style` says how this family's older files are read: "wordpiece", "gpt2"
+    or "roberta" (GPT-2's with <s> and </s> around the text). Raises TokenizerError.
+    """
+    path = find("tokenizer.json")
+    try:
+        if path is not None:
+            from tokenizers import Tokenizer as Reader
+
+            return Tokenizer(Reader.from_file(str(path)), pad_id)
+        settings = _settings(find)
+        if style == "wordpiece" and (path := find("vocab.txt")) is not None:
+            return Tokenizer(_wordpiece(path, settings), pad_id)
+        if style in ("gpt2", "roberta") and (path := find("vocab.json")) is not None:
+            merges = find("merges.txt")
+            if merges is None:
+                raise TokenizerError(f"{where} has vocab.json but no merges.txt; both are needed: fetch it")
+            return Tokenizer(_byte_level(path, merges, settings, style), pad_id)
+    except TokenizerError:
+        raise
+    except Exception as error:  # the library's Rust core raises bare Exception
+        raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again, or {CONVERT}") from None
+    raise TokenizerError(
+        f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as this "
+        f"family had them; ids work without one; or {CONVERT}"
+    )
+
+
+def _settings(find: Find) -> dict[str, Any]:
+    path = find("tokenizer_config.json")
+    return dict(json.loads(path.read_text("utf-8"))) if path is not None else {}
+
+
+def _token(settings: dict[str, Any], name: str, default: str) -> str:
+    token = settings.get(name, default)
+    return str(token.get("content", default) if isinstance(token, dict) else token)
+
+
+def _wordpiece(path: Path, settings: dict[str, Any]) -> Any:
+    """BERT's own: split at spaces and punctuation, then greedily into the longest pieces of the vocabulary."""
+    from tokenizers import Tokenizer as Reader
+    from tokenizers import models, normalizers, pre_tokenizers, processors
+
+    vocab = models.WordPiece.read_file(str(path))
+    names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
+    special = {name: _token(settings, f"{name}_token", default) for name, default in names.items()}
+    for name in ("unk", "cls", "sep"):
+        if special[name] not in vocab:
+            raise TokenizerError(f"{path}: no token {special[name]!r}, which every text needs; is this BERT's file?")
+    reader = Reader(models.WordPiece(vocab, unk_token=special["unk"], max_input_chars_per_word=100))
+    reader.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
+    )
+    reader.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    reader.post_processor = processors.BertProcessing(
+        (special["sep"], vocab[special["sep"]]), (special["cls"], vocab[special["cls"]])
+    )
+    reader.add_special_tokens([token for token in special.values() if token in vocab])
+    return reader
+
+
+def _byte_level(path: Path, merges: Path, settings: dict[str, Any], style: str) -> Any:
+    """GPT-2's own: bytes, merged pair by pair in the order in which the pairs were learned."""
+    from tokenizers import Tokenizer as Reader
+    from tokenizers import decoders, models, pre_tokenizers, processors
+
+    reader = Reader(models.BPE.from_file(str(path), str(merges)))
+    prefix = bool(settings.get("add_prefix_space", False))
+    reader.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    reader.decoder = decoders.ByteLevel()
+    if style == "roberta":
+        tokens = {name: _token(settings, f"{name}_token", default) for name, default in (("cls", "<s>"), ("sep", "</s>"))}
+        ids = {name: reader.token_to_id(token) for name, token in tokens.items()}
+        if None in ids.values():
+            raise TokenizerError(f"{path}: no token {tokens['cls']!r} or {tokens['sep']!r}; is this RoBERTa's file?")
+        reader.post_processor = processors.RobertaProcessing(
+            (tokens["sep"], ids["sep"]), (tokens["cls"], ids["cls"]), trim_offsets=True, add_prefix_space=prefix
+        )
+        special = [*tokens.values(), "<pad>", "<unk>", "<mask>"]
+    else:
+        reader.post_processor = processors.ByteLevel(trim_offsets=False)
+        special = [_token(settings, "eos_token", "<|endoftext|>")]
+    from tokenizers import AddedToken
+
+    known = [token for token in special if reader.token_to_id(token) is not None]
+    # a mask swallows the space before it, as in RoBERTa's own tokenizer
+    reader.add_special_tokens([AddedToken(token, lstrip=token == "<mask>", special=True) for token in known])
+    return reader

@@ -1,0 +1,130 @@
+"""Runs a layer's steps over tiles that fit a core's cache, on one thread or several.
+
+Every row of the result depends on its own ids alone, and no equation looks across rows, so the cut into tiles
+shows nowhere: the bits are the same for every tile size, thread count and batch. What a tile buys is speed: the
+nine passes of a BERT layer find their rows in the second-level cache instead of in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .steps import Inputs, Record, Step
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+Array = NDArray[Any]
+
+TILE_NUMBERS = 128 * 768  # numbers in a tile: 384 KiB of float32, half of a common second-level cache
+THREAD_NUMBERS = 2048 * 768  # below this many numbers, waking a second thread costs more than it saves
+
+
+class Bound(NamedTuple):
+    """A step and what it found in the checkpoint: a module, a factor, or nothing."""
+
+    step: Step
+    module: Any
+
+
+def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, record: Record = None) -> Array:
+    """Take one tile through all steps. `out` (batch, seq, dim) receives the result; `width` is the words' width."""
+    x = out if width == out.shape[-1] else np.empty((*out.shape[:-1], width), out.dtype)
+    for step, module in steps:
+        x = step.apply(module, inputs, x, record)
+    if x is not out:
+        out[...] = x
+    return out
+
+
+def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
+    """Cut (batch, seq) into blocks of about `rows` tokens: whole sequences, or parts of one where it is long.
+
+    >>> list(cut(1, 5, 2))
+    [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 4, None)), (slice(0, 1, None), slice(4, 5, None))]
+    >>> list(cut(3, 2, 4))
+    [(slice(0, 2, None), slice(0, 2, None)), (slice(2, 3, None), slice(0, 2, None))]
+    """
+    tall = max(1, rows // seq) if seq else 1
+    for top in range(0, batch, tall):
+        for left in range(0, seq, rows):
+            yield slice(top, min(top + tall, batch)), slice(left, min(left + rows, seq))
+
+
+def run(
+    steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None, rows: int = 0
+) -> Array:
+    """Fill `out` (batch, seq, dim) tile by tile. `rows`: tokens a tile, 0 to fit the cache."""
+    rows = rows or max(1, TILE_NUMBERS // max(width, out.shape[-1]))
+    if inputs.batch * inputs.seq <= rows:
+        return run_steps(steps, inputs, out, width)
+
+    def work(block: tuple[slice, slice]) -> None:
+        run_steps(steps, inputs.tile(*block), out[block], width)
+
+    spread(work, cut(inputs.batch, inputs.seq, rows), usable_threads(out.size, threads))
+    return out
+
+
+def usable_threads(numbers: int, threads: int | None) -> int:
+    """How many threads to use: what the caller says, else one for small work and every core for large."""
+    if threads is None:
+        return 1 if numbers < THREAD_NUMBERS else cores()
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
+    return threads
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spread(work: Callable[[Any], None], blocks: Iterator[Any], threads: int) -> None:
+    """Do `work` for every block; the calling thread takes part, so 1 means no other thread at all."""
+    if threads == 1:
+        for block in blocks:
+            work(block)
+        return
+    lock = threading.Lock()
+    failed = threading.Event()
+
+    def take() -> None:
+        while not failed.is_set():
+            with lock:
+                block = next(blocks, None)
+            if block is None:
+                return
+            try:
+                work(block)
+            except BaseException:
+                failed.set()
+                raise
+
+    helpers = [_pool(threads - 1).submit(take) for _ in range(threads - 1)]
+    try:
+        take()
+    finally:
+        failures = [helper.exception() for helper in helpers]
+    for failure in failures:
+        if failure is not None:
+            raise failure
+
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """A lasting pool: starting threads anew would cost more than a tile. A forked child makes its own."""
+    key = (os.getpid(), threads)
+    if key not in _pools:
+        from concurrent.futures import ThreadPoolExecutor
+
+        _pools[key] = ThreadPoolExecutor(threads, thread_name_prefix="minibert")
+    return _pools[key]
