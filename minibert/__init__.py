@@ -8,7 +8,8 @@
 
 from .equations import sinusoidal_positions
 from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
-from .families import FAMILIES, Family
+from .families import FAMILIES
+from .family import Family
 from .layer import EmbeddingLayer
 from .load import load
 

@@ -13,6 +13,7 @@ import json
 import math
 import mmap as memory_map
 import os
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from .tables import HELD, StoredTable, Table
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
+LFS_POINTER = b"version https://git-lfs"  # what git leaves in place of a large file that it has not fetched
 
 BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
@@ -41,7 +43,7 @@ CONVERT = (
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where one tensor lies: its numbers are the bytes start..stop-1 of the file."""
+    """Where one tensor lies: its numbers are the bytes start..stop-1 of a file of `file_size` bytes."""
 
     name: str
     dtype: str
@@ -49,6 +51,7 @@ class Tensor:
     start: int
     stop: int
     file: str
+    file_size: int
 
 
 class Source(Protocol):
@@ -66,9 +69,22 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a key given twice: JSON readers keep the last one in silence, another reader may keep the first."""
     entries = dict(pairs)
     if len(entries) != len(pairs):
-        twice = sorted({key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1})
-        raise ValueError(f"duplicate keys {', '.join(twice)}")
+        twice = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"duplicate keys {', '.join(map(repr, twice))}")
     return entries
+
+
+def _place(name: str, entry: Any, data_start: int, file_size: int, file: str) -> Tensor:
+    """Read what a header says of one tensor. JSON holds anything, so every type is looked at before it is used."""
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        raise ValueError(f"tensor {name!r}: expected a list of sizes and two offsets, found {shape!r} and {offsets!r}")
+    if any(type(size) is not int or not 0 <= size < 2**63 for size in (*shape, *offsets)):
+        raise ValueError(f"tensor {name!r}: sizes and offsets must be integers >= 0, found {shape} and {offsets}")
+    dtype, (start, stop) = entry["dtype"], offsets
+    if 8 * (stop - start) != BITS[dtype] * math.prod(shape):
+        raise ValueError(f"tensor {name!r}: {dtype} of shape {shape} does not fill the {stop - start} bytes it claims")
+    return Tensor(name, dtype, tuple(shape), data_start + start, data_start + stop, file, file_size)
 
 
 def parse_header(
@@ -84,27 +100,11 @@ def parse_header(
     try:
         entries = json.loads(header.decode("utf-8"), object_pairs_hook=_unique)
         metadata = entries.pop("__metadata__", None) or {}
-        tensors = {
-            name: Tensor(
-                name,
-                entry["dtype"],
-                tuple(entry["shape"]),
-                data_start + entry["data_offsets"][0],
-                data_start + entry["data_offsets"][1],
-                file,
-            )
-            for name, entry in entries.items()
-        }
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise ValueError("__metadata__ must hold texts alone")
+        tensors = {name: _place(name, entry, data_start, file_size, file) for name, entry in entries.items()}
         expected = data_start
         for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
-            sizes = (*tensor.shape, tensor.start, tensor.stop)
-            if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in sizes):
-                raise ValueError(f"tensor {tensor.name!r}: sizes and offsets must be integers >= 0")
-            if 8 * (tensor.stop - tensor.start) != BITS[tensor.dtype] * math.prod(tensor.shape):
-                raise ValueError(
-                    f"tensor {tensor.name!r}: {tensor.dtype} {tensor.shape} does not fill the "
-                    f"{tensor.stop - tensor.start} bytes it claims"
-                )
             if tensor.start != expected:
                 raise ValueError(f"tensor {tensor.name!r} starts at byte {tensor.start}, expected {expected}")
             expected = tensor.stop
@@ -155,7 +155,12 @@ def _accept(path: Path) -> None:
     try:
         with safe_open(str(path), framework="np"):
             pass
-    except (SafetensorError, OSError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be opened ({error})") from None
+    except SafetensorError as error:
+        with open(path, "rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise CheckpointError(f"{path} is a Git LFS pointer, not the tensors; fetch them: git lfs pull") from None
         raise CheckpointError(
             f"{path}: not a whole safetensors file ({error}); it is damaged, incomplete or of another format: "
             "fetch it again"
@@ -220,7 +225,7 @@ class Checkpoint:
 def read_index(text: bytes, where: str) -> dict[str, str]:
     """Read a sharded checkpoint's index: tensor name -> file name. Raises CheckpointError."""
     try:
-        weight_map = json.loads(text.decode("utf-8"))["weight_map"]
+        weight_map = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)["weight_map"]
         if not all(isinstance(file, str) and Path(file).name == file for file in weight_map.values()):
             raise ValueError("a shard must be a plain file name")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

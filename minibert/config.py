@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -26,10 +27,15 @@ class Config(Mapping[str, Any]):
     (768, 768, 1e-05, 1)
     """
 
+    __slots__ = ("_aliases", "_data", "_defaults")  # so that no attribute can be set: a config is read, never written
+
     def __init__(
         self, data: Mapping[str, Any], aliases: Mapping[str, str] = {}, defaults: Mapping[str, Any] = {}
     ) -> None:
-        self._data = {key: _frozen(value) for key, value in data.items()}
+        try:
+            self._data = {key: _frozen(value) for key, value in data.items()}
+        except RecursionError:
+            raise CheckpointError("config.json: nested too deeply to be a model's configuration") from None
         self._aliases = dict(aliases)
         self._defaults = dict(defaults)
 
@@ -66,8 +72,8 @@ class Config(Mapping[str, Any]):
         return value
 
     def number(self, key: str) -> float:
-        """Give a positive number such as eps, or raise CheckpointError where config.json has something else."""
+        """Give a number >= 0 such as eps, or raise CheckpointError where config.json has something else."""
         value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
             raise CheckpointError(f"config.json: {key!r} must be a number >= 0, found {value!r}")
         return float(value)

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 def check_ids(ids: ArrayLike, rows: int, name: str = "ids") -> Array:
-    """Return `ids` as an integer array, all of them in 0..rows-1.
+    """Return `ids` as an int64 array, all of them in 0..rows-1.
 
     NumPy would read row -1 as the last row without a word; a table of embeddings has no row -1.
 
@@ -48,7 +48,7 @@ def check_ids(ids: ArrayLike, rows: int, name: str = "ids") -> Array:
         where = tuple(int(i) for i in np.argwhere((ids < 0) | (ids >= rows))[0])
         at = f"{name}[{', '.join(map(str, where))}]" if where else name
         raise IndexError(f"{at} is {ids[where]}, but the table has rows 0..{rows - 1}; is this the right tokenizer?")
-    return ids
+    return ids.astype(np.int64, copy=False)  # small types would wrap where a step adds to ids: uint8 254 + 2 is 0
 
 
 def lookup(table: Array, ids: ArrayLike, out: Array | None = None, name: str = "ids") -> Array:
@@ -149,14 +149,14 @@ def layer_norm(
     x (..., dim), weight and bias (dim,) -> (..., dim). mean and variance are those of one row; the variance is
     the biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be x itself.
 
-    Two passes over the row: E[x^2] - E[x]^2 in one pass loses three digits at mean 100. Both sums treat each
-    row by itself, so a row's bits do not depend on its neighbours. Source: Ba, Kiros, Hinton 2016.
+    Two passes over the row: E[x^2] - E[x]^2 in one pass loses three digits at mean 100. Both sums are dot products
+    of one row (with ones, with itself), so a row's bits do not depend on its neighbours. Source: Ba, Kiros, Hinton 2016.
 
     >>> layer_norm(np.array([[1.0, 3.0]]), weight=np.array([1.0, 1.0]), bias=np.array([0.0, 10.0]), eps=0.0)
     array([[-1., 11.]])
     """
     dim = x.shape[-1]
-    mean = np.add.reduce(x, axis=-1, keepdims=True) / dim
+    mean = np.vecdot(x, np.ones(dim, x.dtype))[..., None] / dim
     y = np.subtract(x, mean, out=out)
     variance = np.vecdot(y, y)[..., None] / dim
     y /= np.sqrt(variance + eps)

@@ -10,100 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
+from . import attention_schemes as schemes
+from .attention_schemes import AttentionPosition
 from .config import Config
 from .equations import sinusoidal_positions
-from .steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens
-
-Scheme = Callable[[Config, Any, str], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """One model_type's input layer.
-
-    prefixes     what head models' files put before the base model's tensor names
-    tree         the reference's class for each module that holds others, for printing: path -> class name
-    order        last parts of paths in the order in which the reference prints them, where it differs from `steps`
-    owns         modules all of whose tensors the steps must account for, besides the steps' own
-    ignored      endings of tensor names in there that are no parameters or that the config switches off
-    aliases      the reference's other words for a config key; `defaults` for keys that config.json leaves out
-    sides        "encoder", "decoder" or both; "{side}" in a path is filled in
-    decoder      the decoder's steps where they are not the encoder's
-    ignores      arguments that act later in the model, so that passing them here is no mistake
-    shared       another name of the word module in the reference
-    section      the part of config.json that describes this layer, where it is a part
-    tokenizer    how files older than tokenizer.json are read: see `text.open_tokenizer`
-    attention    makes the position scheme that acts inside attention
-    """
-
-    model_type: str
-    steps: tuple[Step, ...]
-    prefixes: tuple[str, ...] = ()
-    tree: Mapping[str, str] = field(default_factory=dict)
-    order: tuple[str, ...] = ()
-    owns: tuple[str, ...] = ("embeddings.",)
-    ignored: tuple[str, ...] = ("position_ids",)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    sides: tuple[str, ...] = ("encoder",)
-    decoder: tuple[Step, ...] = ()
-    ignores: tuple[str, ...] = ()
-    shared: str = ""
-    section: str = ""
-    tokenizer: str | None = None
-    attention: Scheme | None = None
-
-    def configure(self, data: Mapping[str, Any]) -> Config:
-        """Read config.json with this family's words and defaults."""
-        return Config(data.get(self.section) or data, self.aliases, self.defaults)
-
-    def steps_for(self, side: str) -> tuple[Step, ...]:
-        """The steps of one side of the model, with "{side}" and "{other}" filled in."""
-        other = "decoder" if side == "encoder" else "encoder"
-        steps = self.decoder if side == "decoder" and self.decoder else self.steps
-
-        def fill(text: str) -> str:
-            return text.replace("{side}", side).replace("{other}", other)
-
-        return tuple(replace(step, path=fill(step.path), names=tuple(map(fill, step.names))) for step in steps)
-
-    def scope_for(self, side: str) -> tuple[str, ...]:
-        """Beginnings of the names of all tensors that belong to this input layer."""
-        return (*self.owns, *(f"{step.path}." for step in self.steps_for(side)))
-
-    def accepts(self, argument: str) -> bool:
-        """Whether an argument may be passed though no step uses it: the config switched it off, or it acts later."""
-        return argument in self.ignores or any(getattr(step, "ids", None) == argument for step in self.steps)
-
-    def print_tree(self, modules: Mapping[str, Any], side: str) -> str:
-        """Print modules (path -> module) as the reference prints the module that holds them all."""
-        places = {path: i for i, path in enumerate(modules)}
-        paths = sorted(modules, key=lambda path: (self._place(path), places[path]))
-        parents = [path.rpartition(".")[0] for path in paths]
-        root = parents[0] if len(set(parents)) == 1 else ""
-        lines = [f"{self._class(root, side)}("]
-        opened = root
-        for path, parent in zip(paths, parents, strict=True):
-            if opened != parent and opened != root:
-                lines.append("  )")
-            if parent not in (opened, root):
-                lines.append(f"  ({parent}): {self._class(parent, side)}(")
-            opened = parent
-            indent = "  " if parent == root else "    "
-            lines.append(f"{indent}({path.rpartition('.')[2]}): {modules[path]!r}")
-        return "\n".join([*lines, *(["  )"] if opened != root else []), ")"])
-
-    def _place(self, path: str) -> int:
-        last = path.rpartition(".")[2]
-        return self.order.index(last) if last in self.order else len(self.order)
-
-    def _class(self, path: str, side: str) -> str:
-        key = path.replace(side, "{side}") if path not in self.tree else path
-        return self.tree.get(key, "Module").replace("{Side}", side.capitalize())
-
+from .family import Family
+from .steps import Add, Binder, Mask, Norm, Positions, Project, Scale, Tokens
 
 # -- conditions and numbers that a config decides ----------------------------------------------------------------
 
@@ -139,6 +54,52 @@ def switch(key: str, default: bool) -> Callable[[Config], bool]:
 
 def sinusoids_in_halves(rows: int, dim: int) -> Any:
     return sinusoidal_positions(rows, dim, layout="halves")
+
+
+# -- schemes inside attention ------------------------------------------------------------------------------------
+
+
+def rotary(**families_own: Any) -> Callable[[Config, Binder, str], AttentionPosition]:
+    return lambda config, binder, side: schemes.rotary_from_config(config, **families_own)
+
+
+def layered_rotary(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    return schemes.layered_rotary_from_config(config)
+
+
+def alibi(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    return schemes.alibi_from_config(config)
+
+
+def t5_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    # the first block of each stack owns the table, all its blocks use it
+    name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
+    return schemes.relative_bias_from_config(config, binder.vector((name,), shape), bidirectional=side == "encoder")
+
+
+def mpnet_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    # the config key only sizes the table; the reference computes 32 buckets up to distance 128
+    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
+    return schemes.RelativeBias(binder.vector(("encoder.relative_attention_bias.weight",), shape))
+
+
+def deberta_log_buckets(config: Config, binder: Binder, side: str) -> AttentionPosition | None:
+    if not config.get("relative_attention"):
+        return None
+    dim = config.integer("hidden_size")
+    limit = config.get("max_relative_positions") or -1
+    limit = limit if limit >= 1 else config.integer("max_position_embeddings")
+    buckets = config.get("position_buckets") or -1
+    table = binder.vector(("encoder.rel_embeddings.weight",), (2 * (buckets if buckets > 0 else limit), dim))
+    if "layer_norm" not in str(config.get("norm_rel_ebd")).lower():
+        return schemes.log_buckets_from_config(config, table)
+    weight, bias = (binder.vector((f"encoder.LayerNorm.{part}",), (dim,)) for part in ("weight", "bias"))
+    return schemes.log_buckets_from_config(config, table, weight, bias)
+
+
+def xlnet_sinusoids(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    return schemes.relative_sinusoids_from_config(config)
 
 
 # -- the rows ----------------------------------------------------------------------------------------------------
@@ -225,6 +186,7 @@ ELECTRA = replace(
 MPNET = replace(
     BERT,
     model_type="mpnet",
+    attention=mpnet_bias,
     # the padding row is fixed to 1 in the reference, whatever config.json says
     steps=(
         replace(WORD, padding_idx=1, head="lm_head.decoder.weight"),
@@ -233,12 +195,13 @@ MPNET = replace(
     ),
     prefixes=("mpnet.",),
     tree={"embeddings": "MPNetEmbeddings"},
-    defaults={**BERT_DEFAULTS, "pad_token_id": 1},
+    defaults={**BERT_DEFAULTS, "pad_token_id": 1, "relative_attention_num_buckets": 32},
 )
 
 DEBERTA_V2 = replace(
     BERT,
     model_type="deberta-v2",
+    attention=deberta_log_buckets,
     steps=(
         replace(WORD, width=NARROW),
         replace(POSITION, width=NARROW, cached=False, when=switch("position_biased_input", True)),
@@ -278,6 +241,7 @@ ERNIE = replace(
 NOMIC_BERT = replace(
     BERT,
     model_type="nomic_bert",
+    attention=rotary(theta=1000.0),
     # the file calls the norm emb_ln, the module is embeddings.LayerNorm
     steps=(WORD, TYPE, replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
     prefixes=("nomic_bert.",),
@@ -288,6 +252,7 @@ NOMIC_BERT = replace(
 
 MODERNBERT = Family(
     model_type="modernbert",
+    attention=layered_rotary,
     steps=(
         Tokens(path="embeddings.tok_embeddings", head="decoder.weight"),
         Norm(path="embeddings.norm", eps="norm_eps", biased=switch("norm_bias", False)),
@@ -372,6 +337,7 @@ OPT = Family(
 
 GPT_NEOX = Family(
     model_type="gpt_neox",
+    attention=rotary(share=0.25, theta_key="rotary_emb_base", share_key="rotary_pct"),
     steps=(Tokens(path="embed_in", padding_idx=None, head="embed_out.weight"),),
     prefixes=("gpt_neox.",),
     tree={"": "GPTNeoXModel"},
@@ -382,6 +348,7 @@ GPT_NEOX = Family(
 
 LLAMA = Family(
     model_type="llama",
+    attention=rotary(),
     steps=(Tokens(path="embed_tokens"),),
     prefixes=("model.",),
     tree={"": "LlamaModel"},
@@ -392,6 +359,7 @@ LLAMA = Family(
 
 BLOOM = Family(
     model_type="bloom",
+    attention=alibi,
     steps=(
         Tokens(path="word_embeddings", padding_idx=None),
         Norm(path="word_embeddings_layernorm", eps="layer_norm_epsilon"),
@@ -414,6 +382,7 @@ D_MODEL = {"hidden_size": "d_model"}
 
 T5 = Family(
     model_type="t5",
+    attention=t5_bias,
     # words alone: T5 has no sinusoids and no position table; its relative bias acts inside attention
     steps=(Tokens(path="{side}.embed_tokens", names=TIED, padding_idx=None),),
     prefixes=("transformer.",),
@@ -427,7 +396,13 @@ T5 = Family(
         "max_position_embeddings": "n_positions",
     },
     # old files hold n_positions, which nothing reads; without it there is no number to give: T5 has no limit
-    defaults={"n_positions": None, "tie_word_embeddings": True, "pad_token_id": 0},
+    defaults={
+        "n_positions": None,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+    },
     sides=BOTH,
     shared="shared",
 )
@@ -520,6 +495,7 @@ XLM = Family(
 
 XLNET = Family(
     model_type="xlnet",
+    attention=xlnet_sinusoids,
     steps=(Tokens(path="word_embedding", padding_idx=None, head="lm_loss.weight"),),
     prefixes=("transformer.",),
     tree={"": "XLNetModel"},
@@ -588,7 +564,7 @@ FAMILIES: Mapping[str, Family] = {
         replace(LLAMA, model_type="qwen2", tree={"": "Qwen2Model"}),
         BLOOM,
         T5,
-        replace(T5, model_type="mt5"),
+        replace(T5, model_type="mt5", tree={"{side}": "MT5Stack"}),
         BART,
         MBART,
         MARIAN,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from .config import Config
 from .equations import check_ids
-from .families import Family
+from .family import Family
 from .steps import Inputs, Lookup, Mask, Positions
 from .tiles import Bound
 
 Array = NDArray[Any]
+
+LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
 
 
 def prepare(
@@ -36,9 +39,11 @@ def prepare(
     if (input_ids is None) == (inputs_embeds is None):
         found = "neither" if input_ids is None else "both"
         raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds (batch, seq, {table.shape[1]}), found {found}")
-    if isinstance(past_length, bool) or not isinstance(past_length, int) or past_length < 0:
-        raise ValueError(f"past_length must be an integer >= 0, found {past_length!r}: how many tokens the cache holds")
+    past_length = _count(past_length)
     if input_ids is not None:
+        if isinstance(input_ids, str | Mapping):
+            found = "a text" if isinstance(input_ids, str) else "a mapping"
+            raise TypeError(f"input_ids must be integers, found {found}; try layer(**layer.tokenize(text))")
         ids = check_ids(input_ids, table.shape[0], "input_ids")
         single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
         inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})
@@ -58,6 +63,15 @@ def prepare(
     return inputs, single
 
 
+def _count(past_length: Any) -> int:
+    """Take any integer, NumPy's too, but no bool and no float."""
+    if isinstance(past_length, bool) or not isinstance(past_length, int | np.integer):
+        raise TypeError(f"past_length must be an integer, found {type(past_length).__name__} {past_length!r}")
+    if not 0 <= past_length < LONGEST_PAST:
+        raise ValueError(f"past_length must be >= 0 and no more than a cache can hold, found {past_length}")
+    return int(past_length)
+
+
 def _batch_of(shape: tuple[int, ...], name: str, expected: str) -> tuple[bool, tuple[int, int]]:
     if len(shape) == 2:
         return False, (shape[0], shape[1])
@@ -66,14 +80,14 @@ def _batch_of(shape: tuple[int, ...], name: str, expected: str) -> tuple[bool, t
     raise ValueError(f"{name} must be {expected} or one sequence of it, found {len(shape)} axes of shape {shape}")
 
 
-def _numbers(value: Any, name: str, dtype: np.dtype[Any]) -> Array:
+def _numbers(value: Any, name: str, dtype: np.dtype[Any] | None) -> Array:
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise TypeError(f"{name}: every row must have the same length ({error})") from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must be numbers, found {array.dtype}")
-    return array.astype(dtype, copy=False)
+    return array if dtype is None else array.astype(dtype, copy=False)
 
 
 def _mask(
@@ -83,12 +97,13 @@ def _mask(
     masks = [step for step, _ in steps if isinstance(step, Mask)]
     counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _ in steps)
     if given is not None:
-        mask = _numbers(given, "attention_mask", dtype) if masks or counted else np.asarray(given)
+        mask = _numbers(given, "attention_mask", dtype if masks or counted else None)
         mask = mask[None] if mask.ndim == 1 else mask
-        lengths = {inputs.seq, inputs.seq + past_length}
-        if mask.ndim != 2 or mask.shape[0] != inputs.batch or mask.shape[1] not in lengths:
+        # a mask that multiplies rows is as long as they are; one that is not used may leave the cached tokens out
+        longest = inputs.seq if masks else inputs.seq + past_length
+        if mask.ndim != 2 or mask.shape[0] != inputs.batch or mask.shape[1] not in (inputs.seq, longest):
             raise ValueError(
-                f"attention_mask must be ({inputs.batch}, {inputs.seq + past_length}), as long as past and ids together, "
+                f"attention_mask must be ({inputs.batch}, {longest}), as long as past and ids together, "
                 f"found shape {mask.shape}"
             )
         if (masks or counted) and not np.isin(mask, (0, 1)).all():
@@ -132,7 +147,7 @@ def _check_length(
     step: Positions, rows: int, inputs: Inputs, ids: Any, past_length: int, config: Config
 ) -> None:
     """Refuse a sequence that counts past the end of the position table."""
-    if not inputs.batch or not inputs.seq:
+    if not inputs.seq or (not isinstance(ids, slice) and not ids.size):
         return
     last = ids.stop - 1 if isinstance(ids, slice) else int(ids.max())
     if last + step.extra >= rows:

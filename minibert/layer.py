@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from . import pooling as _pooling
 from .config import Config
 from .equations import check_ids
-from .families import Family
+from .family import Family
 from .inputs import prepare
 from .modules import Linear
 from .steps import Add, Positions
 from .tiles import Bound, run, run_steps
 
 if TYPE_CHECKING:
+    from .checkpoint import Tensor
     from .text import Texts, Tokenizer
 
 Array = NDArray[Any]
@@ -41,11 +42,13 @@ class EmbeddingLayer:
         tokenizer: Callable[[], Tokenizer] | None = None,
         attention_position: Callable[[], Any] | None = None,
         closing: Callable[[], None] | None = None,
+        tensors: Sequence[Tensor] = (),
     ) -> None:
         self.family = family
         self.config = config
         self.dtype = dtype
         self.side = side
+        self.tensors = tuple(tensors)  # where each tensor lies in its file
         self._steps: tuple[Bound, ...] | None = tuple(steps)
         self._open_tokenizer = tokenizer
         self._tokenizer: Tokenizer | None = None
@@ -105,6 +108,8 @@ class EmbeddingLayer:
         else:
             y = _check_out(out, shape[1:] if single else shape, self.dtype).reshape(shape)
         run(self.steps, inputs, y, self._width, threads)
+        if out is not None:
+            return out
         return y[0] if single else y
 
     def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
@@ -191,7 +196,7 @@ class EmbeddingLayer:
         limit = self._longest(None, truncation)
         return _pooling.embed(
             texts, text_pair, pooling, normalize, threads, progress,
-            encode=lambda some, pairs: self.tokenizer.encode(some, pairs, truncation, limit),
+            encode=lambda some, pairs, start: self.tokenizer.encode(some, pairs, truncation, limit, start),
             layer=self,
         )  # fmt: skip
 
@@ -200,6 +205,8 @@ class EmbeddingLayer:
             max_length = self.max_length
             if truncation and max_length is None:
                 raise ValueError(f"{self.family.model_type} has no longest length; pass max_length with truncation")
+        elif isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 0:
+            raise ValueError(f"max_length must be an integer >= 0, found {max_length!r}")
         elif self.max_length is not None:
             max_length = min(max_length, self.max_length)
         return max_length
@@ -218,7 +225,10 @@ class EmbeddingLayer:
         return {step.path: module for step, module in self.steps if callable(module)}
 
     def __getitem__(self, path: str) -> Any:
-        return self.modules[path]
+        try:
+            return self.modules[path]
+        except KeyError:
+            raise KeyError(f"this layer has no {path!r}; its submodules are {', '.join(self.modules)}") from None
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
@@ -233,7 +243,8 @@ class EmbeddingLayer:
         raise AttributeError(name)
 
     def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *(path.rpartition(".")[2] for path in self.modules)]
+        modules = self.modules if self._steps is not None else ()
+        return [*super().__dir__(), *(path.rpartition(".")[2] for path in modules)]
 
     def __repr__(self) -> str:
         if self._steps is None:
@@ -243,7 +254,7 @@ class EmbeddingLayer:
     def close(self) -> None:
         """Drop the tables. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
         self._steps = None
-        self._tokenizer = None
+        self._tokenizer = self._open_tokenizer = self._attention_position = None  # these hold tables too
         if self._closing is not None:
             self._closing()
             self._closing = None
@@ -262,6 +273,6 @@ def _check_out(out: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Arra
         raise TypeError(f"out must be {dtype}, found {out.dtype}")
     if out.shape != shape:
         raise ValueError(f"out must have shape {shape}, found {out.shape}")
-    if not out.flags.c_contiguous or not out.flags.writeable:
-        raise ValueError("out must be contiguous in memory and writeable; np.empty makes such an array")
+    if not out.flags.carray:
+        raise ValueError("out must be contiguous and aligned in memory and writeable; np.empty makes such an array")
     return out

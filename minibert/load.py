@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checkpoint import Source, open_folder
+from .checkpoint import Source, Tensor, open_folder
 from .config import Config
 from .errors import CheckpointError, UnknownFamilyError
-from .families import FAMILIES, Family
+from .families import FAMILIES
+from .family import Family
 from .layer import EmbeddingLayer
 from .steps import Step
 from .tables import Table
@@ -47,8 +48,10 @@ def load(
 
     Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
     """
-    if np.dtype(dtype) not in (np.dtype("float32"), np.dtype("float64")):
+    if dtype not in ("float32", "float64", np.float32, np.float64):  # a np.dtype equals its name
         raise ValueError(f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened by themselves")
+    if family is not None and not isinstance(family, Family):
+        raise TypeError(f"family must be a minibert.Family, found {type(family).__name__}; model_type chooses a known one")
     if is_folder(name):
         folder = Path(os.path.expanduser(name))
         find, source = _open_local(folder), lambda: open_folder(folder, mmap)
@@ -70,8 +73,9 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
     >>> is_folder("./bert"), is_folder("~/bert"), is_folder("a/b/c"), is_folder("google/bert"), is_folder("gpt2")
     (True, True, True, False, False)
     """
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(f"the model must be a folder or a Hub name, as str or PathLike, found {type(name).__name__}")
     if not isinstance(name, str):
-        os.fspath(name)  # TypeError for what is neither
         return True
     if not name:
         raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")
@@ -98,7 +102,7 @@ def _read_config(find: Callable[[str], Path | None], where: str) -> dict[str, An
         data = json.loads(path.read_bytes().decode("utf-8"))
         if not isinstance(data, dict):
             raise ValueError(f"expected an object, found {type(data).__name__}")
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise CheckpointError(f"{path}: not readable as JSON ({error}); fetch it again") from None
     return data
 
@@ -139,15 +143,18 @@ def assemble(
             steps.append(Bound(step, step.bind(binder)))
     binder.refuse_leftovers(family.scope_for(side), family.ignored)
     pad_id = config.get("pad_token_id")
+    if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:
+        pad_id = None  # null, or -1 as in some files: there is no such row, and mask 0 makes any other harmless
     return EmbeddingLayer(
         family,
         config,
         steps,
         dtype,
         side,
-        tokenizer=lambda: open_tokenizer(find, family.tokenizer, pad_id if isinstance(pad_id, int) else None, where),
+        tokenizer=lambda: open_tokenizer(find, family.tokenizer, pad_id, where),
         attention_position=None if family.attention is None else lambda: family.attention(config, binder, side),
         closing=source.close,
+        tensors=binder.taken(),
     )
 
 
@@ -172,15 +179,15 @@ class TensorBinder:
             if optional:
                 return None
             raise CheckpointError(self._missing(names))
+        found = self._source.tensor(name).shape  # looked at before any number of it is
+        if found != shape or 0 in shape:
+            raise CheckpointError(
+                f"{self._where}: tensor {name!r} has shape {found}, but config.json says {shape}; "
+                + ("a size of 0 leaves nothing to look up" if 0 in shape else "config and tensors are of different models")
+            )
         if name not in self._tables:
             self._tables[name] = self._source.table(name, self.dtype)
-        table = self._tables[name]
-        if table.shape != shape:
-            raise CheckpointError(
-                f"{self._where}: tensor {name!r} has shape {table.shape}, but config.json says {shape}; "
-                "config and tensors are of different models"
-            )
-        return table
+        return self._tables[name]
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         """Give a small tensor whole, in the dtype that the layer computes in."""
@@ -213,6 +220,10 @@ class TensorBinder:
             f"{self._where}: no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; "
             "does config.json belong to this file?"
         )
+
+    def taken(self) -> list[Tensor]:
+        """Say where each tensor lies that has been asked for."""
+        return [self._source.tensor(name) for name in self._tables]
 
     def refuse_leftovers(self, scope: tuple[str, ...], ignored: tuple[str, ...]) -> None:
         """Refuse tensors inside the input layer that no step has asked for: the recipe would be incomplete."""

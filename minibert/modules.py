@@ -51,8 +51,7 @@ class LayerNorm:
         self.eps = eps
 
     def __call__(self, x: ArrayLike) -> Array:
-        x = np.asarray(x, self.weight.dtype)
-        _check_width("LayerNorm", x, len(self.weight))
+        x = _rows("LayerNorm", x, self.weight.dtype, len(self.weight))
         return layer_norm(x, self.weight, self.bias, self.eps)
 
     def __repr__(self) -> str:
@@ -68,8 +67,7 @@ class Linear:
         self.bias = bias
 
     def __call__(self, x: ArrayLike) -> Array:
-        x = np.asarray(x, self.weight.dtype)
-        _check_width("Linear", x, self.weight.shape[1])
+        x = _rows("Linear", x, self.weight.dtype, self.weight.shape[1])
         return project(x, self.weight, self.bias)
 
     def __repr__(self) -> str:
@@ -80,6 +78,12 @@ class Linear:
 Module = Embedding | LayerNorm | Linear
 
 
-def _check_width(name: str, x: Array, width: int) -> None:
+def _rows(name: str, x: ArrayLike, dtype: np.dtype[Any], width: int) -> Array:
+    """Lay the rows one after another in memory: over strided ones NumPy may sum in another order, in other bits."""
+    try:
+        x = np.asarray(x, dtype, order="C")
+    except ValueError as error:  # ragged rows, texts
+        raise TypeError(f"{name}: expected rows of {width} numbers ({error})") from None
     if x.ndim == 0 or x.shape[-1] != width:
         raise ValueError(f"{name}: the last axis must be {width} wide, found shape {x.shape}")
+    return x

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .steps import Inputs
-from .text import Encoded, Texts
+from .text import Encoded, Texts, listed
 from .tiles import TILE_NUMBERS, run_steps, spread, usable_threads
 
 if TYPE_CHECKING:
@@ -62,17 +62,16 @@ def embed(
     normalize: bool,
     threads: int | None,
     progress: bool,
-    encode: Callable[[list[str], list[str] | None], list[Encoded]],
+    encode: Callable[[list[str], list[str] | None, int], list[Encoded]],
     layer: EmbeddingLayer,
 ) -> Any:
     """What `EmbeddingLayer.embed` does; the text of its parameters is there."""
-    firsts = [texts] if isinstance(texts, str) else list(texts)
-    pairs = None if text_pair is None else [text_pair] if isinstance(text_pair, str) else list(text_pair)
+    firsts, pairs = listed(texts, text_pair)
     ragged: list[Array] = [np.empty((0, layer.dim), layer.dtype)] * len(firsts)
     pooled = np.empty((len(firsts) if pooling else 0, layer.dim), layer.dtype)
     for start in _chunks(len(firsts), progress):
         stop = start + CHUNK
-        encoded = encode(firsts[start:stop], None if pairs is None else pairs[start:stop])
+        encoded = encode(firsts[start:stop], None if pairs is None else pairs[start:stop], start)
         blocks = _blocks(encoded, TILE_NUMBERS // layer.dim)
 
         def work(block: list[int], encoded: list[Encoded] = encoded, start: int = start) -> None:

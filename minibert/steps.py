@@ -178,10 +178,10 @@ class Add(Lookup):
         ids = inputs.ids.get(self.ids)
         if ids is None:
             return x
-        if not isinstance(ids, slice):
-            ids = np.asarray(ids)
-            if ids.size and ids.min() == ids.max():  # one row for the whole tile, the common case of types
-                ids = ids.reshape(-1)[0]
+        if isinstance(ids, np.ndarray) and ids.size and ids.min() == ids.max():
+            ids = int(ids.flat[0])  # one row for the whole tile, the common case of types
+        if isinstance(ids, int):
+            ids = slice(ids, ids + 1)
         rows = module.table.rows(ids)
         if record:
             record(self.path + self.role, np.broadcast_to(rows, x.shape))
@@ -206,6 +206,7 @@ class Positions(Lookup):
     generate: Callable[[int, int], Array] | None = None
 
     def bind(self, binder: Binder) -> Embedding:
+        self.first(binder.config)  # a config without the padding id that this needs is refused now, not at a call
         if self.generate is None:
             return super().bind(binder)
         shape = self.shape(binder.config)
@@ -238,7 +239,7 @@ class Positions(Lookup):
             ids = ids + self.extra
         rows = module.table.rows(ids)
         if record:
-            record(self.path, rows.reshape(-1, *x.shape[1:]))
+            record(self.path, rows if rows.ndim == 3 else rows[None])
         return np.add(x, rows, out=x)
 
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .equations import check_ids, lookup
 
 Array = NDArray[Any]
 
@@ -43,7 +42,10 @@ class Table(Protocol):
         """The format in the file, in safetensors' words: "F32", "F16", "BF16", ..."""
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
-        """Give the rows for ids of any shape, or for a run of neighbours as a slice; `out` receives them."""
+        """Give the rows for ids of any shape, or for a run of neighbours as a slice; `out` receives them.
+
+        The ids are checked already (`equations.check_ids`): here a wrong one would give a wrong row.
+        """
 
     def array(self) -> Array:
         """Give the whole table, read-only: the map itself where stored and computed dtype agree."""
@@ -101,16 +103,17 @@ class StoredTable:
         self.shape = raw.shape
         self._raw = raw
         self._same = raw.dtype == self.dtype and stored in ("F32", "F64")
+        self._aligned = raw.flags.aligned
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
         if isinstance(ids, slice):
             raw = self._raw[ids]
-        elif self._same and self._raw.flags.aligned:
-            return lookup(self._raw, ids, out)
-        elif self._raw.flags.aligned:
-            raw = lookup(self._raw, ids)
+        elif self._aligned:  # lookup's own np.take, without checking the ids once more
+            raw = np.take(self._raw, ids, axis=0, out=out if self._same else None, mode="clip")
+            if self._same:
+                return raw
         else:  # np.take would copy a whole misaligned table; indexing copies the rows alone
-            raw = self._raw[check_ids(ids, len(self._raw))]
+            raw = self._raw[ids]
         if self._same and out is None:
             return raw
         return widen(raw, self.stored, self.dtype, out)
@@ -121,6 +124,11 @@ class StoredTable:
         whole = widen(self._raw, self.stored, self.dtype)
         whole.flags.writeable = False
         return whole
+
+    @property
+    def held(self) -> Array:
+        """The stored numbers as they lie in memory or in the mapped file; raw bits for bfloat16 and float8."""
+        return self._raw
 
 
 def as_table(array: Array, dtype: np.dtype[Any] | str = "float32") -> StoredTable:

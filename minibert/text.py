@@ -7,7 +7,8 @@ it; padding and truncation are done here, on the ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,9 +46,14 @@ class Tokenizer:
         self._encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
 
     @property
+    def kind(self) -> str:
+        """The algorithm by the library's name: WordPiece, BPE, Unigram or WordLevel."""
+        return type(self._tokenizer.model).__name__
+
+    @cached_property
     def size(self) -> int:
-        """How many ids the tokenizer knows."""
-        return int(self._tokenizer.get_vocab_size())
+        """One more than the largest id; some vocabularies have gaps below it."""
+        return int(max(self._tokenizer.get_vocab().values(), default=-1)) + 1
 
     def encode(
         self,
@@ -55,25 +61,29 @@ class Tokenizer:
         text_pair: Texts | None = None,
         truncation: bool = False,
         max_length: int | None = None,
-        types: bool = True,
+        start: int = 0,
     ) -> list[Encoded]:
         """Give each text's ids, with the special tokens of its model; an empty second text means none.
 
+        `start` is the number of the first text, for messages about one of many.
+
         Raises TypeError for what is no str, ValueError for a lone surrogate, for as many pairs as there are not
-        texts, and for a text longer than `max_length` where `truncation` is not asked for.
+        texts, and for a text longer than `max_length` where `truncation` is not asked for; TokenizerError where the
+        vocabulary has no token for a text, not even an unknown one.
         """
-        firsts, pairs = _listed(texts, "texts"), None if text_pair is None else _listed(text_pair, "text_pair")
-        if pairs is not None and len(pairs) != len(firsts):
-            raise ValueError(f"text_pair must have one text for each of the {len(firsts)} texts, found {len(pairs)}")
+        firsts, pairs = listed(texts, text_pair)
+        _refuse_other_than_str(firsts, "texts", start)  # the library would take a pair of str for two texts
+        _refuse_other_than_str(pairs or [], "text_pair", start)
         joined = firsts if pairs is None else [(a, b) if b else a for a, b in zip(firsts, pairs, strict=True)]
         try:
             encodings = self._encode_batch(joined)
         except (TypeError, UnicodeError):
-            for name, values in (("texts", firsts), ("text_pair", pairs or [])):
-                _refuse_what_is_no_text(values, name)
+            _refuse_surrogates(firsts, "texts", start)
+            _refuse_surrogates(pairs or [], "text_pair", start)
             raise
-        found = [self._fit(encoding, i, truncation, max_length) for i, encoding in enumerate(encodings)]
-        return found
+        except Exception as error:  # the library's Rust core raises bare Exception
+            raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
+        return [self._fit(encoding, start + i, truncation, max_length) for i, encoding in enumerate(encodings)]
 
     def _fit(self, encoding: Any, i: int, truncation: bool, max_length: int | None) -> Encoded:
         """Read one encoding; cut it to `max_length`, or refuse it."""
@@ -122,7 +132,10 @@ class Tokenizer:
         """Give the token string of each id, in nested lists of the ids' shape."""
         if ids.ndim:
             return [self.tokens(row) for row in ids]
-        return self._tokenizer.id_to_token(int(ids))
+        token = self._tokenizer.id_to_token(int(ids))
+        if token is None:
+            raise IndexError(f"id {ids} is below {self.size}, but this tokenizer has no token for it")
+        return token
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
@@ -140,18 +153,30 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     return (long, short) if first > second else (short, long)
 
 
-def _listed(texts: Texts, name: str) -> list[str]:
+def listed(texts: Texts, text_pair: Texts | None = None) -> tuple[list[str], list[str] | None]:
+    """Make lists of one text or many, and of as many second texts. Raises TypeError and ValueError."""
+    firsts, pairs = _list_of(texts, "texts"), None if text_pair is None else _list_of(text_pair, "text_pair")
+    if pairs is not None and len(pairs) != len(firsts):
+        raise ValueError(f"text_pair must have one text for each of the {len(firsts)} texts, found {len(pairs)}")
+    return firsts, pairs
+
+
+def _list_of(texts: Texts, name: str) -> list[str]:
     if isinstance(texts, str):
         return [texts]
-    if texts is None or isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
+    if isinstance(texts, bytes | bytearray | Mapping) or not isinstance(texts, Iterable):
         raise TypeError(f"{name} must be a str or a list of str, found {type(texts).__name__}{_decode_hint(texts)}")
     return list(texts)
 
 
-def _refuse_what_is_no_text(texts: Sequence[Any], name: str) -> None:
-    for i, text in enumerate(texts):
+def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
+    for i, text in enumerate(texts, start):
         if not isinstance(text, str):
-            raise TypeError(f"{name}[{i}] must be a str, found {type(text).__name__}{_decode_hint(text)}") from None
+            raise TypeError(f"{name}[{i}] must be a str, found {type(text).__name__}{_decode_hint(text)}")
+
+
+def _refuse_surrogates(texts: Sequence[str], name: str, start: int) -> None:
+    for i, text in enumerate(texts, start):
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -200,12 +225,21 @@ def open_tokenizer(find: Find, style: str | None, pad_id: int | None, where: str
 
 def _settings(find: Find) -> dict[str, Any]:
     path = find("tokenizer_config.json")
-    return dict(json.loads(path.read_text("utf-8"))) if path is not None else {}
+    if path is None:
+        return {}
+    try:
+        settings = json.loads(path.read_bytes().decode("utf-8"))
+        if not isinstance(settings, dict):
+            raise ValueError(f"expected an object, found {type(settings).__name__}")
+    except (ValueError, RecursionError, OSError) as error:
+        raise TokenizerError(f"{path}: not readable as JSON ({error}); fetch it again") from None
+    return settings
 
 
 def _token(settings: dict[str, Any], name: str, default: str) -> str:
-    token = settings.get(name, default)
-    return str(token.get("content", default) if isinstance(token, dict) else token)
+    token = settings.get(name)
+    token = token.get("content") if isinstance(token, dict) else token
+    return default if token is None else str(token)
 
 
 def _wordpiece(path: Path, settings: dict[str, Any]) -> Any:
@@ -253,8 +287,16 @@ def _byte_level(path: Path, merges: Path, settings: dict[str, Any], style: str) 
         )
         special = [*tokens.values(), "<pad>", "<unk>", "<mask>"]
     else:
+        special = [_token(settings, f"{name}_token", "<|endoftext|>") for name in ("bos", "eos", "unk", "pad")]
         reader.post_processor = processors.ByteLevel(trim_offsets=False)
-        special = [_token(settings, "eos_token", "<|endoftext|>")]
+        if settings.get("add_bos_token"):  # OPT's way to begin a text
+            bos = reader.token_to_id(special[0])
+            if bos is None:
+                raise TokenizerError(f"{path}: no token {special[0]!r}, which tokenizer_config.json puts before a text")
+            before = f"{special[0]}:0"
+            reader.post_processor = processors.TemplateProcessing(
+                single=[before, "$A:0"], pair=[before, "$A:0", f"{special[0]}:1", "$B:1"], special_tokens=[(special[0], bos)]
+            )
     from tokenizers import AddedToken
 
     known = [token for token in special if reader.token_to_id(token) is not None]

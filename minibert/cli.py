@@ -1,0 +1,283 @@
+"""The command line: data to stdout, talk to stderr. A subcommand is two functions: one declares it, one does it.
+
+What a subcommand needs is imported when it runs, so that none pays for another's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import __version__
+
+if TYPE_CHECKING:
+    from .layer import Array, EmbeddingLayer
+
+DEFAULT_MODEL = "bert-base-uncased"
+INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C has ended
+READER_GONE = 141  # and of one that wrote into a closed pipe
+
+# what errors advise in Python's words -> what to type
+IN_SHELL = {"truncation=True": "--truncate", "local_files_only=True": "--local-files-only"}
+
+Commands = Any  # what argparse's add_subparsers gives has no public name
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line: the exit code, 0 where all went well, 1 after an error, 2 for a wrong argument."""
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as stop:  # --help, --version, a wrong argument: argparse has said what there is to say
+        return int(stop.code or 0)
+    try:
+        arguments.run(arguments)
+        sys.stdout.flush()  # here, where a closed pipe can still be caught
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader has seen enough; with stdout turned away Python's own flush at the end finds nothing to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except Exception as error:  # noqa: BLE001  a person at a terminal is told what is wrong, not where in the code
+        print(f"minibert: error: {_in_words(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _in_words(error: Exception) -> str:
+    """Give an error's message in the words of a shell; of one that nobody foresaw, its kind too."""
+    from .errors import MinibertError
+
+    message = str(error)
+    if not message or not isinstance(error, MinibertError | ValueError | TypeError | IndexError | OSError | ImportError):
+        message = f"{type(error).__name__}: {error}".rstrip(": ")
+    for python, shell in IN_SHELL.items():
+        message = message.replace(f"pass {python}", python).replace(python, shell)
+    return message
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="minibert",
+        description="The input layer of BERT, GPT-2, T5 and their relatives in plain NumPy.",
+        epilog='example: minibert explain "We lived above the clouds"',
+    )
+    parser.add_argument("--version", action="version", version=f"minibert {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for declare in (_declare_explain, _declare_info, _declare_embed, _declare_plot):
+        declare(commands)
+    return parser
+
+
+def _declare(commands: Commands, name: str, run: Callable[[Any], None], about: str, example: str) -> Any:
+    """Declare a subcommand with the arguments that all of them have."""
+    parser = commands.add_parser(name, help=about, description=about, epilog=f"example: {example}")
+    model = os.environ.get("MINIBERT_MODEL") or DEFAULT_MODEL
+    parser.add_argument(
+        "--model", default=model, metavar="M",
+        help="a folder, or a name on the Hub; without it MINIBERT_MODEL, else bert-base-uncased (now: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--side", default="encoder", choices=("encoder", "decoder"), help="where a model has both")
+    parser.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
+    parser.add_argument("--local-files-only", action="store_true", help="use what is cached, ask no Hub")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _load(arguments: Any) -> EmbeddingLayer:
+    from .load import load
+
+    return load(
+        arguments.model,
+        revision=arguments.revision,
+        local_files_only=arguments.local_files_only,
+        side=arguments.side,
+    )
+
+
+def _tell(what: str) -> None:
+    print(f"minibert: {what}", file=sys.stderr)
+
+
+def _check_target(path: Path, endings: Sequence[str]) -> None:
+    """Refuse a file that could not be written, before anything is computed."""
+    if path.suffix.lower() not in endings:
+        raise ValueError(f"{path}: the file must end in {' or '.join(endings)}, found {path.suffix or 'no ending'!r}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+# -- explain -----------------------------------------------------------------------------------------------------
+
+
+def _declare_explain(commands: Commands) -> None:
+    parser = _declare(
+        commands, "explain", _explain, "show each step that the layer takes for a text",
+        'minibert explain --model ./all-MiniLM-L6-v2 "We lived above the clouds"',
+    )  # fmt: skip
+    parser.add_argument("text", metavar="TEXT")
+    parser.add_argument("--pair", metavar="TEXT", help="a second text, as in question and answer")
+
+
+def _explain(arguments: Any) -> None:
+    from .explain import explain
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    with _load(arguments) as layer:
+        _print(explain(layer, arguments.text, arguments.pair, colour))
+
+
+def _print(lines: Iterable[str]) -> None:
+    if hasattr(sys.stdout, "reconfigure"):  # a token that the terminal's encoding lacks is no reason to stop
+        sys.stdout.reconfigure(errors="backslashreplace")
+    for line in lines:
+        print(line)
+
+
+# -- info --------------------------------------------------------------------------------------------------------
+
+
+def _declare_info(commands: Commands) -> None:
+    _declare(
+        commands, "info", _info, "show a model's input layer: modules, sizes, formats, bytes, tokenizer",
+        "minibert info --model gpt2",
+    )  # fmt: skip
+
+
+def _info(arguments: Any) -> None:
+    from .info import info
+
+    with _load(arguments) as layer:
+        _print(info(layer))
+
+
+# -- embed -------------------------------------------------------------------------------------------------------
+
+
+def _declare_embed(commands: Commands) -> None:
+    parser = _declare(
+        commands, "embed", _embed,
+        "turn texts into vectors: to stdout one vector a line, numbers that read back exactly, with spaces between",
+        'minibert embed "a text" "another text" --normalize -o vectors.npy',
+    )  # fmt: skip
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, each line of stdin is a text")
+    parser.add_argument("--pair", nargs="+", metavar="TEXT", help="a second text for each")
+    parser.add_argument(
+        "--pooling", default="mean", metavar="{mean,max,none}",
+        help="over a text's tokens (default: mean); none: one token a line, and an empty line after each text",
+    )  # fmt: skip
+    parser.add_argument("--normalize", action="store_true", help="divide each vector by its length")
+    parser.add_argument("--truncate", action="store_true", help="cut texts that are too long for the model")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write FILE.npy or FILE.safetensors instead")
+
+
+def _embed(arguments: Any) -> None:
+    pooling = None if arguments.pooling == "none" else arguments.pooling
+    output: Path | None = arguments.output
+    if output is not None:
+        _check_target(output, (".npy", ".safetensors"))
+        if pooling is None and output.suffix.lower() == ".npy":
+            raise ValueError(
+                f"{output}: texts have different numbers of tokens, and a .npy file holds one array; use a .safetensors "
+                "file, which gets embeddings (tokens, dim) and offsets: text i has rows offsets[i] to offsets[i + 1] - 1"
+            )
+    with _load(arguments) as layer:
+        vectors = layer.embed(
+            arguments.texts or _lines_of_stdin(),
+            pooling,
+            text_pair=arguments.pair,
+            normalize=arguments.normalize,
+            truncation=arguments.truncate,
+        )
+        if output is not None:
+            _write(output, vectors, layer)
+            return
+        for rows in [vectors] if pooling else vectors:
+            pattern = " ".join(["%.9g"] * layer.dim)  # nine digits tell any two float32 numbers apart
+            _print(pattern % tuple(row.tolist()) for row in rows)
+            if not pooling:
+                print()
+
+
+def _lines_of_stdin() -> list[str]:
+    if sys.stdin.isatty():
+        _tell("each line is a text; end with Ctrl-D")
+    try:
+        return [line.removesuffix("\n") for line in sys.stdin]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"stdin is not {error.encoding}: {error.reason} at byte {error.start}; convert it first") from None
+
+
+def _write(path: Path, vectors: Any, layer: EmbeddingLayer) -> None:
+    """Write the vectors; the file appears whole or not at all."""
+    import numpy as np
+
+    arrays: dict[str, Array] = {"embeddings": vectors}
+    if isinstance(vectors, list):  # one array a text
+        lengths = [len(rows) for rows in vectors]
+        arrays = {
+            "embeddings": np.concatenate([np.empty((0, layer.dim), layer.dtype), *vectors]),
+            "offsets": np.cumsum([0, *lengths], dtype=np.int64),
+        }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.suffix.lower() == ".npy":
+            with temporary.open("wb") as file:
+                np.save(file, arrays["embeddings"])
+        else:
+            from safetensors.numpy import save_file
+
+            save_file(arrays, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _tell(f"wrote {path}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
+
+
+# -- plot --------------------------------------------------------------------------------------------------------
+
+PICTURES = ("rows", "similarity", "table", "sum", "relative-bias", "alibi", "rotary", "tokens")
+
+
+def _declare_plot(commands: Commands) -> None:
+    parser = _declare(
+        commands, "plot", _plot, "draw what the layer holds; needs matplotlib",
+        'minibert plot sum --text "We lived above the clouds" -o sum.svg',
+    )  # fmt: skip
+    parser.add_argument(
+        "kind", choices=PICTURES, metavar="KIND",
+        help="rows, similarity or table of the positions; sum or tokens of a text; relative-bias, alibi or rotary of "
+        "the attention",
+    )  # fmt: skip
+    parser.add_argument("--text", metavar="TEXT", help="the text that sum and tokens show; for rows, its first token")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf; without it a window")
+
+
+def _plot(arguments: Any) -> None:
+    output: Path | None = arguments.output
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError:
+        raise ImportError("plot needs matplotlib; install it with: pip install 'minibert[plot]'") from None
+    from .plot import FORMATS, save
+
+    if output is not None:
+        _check_target(output, FORMATS)
+        mpl.use("agg")  # a file needs no window
+    import matplotlib.pyplot as plt
+
+    if output is None and plt.get_backend().lower() in ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template"):
+        raise ValueError("there is no display to open a window on; write a file: -o FILE.svg, .png or .pdf")
+    from .pictures import picture
+
+    with _load(arguments) as layer:
+        figure = picture(arguments.kind, layer, arguments.text)
+        if output is None:
+            plt.show()
+        else:
+            save(figure, output)
+            _tell(f"wrote {output}")

@@ -1,0 +1,287 @@
+"""Make tests/reference: tiny checkpoints of every family, and all that the reference computes from them.
+
+    python scripts/make_reference.py --minilm FOLDER            write tests/reference anew
+    python scripts/make_reference.py --minilm FOLDER --check    make it elsewhere, compare; exit 1 on a difference
+    python scripts/make_reference.py --only bert --only opt     only these cases (both with and without --check)
+
+The reference is transformers on torch, on one CPU thread. Each case of `reference_cases.py` becomes a folder:
+
+    config.json, model.safetensors   as save_pretrained writes them
+    case.json                        family, side, kinds of batches, order of the trace, printed module tree
+    trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in a layer's trace
+
+A key is the module's path in the base model, its value that module's output. `position_ids` are the rows asked
+for, before a family's own offset; `sum` is what enters the norm, or the first block where there is none; `scaled`
+and `masked` are the values after the two multiplications that have no module. Parameters come from integers
+(tests/seeded.py), not from a random generator, and the script stops unless a trace ends with the very bits that
+transformers passes to its first block.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from reference_cases import CASES, PAST, VOCAB, Case
+from reference_check import compare_folders, write_json, write_manifest
+from reference_full_size import write_full_size
+from safetensors.numpy import save_file
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+import seeded  # noqa: E402  (lies in tests, which is not a package)
+
+Array = NDArray[Any]
+BATCH, LENGTH = 2, 4
+OTHER_INPUTS = {"types": ("token_type_ids", 2), "languages": ("langs", 3), "tasks": ("task_type_ids", 3)}
+
+
+def fill(model: torch.nn.Module) -> None:
+    """Give every parameter, pad rows and norms too, values that depend on its name alone.
+
+    Fixed sinusoids stay: they are not parameters that a file may choose, and some files leave them out.
+    """
+    fixed = {id(m.weight) for m in model.modules() if "Sinusoidal" in type(m).__name__}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in fixed:
+            continue
+        made = seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
+        if parameter.ndim == 1 and name.endswith("weight"):  # a norm's: around 1
+            made = np.float32(1) + np.float32(5) * made
+        parameter.data.copy_(torch.from_numpy(made))
+
+
+def save(case: Case, folder: Path) -> torch.nn.Module:
+    """Build the case's model and save it as its class does; only config.json and model.safetensors stay."""
+    config = transformers.AutoConfig.for_model(case.family, **case.config)
+    model = getattr(transformers, case.save)(config)
+    fill(model)
+    model.save_pretrained(folder)
+    for extra in set(folder.iterdir()) - {folder / "config.json", folder / "model.safetensors"}:
+        extra.unlink()
+    return model
+
+
+def load(case: Case, folder: Path, **changes: Any) -> torch.nn.Module:
+    """Read the folder with the base model's class, as a user would."""
+    return getattr(transformers, case.base).from_pretrained(folder, **changes).eval()
+
+
+def check_loaded(case: Case, saved: torch.nn.Module, loaded: torch.nn.Module) -> None:
+    """Stop unless the base model, read from the file, holds the input part of the model that wrote the file."""
+    for part in case.parts:
+        twins = [m for path, m in saved.named_modules() if f".{path}".endswith(f".{part}") and "vision" not in path]
+        read = loaded.get_submodule(part).state_dict()
+        if len(twins) != 1 or not all(torch.equal(value, read[name]) for name, value in twins[0].state_dict().items()):
+            raise SystemExit(f"{case.name}: {case.base} did not read {part} as {case.save} wrote it")
+
+
+def make_inputs(case: Case, kind: str, words: torch.nn.Embedding) -> dict[str, Array]:
+    """The batch of one kind: ids by formula, never the pad id by accident, always the table's last row."""
+    pad = case.pad or 0
+    shape = (1, case.longest) if kind == "full_length" else (BATCH, LENGTH)
+    ids = seeded.integers(shape, VOCAB - 1, salt=zlib.crc32(f"{case.name} {kind}".encode()))
+    ids += ids >= pad  # one id less to choose from, and pad is the one left out
+    ids[0, -1] = words.num_embeddings - 1 - (words.num_embeddings - 1 == pad)
+    mask = np.ones(shape, np.int64)
+    if "right_pad" in kind:
+        mask[1, -2:] = 0
+    elif kind == "left_pad":
+        mask[1, :2] = 0
+    elif "pads_inside" in kind:
+        mask[0, 2] = mask[1, 0] = mask[1, 2] = 0
+    if case.name == "mpnet-pad5":
+        ids[0, 1] = 1  # MPNet's positions skip id 1, whatever the config says
+    ids = np.where(mask == 1, ids, pad)
+    made: dict[str, Array] = {"input_ids": ids}
+    if kind in ("right_pad", "left_pad", "pads_inside_mask"):
+        made["attention_mask"] = mask
+    elif kind == "cached_mask":
+        made["attention_mask"] = np.array([[1] * (PAST + LENGTH), [0, 0] + [1] * (PAST + LENGTH - 2)])
+    elif kind == "explicit_positions":
+        made["position_ids"] = np.array([np.arange(LENGTH)[::-1], [7, 7, 8, case.longest - 1]])
+    elif kind == "inputs_embeds":
+        made = {kind: seeded.values((*shape, words.embedding_dim), salt=zlib.crc32(case.name.encode()))}
+    elif kind in OTHER_INPUTS:
+        name, count = OTHER_INPUTS[kind]
+        made[name] = np.array([[0, 0, 1, 1], [0, 1, count - 1, count - 1]])
+    return made
+
+
+class Recorder:
+    """Hooks on the modules of one model; `trace` fills in the order in which the reference computes."""
+
+    def __init__(self, case: Case, model: torch.nn.Module) -> None:
+        self.case, self.model = case, model
+        self.trace: dict[str, torch.Tensor] = {}
+        self.looked_up: list[tuple[int, torch.Tensor]] = []
+        self.asked: torch.Tensor | None = None
+        modules = dict(model.named_modules())
+        for path in case.parts:
+            modules[path].register_forward_hook(self.output_of(path))
+        modules[case.sum_enters].register_forward_pre_hook(self.input_of("sum"), with_kwargs=True)
+        if case.masked == "embeddings":
+            modules[case.masked].register_forward_hook(self.output_of("masked"))
+        elif case.masked:
+            modules[case.masked].register_forward_pre_hook(self.input_of("masked"), with_kwargs=True)
+        if case.position:
+            self.table = modules[case.position].weight
+            modules[case.position].register_forward_pre_hook(self.positions, with_kwargs=True)
+
+    def output_of(self, path: str) -> Any:
+        def hook(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+            self.keep(f"{path} (types)" if path in self.trace else path, output)
+
+        return hook
+
+    def input_of(self, key: str) -> Any:
+        def hook(_module: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            self.keep(key, inputs[0] if inputs else named.get("hidden_states", named.get("inputs_embeds")))
+
+        return hook
+
+    def positions(self, _module: torch.nn.Module, _inputs: Any, named: dict[str, Any]) -> None:
+        self.asked = named.get("position_ids")
+
+    def keep(self, key: str, value: torch.Tensor) -> None:
+        # cloned, since some models go on in place; XLNet computes with (seq, batch), everyone else reads (batch, seq)
+        value = value.transpose(0, 1) if self.case.family == "xlnet" else value
+        self.trace[key] = value.detach().clone(memory_format=torch.contiguous_format)
+
+    def run(self, inputs: dict[str, torch.Tensor], past_length: int) -> dict[str, torch.Tensor]:
+        module = getattr(self.model, self.case.side) if self.case.side else self.model
+        if past_length:
+            before = torch.zeros((BATCH, past_length), dtype=torch.int64)
+            seen = {"attention_mask": inputs["attention_mask"][:, :past_length]} if "attention_mask" in inputs else {}
+            cache = module(input_ids=before, use_cache=True, **seen).past_key_values
+            inputs = {**inputs, "past_key_values": cache}
+        self.trace.clear()
+        plain = torch.nn.functional.embedding
+
+        def watched(ids: torch.Tensor, weight: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+            self.looked_up.append((weight.data_ptr(), ids))
+            return plain(ids, weight, *rest, **named)
+
+        torch.nn.functional.embedding, self.looked_up = watched, []
+        try:
+            result = module(**inputs, output_hidden_states=True)
+        finally:
+            torch.nn.functional.embedding = plain
+        self.complete(inputs)
+        last = list(self.trace.values())[-1]
+        if not torch.equal(last, result.hidden_states[0]):
+            raise SystemExit(f"{self.case.name}: what enters the first block is not the trace's last value")
+        return self.trace
+
+    def complete(self, inputs: dict[str, Any]) -> None:
+        """Add what no hook sees: the positions, and the word rows times sqrt(dim)."""
+        if self.case.scaled:
+            words = self.trace.get(self.case.parts[0], inputs.get("inputs_embeds"))
+            scaled = words * getattr(self.model, self.case.side).embed_scale
+            if torch.equal(scaled + self.trace[self.case.position], self.trace["sum"]):
+                first = {self.case.parts[0]: words} if self.case.parts[0] in self.trace else {}
+                self.trace = {**first, "scaled": scaled, **self.trace}
+        if self.case.position:
+            rows = [ids for pointer, ids in self.looked_up if pointer == self.table.data_ptr()]
+            if not rows and self.asked is not None:
+                rows = [self.asked]  # Whisper indexes its table without a lookup
+            ids = rows[0] - self.case.offset
+            self.trace = {"position_ids": ids.long(), **self.trace}
+
+
+def printed(model: torch.nn.Module, parts: tuple[str, ...]) -> str:
+    """The reference's own print of the smallest module that holds the input part, cut down to that part."""
+    above = parts[0].split(".")[:-1]
+    while any(part.split(".")[: len(above)] != above for part in parts):
+        above.pop()
+
+    def tree(module: torch.nn.Module, path: str) -> str:
+        if path in parts:
+            return repr(module)
+        lines = [f"{type(module).__name__}("]
+        for name, child in module.named_children():
+            inner = f"{path}.{name}".lstrip(".")
+            if any(f"{part}.".startswith(f"{inner}.") for part in parts):
+                lines += f"({name}): {tree(child, inner)}".split("\n")
+        return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), ")"])
+
+    return tree(model.get_submodule(".".join(above)), ".".join(above))
+
+
+def make_case(case: Case, folder: Path) -> None:
+    """Write one case's four files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    saved, model = save(case, folder), load(case, folder)
+    check_loaded(case, saved, model)
+    stored: dict[str, Array] = {}
+    order, past = {}, {}
+    for kind in case.kinds:
+        past[kind] = PAST if kind.startswith("cached") else 0
+        caches = past[kind] and case.position == "embeddings.position_embeddings"  # an encoder does so on request
+        asked = load(case, folder, **({"is_decoder": True} if caches else {}))
+        inputs = make_inputs(case, kind, asked.get_submodule(case.parts[0]))
+        with torch.no_grad():
+            trace = Recorder(case, asked).run({name: torch.from_numpy(a) for name, a in inputs.items()}, past[kind])
+        order[kind] = list(trace)
+        stored |= {f"{kind}|inputs|{name}": array for name, array in inputs.items()}
+        stored |= {f"{kind}|{key}": value.contiguous().numpy() for key, value in trace.items()}
+    save_file(stored, folder / "trace.safetensors")
+    facts = {
+        "family": case.family, "side": case.side or None, "architecture": case.save, "base": case.base,
+        "kinds": list(case.kinds), "past_length": past, "order": order, "printed": printed(model, case.parts),
+    }  # fmt: skip
+    write_json(folder / "case.json", facts, depth=1)
+
+
+def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
+    """Write every case that was asked for, and the facts of full size."""
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    for case in CASES:
+        if not only or case.name in only:
+            make_case(case, target / case.name)
+    if minilm is not None and (not only or "full_size" in only):
+        write_full_size(target, minilm)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="CASE", help="one case, or full_size; repeatable"
+    )
+    parser.add_argument("--minilm", type=Path, default=os.environ.get("MINIBERT_MODEL"), metavar="FOLDER",
+                        help="the folder of all-MiniLM-L6-v2 (or set MINIBERT_MODEL)")  # fmt: skip
+    arguments = parser.parse_args()
+    known = {case.name for case in CASES} | {"full_size"}
+    if unknown := set(arguments.only) - known:
+        parser.error(f"no case {sorted(unknown)}; known are {sorted(known)}")
+    minilm = Path(arguments.minilm) if arguments.minilm else None
+    if minilm is None and (not arguments.only or "full_size" in arguments.only):
+        parser.error("full_size needs --minilm FOLDER or the environment variable MINIBERT_MODEL")
+    target = ROOT / "tests" / "reference"
+    if not arguments.check:
+        for old in target.glob("*/case.json"):
+            if not arguments.only or old.parent.name in arguments.only:
+                shutil.rmtree(old.parent)
+        make_all(target, arguments.only, minilm)
+        write_manifest(target)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        make_all(Path(scratch), arguments.only, minilm)
+        return compare_folders(target, Path(scratch), arguments.only)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Compare two folders of references for `make_reference.py --check`, and write the manifest.
+
+What enters a norm or a projection must be equal to the bit, and so must all integers, tensors and configs. What
+comes out of one may differ by `TOLERANCE`: another processor adds a row's numbers in another order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+# relative to max(1, |value|); measured: 0 on the machine that wrote the files
+TOLERANCE = 2e-6
+RMS_TOLERANCE = 0.05  # relative, for the reference's own distance from float64; measured: 0
+AFTER_NORM = re.compile(r"norm|proj|mapping", re.IGNORECASE)
+MANIFEST = "manifest.json"
+PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors")
+
+Array = NDArray[Any]
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def files(folder: Path) -> list[str]:
+    """What `make_reference.py` writes: folders with a case.json, and the facts of full size."""
+    found = [path for case in folder.glob("*/case.json") for path in case.parent.iterdir()]
+    return sorted(path.relative_to(folder).as_posix() for path in (*found, *folder.glob("full_size.*")))
+
+
+def write_json(path: Path, value: Any, depth: int) -> None:
+    """Write JSON that a person can read: objects are opened to this depth, the rest is one line each."""
+
+    def lines(value: Any, level: int) -> str:
+        if level == depth or not isinstance(value, dict):
+            return json.dumps(value, ensure_ascii=False)
+        inner = [f"{' ' * (level + 1)}{json.dumps(key)}: {lines(v, level + 1)}" for key, v in value.items()]
+        return "{\n" + ",\n".join(inner) + f"\n{' ' * level}}}"
+
+    path.write_text(lines(value, 0) + "\n", encoding="utf-8")
+
+
+def write_manifest(folder: Path) -> None:
+    """Write down what made the files, and their hashes."""
+    manifest = {
+        "made_by": "scripts/make_reference.py",
+        "seed": "none: every number comes from tests/seeded.py, by integer arithmetic on its place",
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "sha256": {name: sha256(folder / name) for name in files(folder)},
+    }
+    for name in files(folder):
+        (folder / name).chmod(0o644)  # safetensors makes files that only their owner may read
+    write_json(folder / MANIFEST, manifest, depth=2)
+
+
+def exact_keys(order: list[str]) -> set[str]:
+    """The keys of a trace before its first norm or projection."""
+    cut = next((place for place, key in enumerate(order) if AFTER_NORM.search(key)), len(order))
+    return set(order[:cut])
+
+
+def compare_arrays(name: str, old: dict[str, Array], new: dict[str, Array], exact: set[str]) -> Iterator[str]:
+    for key in sorted(old.keys() ^ new.keys()):
+        yield f"{name}: {key} is only in the {'old' if key in old else 'new'} file"
+    for key in sorted(old.keys() & new.keys()):
+        a, b = old[key], new[key]
+        if a.shape != b.shape or a.dtype != b.dtype:
+            yield f"{name}: {key} was {a.dtype} {a.shape}, is {b.dtype} {b.shape}"
+        elif a.tobytes() != b.tobytes():
+            off = float(np.max(np.abs(a.astype(np.float64) - b) / np.maximum(1, np.abs(a)))) if a.size else 0.0
+            if key in exact or not off <= TOLERANCE:
+                yield f"{name}: {key} differs by {off:.2g} in {np.mean(a != b):.0%} of its entries"
+
+
+def compare_json(name: str, old: Any, new: Any, where: str = "") -> Iterator[str]:
+    """Walk both; numbers called rms_error may differ a little, `transformers_version` is the manifest's business."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted((old.keys() | new.keys()) - {"transformers_version"}):
+            yield from compare_json(name, old.get(key), new.get(key), f"{where}/{key}")
+    elif isinstance(old, float) and isinstance(new, float) and "rms_error" in where:
+        if abs(old - new) > RMS_TOLERANCE * abs(old):
+            yield f"{name}: {where} was {old}, is {new}"
+    elif isinstance(old, float) and isinstance(new, float) and where.endswith("largest_output"):
+        if abs(old - new) > TOLERANCE * max(1.0, abs(old)):
+            yield f"{name}: {where} was {old}, is {new}"
+    elif old != new:
+        yield f"{name}: {where} was {old!r}, is {new!r}"
+
+
+def compare_file(old: Path, new: Path, name: str) -> Iterator[str]:
+    if name.endswith(".json"):
+        yield from compare_json(name, *(json.loads((f / name).read_text(encoding="utf-8")) for f in (old, new)))
+        return
+    before, after = load_file(old / name), load_file(new / name)
+    exact = set(before)
+    if name.endswith("trace.safetensors"):
+        orders = json.loads((old / name).with_name("case.json").read_text(encoding="utf-8"))["order"]
+        exact = {key for key in before if "|inputs|" in key}
+        exact |= {f"{kind}|{key}" for kind, order in orders.items() for key in exact_keys(order)}
+    elif name == "full_size.safetensors":  # GPT-2 has no norm; of the others the outputs went through one
+        exact = {key for key in before if key.startswith("gpt2|") or not key.endswith("|output")}
+    yield from compare_arrays(name, before, after, exact)
+
+
+def compare_folders(old: Path, new: Path, only: list[str]) -> int:
+    """Print every difference; 0 if there is none, 1 otherwise."""
+    made = files(new)
+    kept = [name for name in files(old) if not only or name.split("/")[0].split(".")[0] in only]
+    found = [f"{name}: is there, but is no longer made" for name in sorted(set(kept) - set(made))]
+    found += [f"{name}: is made, but is not there" for name in sorted(set(made) - set(kept))]
+    for name in sorted(set(made) & set(kept)):
+        found += compare_file(old, new, name)
+    manifest = json.loads((old / MANIFEST).read_text(encoding="utf-8")) if (old / MANIFEST).exists() else {}
+    hashes = manifest.get("sha256", {})
+    found += [
+        f"{name}: is not the file that the manifest names" for name in kept if hashes.get(name) != sha256(old / name)
+    ]
+    for package, written in manifest.get("versions", {}).items():
+        here = platform.python_version() if package == "python" else version(package)
+        if here != written:
+            print(f"note: the files were made with {package} {written}, this is {here}")
+    print("\n".join(found) if found else f"{len(made)} files made again: no difference")
+    return 1 if found else 0
