@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations import Array, check_ids
+from .equations import Array, check_ids
 
 # rows of a word table that are widened to float64 at a time: 6 MB at 768 columns
 BLOCK = 1024
-# Newton stops when one more step promises to lower the loss by less than this; it is then at rounding error
+# Newton takes its last step when that promises to lower the loss by less than this part of it
 PROMISE = 1e-12
 
 
@@ -182,7 +182,7 @@ def logistic_regression(x: Array, y: Array, c: float = 1.0) -> tuple[Array, floa
         root = z * np.sqrt(c * p * (1 - p))[:, None]
         step = np.linalg.solve(root.T @ root + np.diag(penalty), slope)
         promise, start = slope @ step, loss(u)
-        if promise < PROMISE:
+        if promise < PROMISE * (1 + start):
             return q @ (u - step)[:-1], float((u - step)[-1])
         while loss(u - step) > start:  # far from the minimum a whole step can be too long
             step /= 2

@@ -52,8 +52,9 @@ def _in_words(error: Exception) -> str:
     """Give an error's message in the words of a shell; of one that nobody foresaw, its kind too."""
     from .errors import MinibertError
 
+    foreseen = (MinibertError, ValueError, TypeError, IndexError, OSError, ImportError)
     message = str(error)
-    if not message or not isinstance(error, MinibertError | ValueError | TypeError | IndexError | OSError | ImportError):
+    if not message or not isinstance(error, foreseen):
         message = f"{type(error).__name__}: {error}".rstrip(": ")
     for python, shell in IN_SHELL.items():
         message = message.replace(f"pass {python}", python).replace(python, shell)
@@ -64,7 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="minibert",
         description="The input layer of BERT, GPT-2, T5 and their relatives in plain NumPy.",
-        epilog='example: minibert explain "We lived above the clouds"',
+        epilog='example:\n  minibert explain "We lived above the clouds"',
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # an example broken in two is no example
     )
     parser.add_argument("--version", action="version", version=f"minibert {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -75,11 +77,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _declare(commands: Commands, name: str, run: Callable[[Any], None], about: str, example: str) -> Any:
     """Declare a subcommand with the arguments that all of them have."""
-    parser = commands.add_parser(name, help=about, description=about, epilog=f"example: {example}")
+    parser = commands.add_parser(
+        name,
+        help=about,
+        description=about,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     model = os.environ.get("MINIBERT_MODEL") or DEFAULT_MODEL
     parser.add_argument(
         "--model", default=model, metavar="M",
-        help="a folder, or a name on the Hub; without it MINIBERT_MODEL, else bert-base-uncased (now: %(default)s)",
+        help=f"a folder, or a name on the Hub (default: what MINIBERT_MODEL names, else {DEFAULT_MODEL})",
     )  # fmt: skip
     parser.add_argument("--side", default="encoder", choices=("encoder", "decoder"), help="where a model has both")
     parser.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
@@ -120,7 +128,7 @@ def _declare_explain(commands: Commands) -> None:
         'minibert explain --model ./all-MiniLM-L6-v2 "We lived above the clouds"',
     )  # fmt: skip
     parser.add_argument("text", metavar="TEXT")
-    parser.add_argument("--pair", metavar="TEXT", help="a second text, as in question and answer")
+    parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types at work")
 
 
 def _explain(arguments: Any) -> None:
@@ -143,7 +151,7 @@ def _print(lines: Iterable[str]) -> None:
 
 def _declare_info(commands: Commands) -> None:
     _declare(
-        commands, "info", _info, "show a model's input layer: modules, sizes, formats, bytes, tokenizer",
+        commands, "info", _info, "show what a model's input layer is made of",
         "minibert info --model gpt2",
     )  # fmt: skip
 
@@ -161,11 +169,11 @@ def _info(arguments: Any) -> None:
 def _declare_embed(commands: Commands) -> None:
     parser = _declare(
         commands, "embed", _embed,
-        "turn texts into vectors: to stdout one vector a line, numbers that read back exactly, with spaces between",
+        "turn texts into vectors: one vector a line, with all its digits",
         'minibert embed "a text" "another text" --normalize -o vectors.npy',
     )  # fmt: skip
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, each line of stdin is a text")
-    parser.add_argument("--pair", nargs="+", metavar="TEXT", help="a second text for each")
+    parser.add_argument("--pair", nargs="+", metavar="TEXT", help="a second text for each, as in question and answer")
     parser.add_argument(
         "--pooling", default="mean", metavar="{mean,max,none}",
         help="over a text's tokens (default: mean); none: one token a line, and an empty line after each text",
@@ -182,8 +190,8 @@ def _embed(arguments: Any) -> None:
         _check_target(output, (".npy", ".safetensors"))
         if pooling is None and output.suffix.lower() == ".npy":
             raise ValueError(
-                f"{output}: texts have different numbers of tokens, and a .npy file holds one array; use a .safetensors "
-                "file, which gets embeddings (tokens, dim) and offsets: text i has rows offsets[i] to offsets[i + 1] - 1"
+                f"{output}: texts have different numbers of tokens, and a .npy file holds one array; use .safetensors, "
+                "which gets embeddings (tokens, dim) and offsets: text i has the rows offsets[i] to offsets[i + 1] - 1"
             )
     with _load(arguments) as layer:
         vectors = layer.embed(
@@ -209,7 +217,7 @@ def _lines_of_stdin() -> list[str]:
     try:
         return [line.removesuffix("\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
-        raise ValueError(f"stdin is not {error.encoding}: {error.reason} at byte {error.start}; convert it first") from None
+        raise ValueError(f"stdin is not {error.encoding} ({error.reason}); convert it, with iconv or so") from None
 
 
 def _write(path: Path, vectors: Any, layer: EmbeddingLayer) -> None:

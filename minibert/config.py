@@ -40,7 +40,11 @@ class Config(Mapping[str, Any]):
         self._defaults = dict(defaults)
 
     def __getitem__(self, key: str) -> Any:
-        words = [key, *(b for a, b in self._aliases.items() if a == key), *(a for a, b in self._aliases.items() if b == key)]
+        words = [
+            key,
+            *(b for a, b in self._aliases.items() if a == key),
+            *(a for a, b in self._aliases.items() if b == key),
+        ]
         for source in (self._data, self._defaults):
             present = [source[word] for word in words if word in source]
             if present:  # null under one word gives way to a value under another

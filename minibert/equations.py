@@ -81,16 +81,18 @@ def default_position_ids(length: int, past_length: int = 0) -> Array:
 
 
 def padding_position_ids(input_ids: Array, padding_idx: int, past_length: int = 0) -> Array:
-    """Count only what is not padding, as RoBERTa does: `p = (cumsum(m) + past) * m + padding_idx`, m = ids != padding_idx.
+    """Count only what is not padding, as RoBERTa does: `p = (cumsum(m) + past) * m + padding_idx`.
 
-    input_ids (batch, seq) -> (batch, seq), int64. Padding gets row `padding_idx`; the first token gets
-    `padding_idx + 1`. The ids decide, not the attention mask. Source: RoBERTa's reference implementation.
+    m = 1 where input_ids != padding_idx, else 0. input_ids (batch, seq) -> (batch, seq), int64. Padding gets row
+    `padding_idx`, the first token `padding_idx + 1`. The ids decide, not the attention mask. Source: RoBERTa's
+    reference implementation.
 
     >>> padding_position_ids(np.array([[0, 9, 2, 1, 1]]), padding_idx=1)
     array([[2, 3, 4, 1, 1]])
     """
     real = (input_ids != padding_idx).astype(np.int64)
-    return (np.cumsum(real, axis=-1) + past_length) * real + padding_idx
+    position_ids: Array = (np.cumsum(real, axis=-1) + past_length) * real + padding_idx
+    return position_ids
 
 
 def mask_position_ids(attention_mask: Array, past_length: int = 0) -> Array:
@@ -103,7 +105,8 @@ def mask_position_ids(attention_mask: Array, past_length: int = 0) -> Array:
     array([[-1,  0,  1]])
     """
     real = (attention_mask != 0).astype(np.int64)
-    return (np.cumsum(real, axis=-1) * real - 1)[:, past_length:]
+    position_ids: Array = np.cumsum(real, axis=-1) * real - 1
+    return position_ids[:, past_length:]
 
 
 def sinusoidal_positions(length: int, dim: int, base: float = 10000.0, layout: str = "interleaved") -> Array:
@@ -150,14 +153,14 @@ def layer_norm(
     the biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be x itself.
 
     Two passes over the row: E[x^2] - E[x]^2 in one pass loses three digits at mean 100. Both sums are dot products
-    of one row (with ones, with itself), so a row's bits do not depend on its neighbours. Source: Ba, Kiros, Hinton 2016.
+    of one row (with ones, with itself), so a row's bits do not depend on its neighbours. Source: Ba et al. 2016.
 
     >>> layer_norm(np.array([[1.0, 3.0]]), weight=np.array([1.0, 1.0]), bias=np.array([0.0, 10.0]), eps=0.0)
     array([[-1., 11.]])
     """
     dim = x.shape[-1]
     mean = np.vecdot(x, np.ones(dim, x.dtype))[..., None] / dim
-    y = np.subtract(x, mean, out=out)
+    y: Array = np.subtract(x, mean, out=out)
     variance = np.vecdot(y, y)[..., None] / dim
     y /= np.sqrt(variance + eps)
     y *= weight
@@ -174,7 +177,8 @@ def scale(x: Array, factor: float, out: Array | None = None) -> Array:
     >>> scale(np.array([1.0, 2.0], np.float32), 2 ** 0.5)
     array([1.4142135, 2.828427 ], dtype=float32)
     """
-    return np.multiply(x, x.dtype.type(factor), out=out)
+    y: Array = np.multiply(x, x.dtype.type(factor), out=out)
+    return y
 
 
 def project(x: Array, weight: Array, bias: Array | None = None) -> Array:
@@ -186,8 +190,10 @@ def project(x: Array, weight: Array, bias: Array | None = None) -> Array:
     >>> project(np.array([[1.0, 2.0]]), weight=np.array([[1.0, 1.0], [0.0, 3.0], [2.0, 0.0]]))
     array([[3., 6., 2.]])
     """
-    y = np.matmul(weight, x[..., None])[..., 0]
-    return y if bias is None else np.add(y, bias, out=y)
+    y: Array = np.matmul(weight, x[..., None])[..., 0]
+    if bias is not None:
+        y += bias
+    return y
 
 
 def bert_input(

@@ -24,26 +24,32 @@ from .steps import Add, Binder, Mask, Norm, Positions, Project, Scale, Tokens
 
 
 def projected(config: Config) -> bool:
+    """The tables are narrower (or wider) than the model."""
     return config.integer("embedding_size") != config.integer("hidden_size")
 
 
 def projected_words(config: Config) -> bool:
+    """The same in OPT's words."""
     return config.integer("word_embed_proj_dim") != config.integer("hidden_size")
 
 
 def typed(config: Config) -> bool:
+    """There are token types."""
     return config.integer("type_vocab_size") > 0
 
 
 def scaled(config: Config) -> bool:
+    """Word rows are multiplied by sqrt(width)."""
     return bool(config.get("scale_embedding", False))
 
 
 def sqrt_width(config: Config) -> float:
+    """The factor of Vaswani et al. 2017."""
     return math.sqrt(config.integer("hidden_size"))
 
 
 def module_scale(config: Config) -> float:
+    """The factor inside the word module, 1 where the config asks for none."""
     return sqrt_width(config) if scaled(config) else 1.0
 
 
@@ -53,6 +59,7 @@ def switch(key: str, default: bool) -> Callable[[Config], bool]:
 
 
 def sinusoids_in_halves(rows: int, dim: int) -> Any:
+    """The table that Marian and Pegasus files may leave out, since a formula makes it."""
     return sinusoidal_positions(rows, dim, layout="halves")
 
 
@@ -60,31 +67,35 @@ def sinusoids_in_halves(rows: int, dim: int) -> Any:
 
 
 def rotary(**families_own: Any) -> Callable[[Config, Binder, str], AttentionPosition]:
+    """Rotary positions, with what this family's config leaves out or calls by another name."""
     return lambda config, binder, side: schemes.rotary_from_config(config, **families_own)
 
 
 def layered_rotary(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """Rotary positions with two thetas: ModernBERT's full and sliding layers."""
     return schemes.layered_rotary_from_config(config)
 
 
 def alibi(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """A slope for each head."""
     return schemes.alibi_from_config(config)
 
 
 def t5_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    # the first block of each stack owns the table, all its blocks use it
+    """The bias whose table the first block of each stack owns and all its blocks use."""
     name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
     return schemes.relative_bias_from_config(config, binder.vector((name,), shape), bidirectional=side == "encoder")
 
 
 def mpnet_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    # the config key only sizes the table; the reference computes 32 buckets up to distance 128
+    """T5's bias; the config key only sizes the table, the reference computes 32 buckets up to distance 128."""
     shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
     return schemes.RelativeBias(binder.vector(("encoder.relative_attention_bias.weight",), shape))
 
 
 def deberta_log_buckets(config: Config, binder: Binder, side: str) -> AttentionPosition | None:
+    """Learned rows for bucketed distances, layer-normed where the config says so."""
     if not config.get("relative_attention"):
         return None
     dim = config.integer("hidden_size")
@@ -99,6 +110,7 @@ def deberta_log_buckets(config: Config, binder: Binder, side: str) -> AttentionP
 
 
 def xlnet_sinusoids(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """Fixed rows for distances."""
     return schemes.relative_sinusoids_from_config(config)
 
 
@@ -408,13 +420,12 @@ T5 = Family(
 )
 
 BART_WORDS = {**D_MODEL, "num_attention_heads": "encoder_attention_heads", "num_hidden_layers": "encoder_layers"}
+BART_TOKENS = Tokens(path="{side}.embed_tokens", names=TIED, scale=module_scale, prints_as="BartScaledWordEmbedding")
+BART_POSITIONS = Positions(path="{side}.embed_positions", extra=2, prints_as="BartLearnedPositionalEmbedding")
+BART_NORM = Norm(path="{side}.layernorm_embedding", eps=1e-5)
 BART = Family(
     model_type="bart",
-    steps=(
-        Tokens(path="{side}.embed_tokens", names=TIED, scale=module_scale, prints_as="BartScaledWordEmbedding"),
-        Positions(path="{side}.embed_positions", extra=2, prints_as="BartLearnedPositionalEmbedding"),
-        Norm(path="{side}.layernorm_embedding", eps=1e-5),
-    ),
+    steps=(BART_TOKENS, BART_POSITIONS, BART_NORM),
     prefixes=("model.",),
     tree={"{side}": "Bart{Side}"},
     owns=(),
@@ -428,9 +439,9 @@ MBART = replace(
     BART,
     model_type="mbart",
     steps=(
-        replace(BART.steps[0], prints_as="MBartScaledWordEmbedding"),
-        replace(BART.steps[1], prints_as="MBartLearnedPositionalEmbedding"),
-        BART.steps[2],
+        replace(BART_TOKENS, prints_as="MBartScaledWordEmbedding"),
+        replace(BART_POSITIONS, prints_as="MBartLearnedPositionalEmbedding"),
+        BART_NORM,
     ),
     tree={"{side}": "MBart{Side}"},
     tokenizer=None,
@@ -513,9 +524,7 @@ WHISPER = Family(
     model_type="whisper",
     steps=(
         Tokens(path="decoder.embed_tokens", head="proj_out.weight"),
-        Positions(
-            path="decoder.embed_positions", rows="max_target_positions", prints_as="WhisperPositionalEmbedding"
-        ),
+        Positions(path="decoder.embed_positions", rows="max_target_positions", prints_as="WhisperPositionalEmbedding"),
     ),
     prefixes=("model.",),
     tree={"decoder": "WhisperDecoder"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ def info(layer: EmbeddingLayer) -> Iterator[str]:
     on_disk = {tensor.name: tensor.stop - tensor.start for tensor in layer.tensors}
     files = {tensor.file: tensor.file_size for tensor in layer.tensors}
     mapped, private = memory(layer)
+    formats = ", ".join(sorted({tensor.dtype for tensor in layer.tensors}))
     facts = {
         "family": layer.family.model_type + sides,
         "vocabulary": f"{layer.steps[0].module.table.shape[0]:,} rows",
@@ -32,10 +33,10 @@ def info(layer: EmbeddingLayer) -> Iterator[str]:
         "longest sequence": "no limit" if layer.max_length is None else f"{layer.max_length} tokens",
         "positions here": _positions(layer),
         "in attention": _in_attention(layer),
-        "numbers": f"stored as {_formats(layer)}, computed in {layer.dtype}",
-        "on disk": f"{size(sum(on_disk.values()))} in {len(on_disk)} tensors, "
-        f"of {size(sum(files.values()))} in {len(files)} file{'s' * (len(files) != 1)}",
-        "in memory": f"{size(private)} of its own, {size(mapped)} mapped: read where a row is asked for",
+        "numbers": f"stored as {formats}, computed in {layer.dtype}",
+        "on disk": f"{size(sum(on_disk.values()))} in {_counted(on_disk, 'tensor')}, "
+        f"of {size(sum(files.values()))} in {_counted(files, 'file')}",
+        "in memory": f"{size(private)} of its own, {size(mapped)} mapped, read row by row",
         "tokenizer": _tokenizer(layer),
     }
     column = max(map(len, facts)) + 2
@@ -52,6 +53,10 @@ def size(count: int) -> str:
         if count >= 10**power:
             return f"{count / 10**power:.1f} {unit}"
     return f"{count} bytes"
+
+
+def _counted(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
 
 
 def memory(layer: EmbeddingLayer) -> tuple[int, int]:
@@ -91,9 +96,9 @@ def _is_mapped(array: Any) -> bool:
 def _positions(layer: EmbeddingLayer) -> str:
     for step, _ in layer.steps:
         if isinstance(step, Positions):
-            counted = {"count": "every token", "padding": "what is not padding", "mask": "what the mask keeps"}
-            kind = "learned rows" if step.generate is None else "sines and cosines"
-            return f"{kind}, added; {counted[step.rule]} counts, from {step.first(layer.config) + step.extra}"
+            counted = {"count": "every token", "padding": "what is no padding", "mask": "what the mask keeps"}
+            kind = "learned" if step.generate is None else "sines and cosines"
+            return f"added, {kind}; {counted[step.rule]} counts, from row {step.first(layer.config) + step.extra}"
     return "none"
 
 
@@ -102,11 +107,7 @@ def _in_attention(layer: EmbeddingLayer) -> str:
         scheme = layer.attention_position
     except MinibertError as error:  # of no concern to this layer, whose numbers are right without it
         return f"not available: {error}"
-    return "none" if scheme is None else f"{scheme.offers}, see layer.attention_position.{scheme.call}"
-
-
-def _formats(layer: EmbeddingLayer) -> str:
-    return ", ".join(sorted({tensor.dtype for tensor in layer.tensors}))
+    return "none" if scheme is None else f"{scheme.offers} (layer.attention_position)"
 
 
 def _tokenizer(layer: EmbeddingLayer) -> str:

@@ -107,7 +107,9 @@ def _mask(
                 f"found shape {mask.shape}"
             )
         if (masks or counted) and not np.isin(mask, (0, 1)).all():
-            raise ValueError("attention_mask must hold 1 for a token and 0 for padding; an additive mask is no such mask")
+            raise ValueError(
+                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is no such mask"
+            )
         if counted and mask.shape[1] != inputs.seq + past_length:
             raise ValueError(
                 f"attention_mask must cover the cached tokens too: expected ({inputs.batch}, "
@@ -119,9 +121,7 @@ def _mask(
         inputs.attention_mask = masks[0].default(inputs, config)
 
 
-def _ids(
-    inputs: Inputs, steps: tuple[Bound, ...], config: Config, given: dict[str, Any], past_length: int
-) -> None:
+def _ids(inputs: Inputs, steps: tuple[Bound, ...], config: Config, given: dict[str, Any], past_length: int) -> None:
     """Check every kind of ids the steps look up, or fill in the family's default."""
     shape = (inputs.batch, inputs.seq)
     for step, module in steps:
@@ -143,9 +143,7 @@ def _ids(
         inputs.ids[step.ids] = ids
 
 
-def _check_length(
-    step: Positions, rows: int, inputs: Inputs, ids: Any, past_length: int, config: Config
-) -> None:
+def _check_length(step: Positions, rows: int, inputs: Inputs, ids: Any, past_length: int, config: Config) -> None:
     """Refuse a sequence that counts past the end of the position table."""
     if not inputs.seq or (not isinstance(ids, slice) and not ids.size):
         return

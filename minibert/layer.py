@@ -57,7 +57,9 @@ class EmbeddingLayer:
         self._width: int = steps[0].module.table.shape[1]
         projections = [module.weight.shape[0] for _, module in steps if isinstance(module, Linear)]
         self.dim: int = projections[-1] if projections else self._width
-        self.adds_types = any(isinstance(step, Add) and step.ids == "token_type_ids" and step.missing is not None for step, _ in steps)
+        self.adds_types = any(
+            isinstance(step, Add) and step.ids == "token_type_ids" and step.missing is not None for step, _ in steps
+        )
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
@@ -100,7 +102,8 @@ class EmbeddingLayer:
         """
         given = dict(token_type_ids=token_type_ids, position_ids=position_ids, langs=langs, task_type_ids=task_type_ids)
         inputs, single = prepare(
-            self.family, self.config, self.steps, self.dtype, input_ids, given, attention_mask, past_length, inputs_embeds
+            self.family, self.config, self.steps, self.dtype,
+            input_ids, given, attention_mask, past_length, inputs_embeds,
         )  # fmt: skip
         shape = (inputs.batch, inputs.seq, self.dim)
         if out is None:

@@ -6,8 +6,9 @@ import json
 import os
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,8 @@ from .errors import CheckpointError, UnknownFamilyError
 from .families import FAMILIES
 from .family import Family
 from .layer import EmbeddingLayer
-from .steps import Step
 from .tables import Table
-from .text import open_tokenizer
+from .text import Find, open_tokenizer
 from .tiles import Bound
 
 Array = NDArray[Any]
@@ -49,22 +49,45 @@ def load(
     Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
     """
     if dtype not in ("float32", "float64", np.float32, np.float64):  # a np.dtype equals its name
-        raise ValueError(f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened by themselves")
+        raise ValueError(
+            f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened by themselves"
+        )
     if family is not None and not isinstance(family, Family):
-        raise TypeError(f"family must be a minibert.Family, found {type(family).__name__}; model_type chooses a known one")
-    if is_folder(name):
-        folder = Path(os.path.expanduser(name))
-        find, source = _open_local(folder), lambda: open_folder(folder, mmap)
-        where = str(folder)
-    else:
-        from .hub import resolve
+        raise TypeError(
+            f"family must be a minibert.Family, found {type(family).__name__}; model_type chooses a known one"
+        )
+    opened = open_model(name, revision, local_files_only, lazy, mmap)
+    row = family if family is not None else row_of(opened)
+    return assemble(row, opened.config, opened.source(), opened.find, opened.where, side, np.dtype(dtype))
 
-        where = os.fspath(name)
-        repository = resolve(where, revision, local_files_only)
-        find, source = repository.file, lambda: repository.checkpoint(lazy, mmap)
-    data = _read_config(find, where)
-    row = family if family is not None else _row_of(data, where)
-    return assemble(row, data, source(), find, where, side, np.dtype(dtype))
+
+class Opened(NamedTuple):
+    """A model's parts before they are put together: config.json, tensors, other files, and its name for errors."""
+
+    config: dict[str, Any]
+    source: Callable[[], Source]
+    find: Find
+    where: str
+
+
+def open_model(
+    name: str | os.PathLike[str],
+    revision: str | None = None,
+    local_files_only: bool = False,
+    lazy: bool = False,
+    mmap: bool = True,
+) -> Opened:
+    """Open a folder or a Hub name: see `load`."""
+    where = os.fspath(name)
+    if is_folder(name):
+        folder = Path(name).expanduser()
+        find = _open_local(folder)
+        return Opened(_read_config(find, where), lambda: open_folder(folder, mmap), find, where)
+    from .hub import resolve
+
+    repository = resolve(where, revision, local_files_only)
+    config = _read_config(repository.file, where)
+    return Opened(config, lambda: repository.checkpoint(lazy, mmap), repository.file, where)
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
@@ -80,10 +103,12 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
     if not name:
         raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")
     separated = name.replace(os.sep, "/")
-    return name[0] in "./~" or separated.count("/") > 1 or Path(name).is_absolute() or Path(name, "config.json").is_file()
+    return (
+        name[0] in "./~" or separated.count("/") > 1 or Path(name).is_absolute() or Path(name, "config.json").is_file()
+    )
 
 
-def _open_local(folder: Path) -> Callable[[str], Path | None]:
+def _open_local(folder: Path) -> Find:
     if not folder.is_dir():
         kind = "a file, not a folder" if folder.exists() else "no such folder"
         raise CheckpointError(f"{folder}: {kind}; expected a folder with config.json and model.safetensors")
@@ -94,7 +119,7 @@ def _open_local(folder: Path) -> Callable[[str], Path | None]:
     return find
 
 
-def _read_config(find: Callable[[str], Path | None], where: str) -> dict[str, Any]:
+def _read_config(find: Find, where: str) -> dict[str, Any]:
     path = find("config.json")
     if path is None:
         raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; fetch it beside them")
@@ -107,8 +132,9 @@ def _read_config(find: Callable[[str], Path | None], where: str) -> dict[str, An
     return data
 
 
-def _row_of(data: dict[str, Any], where: str) -> Family:
-    model_type = data.get("model_type")
+def row_of(opened: Opened) -> Family:
+    """Find the row of FAMILIES that config.json's model_type names. Raises UnknownFamilyError, CheckpointError."""
+    model_type, where = opened.config.get("model_type"), opened.where
     if not isinstance(model_type, str):
         raise CheckpointError(
             f"{where}: config.json has no model_type; add the one it was saved from: {', '.join(sorted(FAMILIES))}"
@@ -127,20 +153,17 @@ def assemble(
     family: Family,
     data: dict[str, Any],
     source: Source,
-    find: Callable[[str], Path | None],
+    find: Find,
     where: str,
     side: str = "encoder",
-    dtype: np.dtype[Any] = np.dtype("float32"),
+    dtype: np.dtype[Any] | str = "float32",
 ) -> EmbeddingLayer:
     """Bind a family's steps to a checkpoint's tensors: nothing missing, nothing left over."""
     if side not in family.sides:
         raise ValueError(f"side must be {' or '.join(map(repr, family.sides))} for {family.model_type}, found {side!r}")
-    config = family.configure(data)
+    config, dtype = family.configure(data), np.dtype(dtype)
     binder = TensorBinder(config, source, family.prefixes, dtype, where)
-    steps = []
-    for step in family.steps_for(side):
-        if step.when(config):
-            steps.append(Bound(step, step.bind(binder)))
+    steps = [Bound(step, step.bind(binder)) for step in family.steps_for(side) if step.when(config)]
     binder.refuse_leftovers(family.scope_for(side), family.ignored)
     pad_id = config.get("pad_token_id")
     if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:
@@ -152,7 +175,7 @@ def assemble(
         dtype,
         side,
         tokenizer=lambda: open_tokenizer(find, family.tokenizer, pad_id, where),
-        attention_position=None if family.attention is None else lambda: family.attention(config, binder, side),
+        attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
         closing=source.close,
         tensors=binder.taken(),
     )
@@ -183,7 +206,11 @@ class TensorBinder:
         if found != shape or 0 in shape:
             raise CheckpointError(
                 f"{self._where}: tensor {name!r} has shape {found}, but config.json says {shape}; "
-                + ("a size of 0 leaves nothing to look up" if 0 in shape else "config and tensors are of different models")
+                + (
+                    "a size of 0 leaves nothing to look up"
+                    if 0 in shape
+                    else "config and tensors are of different models"
+                )
             )
         if name not in self._tables:
             self._tables[name] = self._source.table(name, self.dtype)

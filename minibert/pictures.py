@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import analysis, plot
-from .attention_positions import Alibi, AttentionPosition, Rotary, alibi_slopes
+from .attention_positions import alibi_slopes
+from .attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
 from .layer import EmbeddingLayer
 from .steps import Add, Lookup, Norm, Positions
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = NDArray[Any]
+Scheme = TypeVar("Scheme", bound=AttentionPosition)
 
 SEEN = 64  # tokens of a text that the pictures of attention show
 
@@ -70,7 +72,7 @@ def _rows(layer: EmbeddingLayer, text: str | None) -> Any:
     batch, tokens, first = _encoded(layer, text)
     word = layer.steps[0].module(batch["input_ids"][0, first])
     if word.shape != table.shape[1:]:
-        raise ValueError(f"word rows {word.shape} and position rows {table.shape[1:]} differ in width; leave out the text")
+        raise ValueError(f"word rows are {word.shape}, position rows {table.shape[1:]}: no common axis; give no text")
     return plot.position_rows(table, word, token=tokens[first])
 
 
@@ -99,30 +101,27 @@ def _tokens(layer: EmbeddingLayer, text: str | None) -> Any:
     batch, tokens, _ = _encoded(layer, _needed(text, "tokens"))
     ids, at = np.unique(batch["input_ids"][0], return_index=True)
     found = analysis.principal_components(layer.steps[0].module(ids))
-    return plot.token_map(found.coordinates, [tokens[i] for i in at], shares=found.shares)
+    return plot.token_map(found.coordinates, [tokens[i] for i in at], shares=found.shares.tolist())
 
 
-def _scheme(layer: EmbeddingLayer) -> AttentionPosition:
-    scheme: AttentionPosition | None = layer.attention_position
-    return scheme if scheme is not None else AttentionPosition()
+def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
+    scheme = layer.attention_position
+    if not isinstance(scheme, wanted):
+        found = "no positions" if scheme is None else scheme.offers
+        raise ValueError(f"{layer.family.model_type} has {found} in attention; this picture is of {wanted.offers}")
+    return scheme
 
 
 def _relative_bias(layer: EmbeddingLayer, _: str | None) -> Any:
-    return plot.relative_bias(_scheme(layer).relative_bias(SEEN, SEEN))
+    return plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN))
 
 
 def _alibi(layer: EmbeddingLayer, _: str | None) -> Any:
-    scheme = _scheme(layer)
-    if not isinstance(scheme, Alibi):
-        raise ValueError(f"{layer.family.model_type} has {scheme.offers}, not ALiBi")
-    return plot.alibi(alibi_slopes(scheme.heads), SEEN)
+    return plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN)
 
 
 def _rotary(layer: EmbeddingLayer, _: str | None) -> Any:
-    scheme = _scheme(layer)
-    if not isinstance(scheme, Rotary):
-        raise ValueError(f"{layer.family.model_type} has {scheme.offers}, not rotary positions")
-    frequencies = next(iter(scheme.frequencies.values()))
+    frequencies = next(iter(_scheme(layer, Rotary).frequencies.values()))  # of the first kind of attention layer
     return plot.rotary(np.outer(np.arange(2 * SEEN), frequencies))
 
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .steps import Inputs
 from .text import Encoded, Texts, listed
-from .tiles import TILE_NUMBERS, run_steps, spread, usable_threads
+from .tiles import TILE_NUMBERS, spread, usable_threads
 
 if TYPE_CHECKING:
     from .layer import EmbeddingLayer

@@ -153,7 +153,9 @@ class Tokens(Lookup):
         if inputs.inputs_embeds is not None:
             np.copyto(x, inputs.inputs_embeds)
             return x
-        module.table.rows(inputs.ids["input_ids"], x)
+        ids = inputs.ids["input_ids"]
+        assert not isinstance(ids, int)  # one number for all tokens is a default of other ids
+        module.table.rows(ids, x)
         if module.scale != 1.0:
             scale(x, module.scale, out=x)
         if record:
@@ -237,6 +239,7 @@ class Positions(Lookup):
             ids = slice(ids.start + self.extra, ids.stop + self.extra)
         elif self.extra:
             ids = ids + self.extra
+        assert not isinstance(ids, int)  # as above
         rows = module.table.rows(ids)
         if record:
             record(self.path, rows if rows.ndim == 3 else rows[None])
@@ -332,7 +335,8 @@ class Mask(Step):
         if not self.counted or given.inputs_embeds is not None:
             return None
         length = np.count_nonzero(given.ids["input_ids"] != config.integer("pad_token_id"), axis=-1)
-        return default_position_ids(given.seq) < length[:, None]
+        mask: Array = default_position_ids(given.seq) < length[:, None]
+        return mask
 
     def apply(self, module: None, inputs: Inputs, x: Array, record: Record = None) -> Array:
         if inputs.attention_mask is not None:

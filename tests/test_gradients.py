@@ -1,0 +1,220 @@
+"""The backward formulas against finite differences in float64, and what must hold for every gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibert import equations, gradients
+from minibert.equations import Array
+
+# central differences with step 1e-5 in float64: measured at most 5.2e-10 over the cases below
+STEP = 1e-5
+DIFFERENCE_TOLERANCE = 5e-9
+# identities that hold exactly, computed in float64: measured at most 1.2e-15
+IDENTITY_TOLERANCE = 2e-14
+# loss of the demonstration after its 300 steps, started at 104: measured 3.1e-22, as (1 - 1/12)^600 * 20 says
+LEARNED_LOSS = 1e-20
+# share of the first loss that 400 steps through LayerNorm leave: measured 3.8e-6
+LEARNED_SHARE = 1e-4
+
+RNG_SEED = 3
+BATCH, SEQ, DIM, WIDTH, VOCAB, POSITIONS = 3, 4, 6, 5, 7, 9
+
+
+def normal(*shape: int, seed: int = RNG_SEED) -> Array:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape)
+
+
+def ids(rows: int, *shape: int) -> Array:
+    return np.random.default_rng((RNG_SEED, rows)).integers(0, rows, shape)
+
+
+def finite_difference(loss: Callable[[Array], float], at: Array) -> Array:
+    """Central differences, one entry at a time: `(loss(a + h) - loss(a - h)) / 2h`."""
+    result = np.empty_like(at)
+    for index in np.ndindex(at.shape):
+        above, below = at.copy(), at.copy()
+        above[index] += STEP
+        below[index] -= STEP
+        result[index] = (loss(above) - loss(below)) / (2 * STEP)
+    return result
+
+
+def agree(analytic: Array, formula: Callable[[Array], Array], at: Array, grad: Array) -> None:
+    """Hold the gradient against the differences of the loss `sum(grad * formula(at))`."""
+    numeric = finite_difference(lambda a: float(np.sum(grad * formula(a))), at)
+    assert analytic.shape == at.shape
+    assert np.abs(numeric).max() > 0.1, "a gradient of zeros would agree with anything"
+    assert np.abs(analytic - numeric).max() <= DIFFERENCE_TOLERANCE
+
+
+def test_lookup_gradient_is_the_finite_difference() -> None:
+    table, rows = normal(VOCAB, DIM), ids(VOCAB, BATCH, SEQ)
+    grad = normal(BATCH, SEQ, DIM)
+    g = gradients.lookup_gradient(grad, rows, VOCAB)
+    agree(g, lambda t: equations.lookup(t, rows), table, grad)
+
+
+# eps 0.3 is as large as the variance: a formula that forgets eps in the backward cannot pass
+@pytest.mark.parametrize("eps", [1e-12, 1e-5, 0.3])
+@pytest.mark.parametrize("shape", [(DIM,), (SEQ, DIM), (BATCH, SEQ, DIM)])
+def test_layer_norm_gradient_is_the_finite_difference(eps: float, shape: tuple[int, ...]) -> None:
+    x, grad = normal(*shape), normal(*shape, seed=4)
+    weight, bias = normal(DIM, seed=5), normal(DIM, seed=6)
+    g = gradients.layer_norm_gradient(grad, x, weight, eps)
+    agree(g.x, lambda a: equations.layer_norm(a, weight, bias, eps), x, grad)
+    agree(g.weight, lambda a: equations.layer_norm(x, a, bias, eps), weight, grad)
+    agree(g.bias, lambda a: equations.layer_norm(x, weight, a, eps), bias, grad)
+
+
+def test_scale_gradient_is_the_finite_difference() -> None:
+    x, grad = normal(SEQ, DIM), normal(SEQ, DIM, seed=4)
+    agree(gradients.scale_gradient(grad, 2.5), lambda a: equations.scale(a, 2.5), x, grad)
+
+
+def test_scale_gradient_keeps_float32() -> None:
+    grad = np.ones(2, np.float32)
+    assert gradients.scale_gradient(grad, 2**0.5).dtype == np.float32
+
+
+@pytest.mark.parametrize("lead", [(), (SEQ,), (BATCH, SEQ)])
+def test_project_gradient_is_the_finite_difference(lead: tuple[int, ...]) -> None:
+    x, weight, bias = normal(*lead, WIDTH), normal(DIM, WIDTH), normal(DIM, seed=6)
+    grad = normal(*lead, DIM, seed=4)
+    g = gradients.project_gradient(grad, x, weight)
+    agree(g.x, lambda a: equations.project(a, weight, bias), x, grad)
+    agree(g.weight, lambda a: equations.project(x, a, bias), weight, grad)
+    agree(g.bias, lambda a: equations.project(x, weight, a), bias, grad)
+
+
+def bert_arguments() -> dict[str, Array]:
+    return {
+        "input_ids": ids(VOCAB, BATCH, SEQ),
+        "token_type_ids": ids(2, BATCH, SEQ),
+        "word": normal(VOCAB, DIM),
+        "token_type": normal(2, DIM),
+        "position": normal(POSITIONS, DIM),
+        "weight": normal(DIM, seed=5),
+    }
+
+
+@pytest.mark.parametrize("name", gradients.BertGradients._fields)
+def test_bert_input_gradient_is_the_finite_difference(name: str) -> None:
+    arguments, bias, grad = bert_arguments(), normal(DIM, seed=6), normal(BATCH, SEQ, DIM, seed=4)
+    g = gradients.bert_input_gradient(grad, **arguments, eps=1e-5)
+    whole = arguments | {"bias": bias}
+    agree(getattr(g, name), lambda a: equations.bert_input(**(whole | {name: a}), eps=1e-5), whole[name], grad)
+
+
+@pytest.mark.parametrize("name", gradients.GPT2Gradients._fields)
+def test_gpt2_input_gradient_is_the_finite_difference(name: str) -> None:
+    tables = {"wte": normal(VOCAB, DIM), "wpe": normal(POSITIONS, DIM)}
+    input_ids, grad = ids(VOCAB, BATCH, SEQ), normal(BATCH, SEQ, DIM, seed=4)
+    g = gradients.gpt2_input_gradient(grad, input_ids, **tables)
+    agree(getattr(g, name), lambda a: equations.gpt2_input(input_ids, **(tables | {name: a})), tables[name], grad)
+
+
+def test_padding_row_gets_no_gradient_and_the_others_keep_theirs() -> None:
+    arguments, grad = bert_arguments(), normal(BATCH, SEQ, DIM)
+    padding = int(arguments["input_ids"][0, 0])  # a row that does occur
+    free = gradients.bert_input_gradient(grad, **arguments)
+    padded = gradients.bert_input_gradient(grad, **arguments, padding_idx=padding)
+    others = np.arange(VOCAB) != padding
+    assert np.any(free.word[padding])
+    assert not np.any(padded.word[padding])
+    assert np.array_equal(padded.word[others], free.word[others])
+    # only the word table has a padding row: what stands at a padded place still moves types and positions
+    for name in ("token_type", "position", "weight", "bias"):
+        assert np.array_equal(getattr(padded, name), getattr(free, name))
+
+
+def test_negative_padding_idx_counts_from_the_end() -> None:
+    grad, rows = normal(5, DIM), np.array([0, 1, 2, 2, 0])
+    from_end = gradients.lookup_gradient(grad, rows, 3, padding_idx=-1)
+    assert np.array_equal(from_end, gradients.lookup_gradient(grad, rows, 3, padding_idx=2))
+    assert not np.any(from_end[2]) and np.all(from_end[:2])
+
+
+@pytest.mark.parametrize("padding_idx", [-4, 3])
+def test_padding_idx_outside_the_table_is_refused(padding_idx: int) -> None:
+    with pytest.raises(ValueError, match=rf"padding_idx is {padding_idx}, but the table has rows 0\.\.2"):
+        gradients.lookup_gradient(np.ones((1, DIM)), np.array([0]), 3, padding_idx)
+
+
+def test_ids_are_checked_as_in_forward() -> None:
+    with pytest.raises(IndexError, match=r"is -1, but the table has rows 0\.\.2"):
+        gradients.lookup_gradient(np.ones((1, DIM)), np.array([-1]), 3)
+
+
+def test_a_gradient_that_would_broadcast_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"one row for each id; found \(1, 6\)"):
+        gradients.lookup_gradient(np.ones((1, DIM)), np.array([0, 1]), 3)
+
+
+@given(rows=st.lists(st.integers(0, 4), max_size=12))
+def test_lookup_gradient_loses_and_invents_nothing(rows: list[int]) -> None:
+    """The column sums of the scattered gradient are those of the incoming one; each row is a plain sum."""
+    grad = np.random.default_rng(len(rows)).integers(-9, 10, (len(rows), 3)).astype(np.float64)
+    taken = np.array(rows, np.int64)
+    g = gradients.lookup_gradient(grad, taken, 5)
+    for row in range(5):
+        assert np.array_equal(g[row], grad[taken == row].sum(axis=0))
+
+
+def test_layer_norm_gradient_is_free_of_what_the_norm_ignores() -> None:
+    """A shift of a row and, for eps 0, its stretching change nothing: no gradient points there."""
+    x, grad, weight = normal(SEQ, DIM), normal(SEQ, DIM, seed=4), normal(DIM, seed=5)
+    g = gradients.layer_norm_gradient(grad, x, weight, eps=0.0).x
+    assert np.abs(g.sum(axis=-1)).max() <= IDENTITY_TOLERANCE
+    assert np.abs(np.sum(g * x, axis=-1)).max() <= IDENTITY_TOLERANCE
+    # the plain division by the spread, with mean and variance taken as constants, is not the gradient
+    naive = grad * weight / x.std(axis=-1, keepdims=True)
+    assert np.abs(naive.sum(axis=-1)).max() > 0.1
+
+
+def test_gradients_keep_float32() -> None:
+    arguments = {k: a.astype(np.float32) if a.dtype.kind == "f" else a for k, a in bert_arguments().items()}
+    grad = normal(BATCH, SEQ, DIM).astype(np.float32)
+    assert {g.dtype.name for g in gradients.bert_input_gradient(grad, **arguments)} == {"float32"}
+
+
+def test_gradient_descent_recovers_the_words_that_occur() -> None:
+    input_ids, wpe = ids(VOCAB - 1, BATCH, SEQ), normal(POSITIONS, DIM)  # the last word never occurs
+    hidden, start = 5 * normal(VOCAB, DIM, seed=8), normal(VOCAB, DIM, seed=9)
+    before = start.copy()
+    learned, losses = gradients.learn_word_table(equations.gpt2_input(input_ids, hidden, wpe), input_ids, start, wpe)
+    seen = np.unique(input_ids)
+    assert losses[0] > 10 and losses[-1] <= LEARNED_LOSS
+    assert np.all(np.diff(losses) <= 0)
+    # the squared distance of one row is at most 2 * tokens times the loss that is left
+    assert np.sum((learned[seen] - hidden[seen]) ** 2) <= 2 * input_ids.size * LEARNED_LOSS
+    unseen = np.setdiff1d(np.arange(VOCAB), seen)
+    assert VOCAB - 1 in unseen and np.array_equal(learned[unseen], before[unseen])
+    assert np.array_equal(start, before), "the table passed in must stay as it is"
+
+
+def test_each_word_approaches_at_the_rate_the_docstring_states() -> None:
+    input_ids, wpe = np.array([[2, 2, 2, 5]]), np.zeros((4, DIM))
+    hidden, start = normal(VOCAB, DIM, seed=8), np.zeros((VOCAB, DIM))
+    learned, _ = gradients.learn_word_table(hidden[input_ids], input_ids, start, wpe, steps=10)
+    for word, share in ((2, 3 / 4), (5, 1 / 4)):
+        assert np.abs(hidden[word] - learned[word] - hidden[word] * (1 - share) ** 10).max() <= IDENTITY_TOLERANCE
+
+
+def test_gradient_descent_through_layer_norm_learns_the_output_but_not_the_table() -> None:
+    """Through BERT's layer the output is recovered; the rows are not, as LayerNorm forgets shift and stretch."""
+    arguments, bias = bert_arguments(), normal(DIM, seed=6)
+    target = equations.bert_input(**arguments, bias=bias, eps=1e-5)
+    hidden, losses = arguments["word"], []
+    arguments["word"] = word = normal(VOCAB, DIM, seed=9)
+    for _ in range(400):
+        error = equations.bert_input(**arguments, bias=bias, eps=1e-5) - target
+        losses.append(float(np.sum(error * error)) / (2 * BATCH * SEQ))
+        word -= gradients.bert_input_gradient(error / (BATCH * SEQ), **arguments, eps=1e-5).word
+    assert losses[0] > 1 and losses[-1] <= losses[0] * LEARNED_SHARE
+    assert np.abs(word - hidden)[np.unique(arguments["input_ids"])].max() > 0.1

@@ -1,0 +1,295 @@
+"""A name on a Hub -> files and tables, through the real client: what is fetched, from where, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_hub import FakeHub, commit_of, environment, no_range, redirect_to_second, slow, status, use
+from safetensors.numpy import save
+
+from minibert import hub as minibert_hub
+from minibert import remote, transfer
+from minibert.errors import HubError
+from minibert.hub import resolve
+
+ROWS, WIDTH = 400, 320
+RANDOM = np.random.default_rng(0)
+TENSORS = {
+    "embeddings.word": RANDOM.normal(size=(ROWS, WIDTH)).astype(np.float32),
+    "embeddings.norm": RANDOM.normal(size=WIDTH).astype(np.float32),
+    "encoder.large": RANDOM.normal(size=(1000, WIDTH)).astype(np.float32),
+}
+WORD = TENSORS["embeddings.word"]
+FILES = {"config.json": b'{"model_type": "bert"}', "tokenizer.json": b"{}", "model.safetensors": save(TENSORS)}
+FLOAT32 = np.dtype("float32")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub() as hub:
+        hub.add("org/tiny", FILES)
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        yield hub
+
+
+def rows(name: str, ids: list[int], lazy: bool = True, **options: object) -> np.ndarray:
+    return resolve(name, **options).checkpoint(lazy).table("embeddings.word", FLOAT32).rows(np.array(ids))
+
+
+# -- names, revisions, files -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["org/tiny", "gpt2"])
+def test_one_word_names_work_as_others_do(hub: FakeHub, name: str) -> None:
+    hub.add(name, FILES, commit=commit_of("newest"))
+    repository = resolve(name)
+    assert repository.commit == commit_of("newest")
+    assert len(hub.requests) == 1
+    config = repository.file("config.json")
+    assert config is not None
+    assert config.read_bytes() == FILES["config.json"]
+    assert np.array_equal(rows(name, [7, 3]), WORD[[7, 3]])
+
+
+def test_what_is_not_there_is_none_and_costs_nothing(hub: FakeHub) -> None:
+    repository = resolve("org/tiny")
+    assert repository.file("vocab.txt") is None
+    assert len(hub.requests) == 1
+
+
+@pytest.mark.parametrize("revision", ["v1.0", "refs/pr/7", "main", commit_of("org/tiny")])
+def test_a_branch_a_tag_a_pull_request_and_a_commit(hub: FakeHub, revision: str) -> None:
+    hub.repositories["org/tiny"].revisions |= {"v1.0": commit_of("org/tiny"), "refs/pr/7": commit_of("org/tiny")}
+    repository = resolve("org/tiny", revision)
+    assert len(hub.requests) == (0 if revision == commit_of("org/tiny") else 1)
+    assert repository.commit == commit_of("org/tiny")
+    assert np.array_equal(rows("org/tiny", [1], revision=revision), WORD[[1]])
+
+
+def test_a_renamed_model_is_followed(hub: FakeHub) -> None:
+    hub.add("old/name", {}, renamed="org/tiny")
+    repository = resolve("old/name")
+    assert repository.file("config.json") is not None
+    assert np.array_equal(rows("old/name", [5]), WORD[[5]])
+    assert {request.status for request in hub.asked("model.safetensors")} == {206}  # asked under the new name
+
+
+def test_header_and_rows_are_of_one_commit(hub: FakeHub) -> None:
+    table = resolve("org/tiny").checkpoint(lazy=True).table("embeddings.word", FLOAT32)
+    # main moves on between header and rows
+    other = save({name: tensor + 1 for name, tensor in TENSORS.items()})
+    before = hub.repositories["org/tiny"]
+    hub.add("org/tiny", {**FILES, "model.safetensors": other}, commit=commit_of("newer"))
+    with pytest.raises(HubError, match="has no revision"):  # gone, and nothing of the newer commit is taken for it
+        table.rows(np.array([3]))
+    hub.repositories["org/tiny"] = before
+    assert np.array_equal(table.rows(np.array([3])), WORD[[3]])
+    hub.add("org/tiny", {**FILES, "model.safetensors": other}, commit=commit_of("newer"))
+    assert np.array_equal(rows("org/tiny", [3]), WORD[[3]] + 1)
+
+
+# -- few bytes, few requests -------------------------------------------------------------------------------------
+
+
+def test_only_what_is_asked_for_is_sent(hub: FakeHub) -> None:
+    checkpoint = resolve("org/tiny").checkpoint(lazy=False)
+    assert np.array_equal(checkpoint.table("embeddings.word", FLOAT32).array(), WORD)
+    assert np.array_equal(checkpoint.table("embeddings.norm", FLOAT32).array(), TENSORS["embeddings.norm"])
+    ranges = hub.asked("model.safetensors")
+    assert len(ranges) == 3  # header, table, vector
+    assert sum(request.sent for request in ranges) == remote.HEADER_GUESS + WORD.nbytes + WIDTH * 4
+
+
+def test_a_second_run_asks_only_for_the_commit(hub: FakeHub) -> None:
+    assert np.array_equal(rows("org/tiny", [9, 4, 300]), WORD[[9, 4, 300]])
+    assert resolve("org/tiny").file("config.json") is not None
+    hub.forget()
+    assert np.array_equal(rows("org/tiny", [300, 9]), WORD[[300, 9]])
+    assert resolve("org/tiny").file("config.json") is not None
+    assert [request.path.partition("?")[0] for request in hub.requests] == ["/api/models/org/tiny/revision/main"] * 2
+    hub.forget()
+    assert np.array_equal(rows("org/tiny", [300, 9], revision=commit_of("org/tiny")), WORD[[300, 9]])
+    assert hub.requests == []
+
+
+def test_only_the_shards_that_hold_what_is_asked_for(hub: FakeHub) -> None:
+    shards = {f"model-{i}-of-3.safetensors": save({name: TENSORS[name]}) for i, name in enumerate(TENSORS, 1)}
+    index = {"weight_map": dict(zip(TENSORS, shards, strict=True))}
+    hub.add("org/shards", {"config.json": b"{}", "model.safetensors.index.json": json.dumps(index).encode(), **shards})
+    checkpoint = resolve("org/shards").checkpoint(lazy=True)
+    assert set(checkpoint.names) == set(TENSORS)
+    assert np.array_equal(checkpoint.table("embeddings.word", FLOAT32).rows(np.array([8])), WORD[[8]])
+    assert np.array_equal(checkpoint.table("embeddings.norm", FLOAT32).array(), TENSORS["embeddings.norm"])
+    assert not hub.asked("model-3-of-3")
+    hub.forget()
+    assert np.array_equal(rows("org/shards", [8], local_files_only=True), WORD[[8]])
+    assert hub.requests == []
+
+
+def test_caches_of_two_commits_and_two_endpoints_are_apart(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert np.array_equal(rows("org/tiny", [2]), WORD[[2]])
+    other = {**FILES, "model.safetensors": save({name: tensor * 2 for name, tensor in TENSORS.items()})}
+    hub.add("org/tiny", other, commit=commit_of("second"))
+    assert np.array_equal(rows("org/tiny", [2]), WORD[[2]] * 2)
+    with FakeHub() as mirror:  # says that the same commit is something else
+        third = {**FILES, "model.safetensors": save({name: tensor * 3 for name, tensor in TENSORS.items()})}
+        mirror.add("org/tiny", third, commit=commit_of("second"))
+        use(monkeypatch, mirror.endpoint, tmp_path / "home")
+        assert np.array_equal(rows("org/tiny", [2]), WORD[[2]] * 3)
+    use(monkeypatch, hub.endpoint, tmp_path / "home")
+    assert np.array_equal(rows("org/tiny", [2], local_files_only=True), WORD[[2]] * 2)
+
+
+def test_our_cache_lies_where_it_is_told(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert minibert_hub.cache_root() == tmp_path / "home" / "assets" / "minibert"
+    monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path / "elsewhere"))
+    rows("org/tiny", [2])
+    assert (tmp_path / "elsewhere").is_dir()
+    assert not (tmp_path / "home" / "assets").exists()
+
+
+# -- the Hub's own cache -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_file_in_the_hubs_cache_is_mapped_where_it_lies(hub: FakeHub, tmp_path: Path, sharded: bool) -> None:
+    from huggingface_hub import hf_hub_download
+
+    if sharded:
+        index = json.dumps({"weight_map": dict.fromkeys(TENSORS, "one.safetensors")}).encode()
+        files = {"config.json": b"{}", "model.safetensors.index.json": index, "one.safetensors": save(TENSORS)}
+        hub.add("org/tiny", files)
+    for file in hub.repositories["org/tiny"].files:
+        hf_hub_download("org/tiny", file, cache_dir=tmp_path / "home" / "hub", endpoint=hub.endpoint)
+    for options, requests in [
+        ({}, 1),
+        ({"local_files_only": True}, 0),
+        ({"revision": commit_of("org/tiny")}, 0),
+    ]:
+        hub.forget()
+        repository = resolve("org/tiny", **options)
+        checkpoint = repository.checkpoint()
+        table = checkpoint.table("embeddings.word", FLOAT32)
+        assert repository.file("config.json") is not None
+        assert np.array_equal(table.array(), WORD)
+        assert not table.array().flags.owndata
+        assert len(hub.requests) == requests
+        place = Path(checkpoint.tensor("embeddings.word").file)
+        assert tmp_path / "home" / "hub" in place.parents
+
+
+def test_a_server_without_ranges_gives_the_whole_file_once(
+    hub: FakeHub, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hub.misbehave("model.safetensors", no_range)
+    assert np.array_equal(rows("org/tiny", [9, 4]), WORD[[9, 4]])
+    said = capfd.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("minibert:")] == [
+        "minibert: org/tiny at main, model.safetensors: this server gives no parts of files, fetching all of it "
+        "(HF_HUB_DISABLE_PROGRESS_BARS=1 silences this)"
+    ]
+    hub.forget()
+    assert np.array_equal(rows("org/tiny", [9, 4], lazy=False, local_files_only=True), WORD[[9, 4]])
+    assert hub.requests == []
+
+
+def test_ranges_that_stop_working_after_the_header(hub: FakeHub) -> None:
+    hub.misbehave("model.safetensors", no_range, skip=1)
+    assert np.array_equal(rows("org/tiny", [9, 4, 77]), WORD[[9, 4, 77]])
+
+
+@pytest.mark.parametrize("where", ["home", "MINIBERT_CACHE"])
+def test_a_disk_that_refuses_is_done_without(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    from huggingface_hub import constants
+
+    (tmp_path / "file").write_bytes(b"")
+    below = tmp_path / "file" / "below"  # cannot be made, not even by root
+    if where == "home":
+        use(monkeypatch, hub.endpoint, below)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    else:
+        monkeypatch.setenv("MINIBERT_CACHE", str(below))
+    repository = resolve("org/tiny")
+    config = repository.file("config.json")
+    assert config is not None
+    assert config.read_bytes() == FILES["config.json"]
+    assert np.array_equal(rows("org/tiny", [9, 4]), WORD[[9, 4]])
+
+
+# -- who may read ------------------------------------------------------------------------------------------------
+
+
+def test_the_token_goes_to_the_hub_and_to_no_other_host(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["org/tiny"].gated = True
+    hub.misbehave("model.safetensors", redirect_to_second)
+    monkeypatch.setenv("HF_TOKEN", "hf_right")
+    assert np.array_equal(rows("org/tiny", [9, 4]), WORD[[9, 4]])
+    first = [request for request in hub.requests if request.host == "first"]
+    second = [request for request in hub.requests if request.host == "second"]
+    assert {request.authorization for request in first} == {"Bearer hf_right"}
+    assert {request.authorization for request in second} == {None}
+    assert [request.range for request in second] == [request.range for request in first if request.status == 302]
+    assert {request.status for request in second} == {206}
+
+
+def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_TOKEN", "hf_right")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
+    rows("org/tiny", [9])
+    assert {request.authorization for request in hub.requests} == {None}
+
+
+# -- slow, and down ----------------------------------------------------------------------------------------------
+
+
+def test_a_slow_hub_is_waited_for(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "FIRST_ANSWER", 0.5)
+    monkeypatch.setattr(transfer, "QUIET", 0.5)
+    hub.misbehave("model.safetensors", slow(300_000))
+    word = resolve("org/tiny").checkpoint().table("embeddings.word", FLOAT32).array()  # takes 1.7 s
+    assert np.array_equal(word, WORD)
+
+
+def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PAUSE", 0.01)
+    rows("org/tiny", [9, 4])
+    hub.misbehave("/api/", status(503))
+    assert np.array_equal(rows("org/tiny", [4]), WORD[[4]])
+    with pytest.raises(HubError, match="status 503"):
+        rows("org/tiny", [5])
+
+
+# -- several processes -------------------------------------------------------------------------------------------
+
+
+def test_two_processes_at_once_share_one_cache(hub: FakeHub, tmp_path: Path) -> None:
+    """Real variables, real processes: both get the right rows, and a third one needs no Hub."""
+    code = (
+        "import sys, numpy as np; from minibert.hub import resolve; "
+        "table = resolve('org/tiny').checkpoint(lazy=True).table('embeddings.word', np.dtype('float32')); "
+        "sys.stdout.buffer.write(table.rows(np.arange(0, 300, 3)).tobytes())"
+    )
+    hub.misbehave("model.safetensors", slow(2_000_000))
+    env = environment(hub.endpoint, tmp_path / "processes", MINIBERT_CACHE=str(tmp_path / "ours"))
+    pair = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) for _ in range(2)]
+    for process in pair:
+        assert process.communicate(timeout=60)[0] == WORD[0:300:3].tobytes()
+        assert process.returncode == 0
+    assert (tmp_path / "ours").is_dir()
+    hub.forget()
+    offline = env | {"HF_HUB_OFFLINE": "1"}
+    third = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, env=offline, timeout=60, check=True)
+    assert third.stdout == WORD[0:300:3].tobytes()
+    assert hub.requests == []

@@ -1,0 +1,273 @@
+"""A Hub that misbehaves: each time the right numbers, or a `HubError` that says what to do, within seconds."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fake_hub
+import numpy as np
+import pytest
+from fake_hub import FakeHub, commit_of, use
+from safetensors.numpy import save
+
+from minibert import transfer
+from minibert.errors import HubError
+from minibert.hub import resolve
+
+SECONDS = 12.0  # the longest allowed; measured 5.5 for a small file that is cut again and again (client's own retries)
+WORD = np.random.default_rng(0).normal(size=(400, 320)).astype(np.float32)
+FILES = {
+    "config.json": b'{"model_type": "bert"}' * 100,
+    "model.safetensors": save({"word": WORD, "rest": np.zeros(100, np.float32)}),
+}
+FLOAT32 = np.dtype("float32")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub() as hub:
+        hub.add("org/tiny", FILES)
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        started = time.monotonic()
+        yield hub
+        assert time.monotonic() - started < SECONDS
+
+
+def read_config() -> bytes:
+    path = resolve("org/tiny").file("config.json")
+    assert path is not None
+    return path.read_bytes()
+
+
+def read_rows() -> np.ndarray[Any, Any]:
+    return resolve("org/tiny").checkpoint(lazy=True).table("word", FLOAT32).rows(np.array([30, 7, 200]))
+
+
+def read_whole() -> np.ndarray[Any, Any]:
+    return resolve("org/tiny").checkpoint().table("word", FLOAT32).array()
+
+
+# each reader, what it has to give, and the requests that it makes last
+READERS: dict[str, tuple[Callable[[], Any], Any, str]] = {
+    "the commit": (lambda: np.frombuffer(resolve("org/tiny").commit.encode(), np.uint8),
+                   np.frombuffer(commit_of("org/tiny").encode(), np.uint8), "/api/models/"),
+    "a small file": (lambda: np.frombuffer(read_config(), np.uint8),
+                     np.frombuffer(FILES["config.json"], np.uint8), "config.json"),
+    "rows": (read_rows, WORD[[30, 7, 200]], "model.safetensors"),
+    "a tensor": (read_whole, WORD, "model.safetensors"),
+}  # fmt: skip
+
+PASSING = {
+    "500 twice": (fake_hub.status(500), 2),
+    "503 once": (fake_hub.status(503), 1),
+    "429 with a short Retry-After": (fake_hub.status(429, retry_after="1"), 1),
+    "429 without Retry-After": (fake_hub.status(429), 1),
+    "late": (fake_hub.late(0.3), 3),
+    "redirect": (fake_hub.redirect_to_second, None),
+    "cut once": (fake_hub.cut(100), 1),
+    "short once": (fake_hub.short_body, 1),
+    "slow": (fake_hub.slow(400_000), None),
+}
+
+
+NOT_SEEN = {  # the Hub redirects no answer of its own; half of an answer that says it is whole is no JSON
+    ("redirect", "the commit"),
+    ("short once", "the commit"),
+}
+
+
+@pytest.mark.parametrize(("fault", "reader"), sorted(set(itertools.product(PASSING, READERS)) - NOT_SEEN))
+def test_what_passes_by_itself_is_waited_out(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, fault: str, reader: str
+) -> None:
+    monkeypatch.setattr(transfer, "PAUSE", 0.05)
+    read, expected, pattern = READERS[reader]
+    change, times = PASSING[fault]
+    hub.misbehave(pattern, change, times, method="GET" if fault in ("cut once", "short once") else None)
+    assert np.array_equal(read(), expected)
+    assert times is None or fault == "late" or hub.rules[0].times <= 0  # the fault has really happened
+
+
+LASTING = {
+    "500 for ever": (fake_hub.status(500), "status 500|cannot fetch it"),
+    "429 with a long Retry-After": (fake_hub.status(429, retry_after="600"), "try again in 600 seconds.*hf auth login"),
+    "403": (fake_hub.status(403), "status 403.*HF_TOKEN"),
+    "418": (fake_hub.status(418), "status 418"),
+    "a login page": (fake_hub.garbage, "does not answer as a Hub does|cannot fetch it|wrong answer"),
+    "cut at once, for ever": (fake_hub.cut(1), "cannot fetch it"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("fault", LASTING)
+def test_what_does_not_pass_is_explained(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, fault: str, reader: str
+) -> None:
+    monkeypatch.setattr(transfer, "PAUSE", 0.05)
+    read, _, pattern = READERS[reader]
+    change, message = LASTING[fault]
+    hub.misbehave(pattern, change, method="GET" if "cut" in fault else None)
+    with pytest.raises(HubError, match=message) as error:
+        read()
+    assert "org/tiny" in str(error.value)
+
+
+WRONG = {
+    "other bytes": (fake_hub.wrong_content_range, "expected bytes 0-32767, found Content-Range: bytes 1-32768"),
+    "no Content-Range": (fake_hub.no_content_range, "expected status 206 and a Content-Range"),
+    "another commit": (fake_hub.other_commit, "expected commit .*X-Repo-Commit: "),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize("read", [read_rows, read_whole])
+def test_a_wrong_answer_is_never_taken(hub: FakeHub, fault: str, read: Callable[[], Any]) -> None:
+    change, message = WRONG[fault]
+    hub.misbehave("model.safetensors", change)
+    with pytest.raises(HubError, match=message):
+        read()
+    hub.forget()
+    assert np.array_equal(read_rows(), WORD[[30, 7, 200]])  # and nothing of it was kept
+
+
+LATER = {
+    "other bytes": (fake_hub.wrong_content_range, "wrong answer"),
+    "another version": (fake_hub.wrong_etag, "changed the file under one commit"),
+    "another size": (fake_hub.wrong_size, "changed the file under one commit"),
+    "another commit": (fake_hub.other_commit, "expected commit"),
+}
+
+
+@pytest.mark.parametrize("fault", LATER)
+@pytest.mark.parametrize("read", [read_rows, read_whole])
+def test_a_wrong_answer_after_the_header_is_never_taken(hub: FakeHub, fault: str, read: Callable[[], Any]) -> None:
+    change, message = LATER[fault]
+    hub.misbehave("model.safetensors", change, skip=1)
+    with pytest.raises(HubError, match=message):
+        read()
+    hub.forget()
+    assert np.array_equal(read_rows(), WORD[[30, 7, 200]])
+
+
+def test_a_version_that_changes_in_the_middle_of_a_cut_transfer_is_not_patched_together(hub: FakeHub) -> None:
+    hub.misbehave("model.safetensors", fake_hub.cut(200_000), times=1, skip=1)
+    hub.misbehave("model.safetensors", fake_hub.wrong_etag, skip=2)
+    with pytest.raises(HubError, match="expected version"):
+        read_whole()
+
+
+def test_a_transfer_that_was_cut_goes_on_where_it_was_cut(hub: FakeHub) -> None:
+    hub.misbehave("model.safetensors", fake_hub.cut(100_000), skip=1)  # every time: six pieces, each a gain
+    assert np.array_equal(read_whole(), WORD)
+    assert sum(request.sent for request in hub.asked("model.safetensors")) < 1.2 * len(FILES["model.safetensors"])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_hub_that_goes_silent_is_given_up(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
+    monkeypatch.setattr(transfer, "QUIET", 1.0)
+    monkeypatch.setattr(transfer, "FIRST_ANSWER", 1.0)
+    read, _, pattern = READERS[reader]
+    hub.misbehave(pattern, fake_hub.silent)
+    with pytest.raises(HubError, match="has not answered for 1 seconds"):
+        read()
+
+
+# -- the Hub says no ---------------------------------------------------------------------------------------------
+
+
+def test_an_absent_model(hub: FakeHub) -> None:
+    with pytest.raises(HubError, match=r"org/absent at main: .* knows no such model.*hf auth login.*\./org/absent"):
+        resolve("org/absent")
+
+
+def test_a_private_model(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["org/tiny"].private = True
+    with pytest.raises(HubError, match=r"knows no such model, or it is private.*HF_TOKEN"):
+        read_rows()
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(HubError, match="or it is private"):
+        read_rows()
+    monkeypatch.setenv("HF_TOKEN", "hf_right")
+    assert np.array_equal(read_rows(), WORD[[30, 7, 200]])
+
+
+@pytest.mark.parametrize("read", [read_config, read_rows])
+def test_a_gated_model(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any]) -> None:
+    hub.repositories["org/tiny"].gated = True
+    with pytest.raises(HubError, match=r"gated.*conditions at http://127.*/org/tiny, then log in with `hf auth login`"):
+        read()
+    monkeypatch.setenv("HF_TOKEN", "hf_right")
+    read()
+
+
+@pytest.mark.parametrize("revision", ["v9", commit_of("gone")])
+def test_a_revision_that_is_gone(hub: FakeHub, revision: str) -> None:
+    with pytest.raises(HubError, match=rf"has no revision '{revision}'.*/org/tiny/commits"):
+        resolve("org/tiny", revision).file("config.json")
+
+
+def test_a_revision_that_is_gone_is_not_replaced_by_what_is_cached(hub: FakeHub) -> None:
+    read_rows()
+    del hub.repositories["org/tiny"].revisions["main"]
+    with pytest.raises(HubError, match="has no revision 'main'"):
+        read_rows()
+
+
+def test_a_model_without_safetensors(hub: FakeHub) -> None:
+    hub.add("org/old", {"config.json": b"{}", "pytorch_model.bin": b"..."})
+    with pytest.raises(HubError, match=r"only pytorch_model\.bin: convert it once.*save_pretrained"):
+        resolve("org/old").checkpoint()
+
+
+@pytest.mark.parametrize("name", ["a//b", "-x/y", "a b", "org/tiny.git"])
+def test_what_cannot_be_a_name(hub: FakeHub, name: str) -> None:
+    with pytest.raises(HubError, match=r"A folder is written \./"):
+        resolve(name)
+    assert hub.requests == []
+
+
+# -- nobody there ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("revision", [None, commit_of("org/tiny")])
+@pytest.mark.parametrize("kind", ["refused", "black hole", "no such host"])
+def test_no_hub_costs_three_seconds_and_names_the_other_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, revision: str | None
+) -> None:
+    with fake_hub.black_hole() as hole:
+        endpoint = {"refused": fake_hub.refused(), "black hole": hole, "no such host": "http://hub.invalid"}[kind]
+        use(monkeypatch, endpoint, tmp_path / "home")
+        started = time.monotonic()
+        with pytest.raises(HubError) as error:
+            resolve("org/tiny", revision).file("config.json")
+        seconds = time.monotonic() - started
+    assert seconds < 4.5
+    if kind == "black hole":
+        assert seconds > 2.9
+        assert "has not answered for 3 seconds" in str(error.value)
+    for way in ("a folder", "local_files_only", "minibert extract", "HF_ENDPOINT"):
+        assert way in str(error.value)
+
+
+def test_rows_of_a_known_commit_cost_three_seconds_too(hub: FakeHub) -> None:
+    read_rows()
+    table = resolve("org/tiny", commit_of("org/tiny")).checkpoint(lazy=True).table("word", FLOAT32)
+    hub.misbehave("", fake_hub.silent)
+    started = time.monotonic()
+    assert np.array_equal(table.rows(np.array([7])), WORD[[7]])  # cached
+    with pytest.raises(HubError, match="has not answered for 3 seconds"):
+        table.rows(np.array([8]))
+    assert time.monotonic() - started < 4.5
+
+
+def test_the_wait_can_be_made_longer(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "FIRST_ANSWER", 0.2)
+    hub.misbehave("/api/", fake_hub.late(0.5))
+    with pytest.raises(HubError, match="HF_HUB_ETAG_TIMEOUT=30 waits longer"):
+        read_rows()
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "10")
+    assert np.array_equal(read_rows(), WORD[[30, 7, 200]])

@@ -1,0 +1,329 @@
+"""Whole layers by name: what they cost in bytes at bert-base's sizes, and the contract that offline is offline."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_hub import FakeHub, commit_of, environment, slow, use
+
+import minibert
+from minibert import hub as minibert_hub
+
+VOCAB, DIM, POSITIONS = 30522, 768, 512
+TEXT = "we lived above the clouds"  # seven tokens with [CLS] and [SEP]
+WORDS = {"we": 2057, "lived": 2973, "above": 2682, "the": 1996, "clouds": 8044}
+LAYER = {
+    "bert.embeddings.LayerNorm.bias": (DIM,),
+    "bert.embeddings.LayerNorm.weight": (DIM,),
+    "bert.embeddings.position_embeddings.weight": (POSITIONS, DIM),
+    "bert.embeddings.token_type_embeddings.weight": (2, DIM),
+    "bert.embeddings.word_embeddings.weight": (VOCAB, DIM),
+}
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="terminals and SIGKILL are POSIX")
+
+
+def tokenizer_json(words: dict[str, int], size: int) -> bytes:
+    """A WordPiece tokenizer of `size` entries, as large as BERT's own file."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    special = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
+    taken = {**special, **words}
+    free = (i for i in range(size) if i not in set(taken.values()))
+    vocab = taken | {f"w{i}": i for i in free}
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer.to_str().encode()
+
+
+def bert_folder(folder: Path, vocab: int, dim: int, positions: int, words: dict[str, int], layers: int) -> Path:
+    """A BERT of any size, with encoder tensors behind the input layer; what is not the layer is a hole in the file."""
+    shapes: dict[str, tuple[int, ...]] = {
+        name: tuple({VOCAB: vocab, DIM: dim, POSITIONS: positions}.get(size, size) for size in shape)
+        for name, shape in LAYER.items()
+    }
+    for i in range(layers):
+        for part in ("query", "key", "value", "output", "intermediate.in", "intermediate.out", "a.b.c", "d.e.f"):
+            shapes[f"bert.encoder.layer.{i:02}.attention.{part}.weight"] = (dim, dim + dim // 2)
+            shapes[f"bert.encoder.layer.{i:02}.attention.{part}.bias"] = (dim,)
+    header, position = {}, 0
+    for name, shape in shapes.items():
+        size = 4 * int(np.prod(shape))
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [position, position + size]}
+        position += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in LAYER:
+            file.write(random.standard_normal(shapes[name], np.float32).tobytes())
+        file.truncate(8 + len(text) + position)
+    config = {
+        "model_type": "bert", "vocab_size": vocab, "hidden_size": dim, "max_position_embeddings": positions,
+        "type_vocab_size": 2, "pad_token_id": 0, "layer_norm_eps": 1e-12, "num_attention_heads": 4,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_bytes(tokenizer_json(words, vocab))
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in folder.iterdir()}
+
+
+# -- at the sizes of bert-base-uncased ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = bert_folder(tmp_path_factory.mktemp("large") / "bert", VOCAB, DIM, POSITIONS, WORDS, layers=12)
+    assert (folder / "model.safetensors").stat().st_size > 400_000_000
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def hub(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub() as hub:
+        hub.add("bert-base-uncased", files_of(large))
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        yield hub
+    shutil.rmtree(tmp_path / "home")
+
+
+def test_seven_tokens_of_bert_base_cost_less_than_a_megabyte(hub: FakeHub, large: Path) -> None:
+    layer = minibert.load("bert-base-uncased", lazy=True)
+    output = layer(**layer.tokenize(TEXT))
+    assert output.shape == (1, 7, DIM)
+    header = hub.asked("model.safetensors")[0]
+    small = 4 * (DIM + DIM + 2 * DIM)  # LayerNorm and the two types come whole
+    rows = sum(request.sent for request in hub.asked("model.safetensors")) - header.sent - small
+    assert rows == 2 * 7 * DIM * 4
+    assert rows <= 64_000
+    assert hub.sent <= 1_000_000  # measured 601,000, of which tokenizer.json 518,000
+    local = minibert.load(large)
+    assert np.array_equal(output, local(**local.tokenize(TEXT)))
+
+
+def test_the_worst_seven_tokens_stay_below_64_kilobytes(hub: FakeHub, large: Path) -> None:
+    layer = minibert.load("bert-base-uncased", lazy=True)
+    before = len(hub.requests)
+    ids = np.arange(100, 114, 2)[None]  # one unwanted row between two: cheaper than a request
+    output = layer(ids)
+    assert sum(request.sent for request in hub.requests[before:]) <= 64_000  # measured 61,440
+    assert len(hub.requests) - before == 2
+    assert np.array_equal(output, minibert.load(large)(ids))
+
+
+def test_the_whole_layer_costs_its_tensors_and_two_percent(hub: FakeHub, large: Path) -> None:
+    layer = minibert.load("bert-base-uncased")
+    tensors = sum(4 * int(np.prod(shape)) for shape in LAYER.values())
+    assert hub.sent <= 1.02 * tensors  # measured 1.0005
+    ids = np.random.default_rng(1).integers(0, VOCAB, (4, POSITIONS))
+    assert np.array_equal(layer(ids), minibert.load(large)(ids))
+    hub.forget()
+    again = minibert.load("bert-base-uncased", revision=commit_of("bert-base-uncased"))
+    assert np.array_equal(again(ids), layer(ids))
+    assert not hub.asked("safetensors")
+
+
+# -- offline is offline ------------------------------------------------------------------------------------------
+
+# runs a few lines and prints every socket, every write and every program that Python was asked for meanwhile
+WATCHED = """
+import json, os, sys
+seen = []
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+FORBIDDEN = ("socket.", "http.", "urllib.", "ssl.", "subprocess.", "shutil.", "tempfile.", "os.system", "os.exec",
+             "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.chown",
+             "os.truncate", "os.utime")
+def hook(event, args):
+    if event.startswith(FORBIDDEN) or (event == "open" and isinstance(args[2], int) and args[2] & WRITES):
+        seen.append([event, [str(arg) for arg in args]])
+sys.addaudithook(hook)
+CODE
+sys.stdout.write(json.dumps([seen, result]))
+"""
+
+EMBED = """
+import minibert
+layer = minibert.load(NAME)
+result = layer(**layer.tokenize("a b a"))[0, :, 0].tolist()
+layer.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bert_folder(tmp_path_factory.mktemp("small") / "bert", 2000, 48, 64, {"a": 7, "b": 1999}, layers=1)
+
+
+def run(code: str, env: dict[str, str], **options: object) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def watched(code: str, env: dict[str, str]) -> object:
+    seen, result = json.loads(run(WATCHED.replace("CODE", code), env))
+    assert seen == []
+    return result
+
+
+def expected(small: Path) -> list[float]:
+    layer = minibert.load(small)
+    return layer(**layer.tokenize("a b a"))[0, :, 0].tolist()
+
+
+def tree(folder: Path) -> list[tuple[str, float]]:
+    return sorted((str(path), path.lstat().st_mtime) for path in folder.rglob("*"))
+
+
+def test_the_watcher_sees_sockets_and_writes(tmp_path: Path) -> None:
+    code = "import socket, pathlib; socket.socket().close(); pathlib.Path('x').write_text(''); result = None"
+    seen, _ = json.loads(run(WATCHED.replace("CODE", code), environment("", tmp_path), cwd=tmp_path))
+    assert {event for event, _ in seen} == {"socket.__new__", "open"}
+
+
+def test_import_touches_nothing(tmp_path: Path) -> None:
+    code = "import minibert, minibert.hub; result = 'huggingface_hub' in sys.modules"
+    assert watched(code, environment("http://hub.invalid", tmp_path)) is False
+
+
+def test_a_folder_touches_nothing(small: Path, tmp_path: Path) -> None:
+    code = EMBED.replace("NAME", repr(str(small)))
+    assert watched(code, environment("http://hub.invalid", tmp_path / "home")) == expected(small)
+    assert not (tmp_path / "home").exists()
+
+
+OFFLINE = {
+    "a commit": ("'org/bert', revision='COMMIT'", {}),
+    "local_files_only": ("'org/bert', local_files_only=True", {}),
+    "HF_HUB_OFFLINE": ("'org/bert'", {"HF_HUB_OFFLINE": "1"}),
+}
+
+
+@pytest.mark.parametrize("how", OFFLINE)
+@pytest.mark.parametrize("cached_by", ["the client", "us", "us, lazily"])
+def test_what_is_cached_touches_nothing(small: Path, tmp_path: Path, how: str, cached_by: str) -> None:
+    name, variables = OFFLINE[how]
+    name = name.replace("COMMIT", commit_of("org/bert")) + (", lazy=True" if "lazily" in cached_by else "")
+    with FakeHub() as hub:
+        hub.add("org/bert", files_of(small))
+        env = environment(hub.endpoint, tmp_path / "home", HF_HUB_DISABLE_PROGRESS_BARS="1")
+        if cached_by == "the client":
+            download = "from huggingface_hub import hf_hub_download\n" + "".join(
+                f"hf_hub_download('org/bert', {file!r})\n" for file in files_of(small)
+            )
+            run(download, env)
+        else:
+            lazy = ", lazy=True" if "lazily" in cached_by else ""
+            run(EMBED.replace("NAME", f"'org/bert'{lazy}"), env)
+        hub.forget()
+        before = tree(tmp_path / "home")
+        assert watched(EMBED.replace("NAME", name), env | variables) == expected(small)
+        assert tree(tmp_path / "home") == before
+        assert hub.requests == []
+
+
+@pytest.mark.parametrize("how", OFFLINE)
+def test_what_is_not_cached_fails_at_once(tmp_path: Path, how: str) -> None:
+    name, variables = OFFLINE[how]
+    name = name.replace("COMMIT", commit_of("org/bert")) + (", local_files_only=True" if how == "a commit" else "")
+    code = (
+        f"import minibert, time\nstarted = time.monotonic()\ntry: minibert.load({name})\n"
+        "except minibert.HubError as error: result = [str(error), time.monotonic() - started]"
+    )
+    with FakeHub() as hub:
+        result = watched(code, environment(hub.endpoint, tmp_path) | variables)
+        assert hub.requests == []
+    message, seconds = result
+    assert seconds < 3.0  # measured 0.3, nearly all of it the client's import
+    assert "org/bert at" in message
+    assert "minibert extract" in message
+
+
+# -- killed, and watched by a person ----------------------------------------------------------------------------
+
+
+@POSIX
+@pytest.mark.parametrize("lazy", [False, True])
+def test_killed_at_any_moment_the_next_run_is_right(small: Path, tmp_path: Path, lazy: bool) -> None:
+    code = EMBED.replace("NAME", f"'org/bert', lazy={lazy}") + "import json, sys\nsys.stdout.write(json.dumps(result))"
+    with FakeHub() as hub:
+        hub.add("org/bert", files_of(small))
+        env = environment(hub.endpoint, tmp_path / "home")
+        for sent in (1_000, 100_000, 300_000):  # in the header, in a tensor, later
+            hub.forget()
+            hub.misbehave("safetensors", slow(300_000))
+            process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, env=env)
+            deadline = time.monotonic() + 30
+            while hub.sent < sent and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            process.kill()
+            process.wait(30)
+        hub.forget()
+        assert json.loads(run(code, env)) == expected(small)
+
+
+SLOW_TENSOR = "import minibert; minibert.load('org/bert')"  # 384 kB
+
+
+def said_on_a_terminal(code: str, env: dict[str, str]) -> str:
+    import fcntl  # these three are POSIX
+    import pty
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # 24 lines of 100 characters
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env=env)
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # what Linux says at the end
+            break
+        if not piece:
+            break
+        said += piece
+    os.close(ours)
+    assert process.wait(30) == 0
+    return said.decode()
+
+
+@POSIX
+def test_a_bar_for_what_takes_longer_than_a_second_on_a_terminal_only(small: Path, tmp_path: Path) -> None:
+    with FakeHub() as hub:
+        hub.add("org/bert", files_of(small))
+        homes = (tmp_path / str(number) for number in range(9))
+        hub.misbehave("safetensors", slow(250_000))
+        assert run(SLOW_TENSOR, environment(hub.endpoint, next(homes))) == ""  # stderr is a pipe
+        said = said_on_a_terminal(SLOW_TENSOR, environment(hub.endpoint, next(homes)))
+        assert "org/bert at main, model.safetensors:" in said
+        assert "B/s" in said
+        switched_off = environment(hub.endpoint, next(homes), HF_HUB_DISABLE_PROGRESS_BARS="1")
+        assert said_on_a_terminal(SLOW_TENSOR, switched_off) == ""
+        hub.forget()
+        quick = said_on_a_terminal(SLOW_TENSOR, environment(hub.endpoint, next(homes)))
+        assert "model.safetensors" not in quick
+
+
+def test_where_things_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "http://hub.invalid", tmp_path)
+    assert tmp_path in minibert_hub.cache_root().parents

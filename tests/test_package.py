@@ -1,0 +1,94 @@
+"""What is shipped: one wheel for every machine, with the package and its licence in it and nothing else."""
+
+from __future__ import annotations
+
+import configparser
+import email
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import minibert
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION = "0.1.0"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> dict[str, bytes]:
+    """The wheel's files: path inside it -> content."""
+    (file,) = built.glob("*.whl")
+    assert file.name == f"minibert-{VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: dict[str, bytes]) -> email.message.Message:
+    return email.message_from_bytes(wheel[f"minibert-{VERSION}.dist-info/METADATA"])
+
+
+def test_wheel_suits_every_machine(wheel: dict[str, bytes]) -> None:
+    tags = email.message_from_bytes(wheel[f"minibert-{VERSION}.dist-info/WHEEL"])
+    assert tags["Root-Is-Purelib"] == "true"
+    assert tags.get_all("Tag") == ["py3-none-any"]
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> None:
+    source = [path.relative_to(ROOT) for path in (ROOT / "minibert").rglob("*") if path.is_file()]
+    caches = ("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+    package = {path.as_posix() for path in source if not set(caches) & set(path.parts)}
+    about = {f"minibert-{VERSION}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
+    licence = f"minibert-{VERSION}.dist-info/licenses/LICENSE"
+    assert set(wheel) == package | about | {licence}
+    assert {"minibert/__init__.py", "minibert/equations.py", "minibert/py.typed"} <= package
+    assert wheel[licence] == (ROOT / "LICENSE").read_bytes()
+
+
+def test_source_archive_holds_what_the_wheel_is_made_of_and_its_tests(built: Path, wheel: dict[str, bytes]) -> None:
+    with tarfile.open(built / f"minibert-{VERSION}.tar.gz") as archive:
+        names = {name.removeprefix(f"minibert-{VERSION}/") for name in archive.getnames()}
+    assert {name for name in wheel if name.startswith("minibert/")} <= names
+    top = {name.split("/")[0] for name in names}
+    allowed = {"minibert", "tests", "scripts", "pyproject.toml", "README.md", "LICENSE", ".gitignore", "PKG-INFO"}
+    assert top <= allowed, f"does not belong there: {top - allowed}"
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_metadata(metadata: email.message.Message) -> None:
+    assert (metadata["Name"], metadata["Version"]) == ("minibert", VERSION)
+    assert minibert.__version__ == VERSION
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+
+
+def test_core_needs_four_packages_and_torch_is_none_of_them(metadata: email.message.Message) -> None:
+    needs = metadata.get_all("Requires-Dist")
+    core = {re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" not in need}
+    assert core == {"numpy", "safetensors", "tokenizers", "huggingface-hub"}
+    extras = set(metadata.get_all("Provides-Extra"))
+    assert {"plot", "test", "reference", "bench"} <= extras
+    with_torch = {need.split("extra == ")[1].strip("'\"") for need in needs if need.startswith("torch")}
+    assert with_torch == {"reference", "bench"}
+
+
+def test_command_line_entry(wheel: dict[str, bytes]) -> None:
+    entries = configparser.ConfigParser()
+    entries.read_string(wheel[f"minibert-{VERSION}.dist-info/entry_points.txt"].decode())
+    assert dict(entries["console_scripts"]) == {"minibert": "minibert.cli:main"}

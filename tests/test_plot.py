@@ -1,0 +1,341 @@
+"""What the pictures show, read back from the Axes: the data drawn, the labels, the colour bars. No pixels."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from minibert import plot
+from minibert.equations import Array, sinusoidal_positions
+
+
+def normal(*shape: int, seed: int = 3) -> Array:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape)
+
+
+@pytest.fixture
+def ax() -> Axes:
+    return Figure().subplots()
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def drawn_image(ax: Axes) -> Array:
+    (image,) = ax.images
+    return np.asarray(image.get_array())
+
+
+def colour_bar(ax: Axes) -> Axes:
+    return next(other for other in ax.figure.axes if other.get_label() == "<colorbar>")
+
+
+TOEPLITZ = normal(3, 11)[:, np.arange(6) - np.arange(6)[:, None] + 5]
+# every function that draws into one Axes, with arrays that suit it
+SINGLE: dict[str, Callable[[Axes | None], Axes]] = {
+    "position_row": lambda ax: plot.position_row(normal(8), normal(8), ax),
+    "similarity_matrix": lambda ax: plot.similarity_matrix(np.eye(4), ax),
+    "table_image": lambda ax: plot.table_image(normal(4, 6), ax),
+    "sum_steps": lambda ax: plot.sum_steps({"word": normal(8), "position": normal(8, seed=4)}, normal(8, seed=5), ax),
+    "relative_bias": lambda ax: plot.relative_bias(TOEPLITZ, ax),
+    "bias_matrix": lambda ax: plot.bias_matrix(TOEPLITZ, 1, ax),
+    "alibi": lambda ax: plot.alibi(np.array([0.5, 0.25]), ax=ax),
+    "rotary": lambda ax: plot.rotary(normal(4, 3), ax),
+    "token_map": lambda ax: plot.token_map(normal(3, 2), ["a", "b", "c"], ax),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_an_axes_passed_is_drawn_into_and_returned(name: str, ax: Axes) -> None:
+    assert SINGLE[name](ax) is ax
+    assert ax.has_data()
+    assert ax.get_xlabel()
+    assert ax.get_ylabel() or name == "sum_steps", "only the sum names its lines instead of its axis"
+    assert plt.get_fignums() == [], "pyplot must not learn of a figure it did not make"
+    assert bool(ax.images) == any(other.get_label() == "<colorbar>" for other in ax.figure.axes)
+    if ax.images:
+        assert colour_bar(ax).get_ylabel(), "a colour bar that does not say what it measures"
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_without_an_axes_pyplot_opens_one_figure(name: str) -> None:
+    ax = SINGLE[name](None)
+    assert [ax.figure] == [plt.figure(number) for number in plt.get_fignums()]
+
+
+def test_every_function_that_draws_is_tried() -> None:
+    public = {name for name, found in vars(plot).items() if callable(found) and not name.startswith("_")}
+    made_here = {name for name in public if getattr(plot, name).__module__ == plot.__name__}
+    assert made_here == {*SINGLE, "position_rows", "save"}
+    assert {function.__name__ for function in plot.KINDS.values()} < made_here
+
+
+def test_the_colours_lightness_rises_evenly() -> None:
+    """In black and white more stays lighter, by steps of one size, from end to end."""
+    red, green, blue, _ = mpl.colormaps[plot.COLOURS](np.linspace(0, 1, 17)).T
+    linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in (red, green, blue)]
+    lightness = 116 * np.cbrt(np.array([0.2126, 0.7152, 0.0722]) @ linear) - 16  # CIE L*, 0..100
+    steps = np.diff(lightness)
+    assert steps.min() > 3 and steps.max() < 1.5 * steps.min()  # measured 4.2..5.5
+
+
+def test_plot_is_imported_without_matplotlib_and_drawn_without_pyplot() -> None:
+    code = (
+        "import sys, numpy as np, minibert.plot as plot\n"
+        "assert not any(name.startswith('matplotlib') for name in sys.modules)\n"
+        "from matplotlib.figure import Figure\n"
+        "plot.similarity_matrix(np.eye(3), Figure().subplots())\n"
+        "plot.position_rows(np.eye(3), axes=Figure().subplots(3))\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# rows
+
+
+def test_position_row_lies_over_the_token_row(ax: Axes) -> None:
+    row, token_row = normal(8), normal(8, seed=4)
+    plot.position_row(row, token_row, ax, label="position 3", token="$_{")
+    below, above = ax.lines
+    assert np.array_equal(below.get_ydata(), token_row) and np.array_equal(above.get_ydata(), row)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["token $_{", "position 3"]
+    ax.figure.draw_without_rendering()  # a dollar sign is no formula
+
+
+def test_position_rows_draw_the_rows_asked_for_on_one_scale() -> None:
+    table, token_row = normal(30, 8), normal(8, seed=4)
+    axes = plot.position_rows(table, token_row, positions=[0, 7, 29])
+    assert len(axes) == 3 and len({ax.figure for ax in axes}) == 1
+    for ax, position in zip(axes, (0, 7, 29), strict=True):
+        assert np.array_equal(ax.lines[0].get_ydata(), token_row)
+        assert np.array_equal(ax.lines[1].get_ydata(), table[position])
+        assert ax.get_legend().get_texts()[1].get_text().startswith(f"position {position}")
+    assert len({ax.get_ylim() for ax in axes}) == 1
+    assert [ax.get_xlabel() for ax in axes] == ["", "", "dimension"]
+    assert all(ax.get_shared_x_axes().joined(ax, axes[0]) for ax in axes)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        (512, [0, 1, 2, 10, 100, 200, 300, 400, 500]),
+        (300, [0, 1, 2, 10, 60, 120, 180, 240]),
+        (12, [0, 1, 2, 4, 6, 8, 10]),
+        (1, [0]),
+    ],
+)
+def test_position_rows_choose_round_positions(length: int, expected: list[int]) -> None:
+    axes = plot.position_rows(sinusoidal_positions(length, 4))
+    assert [ax.get_legend().get_texts()[0].get_text() for ax in axes] == [f"position {p}" for p in expected]
+
+
+def test_a_spike_does_not_flatten_the_other_rows_and_is_told() -> None:
+    table = normal(3, 400)
+    table[0, 5] = -100.0
+    axes = plot.position_rows(table, positions=[0, 1])
+    assert axes[0].get_ylim()[1] < 10
+    assert axes[0].lines[0].get_ydata()[5] == -100
+    names = [ax.get_legend().get_texts()[0].get_text() for ax in axes]
+    assert names == ["position 0, to -1e+02", "position 1"]
+
+
+def test_position_rows_refuse_what_they_cannot_draw() -> None:
+    with pytest.raises(IndexError, match=r"positions\[1\] is -1"):
+        plot.position_rows(normal(3, 4), positions=[0, -1])
+    with pytest.raises(ValueError, match="zip"):
+        plot.position_rows(normal(3, 4), positions=[0, 1], axes=[Figure().subplots()])
+
+
+# images
+
+
+def test_similarity_matrix_shows_every_entry(ax: Axes) -> None:
+    similarity = normal(512, 512)
+    plot.similarity_matrix(similarity, ax)
+    assert np.array_equal(drawn_image(ax), similarity)
+    assert ax.images[0].get_clim() == (similarity.min(), similarity.max())
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("position", "position")
+    assert ax.get_ylim() == (511.5, -0.5), "row 0 is on top"
+    assert colour_bar(ax).get_ylabel() == "cosine similarity"
+
+
+def test_similarity_matrix_names_its_rows(ax: Axes) -> None:
+    labels = ["[CLS]", "$5$", "_"]
+    plot.similarity_matrix(np.eye(3), ax, labels, of="token")
+    assert [text.get_text() for text in ax.get_yticklabels()] == labels
+    assert [text.get_text() for text in ax.get_xticklabels()] == labels
+    assert not any(text.get_parse_math() for text in [*ax.get_xticklabels(), *ax.get_yticklabels()])
+    assert ax.get_xlabel() == "token"
+
+
+def test_table_image_shows_every_entry_and_all_values_of_an_even_table(ax: Axes) -> None:
+    table = sinusoidal_positions(40, 16)
+    plot.table_image(table, ax)
+    assert np.array_equal(drawn_image(ax), table)
+    assert ax.images[0].get_clim() == (table.min(), table.max())
+    assert ax.images[0].colorbar.extend == "neither"
+
+
+def test_table_image_says_that_a_spike_lies_beyond_its_colours(ax: Axes) -> None:
+    table = normal(40, 16)
+    table[0, 0] = 100.0
+    plot.table_image(table, ax)
+    assert drawn_image(ax)[0, 0] == 100
+    assert ax.images[0].get_clim()[1] < 4
+    assert ax.images[0].colorbar.extend == "both"
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3, 4)])
+def test_an_image_needs_a_matrix(shape: tuple[int, ...], ax: Axes) -> None:
+    with pytest.raises(ValueError, match="expected a matrix"):
+        plot.table_image(normal(*shape), ax)
+
+
+# the sum
+
+
+def test_sum_steps_draw_addends_and_sum_on_one_scale(ax: Axes) -> None:
+    addends = {"word": normal(8), "token type": normal(8, seed=4), "position": normal(8, seed=5)}
+    total = addends["word"] + addends["token type"] + addends["position"]
+    normed = 50 * normal(8, seed=6)
+    plot.sum_steps(addends, normed, ax)
+    lines = [line for line in ax.lines if len(line.get_ydata()) == 8]
+    heights = [4, 3, 2, 1, 0]
+    shapes = [np.asarray(line.get_ydata()) - height for line, height in zip(lines, heights, strict=True)]
+    gain = shapes[0][0] / addends["word"][0]
+    for shape, row in zip(shapes[:4], [*addends.values(), total], strict=True):
+        assert np.allclose(shape, gain * row, rtol=1e-9, atol=1e-12)
+    assert np.allclose(shapes[4] / shapes[4].max(), normed / normed.max())
+    assert max(np.abs(shape).max() for shape in shapes) < 0.5, "no line reaches into its neighbour's place"
+    names = ["word", "+ token type", "+ position", "= sum", "→ LayerNorm"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == names
+    assert list(ax.get_yticks()) == heights
+    notes = [text.get_text() for text in ax.texts]
+    assert notes[3] == f"mean {total.mean():.3f}\nstd {total.std():.3f}" and len(notes) == 5
+
+
+def test_sum_steps_without_a_norm_and_with_a_row_of_zeros(ax: Axes) -> None:
+    plot.sum_steps({"wte": np.zeros(4), "wpe": np.zeros(4)}, ax=ax)
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["wte", "+ wpe", "= sum"]
+    assert all(np.all(np.isfinite(line.get_ydata())) for line in ax.lines)
+
+
+# what acts in attention
+
+
+@pytest.mark.parametrize(("query", "key"), [(6, 6), (1, 4), (5, 2)])
+def test_relative_bias_shows_each_distance_once(query: int, key: int, ax: Axes) -> None:
+    by_distance = normal(3, query + key - 1)
+    bias = by_distance[:, np.arange(key) - np.arange(query)[:, None] + query - 1]
+    plot.relative_bias(bias, ax)
+    assert np.array_equal(drawn_image(ax), by_distance)
+    # the column of distance d is centred on d
+    assert ax.images[0].get_extent() == [-query + 0.5, key - 0.5, 2.5, -0.5]
+
+
+def test_relative_bias_refuses_a_bias_that_is_not_relative(ax: Axes) -> None:
+    with pytest.raises(ValueError, match="key - query alone"):
+        plot.relative_bias(normal(2, 4, 4), ax)
+
+
+def test_bias_matrix_shows_one_head(ax: Axes) -> None:
+    bias = normal(3, 4, 5)
+    plot.bias_matrix(bias, 2, ax)
+    assert np.array_equal(drawn_image(ax), bias[2])
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key position", "query position")
+
+
+def test_alibi_draws_a_line_for_each_head(ax: Axes) -> None:
+    slopes = np.array([2.0 ** -(i + 1) for i in range(8)])
+    plot.alibi(slopes, 64, ax)
+    assert len(ax.lines) == 8
+    for line, slope in zip(ax.lines, slopes, strict=True):
+        assert np.array_equal(line.get_ydata(), -slope * np.arange(64))
+    assert [text.get_text() for text in ax.texts] == [f"slope 1/{n}" for n in (2, 4, 8, 16, 32, 64, 256)]
+    assert plot.alibi(np.array([0.3]), ax=Figure().subplots()).texts[0].get_text() == "slope 0.3"
+
+
+def test_rotary_shows_the_cosine_of_every_angle(ax: Axes) -> None:
+    angles = np.outer(np.arange(20), [1.0, 0.1])
+    plot.rotary(angles, ax)
+    assert np.array_equal(drawn_image(ax), np.cos(angles))
+    assert ax.images[0].get_clim() == (-1, 1)
+
+
+# the map
+
+
+def test_token_map_puts_each_name_at_its_point(ax: Axes) -> None:
+    coordinates, labels = normal(3, 2), ["Ġsun", "$", "_{"]
+    plot.token_map(coordinates, labels, ax, shares=[0.25, 0.125])
+    assert np.array_equal(ax.collections[0].get_offsets(), coordinates)
+    assert [text.get_text() for text in ax.texts] == labels
+    assert np.array_equal([text.xy for text in ax.texts], coordinates)
+    assert ax.get_xlabel() == "principal component 1 (25% of the variance)"
+    assert ax.get_aspect() == 1
+    ax.figure.draw_without_rendering()
+    with pytest.raises(ValueError, match="zip"):
+        plot.token_map(coordinates, labels[:2], ax)
+
+
+# files
+
+STARTS = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
+
+
+@pytest.mark.parametrize("ending", [*STARTS, ".PNG"])
+def test_save_writes_by_ending_and_the_same_bytes_each_time(ending: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        ax = plot.position_row(normal(8))
+        plot.save(ax.figure, tmp_path / f"{name}{ending}")
+    first, second = ((tmp_path / f"{name}{ending}").read_bytes() for name in ("one", "two"))
+    assert first.startswith(STARTS[ending.lower()])
+    assert first == second
+    assert len(list(tmp_path.iterdir())) == 2, "nothing is left beside the pictures"
+
+
+def test_save_replaces_what_was_there_and_takes_a_string(tmp_path: Path) -> None:
+    path = tmp_path / "a.svg"
+    path.write_text("before")
+    plot.save(Figure(), str(path))
+    assert path.read_bytes().startswith(STARTS[".svg"])
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a", "svg", ".png"])
+def test_save_refuses_another_ending(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ends in \.svg, \.png or \.pdf"):
+        plot.save(Figure(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_save_that_fails_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    path.write_text("before")
+
+    def full(self: Path, data: bytes) -> int:
+        with open(self, "wb") as file:
+            file.write(data[:10])
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="no space left"):
+        plot.save(Figure(), path)
+    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
+
+
+def test_save_says_which_folder_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent is no folder, so a\.svg"):
+        plot.save(Figure(), tmp_path / "absent" / "a.svg")
