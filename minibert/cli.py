@@ -22,7 +22,7 @@ INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C has ended
 READER_GONE = 141  # and of one that wrote into a closed pipe
 
 # what errors advise in Python's words -> what to type
-IN_SHELL = {"truncation=True": "--truncate", "local_files_only=True": "--local-files-only"}
+IN_SHELL = {"truncation=True": "--truncate", "force=True": "--force", "local_files_only=True": "--local-files-only"}
 
 Commands = Any  # what argparse's add_subparsers gives has no public name
 
@@ -70,12 +70,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"minibert {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for declare in (_declare_explain, _declare_info, _declare_embed, _declare_plot):
+    for declare in (_declare_explain, _declare_info, _declare_embed, _declare_extract, _declare_plot):
         declare(commands)
     return parser
 
 
-def _declare(commands: Commands, name: str, run: Callable[[Any], None], about: str, example: str) -> Any:
+def _declare(
+    commands: Commands, name: str, run: Callable[[Any], None], about: str, example: str, side: bool = True
+) -> Any:
     """Declare a subcommand with the arguments that all of them have."""
     parser = commands.add_parser(
         name,
@@ -89,7 +91,8 @@ def _declare(commands: Commands, name: str, run: Callable[[Any], None], about: s
         "--model", default=model, metavar="M",
         help=f"a folder, or a name on the Hub (default: what MINIBERT_MODEL names, else {DEFAULT_MODEL})",
     )  # fmt: skip
-    parser.add_argument("--side", default="encoder", choices=("encoder", "decoder"), help="where a model has both")
+    if side:
+        parser.add_argument("--side", default="encoder", choices=("encoder", "decoder"), help="where a model has both")
     parser.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
     parser.add_argument("--local-files-only", action="store_true", help="use what is cached, ask no Hub")
     parser.set_defaults(run=run)
@@ -244,6 +247,43 @@ def _write(path: Path, vectors: Any, layer: EmbeddingLayer) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     _tell(f"wrote {path}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
+
+
+# -- extract -----------------------------------------------------------------------------------------------------
+
+
+def _declare_extract(commands: Commands) -> None:
+    parser = _declare(
+        commands, "extract", _extract,
+        "write a folder with a model's input layer alone: config, tokenizer, one safetensors file",
+        "minibert extract --model bert-base-uncased -o ./bert-input --dtype float16", side=False,
+    )  # fmt: skip
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to make")
+    parser.add_argument(
+        "--dtype", choices=("float32", "float16", "bfloat16"), help="of the tables (default: as each is stored)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a folder that is there")
+
+
+def _extract(arguments: Any) -> None:
+    from .extract import extract
+    from .info import size
+
+    made = extract(
+        arguments.model,
+        arguments.output,
+        arguments.dtype,
+        revision=arguments.revision,
+        local_files_only=arguments.local_files_only,
+        force=arguments.force,
+    )
+    share = made.bytes_after / made.bytes_before
+    _print([
+        f"{made.folder}: {made.tensors} tensors",
+        f"before          {size(made.bytes_before)}",
+        f"after           {size(made.bytes_after)} ({share:.0%})",
+        f"rounding error  {made.rounding_error:.3g} at most",
+    ])  # fmt: skip
 
 
 # -- plot --------------------------------------------------------------------------------------------------------

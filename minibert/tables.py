@@ -82,15 +82,15 @@ def widen(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = Non
     """
     if out is None:
         out = np.empty(raw.shape, dtype)
-    if stored == "BF16":
-        if dtype == np.float32 and out.flags.c_contiguous:
-            np.left_shift(raw, np.uint32(16), out=out.view(np.uint32))
-        else:
+    if stored == "BF16" and dtype == np.float32 and out.flags.c_contiguous:
+        return np.left_shift(raw, np.uint32(16), out=out.view(np.uint32)).view(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):  # a NaN of any kind stays one; past float32's end lies infinity
+        if stored == "BF16":
             out[...] = (raw.astype(np.uint32) << 16).view(np.float32)
-    elif stored.startswith("F8"):
-        out[...] = _float8_values(stored)[raw]
-    else:
-        out[...] = raw
+        elif stored.startswith("F8"):
+            out[...] = _float8_values(stored)[raw]
+        else:
+            out[...] = raw
     return out
 
 

@@ -110,10 +110,13 @@ class Transfer:
         if "tqdm_class" in inspect.signature(hf_hub_download).parameters:  # not in the oldest 1.x
             options["tqdm_class"] = _late_bar()
 
+        # ValueError is what the client makes of any failure of a forced attempt
+        failures: tuple[type[Exception], ...] = (*client_errors(), ValueError)
+
         def attempt(force: bool) -> Path:
             try:
                 return Path(hf_hub_download(subject.name, file, revision=commit, force_download=force, **options))
-            except (*client_errors(), ValueError) as error:  # ValueError: what it makes of a failure when forced
+            except failures as error:
                 if getattr(error, "errno", None) is not None and not isinstance(error, ConnectionError):
                     raise  # of the disk
                 raise explain(error, subject) from None

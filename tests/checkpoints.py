@@ -34,7 +34,7 @@ BERT = {
 }
 ROBERTA = {**BERT, "model_type": "roberta", "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 18}
 DISTILBERT = {"model_type": "distilbert", "vocab_size": VOCAB, "dim": 8, "max_position_embeddings": 16}
-GPT2 = {"model_type": "gpt2", "vocab_size": 261, "n_embd": 8, "n_positions": 16}
+GPT2 = {"model_type": "gpt2", "vocab_size": 261, "n_embd": 8, "n_positions": 32}
 T5 = {
     "model_type": "t5",
     "vocab_size": VOCAB,

@@ -218,27 +218,33 @@ OFFLINE = {
 }
 
 
-@pytest.mark.parametrize("how", OFFLINE)
-@pytest.mark.parametrize("cached_by", ["the client", "us", "us, lazily"])
-def test_what_is_cached_touches_nothing(small: Path, tmp_path: Path, how: str, cached_by: str) -> None:
-    name, variables = OFFLINE[how]
-    name = name.replace("COMMIT", commit_of("org/bert")) + (", lazy=True" if "lazily" in cached_by else "")
+@pytest.fixture(scope="module", params=["the client", "us", "us, lazily"])
+def filled(
+    request: pytest.FixtureRequest, small: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[FakeHub, Path, str]]:
+    """A Hub, and a home whose cache was filled from it by the client alone, or by us in one of two ways."""
+    home = tmp_path_factory.mktemp("filled")
+    lazy = ", lazy=True" if request.param == "us, lazily" else ""
+    fill = EMBED.replace("NAME", f"'org/bert'{lazy}")
+    if request.param == "the client":
+        downloads = (f"hf_hub_download('org/bert', {file!r})\n" for file in files_of(small))
+        fill = "from huggingface_hub import hf_hub_download\n" + "".join(downloads)
     with FakeHub() as hub:
         hub.add("org/bert", files_of(small))
-        env = environment(hub.endpoint, tmp_path / "home", HF_HUB_DISABLE_PROGRESS_BARS="1")
-        if cached_by == "the client":
-            download = "from huggingface_hub import hf_hub_download\n" + "".join(
-                f"hf_hub_download('org/bert', {file!r})\n" for file in files_of(small)
-            )
-            run(download, env)
-        else:
-            lazy = ", lazy=True" if "lazily" in cached_by else ""
-            run(EMBED.replace("NAME", f"'org/bert'{lazy}"), env)
-        hub.forget()
-        before = tree(tmp_path / "home")
-        assert watched(EMBED.replace("NAME", name), env | variables) == expected(small)
-        assert tree(tmp_path / "home") == before
-        assert hub.requests == []
+        run(fill, environment(hub.endpoint, home, HF_HUB_DISABLE_PROGRESS_BARS="1"))
+        yield hub, home, lazy
+
+
+@pytest.mark.parametrize("how", OFFLINE)
+def test_what_is_cached_touches_nothing(filled: tuple[FakeHub, Path, str], small: Path, how: str) -> None:
+    hub, home, lazy = filled
+    name, variables = OFFLINE[how]
+    hub.forget()
+    before = tree(home)
+    code = EMBED.replace("NAME", name.replace("COMMIT", commit_of("org/bert")) + lazy)
+    assert watched(code, environment(hub.endpoint, home) | variables) == expected(small)
+    assert tree(home) == before
+    assert hub.requests == []
 
 
 @pytest.mark.parametrize("how", OFFLINE)

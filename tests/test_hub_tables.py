@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
@@ -61,6 +61,7 @@ def open_memory(memory: Memory, lazy: bool = True) -> RemoteCheckpoint:
 ids = st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=12)
 
 
+@settings(max_examples=40)
 @given(asks=st.lists(ids, min_size=1, max_size=5), again=ids)
 def test_rows_by_range_are_the_rows(
     tmp_path_factory: pytest.TempPathFactory, asks: list[list[int]], again: list[int]

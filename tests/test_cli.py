@@ -1,0 +1,413 @@
+"""The command line: what goes to stdout, what to stderr, and the exit code. Mostly called, where it counts started."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from seeded import values, write_safetensors
+
+import minibert
+from minibert import cli, plot
+from minibert.cli import main
+from minibert.equations import Array
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "lived", "above", "the", "clouds", "dog", "bites", "man"]
+VOCAB, DIM, LONGEST = len(WORDS), 8, 16
+SECONDS_WITHOUT_HUB = 3.0
+
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def no_model_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINIBERT_MODEL", raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A BERT of twelve words, eight numbers each, with its vocabulary."""
+    made = tmp_path / "tiny"
+    made.mkdir()
+    config = {"model_type": "bert", "vocab_size": VOCAB, "hidden_size": DIM, "max_position_embeddings": LONGEST}
+    (made / "config.json").write_text(json.dumps(config), "utf-8")
+    (made / "vocab.txt").write_text("\n".join(WORDS) + "\n", "utf-8")
+    shapes = {
+        "word_embeddings.weight": (VOCAB, DIM),
+        "position_embeddings.weight": (LONGEST, DIM),
+        "token_type_embeddings.weight": (2, DIM),
+        "LayerNorm.weight": (DIM,),
+        "LayerNorm.bias": (DIM,),
+    }
+    tensors = {f"embeddings.{name}": values(shape, salt) for salt, (name, shape) in enumerate(shapes.items())}
+    write_safetensors(made / "model.safetensors", tensors)
+    return made
+
+
+def started(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "minibert", *arguments],
+        input=stdin, capture_output=True, text=True, encoding="utf-8", env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def failure(printed: Printed, *arguments: str) -> str:
+    """The message of a run that must fail: one line on stderr, exit code 1, nothing on stdout."""
+    assert main(arguments) == 1
+    out, err = printed.readouterr()
+    assert out == ""
+    assert err.startswith("minibert: error: ") and err.count("\n") == 1
+    return err.removeprefix("minibert: error: ").rstrip("\n")
+
+
+# -- the command as a whole --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["explain", "info", "embed", "plot"])
+def test_every_command_has_help_with_an_example(command: str, capsys: Printed) -> None:
+    assert main([command, "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert f"\nexample:\n  minibert {command} " in out
+    assert err == ""
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_help_and_version(capsys: Printed) -> None:
+    assert main(["--help"]) == 0
+    assert "\nexample:\n  minibert explain " in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"minibert {minibert.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["info", "--fly"], ["explain"], ["plot", "sculpture"]])
+def test_a_wrong_argument_is_exit_code_2(arguments: list[str], capsys: Printed) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: minibert")
+
+
+def test_started_as_a_module_it_speaks_utf8_and_ends_well(folder: Path) -> None:
+    result = started("explain", "--model", str(folder), "we lived 雲", PYTHONIOENCODING="utf-8")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("5 tokens of bert -> (1, 5, 8), float32\n")
+    assert "\x1b" not in result.stdout  # a pipe is no terminal
+
+
+def test_minibert_model_names_the_default(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    monkeypatch.setenv("MINIBERT_MODEL", str(folder))
+    assert main(["info"]) == 0
+    assert "Embedding(12, 8, padding_idx=0)" in capsys.readouterr().out
+
+
+def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path: Path) -> None:
+    start = time.monotonic()
+    # nobody listens at port 9 of this machine
+    result = started("info", HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(tmp_path), HF_HUB_OFFLINE="0")
+    seconds = time.monotonic() - start
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "bert-base-uncased" in result.stderr and "Traceback" not in result.stderr
+    for way in ("./", "--local-files-only", "minibert extract", "HF_ENDPOINT"):
+        assert way in result.stderr
+    assert seconds < SECONDS_WITHOUT_HUB
+
+
+def test_a_reader_that_leaves_is_no_error(folder: Path) -> None:
+    command = [sys.executable, "-m", "minibert", "embed", "--model", str(folder), *["we"] * 3000]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == cli.READER_GONE
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), cli.INTERRUPTED, ""),
+        (KeyError("width"), 1, "minibert: error: KeyError: 'width'\n"),
+        (ValueError(), 1, "minibert: error: ValueError\n"),
+        (MemoryError(), 1, "minibert: error: MemoryError\n"),
+        (ValueError("shorten it, or pass truncation=True"), 1, "minibert: error: shorten it, or --truncate\n"),
+    ],
+)
+def test_no_error_shows_a_traceback(
+    error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("minibert.load.load", fail)
+    assert main(["info"]) == code
+    assert capsys.readouterr() == ("", message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["info", "--model", "./nowhere"], "no such folder"),
+        (["info", "--model", "TINY", "--side", "decoder"], "side must be 'encoder'"),
+        (["explain", "--model", "TINY", "we " * 20], "--truncate"),
+        (["explain", "--model", "TINY", "\udcff"], "U+DCFF"),
+        (["embed", "--model", "TINY", "we", "--pooling", "cls"], "meaningless here"),
+        (["embed", "--model", "TINY", "we", "--pooling", "sum"], "pooling must be"),
+        (["embed", "--model", "TINY", "we", "the", "--pair", "dog"], "one text for each of the 2 texts"),
+        (["embed", "--model", "./nowhere", "we", "-o", "x.txt"], "must end in .npy or .safetensors, found '.txt'"),
+        (["embed", "--model", "./nowhere", "we", "-o", "./absent/x.npy"], "there is no folder absent"),
+        (["embed", "--model", "./nowhere", "we", "--pooling", "none", "-o", "x.npy"], "offsets"),
+        (["plot", "sum", "--model", "./nowhere", "-o", "x.jpg"], "must end in .svg or .png or .pdf, found '.jpg'"),
+        (["plot", "sum", "--model", "./nowhere"], "-o FILE.svg"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, folder: Path, capsys: Printed) -> None:
+    tiny = [str(folder) if argument == "TINY" else argument for argument in arguments]
+    assert message in failure(capsys, *tiny)
+
+
+# -- explain and info --------------------------------------------------------------------------------------------
+
+
+def test_explain_prints_the_page(folder: Path, capsys: Printed) -> None:
+    from minibert.explain import explain
+
+    assert main(["explain", "--model", str(folder), "the dog", "--pair", "bites man"]) == 0
+    layer = minibert.load(folder)
+    assert capsys.readouterr() == ("\n".join(explain(layer, "the dog", "bites man")) + "\n", "")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "coloured"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": ""}, True),  # set to nothing counts as not set
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {"TERM": "xterm"}, False),
+    ],
+)
+def test_colour_on_a_terminal_only(
+    terminal: bool, environment: dict[str, str], coloured: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", screen := Screen())
+    assert main(["explain", "--model", str(folder), "we"]) == 0
+    assert ("\x1b[1m" in screen.getvalue()) == coloured
+
+
+def test_a_terminal_without_the_letters_gets_their_codes(folder: Path) -> None:
+    (folder / "vocab.txt").write_text("\n".join([*WORDS[:-1], "雲"]) + "\n", "utf-8")
+    result = started("explain", "--model", str(folder), "雲", PYTHONIOENCODING="ascii")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert r"\u96f2" in result.stdout
+
+
+def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
+    assert main(["info", "--model", str(minilm)]) == 0
+    out, err = capsys.readouterr()
+    tree, facts = out.split("\n\n")
+    assert tree == repr(minibert.load(minilm))
+    assert dict(line.split("  ", 1) for line in facts.splitlines()) | {} == {
+        name: fact.rjust(len(fact) + 18 - len(name) - 2)
+        for name, fact in {
+            "family": "bert",
+            "vocabulary": "30,522 rows",
+            "width": "384",
+            "longest sequence": "512 tokens",
+            "positions here": "added, learned; every token counts, from row 0",
+            "in attention": "none",
+            "numbers": "stored as F32, computed in float32",
+            # (30522 + 512 + 2 + 1 + 1) * 384 * 4 bytes
+            "on disk": "47.7 MB in 5 tensors, of 90.9 MB in 1 file",
+            "in memory": "0 bytes of its own, 47.7 MB mapped, read row by row",
+            "tokenizer": "WordPiece, 30,522 tokens",
+        }.items()
+    }
+    assert err == ""
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_info_counts_what_is_widened_as_its_own(folder: Path, capsys: Printed) -> None:
+    """A vector of float16 is widened once and kept; a table of float16 stays in the file."""
+    from safetensors.numpy import save_file
+
+    narrow = {name: array.astype(np.float16) for name, array in load_file(folder / "model.safetensors").items()}
+    save_file(narrow, folder / "model.safetensors")
+    assert main(["info", "--model", str(folder)]) == 0
+    out = capsys.readouterr().out
+    rows, vectors = VOCAB + LONGEST + 2, 2
+    assert "stored as F16, computed in float32\n" in out
+    assert f"  {(rows + vectors) * DIM * 2} bytes in 5 tensors, of " in out
+    assert f"  {vectors * DIM * 4} bytes of its own, {rows * DIM * 2} bytes mapped" in out
+
+
+def test_info_without_a_tokenizer(folder: Path, capsys: Printed) -> None:
+    (folder / "vocab.txt").unlink()
+    assert main(["info", "--model", str(folder)]) == 0
+    assert "tokenizer         none: " in capsys.readouterr().out
+
+
+# -- embed -------------------------------------------------------------------------------------------------------
+
+TEXTS = ["we lived above the clouds", "dog bites man"]
+
+
+def numbers(text: str) -> Array:
+    return np.array([line.split(" ") for line in text.splitlines()], np.float32)
+
+
+def test_embed_prints_numbers_that_read_back_exactly(folder: Path, capsys: Printed) -> None:
+    assert main(["embed", "--model", str(folder), *TEXTS]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert np.array_equal(numbers(out), minibert.load(folder).embed(TEXTS))
+
+
+def test_embed_of_a_real_model_reads_back_exactly(minilm: Path, capsys: Printed) -> None:
+    assert main(["embed", "--model", str(minilm), "--pooling", "max", "--normalize", *TEXTS]) == 0
+    assert np.array_equal(numbers(capsys.readouterr().out), minibert.load(minilm).embed(TEXTS, "max", normalize=True))
+
+
+def test_embed_reads_lines_of_stdin(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("we\n\nthe dog \u2028 bites"))
+    assert main(["embed", "--model", str(folder)]) == 0
+    assert np.array_equal(
+        numbers(capsys.readouterr().out), minibert.load(folder).embed(["we", "", "the dog \u2028 bites"])
+    )
+
+
+def test_embed_of_an_empty_stdin_prints_nothing(folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    result = started("embed", "--model", str(folder))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_embed_of_bytes_that_are_no_text(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), "utf-8"))
+    assert "stdin is not utf-8" in failure(capsys, "embed", "--model", str(folder))
+
+
+def test_embed_without_pooling_prints_a_token_a_line(folder: Path, capsys: Printed) -> None:
+    assert main(["embed", "--model", str(folder), "--pooling", "none", *TEXTS]) == 0
+    first, second, rest = capsys.readouterr().out.split("\n\n")
+    expected = minibert.load(folder).embed(TEXTS, None)
+    assert rest == ""
+    assert np.array_equal(numbers(first), expected[0]) and np.array_equal(numbers(second), expected[1])
+
+
+def test_embed_takes_pairs_and_truncates(folder: Path, capsys: Printed) -> None:
+    long = "we " * 20
+    assert main(["embed", "--model", str(folder), "dog", long, "--truncate", "--pair", "man", "the"]) == 0
+    expected = minibert.load(folder).embed(["dog", long], text_pair=["man", "the"], truncation=True)
+    assert np.array_equal(numbers(capsys.readouterr().out), expected)
+
+
+def test_embed_writes_npy(folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    path = tmp_path / "vectors.npy"
+    path.write_text("what was here before")
+    assert main(["embed", "--model", str(folder), *TEXTS, "-o", str(path)]) == 0
+    assert capsys.readouterr() == ("", f"minibert: wrote {path}: embeddings (2, 8)\n")
+    written = np.load(path)
+    assert written.dtype == np.float32 and np.array_equal(written, minibert.load(folder).embed(TEXTS))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["tiny", "vectors.npy"]
+
+
+def test_embed_writes_safetensors(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "vectors.safetensors"
+    assert main(["embed", "--model", str(folder), *TEXTS, "-o", str(path)]) == 0
+    assert {name: array.tolist() for name, array in load_file(path).items()} == {
+        "embeddings": minibert.load(folder).embed(TEXTS).tolist()
+    }
+
+
+@pytest.mark.parametrize("texts", [TEXTS, []], ids=["two texts", "no text"])
+def test_embed_writes_tokens_with_offsets(
+    texts: list[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{text}\n" for text in texts)))
+    path = tmp_path / "tokens.safetensors"
+    assert main(["embed", "--model", str(folder), "--pooling", "none", "-o", str(path)]) == 0
+    written = load_file(path)
+    embeddings, offsets = written["embeddings"], written["offsets"]
+    expected = minibert.load(folder).embed(texts, None)
+    assert embeddings.dtype == np.float32 and offsets.dtype == np.int64 and offsets[-1] == len(embeddings)
+    parts = [embeddings[start:stop] for start, stop in zip(offsets[:-1], offsets[1:], strict=True)]
+    assert [part.tolist() for part in parts] == [rows.tolist() for rows in expected]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    message = failure(capsys, "embed", "--model", str(folder), "we", "-o", str(tmp_path / "vectors.npy"))
+    assert "No space left" in message
+    assert [file.name for file in tmp_path.iterdir()] == ["tiny"]
+
+
+# -- plot --------------------------------------------------------------------------------------------------------
+
+
+def test_the_kinds_are_those_of_plot() -> None:
+    assert set(cli.PICTURES) == set(plot.KINDS)
+
+
+def test_plot_writes_a_picture(folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    path = tmp_path / "sum.svg"
+    assert main(["plot", "sum", "--model", str(folder), "--text", "the dog", "-o", str(path)]) == 0
+    assert capsys.readouterr() == ("", f"minibert: wrote {path}\n")
+    assert "<svg" in path.read_text("utf-8")
+
+
+def test_plot_says_what_is_missing(folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    target = ["-o", str(tmp_path / "x.svg")]
+    assert "about a text" in failure(capsys, "plot", "tokens", "--model", str(folder), *target)
+    assert "no positions in attention" in failure(capsys, "plot", "alibi", "--model", str(folder), *target)
+
+
+def test_plot_without_matplotlib(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "pip install 'minibert[plot]'" in failure(capsys, "plot", "rows", "--model", str(folder))
+
+
+# -- start-up ----------------------------------------------------------------------------------------------------
+
+
+def test_explain_loads_nothing_that_it_does_not_use(folder: Path) -> None:
+    code = (
+        "import sys; from minibert.cli import main\n"
+        f"main(['explain', '--model', {str(folder)!r}, 'we'])\n"
+        "print('LOADED', *sorted({name.partition('.')[0] for name in sys.modules}), *sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(result.stdout.rpartition("LOADED")[2].split())
+    heavy = {
+        "huggingface_hub",
+        "matplotlib",
+        "torch",
+        "transformers",
+        "tqdm",
+        "asyncio",
+        "minibert.plot",
+        "minibert.hub",
+    }
+    assert loaded.isdisjoint(heavy)
+    assert {"tokenizers", "safetensors", "minibert.explain"} <= loaded

@@ -1,0 +1,162 @@
+"""`minibert extract`: the folder it makes holds the same layer, for every family and format, and nothing half-made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import minibert
+from minibert.cli import main
+from minibert.extract import extract, narrowed, write_safetensors
+from minibert.tables import widen
+
+CASES = sorted(path.parent for path in Path(__file__).parent.glob("reference/*/case.json"))
+IDS = np.arange(12).reshape(2, 6)
+# half a unit in the last place of the largest number in a table, as a share of that number
+HALF_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_extracted_layer_is_the_layer(case: Path, tmp_path: Path) -> None:
+    side = json.loads((case / "case.json").read_text())["side"] or "encoder"
+    made = extract(case, tmp_path / "made")
+    assert made.rounding_error == 0
+    with minibert.load(case, side=side) as before, minibert.load(made.folder, side=side) as after:
+        assert np.array_equal(before(IDS), after(IDS))
+        assert type(before.attention_position) is type(after.attention_position)
+    names = [path.name for path in made.folder.iterdir()]
+    assert sorted(names) == ["config.json", "model.safetensors"]  # these cases have no tokenizer
+    assert list(tmp_path.iterdir()) == [made.folder]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_tables_round_to_nearest_and_say_how_far(minilm: Path, tmp_path: Path, dtype: str) -> None:
+    made = extract(minilm, tmp_path / "made", dtype)
+    with minibert.load(minilm) as before, minibert.load(made.folder) as after:
+        exact, rounded = before.word_embeddings.weight, after.word_embeddings.weight
+        assert 0 < np.abs(exact - rounded).max() <= made.rounding_error
+        largest = max(
+            float(np.abs(module.weight).max()) for path, module in before.modules.items() if "Norm" not in path
+        )
+        assert made.rounding_error <= HALF_UNIT[dtype] * 2 * largest
+        assert np.array_equal(before.LayerNorm.weight, after.LayerNorm.weight)  # vectors keep their format
+        assert after.tokenize("clouds")["input_ids"].tolist() == before.tokenize("clouds")["input_ids"].tolist()
+    assert made.bytes_after < 0.51 * (made.folder / "tokenizer.json").stat().st_size + made.bytes_before * 0.27
+
+
+def test_other_readers_read_the_same_tensors(minilm: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    made = extract(minilm, tmp_path / "made")
+    original, own = load_file(minilm / "model.safetensors"), load_file(made.folder / "model.safetensors")
+    assert 0 < len(own) < len(original)
+    assert all(np.array_equal(own[name], original[name]) for name in own)
+
+
+def test_nothing_is_overwritten_unless_asked(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "made"
+    target.mkdir()
+    (target / "mine.txt").write_text("mine")
+    assert main(["extract", "--model", str(minilm), "-o", str(target)]) == 1
+    assert "--force" in capsys.readouterr().err
+    assert (target / "mine.txt").read_text() == "mine"
+    assert main(["extract", "--model", str(minilm), "-o", str(target), "--force"]) == 0
+    printed = capsys.readouterr().out
+    assert "before" in printed and "after" in printed and "rounding error" in printed
+    assert not (target / "mine.txt").exists()
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    case = CASES[0].parent / "gpt2"
+    folder = tmp_path / "too-large"
+    shutil.copytree(case, folder)
+    tensors = {
+        "wte.weight": ("F32", np.full((53, 16), 1e6, np.float32)),
+        "wpe.weight": ("F32", np.ones((16, 16), np.float32)),
+    }
+    write_safetensors(folder / "model.safetensors", tensors)
+    with pytest.raises(ValueError, match=r"wte.weight.*1e\+06.*F16 cannot hold"):
+        extract(folder, tmp_path / "made", "float16")
+    assert list(tmp_path.iterdir()) == [folder]
+    with pytest.raises(FileNotFoundError, match="make it first"):
+        extract(case, tmp_path / "no" / "made")
+    with pytest.raises(ValueError, match="'int8'"):
+        extract(case, tmp_path / "made", "int8")
+
+
+@given(arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32, allow_nan=True)))
+def test_bfloat16_is_the_nearest_with_ties_to_even(x: np.ndarray) -> None:
+    bits = narrowed(x, "BF16")
+    back = widen(bits, "BF16", np.dtype("float32"))
+    assert np.array_equal(np.isnan(back), np.isnan(x))
+    for value, kept, near in zip(x.tolist(), bits.tolist(), back.tolist(), strict=True):
+        if not np.isfinite(value):
+            assert np.isnan(value) or near == value
+            continue
+        beside = [
+            widen(np.array([b], np.uint16), "BF16", np.dtype("float64"))[0]
+            for b in (kept - 1, kept + 1)
+            if 0 <= b < 65536
+        ]
+        distance = abs(near - value)
+        for other in beside:
+            if np.isfinite(other) and np.isfinite(near):
+                assert distance < abs(other - value) or (distance == abs(other - value) and kept % 2 == 0)
+
+
+SMALLEST_CONTAINER = """
+import os, socket, sys
+def refuse(*_, **__):
+    raise AssertionError("a socket was opened")
+socket.socket = refuse
+assert os.getuid() != 0, "runs as root"
+assert "HOME" not in os.environ
+try:
+    open("written", "w")
+except OSError:
+    pass
+else:
+    raise AssertionError("the disk can be written")
+import minibert
+layer = minibert.load(".")
+vectors = layer.embed(["We lived above the clouds", "a"])
+print(vectors.shape, float(vectors[0, 0]))
+"""
+
+
+def test_runs_from_an_extracted_folder_without_network_home_disk_or_root(minilm: Path, tmp_path: Path) -> None:
+    folder = extract(minilm, tmp_path / "made", "float16").folder
+    with minibert.load(folder) as layer:
+        expected = layer.embed("We lived above the clouds")
+    # a user namespace takes root's powers, a network namespace leaves no interface that is up
+    isolated = ["unshare", "--user", "--net"]
+    unshare = shutil.which("unshare") and subprocess.run([*isolated, "true"], capture_output=True).returncode == 0
+    if not unshare and os.getuid() == 0:
+        pytest.skip("runs as root, and this system lets nobody make a user namespace to give that up")
+    folder.chmod(0o555)
+    environment = {
+        name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(minibert.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    )
+    try:
+        run = subprocess.run(
+            [*(isolated if unshare else []), sys.executable, "-c", SMALLEST_CONTAINER],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    finally:
+        folder.chmod(0o755)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"(2, 384) {float(expected[0, 0])}\n"
