@@ -1,6 +1,7 @@
 """The position scheme that acts inside attention, bound to a checkpoint's numbers: what `layer.attention_position` is.
 
-First the schemes, each answering to one method; then the functions that read a scheme's numbers from config.json.
+First the schemes, each answering to one method; then the functions that read a scheme's numbers from config.json;
+last, those that also take its tensors from the checkpoint.
 The formulas are in `attention_positions`.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +25,10 @@ from .attention_positions import (
 )
 from .equations import Array, layer_norm
 from .errors import CheckpointError
+
+if TYPE_CHECKING:
+    from .config import Config
+    from .steps import Binder
 
 
 class AttentionPosition:
@@ -335,3 +340,54 @@ def relative_sinusoids_from_config(config: Mapping[str, Any]) -> RelativeSinusoi
         raise CheckpointError(f"minibert computes attn_type 'bi' or 'uni' without bi_data; config.json has {found}")
     dim = int(_number(config, "d_model", "hidden_size"))
     return RelativeSinusoids(dim, attention, int(_number(config, "clamp_len", default=-1, above=-math.inf)))
+
+
+# -- with a checkpoint's tensors: what the families' rows name ----------------------------------------------------
+
+
+def rotary(config: Config, binder: Binder, side: str, **families_own: Any) -> AttentionPosition:
+    """Rotary positions, with what this family's config leaves out or calls by another name."""
+    return rotary_from_config(config, **families_own)
+
+
+def layered_rotary(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """Rotary positions with two thetas: ModernBERT's full and sliding layers."""
+    return layered_rotary_from_config(config)
+
+
+def alibi(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """A slope for each head."""
+    return alibi_from_config(config)
+
+
+def t5_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """The bias whose table the first block of each stack owns and all its blocks use."""
+    name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
+    return relative_bias_from_config(config, binder.vector((name,), shape), bidirectional=side == "encoder")
+
+
+def mpnet_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """T5's bias; the config key only sizes the table, the reference computes 32 buckets up to distance 128."""
+    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
+    return RelativeBias(binder.vector(("encoder.relative_attention_bias.weight",), shape))
+
+
+def deberta_log_buckets(config: Config, binder: Binder, side: str) -> AttentionPosition | None:
+    """Learned rows for bucketed distances, layer-normed where the config says so."""
+    if not config.get("relative_attention"):
+        return None
+    dim = config.integer("hidden_size")
+    limit = config.get("max_relative_positions") or -1
+    limit = limit if limit >= 1 else config.integer("max_position_embeddings")
+    buckets = config.get("position_buckets") or -1
+    table = binder.vector(("encoder.rel_embeddings.weight",), (2 * (buckets if buckets > 0 else limit), dim))
+    if "layer_norm" not in str(config.get("norm_rel_ebd")).lower():
+        return log_buckets_from_config(config, table)
+    weight, bias = (binder.vector((f"encoder.LayerNorm.{part}",), (dim,)) for part in ("weight", "bias"))
+    return log_buckets_from_config(config, table, weight, bias)
+
+
+def xlnet_sinusoids(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """Fixed rows for distances."""
+    return relative_sinusoids_from_config(config)

@@ -222,11 +222,16 @@ class Checkpoint:
         return self._files[name]
 
 
+def is_file(path: Path) -> bool:
+    """Say whether a file is there; a name that no file can have, or a folder that nobody may enter, holds none."""
+    return os.path.isfile(path)  # noqa: PTH113  Path.is_file raises for both
+
+
 def read_index(text: bytes, where: str) -> dict[str, str]:
     """Read a sharded checkpoint's index: tensor name -> file name. Raises CheckpointError."""
     try:
         weight_map = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)["weight_map"]
-        if not all(isinstance(file, str) and Path(file).name == file for file in weight_map.values()):
+        if not all(isinstance(file, str) and Path(file).name == file not in ("", "..") for file in weight_map.values()):
             raise ValueError("a shard must be a plain file name")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
@@ -244,13 +249,13 @@ def open_folder(folder: Path, mmap: bool = True) -> Checkpoint:
 
     def locate(name: str) -> Path:
         path = folder / name
-        if not path.is_file():
+        if not is_file(path):
             raise CheckpointError(f"{folder} has no {name}, which {INDEX} lists; fetch the missing shard")
         return path
 
-    if (folder / SINGLE).is_file():
+    if is_file(folder / SINGLE):
         return Checkpoint(locate, mmap=mmap)
-    if (folder / INDEX).is_file():
+    if is_file(folder / INDEX):
         return Checkpoint(locate, read_index((folder / INDEX).read_bytes(), str(folder / INDEX)), mmap)
     other = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".h5", ".msgpack", ".ckpt"))
     found = f"only {', '.join(other)}: {CONVERT}" if other else f"only {_listing(folder)}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .layer import Array, EmbeddingLayer
 
 DEFAULT_MODEL = "bert-base-uncased"
+FEW_TEXTS = 32  # up to so many, the rows they need are fetched from the Hub, and not the whole tables
 INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C has ended
 READER_GONE = 141  # and of one that wrote into a closed pipe
 
@@ -28,14 +29,15 @@ Commands = Any  # what argparse's add_subparsers gives has no public name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line: the exit code, 0 where all went well, 1 after an error, 2 for a wrong argument."""
+    """Run the command line: the exit code, 0 where all went well, 1 after an error or where numbers differ, 2 for a
+    wrong argument."""
     try:
         arguments = _parser().parse_args(argv)
     except SystemExit as stop:  # --help, --version, a wrong argument: argparse has said what there is to say
         return int(stop.code or 0)
     try:
-        arguments.run(arguments)
-        sys.stdout.flush()  # here, where a closed pipe can still be caught
+        code: int = arguments.run(arguments) or 0
+        print(end="", flush=True)  # here, where a closed pipe can still be caught
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  a person at a terminal is told what is wrong, not where in the code
         print(f"minibert: error: {_in_words(error)}", file=sys.stderr)
         return 1
-    return 0
+    return code
 
 
 def _in_words(error: Exception) -> str:
@@ -70,13 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"minibert {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for declare in (_declare_explain, _declare_info, _declare_embed, _declare_extract, _declare_plot):
+    for declare in (_declare_explain, _declare_info, _declare_embed, _declare_extract, _declare_verify, _declare_plot):
         declare(commands)
     return parser
 
 
 def _declare(
-    commands: Commands, name: str, run: Callable[[Any], None], about: str, example: str, side: bool = True
+    commands: Commands, name: str, run: Callable[[Any], int | None], about: str, example: str, side: bool = True
 ) -> Any:
     """Declare a subcommand with the arguments that all of them have."""
     parser = commands.add_parser(
@@ -99,7 +101,11 @@ def _declare(
     return parser
 
 
-def _load(arguments: Any) -> EmbeddingLayer:
+def _declare_whole(parser: Any) -> None:
+    parser.add_argument("--whole", action="store_true", help="fetch the whole tables from the Hub, not the rows needed")
+
+
+def _load(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
     from .load import load
 
     return load(
@@ -107,6 +113,7 @@ def _load(arguments: Any) -> EmbeddingLayer:
         revision=arguments.revision,
         local_files_only=arguments.local_files_only,
         side=arguments.side,
+        lazy=lazy,
     )
 
 
@@ -132,13 +139,15 @@ def _declare_explain(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument("text", metavar="TEXT")
     parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types at work")
+    _declare_whole(parser)
 
 
 def _explain(arguments: Any) -> None:
     from .explain import explain
 
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    with _load(arguments) as layer:
+    terminal = bool(sys.stdout) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    colour = terminal and not os.environ.get("NO_COLOR")
+    with _load(arguments, lazy=not arguments.whole) as layer:
         _print(explain(layer, arguments.text, arguments.pair, colour))
 
 
@@ -162,7 +171,7 @@ def _declare_info(commands: Commands) -> None:
 def _info(arguments: Any) -> None:
     from .info import info
 
-    with _load(arguments) as layer:
+    with _load(arguments, lazy=True) as layer:  # sizes alone are told
         _print(info(layer))
 
 
@@ -184,6 +193,7 @@ def _declare_embed(commands: Commands) -> None:
     parser.add_argument("--normalize", action="store_true", help="divide each vector by its length")
     parser.add_argument("--truncate", action="store_true", help="cut texts that are too long for the model")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write FILE.npy or FILE.safetensors instead")
+    _declare_whole(parser)
 
 
 def _embed(arguments: Any) -> None:
@@ -196,9 +206,10 @@ def _embed(arguments: Any) -> None:
                 f"{output}: texts have different numbers of tokens, and a .npy file holds one array; use .safetensors, "
                 "which gets embeddings (tokens, dim) and offsets: text i has the rows offsets[i] to offsets[i + 1] - 1"
             )
-    with _load(arguments) as layer:
+    texts = arguments.texts or _lines_of_stdin()
+    with _load(arguments, lazy=len(texts) <= FEW_TEXTS and not arguments.whole) as layer:
         vectors = layer.embed(
-            arguments.texts or _lines_of_stdin(),
+            texts,
             pooling,
             text_pair=arguments.pair,
             normalize=arguments.normalize,
@@ -284,6 +295,42 @@ def _extract(arguments: Any) -> None:
         f"after           {size(made.bytes_after)} ({share:.0%})",
         f"rounding error  {made.rounding_error:.3g} at most",
     ])  # fmt: skip
+
+
+# -- verify ------------------------------------------------------------------------------------------------------
+
+
+def _declare_verify(commands: Commands) -> None:
+    parser = _declare(
+        commands, "verify", _verify,
+        "compare every intermediate with the reference, with a port's own numbers, or with printed ones",
+        "minibert verify --model ./all-MiniLM-L6-v2 --against my_port.safetensors",
+    )  # fmt: skip
+    parser.add_argument("--text", nargs="+", default=[], metavar="TEXT", help="compare these texts too, ids included")
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE", help="compare with such a file, in which a port has put its numbers"
+    )
+
+
+def _verify(arguments: Any) -> int:
+    from .verify import verify
+
+    if arguments.save is not None:
+        _check_target(arguments.save, (".safetensors",))
+    report = verify(
+        arguments.model,
+        arguments.text,
+        side=arguments.side,
+        revision=arguments.revision,
+        local_files_only=arguments.local_files_only,
+        against=arguments.against,
+        save=arguments.save,
+    )
+    _print(report.lines)
+    return 0 if report.passed else 1
 
 
 # -- plot --------------------------------------------------------------------------------------------------------

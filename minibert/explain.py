@@ -153,7 +153,8 @@ def explain(layer: EmbeddingLayer, text: str, text_pair: str | None = None, colo
     Everything is computed before the first line. Raises as `EmbeddingLayer.tokenize` and a call of the layer.
     """
     batch: dict[str, Any] = layer.tokenize(text, text_pair)
-    tokens = layer.tokens(batch["input_ids"][0])
+    # not layer.tokens: the tokenizer need not be asked whether it knows the ids it has just given
+    tokens = layer.tokenizer.tokens(batch["input_ids"][0])
     trace = layer.trace(**batch)
     output = layer(**batch)
     ids = looked_up(layer.steps, batch, trace)

@@ -11,14 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import attention_schemes as schemes
-from .attention_schemes import AttentionPosition
 from .config import Config
 from .equations import sinusoidal_positions
-from .family import Family
+from .family import Family, Scheme
 from .steps import Add, Binder, Mask, Norm, Positions, Project, Scale, Tokens
+
+if TYPE_CHECKING:
+    from .attention_schemes import AttentionPosition
 
 # -- conditions and numbers that a config decides ----------------------------------------------------------------
 
@@ -63,55 +64,16 @@ def sinusoids_in_halves(rows: int, dim: int) -> Any:
     return sinusoidal_positions(rows, dim, layout="halves")
 
 
-# -- schemes inside attention ------------------------------------------------------------------------------------
+def scheme(name: str, **families_own: Any) -> Scheme:
+    """The position scheme inside attention that `attention_schemes` has under this name."""
 
+    def bind(config: Config, binder: Binder, side: str) -> AttentionPosition | None:
+        from . import attention_schemes  # here, since the input layer itself never needs it
 
-def rotary(**families_own: Any) -> Callable[[Config, Binder, str], AttentionPosition]:
-    """Rotary positions, with what this family's config leaves out or calls by another name."""
-    return lambda config, binder, side: schemes.rotary_from_config(config, **families_own)
+        found: AttentionPosition | None = getattr(attention_schemes, name)(config, binder, side, **families_own)
+        return found
 
-
-def layered_rotary(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """Rotary positions with two thetas: ModernBERT's full and sliding layers."""
-    return schemes.layered_rotary_from_config(config)
-
-
-def alibi(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """A slope for each head."""
-    return schemes.alibi_from_config(config)
-
-
-def t5_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """The bias whose table the first block of each stack owns and all its blocks use."""
-    name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
-    return schemes.relative_bias_from_config(config, binder.vector((name,), shape), bidirectional=side == "encoder")
-
-
-def mpnet_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """T5's bias; the config key only sizes the table, the reference computes 32 buckets up to distance 128."""
-    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
-    return schemes.RelativeBias(binder.vector(("encoder.relative_attention_bias.weight",), shape))
-
-
-def deberta_log_buckets(config: Config, binder: Binder, side: str) -> AttentionPosition | None:
-    """Learned rows for bucketed distances, layer-normed where the config says so."""
-    if not config.get("relative_attention"):
-        return None
-    dim = config.integer("hidden_size")
-    limit = config.get("max_relative_positions") or -1
-    limit = limit if limit >= 1 else config.integer("max_position_embeddings")
-    buckets = config.get("position_buckets") or -1
-    table = binder.vector(("encoder.rel_embeddings.weight",), (2 * (buckets if buckets > 0 else limit), dim))
-    if "layer_norm" not in str(config.get("norm_rel_ebd")).lower():
-        return schemes.log_buckets_from_config(config, table)
-    weight, bias = (binder.vector((f"encoder.LayerNorm.{part}",), (dim,)) for part in ("weight", "bias"))
-    return schemes.log_buckets_from_config(config, table, weight, bias)
-
-
-def xlnet_sinusoids(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """Fixed rows for distances."""
-    return schemes.relative_sinusoids_from_config(config)
+    return bind
 
 
 # -- the rows ----------------------------------------------------------------------------------------------------
@@ -122,6 +84,8 @@ POSITION = Positions(path="embeddings.position_embeddings")
 NORM = Norm(path="embeddings.LayerNorm")
 PRINTED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
 BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "pad_token_id": 0, "type_vocab_size": 2, "max_position_embeddings": 512}
+# with "relative_key" positions act inside attention and no position row is added here
+ABSOLUTE = {"position_embedding_type": "absolute"}
 NARROW = "embedding_size"  # families whose tables are narrower than the model
 
 BERT = Family(
@@ -131,6 +95,7 @@ BERT = Family(
     tree={"embeddings": "BertEmbeddings"},
     order=PRINTED,
     defaults=BERT_DEFAULTS,
+    only=ABSOLUTE,
     tokenizer="wordpiece",
 )
 
@@ -198,7 +163,7 @@ ELECTRA = replace(
 MPNET = replace(
     BERT,
     model_type="mpnet",
-    attention=mpnet_bias,
+    attention=scheme("mpnet_bias"),
     # the padding row is fixed to 1 in the reference, whatever config.json says
     steps=(
         replace(WORD, padding_idx=1, head="lm_head.decoder.weight"),
@@ -213,7 +178,7 @@ MPNET = replace(
 DEBERTA_V2 = replace(
     BERT,
     model_type="deberta-v2",
-    attention=deberta_log_buckets,
+    attention=scheme("deberta_log_buckets"),
     steps=(
         replace(WORD, width=NARROW),
         replace(POSITION, width=NARROW, cached=False, when=switch("position_biased_input", True)),
@@ -253,18 +218,19 @@ ERNIE = replace(
 NOMIC_BERT = replace(
     BERT,
     model_type="nomic_bert",
-    attention=rotary(theta=1000.0),
+    attention=scheme("rotary", theta=1000.0),
     # the file calls the norm emb_ln, the module is embeddings.LayerNorm
     steps=(WORD, TYPE, replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
     prefixes=("nomic_bert.",),
     tree={"embeddings": "NomicBertEmbeddings"},
     owns=("embeddings.", "emb_ln."),
+    only={},
     ignores=("position_ids",),
 )
 
 MODERNBERT = Family(
     model_type="modernbert",
-    attention=layered_rotary,
+    attention=scheme("layered_rotary"),
     steps=(
         Tokens(path="embeddings.tok_embeddings", head="decoder.weight"),
         Norm(path="embeddings.norm", eps="norm_eps", biased=switch("norm_bias", False)),
@@ -349,7 +315,7 @@ OPT = Family(
 
 GPT_NEOX = Family(
     model_type="gpt_neox",
-    attention=rotary(share=0.25, theta_key="rotary_emb_base", share_key="rotary_pct"),
+    attention=scheme("rotary", share=0.25, theta_key="rotary_emb_base", share_key="rotary_pct"),
     steps=(Tokens(path="embed_in", padding_idx=None, head="embed_out.weight"),),
     prefixes=("gpt_neox.",),
     tree={"": "GPTNeoXModel"},
@@ -360,7 +326,7 @@ GPT_NEOX = Family(
 
 LLAMA = Family(
     model_type="llama",
-    attention=rotary(),
+    attention=scheme("rotary"),
     steps=(Tokens(path="embed_tokens"),),
     prefixes=("model.",),
     tree={"": "LlamaModel"},
@@ -371,7 +337,7 @@ LLAMA = Family(
 
 BLOOM = Family(
     model_type="bloom",
-    attention=alibi,
+    attention=scheme("alibi"),
     steps=(
         Tokens(path="word_embeddings", padding_idx=None),
         Norm(path="word_embeddings_layernorm", eps="layer_norm_epsilon"),
@@ -394,7 +360,7 @@ D_MODEL = {"hidden_size": "d_model"}
 
 T5 = Family(
     model_type="t5",
-    attention=t5_bias,
+    attention=scheme("t5_bias"),
     # words alone: T5 has no sinusoids and no position table; its relative bias acts inside attention
     steps=(Tokens(path="{side}.embed_tokens", names=TIED, padding_idx=None),),
     prefixes=("transformer.",),
@@ -506,7 +472,7 @@ XLM = Family(
 
 XLNET = Family(
     model_type="xlnet",
-    attention=xlnet_sinusoids,
+    attention=scheme("xlnet_sinusoids"),
     steps=(Tokens(path="word_embedding", padding_idx=None, head="lm_loss.weight"),),
     prefixes=("transformer.",),
     tree={"": "XLNetModel"},

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .attention_schemes import AttentionPosition
 from .config import Config
+from .errors import CheckpointError
 from .steps import Binder, Step
 
+if TYPE_CHECKING:
+    from .attention_schemes import AttentionPosition
+
 # (config, binder, side) -> what layer.attention_position is
-Scheme = Callable[[Config, Binder, str], AttentionPosition | None]
+Scheme = Callable[[Config, Binder, str], "AttentionPosition | None"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,7 @@ class Family:
     owns         modules all of whose tensors the steps must account for, besides the steps' own
     ignored      endings of tensor names in there that are no parameters or that the config switches off
     aliases      the reference's other words for a config key; `defaults` for keys that config.json leaves out
+    only         the one value that these steps compute for a config key; another one is refused
     sides        "encoder", "decoder" or both; "{side}" in a path is filled in
     decoder      the decoder's steps where they are not the encoder's
     ignores      arguments that act later in the model, so that passing them here is no mistake
@@ -42,6 +46,7 @@ class Family:
     ignored: tuple[str, ...] = ("position_ids",)
     aliases: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
     sides: tuple[str, ...] = ("encoder",)
     decoder: tuple[Step, ...] = ()
     ignores: tuple[str, ...] = ()
@@ -51,8 +56,16 @@ class Family:
     attention: Scheme | None = None
 
     def configure(self, data: Mapping[str, Any]) -> Config:
-        """Read config.json with this family's words and defaults."""
-        return Config(data.get(self.section) or data, self.aliases, self.defaults)
+        """Read config.json with this family's words and defaults. Raises CheckpointError for what no step computes."""
+        config = Config(data.get(self.section) or data, self.aliases, self.defaults)
+        for key, value in self.only.items():
+            found = config.get(key)
+            if found is not None and found != value:
+                raise CheckpointError(
+                    f"config.json: {key!r} must be {value!r} for {self.model_type}, found {found!r}; that is another "
+                    "layer, and this one would give wrong numbers"
+                )
+        return config
 
     def steps_for(self, side: str) -> tuple[Step, ...]:
         """The steps of one side of the model, with "{side}" and "{other}" filled in."""

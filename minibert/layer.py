@@ -110,6 +110,8 @@ class EmbeddingLayer:
             y = np.empty(shape, self.dtype)
         else:
             y = _check_out(out, shape[1:] if single else shape, self.dtype).reshape(shape)
+        if input_ids is not None:
+            self.steps[0].module.table.expect((inputs.ids["input_ids"],))
         run(self.steps, inputs, y, self._width, threads)
         if out is not None:
             return out
@@ -160,7 +162,7 @@ class EmbeddingLayer:
         truncation: bool = False,
         max_length: int | None = None,
         padding: str = "right",
-    ) -> dict[str, Array]:
+    ) -> dict[str, Any]:
         """Turn one text or many into a batch of ids: what a call takes as `layer(**batch)`.
 
         -> input_ids and attention_mask (batch, seq), int64; token_type_ids too where the family adds types by
@@ -196,7 +198,7 @@ class EmbeddingLayer:
         Raises ValueError for another pooling ("cls" among them: see the message) and for a text that is too long.
         """
         _pooling.check(pooling)
-        limit = self._longest(None, truncation)
+        limit = self.max_length  # without one there is nothing to cut to
         return _pooling.embed(
             texts, text_pair, pooling, normalize, threads, progress,
             encode=lambda some, pairs, start: self.tokenizer.encode(some, pairs, truncation, limit, start),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .checkpoint import Source, Tensor, open_folder
+from .checkpoint import Source, Tensor, is_file, open_folder
 from .config import Config
 from .errors import CheckpointError, UnknownFamilyError
 from .families import FAMILIES
@@ -80,7 +79,7 @@ def open_model(
     """Open a folder or a Hub name: see `load`."""
     where = os.fspath(name)
     if is_folder(name):
-        folder = Path(name).expanduser()
+        folder = Path(os.path.expanduser(where))  # noqa: PTH111  leaves the ~ of an unknown user, where Path raises
         find = _open_local(folder)
         return Opened(_read_config(find, where), lambda: open_folder(folder, mmap), find, where)
     from .hub import resolve
@@ -104,17 +103,17 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
         raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")
     separated = name.replace(os.sep, "/")
     return (
-        name[0] in "./~" or separated.count("/") > 1 or Path(name).is_absolute() or Path(name, "config.json").is_file()
+        name[0] in "./~" or separated.count("/") > 1 or Path(name).is_absolute() or is_file(Path(name, "config.json"))
     )
 
 
 def _open_local(folder: Path) -> Find:
-    if not folder.is_dir():
-        kind = "a file, not a folder" if folder.exists() else "no such folder"
+    if not os.path.isdir(folder):  # noqa: PTH112  a name that is too long is no folder; Path.is_dir raises
+        kind = "a file, not a folder" if is_file(folder) else "no such folder"
         raise CheckpointError(f"{folder}: {kind}; expected a folder with config.json and model.safetensors")
 
     def find(name: str) -> Path | None:
-        return folder / name if (folder / name).is_file() else None
+        return folder / name if is_file(folder / name) else None
 
     return find
 
@@ -140,8 +139,8 @@ def row_of(opened: Opened) -> Family:
             f"{where}: config.json has no model_type; add the one it was saved from: {', '.join(sorted(FAMILIES))}"
         )
     if model_type not in FAMILIES:
-        near = get_close_matches(model_type, FAMILIES, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        near = _nearest(model_type, FAMILIES)
+        hint = f" (did you mean {near}?)" if near else ""
         raise UnknownFamilyError(
             f"{where}: model_type {model_type!r} is not known{hint}; known are {', '.join(sorted(FAMILIES))}; "
             "another one can be described: load(..., family=Family(...)), see the README"
@@ -241,8 +240,8 @@ class TensorBinder:
 
     def _missing(self, names: tuple[str, ...]) -> str:
         tried = [prefix + name for name in names for prefix in self._prefixes]
-        near = get_close_matches(tried[0], self._names, n=1, cutoff=0.3)
-        nearest = f"; the nearest name there is {near[0]!r}" if near else ""
+        near = _nearest(tried[0], self._names, cutoff=0.3)
+        nearest = f"; the nearest name there is {near!r}" if near else ""
         return (
             f"{self._where}: no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; "
             "does config.json belong to this file?"
@@ -265,3 +264,9 @@ class TensorBinder:
                 f"{self._where}: the input layer of this file has tensors that the recipe of this family does not use: "
                 f"{', '.join(left)}; a layer without them would give wrong numbers"
             )
+
+
+def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    from difflib import get_close_matches  # for errors alone
+
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)

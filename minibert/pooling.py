@@ -71,6 +71,7 @@ def embed(
     for start in _chunks(len(firsts), progress):
         stop = start + CHUNK
         encoded = encode(firsts[start:stop], None if pairs is None else pairs[start:stop], start)
+        layer.steps[0].module.table.expect(row.input_ids for row in encoded)
         blocks = _blocks(encoded, TILE_NUMBERS // layer.dim)
 
         def work(block: list[int], encoded: list[Encoded] = encoded, start: int = start) -> None:

@@ -7,7 +7,7 @@ import math
 import mmap as memory_map
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -179,6 +179,9 @@ class RowTable:
         else:
             self._need(np.unique(check_ids(ids, self.shape[0])))
         return self._table.rows(ids, out)
+
+    def expect(self, ids: Iterable[Array]) -> None:
+        self._need(np.unique(np.concatenate([np.ravel(some) for some in ids] or [np.empty(0, np.int64)])))
 
     def array(self) -> Array:
         self._need(np.arange(self.shape[0]))

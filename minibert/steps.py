@@ -8,15 +8,15 @@ Steps never look across rows, so any cut of a batch into tiles gives the same bi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .config import Config
-from .equations import default_position_ids, layer_norm, mask_position_ids, padding_position_ids, project, scale
-from .modules import Embedding, LayerNorm, Linear
+from .equations import default_position_ids, mask_position_ids, padding_position_ids, project, scale
+from .modules import Embedding, LayerNorm, Linear, add_row
 from .tables import Table, as_table
 
 Array = NDArray[Any]
@@ -70,7 +70,7 @@ class Inputs:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Step:
     """One arrow. `path` is the module's path in the reference's base model; "{side}" is filled in when bound.
 
@@ -89,12 +89,17 @@ class Step:
         """Give the next x. `record` takes each named intermediate when a trace is wanted."""
         raise NotImplementedError
 
+    def __repr__(self) -> str:  # one for all steps: what dataclass would write for each takes time at every import
+        values = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        set_here = ", ".join(f"{name}={value!r}" for name, value, default in values if value != default)
+        return f"{type(self).__name__}({set_here})"
+
     def tensors(self, part: str = "weight") -> tuple[str, ...]:
         """Candidate names of one tensor of this step: its own path unless the row names others."""
         return self.names if self.names and part == "weight" else (f"{self.path}.{part}",)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Lookup(Step):
     """A step that takes rows of a table: `rows` and `width` are the config keys of its two sizes.
 
@@ -126,7 +131,7 @@ class Lookup(Step):
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Tokens(Lookup):
     """x = word[input_ids], or the caller's inputs_embeds.
 
@@ -163,7 +168,7 @@ class Tokens(Lookup):
         return x
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Add(Lookup):
     """x += table[ids]: token types, languages, tasks. `missing` is the row for calls that pass no ids, None for none.
 
@@ -182,15 +187,18 @@ class Add(Lookup):
             return x
         if isinstance(ids, np.ndarray) and ids.size and ids.min() == ids.max():
             ids = int(ids.flat[0])  # one row for the whole tile, the common case of types
-        if isinstance(ids, int):
-            ids = slice(ids, ids + 1)
-        rows = module.table.rows(ids)
+        one = isinstance(ids, int)
+        rows = module.table.rows(slice(ids, ids + 1) if isinstance(ids, int) else ids)
         if record:
             record(self.path + self.role, np.broadcast_to(rows, x.shape))
-        return np.add(x, rows, out=x)
+        if one:
+            add_row(x, rows)
+        else:
+            x += rows
+        return x
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Positions(Lookup):
     """x += table[position_ids]. `rule` says how tokens are counted when the caller passes no positions:
 
@@ -246,7 +254,7 @@ class Positions(Lookup):
         return np.add(x, rows, out=x)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Scale(Step):
     """x *= factor, where the reference multiplies outside the word module (Marian, Pegasus).
 
@@ -268,7 +276,7 @@ class Scale(Step):
         return x
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Project(Step):
     """x = weight @ x + bias: from the width of the tables to the width of the model."""
 
@@ -288,7 +296,7 @@ class Project(Step):
         return x
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Norm(Step):
     """x = LayerNorm(x). `eps` is a config key, or the number where the reference fixes it.
 
@@ -312,13 +320,13 @@ class Norm(Step):
     def apply(self, module: LayerNorm, inputs: Inputs, x: Array, record: Record = None) -> Array:
         if record:
             record("sum", x)
-        x = layer_norm(x, module.weight, module.bias, module.eps, out=x)
+        module.in_place(x)
         if record:
             record(self.path, x)
         return x
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Mask(Step):
     """x *= attention_mask: rows of padding become zero. `counted` builds the mask from the ids where none is passed:
 

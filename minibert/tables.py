@@ -7,6 +7,7 @@ exact: every float16, bfloat16 and float8 number is a float32 number too. Only f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Protocol
 
@@ -46,6 +47,9 @@ class Table(Protocol):
 
         The ids are checked already (`equations.check_ids`): here a wrong one would give a wrong row.
         """
+
+    def expect(self, ids: Iterable[Array]) -> None:
+        """Hear which rows will be asked for soon: a table that lies far away fetches them all at once."""
 
     def array(self) -> Array:
         """Give the whole table, read-only: the map itself where stored and computed dtype agree."""
@@ -117,6 +121,9 @@ class StoredTable:
         if self._same and out is None:
             return raw
         return widen(raw, self.stored, self.dtype, out)
+
+    def expect(self, ids: Iterable[Array]) -> None:
+        pass  # every row is at hand
 
     def array(self) -> Array:
         if self._same:

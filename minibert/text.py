@@ -96,7 +96,7 @@ class Tokenizer:
                 "shorten it, or pass truncation=True"
             )
         segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
-        first, second = (np.count_nonzero(segment == number) for number in (0, 1))
+        first, second = (int(np.count_nonzero(segment == number)) for number in (0, 1))
         special = len(ids) - first - second
         if special > max_length:
             raise ValueError(f"max_length {max_length} has no room for the {special} special tokens of this model")
@@ -279,15 +279,16 @@ def _byte_level(path: Path, merges: Path, settings: dict[str, Any], style: str) 
     reader.decoder = decoders.ByteLevel()
     if style == "roberta":
         tokens = {name: _token(settings, f"{name}_token", default) for name, default in (("cls", "<s>"), ("sep", "</s>"))}
-        ids = {name: reader.token_to_id(token) for name, token in tokens.items()}
-        if None in ids.values():
+        first, last = ((token, reader.token_to_id(token)) for token in tokens.values())
+        if first[1] is None or last[1] is None:
             raise TokenizerError(f"{path}: no token {tokens['cls']!r} or {tokens['sep']!r}; is this RoBERTa's file?")
         reader.post_processor = processors.RobertaProcessing(
-            (tokens["sep"], ids["sep"]), (tokens["cls"], ids["cls"]), trim_offsets=True, add_prefix_space=prefix
+            (last[0], last[1]), (first[0], first[1]), trim_offsets=True, add_prefix_space=prefix
         )
         special = [*tokens.values(), "<pad>", "<unk>", "<mask>"]
     else:
-        special = [_token(settings, f"{name}_token", "<|endoftext|>") for name in ("bos", "eos", "unk", "pad")]
+        special = [_token(settings, f"{name}_token", "<|endoftext|>") for name in ("bos", "eos", "unk")]
+        special.append(_token(settings, "pad_token", ""))  # GPT-2 itself has none
         reader.post_processor = processors.ByteLevel(trim_offsets=False)
         if settings.get("add_bos_token"):  # OPT's way to begin a text
             bos = reader.token_to_id(special[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -149,7 +150,7 @@ def test_no_error_shows_a_traceback(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("minibert.load.load", fail)
+    monkeypatch.setattr(cli, "_load", fail)
     assert main(["info"]) == code
     assert capsys.readouterr() == ("", message)
 
@@ -224,22 +225,19 @@ def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
     out, err = capsys.readouterr()
     tree, facts = out.split("\n\n")
     assert tree == repr(minibert.load(minilm))
-    assert dict(line.split("  ", 1) for line in facts.splitlines()) | {} == {
-        name: fact.rjust(len(fact) + 18 - len(name) - 2)
-        for name, fact in {
-            "family": "bert",
-            "vocabulary": "30,522 rows",
-            "width": "384",
-            "longest sequence": "512 tokens",
-            "positions here": "added, learned; every token counts, from row 0",
-            "in attention": "none",
-            "numbers": "stored as F32, computed in float32",
-            # (30522 + 512 + 2 + 1 + 1) * 384 * 4 bytes
-            "on disk": "47.7 MB in 5 tensors, of 90.9 MB in 1 file",
-            "in memory": "0 bytes of its own, 47.7 MB mapped, read row by row",
-            "tokenizer": "WordPiece, 30,522 tokens",
-        }.items()
-    }
+    assert facts.splitlines() == [
+        "family            bert",
+        "vocabulary        30,522 rows",
+        "width             384",
+        "longest sequence  512 tokens",
+        "positions here    added, learned; every token counts, from row 0",
+        "in attention      none",
+        "numbers           stored as F32, computed in float32",
+        # (30522 + 512 + 2 + 1 + 1) * 384 * 4 bytes
+        "on disk           47.7 MB in 5 tensors, of 90.9 MB in 1 file",
+        "in memory         0 bytes of its own, 47.7 MB mapped, read row by row",
+        "tokenizer         WordPiece, 30,522 tokens",
+    ]
     assert err == ""
     assert max(map(len, out.splitlines())) <= 80
 
@@ -347,7 +345,7 @@ def test_embed_writes_tokens_with_offsets(
     embeddings, offsets = written["embeddings"], written["offsets"]
     expected = minibert.load(folder).embed(texts, None)
     assert embeddings.dtype == np.float32 and offsets.dtype == np.int64 and offsets[-1] == len(embeddings)
-    parts = [embeddings[start:stop] for start, stop in zip(offsets[:-1], offsets[1:], strict=True)]
+    parts = [embeddings[start:stop] for start, stop in itertools.pairwise(offsets)]
     assert [part.tolist() for part in parts] == [rows.tolist() for rows in expected]
 
 

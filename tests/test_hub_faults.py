@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fake_hub
 import numpy as np
@@ -51,15 +51,22 @@ def read_whole() -> np.ndarray[Any, Any]:
     return resolve("org/tiny").checkpoint().table("word", FLOAT32).array()
 
 
-# each reader, what it has to give, and the requests that it makes last
-READERS: dict[str, tuple[Callable[[], Any], Any, str]] = {
-    "the commit": (lambda: np.frombuffer(resolve("org/tiny").commit.encode(), np.uint8),
-                   np.frombuffer(commit_of("org/tiny").encode(), np.uint8), "/api/models/"),
-    "a small file": (lambda: np.frombuffer(read_config(), np.uint8),
-                     np.frombuffer(FILES["config.json"], np.uint8), "config.json"),
-    "rows": (read_rows, WORD[[30, 7, 200]], "model.safetensors"),
-    "a tensor": (read_whole, WORD, "model.safetensors"),
-}  # fmt: skip
+class Reader(NamedTuple):
+    """What is read, what it has to be, and which requests (after how many others) are disturbed meanwhile."""
+
+    read: Callable[[], Any]
+    expected: Any
+    pattern: str
+    skip: int = 0
+
+
+READERS = {
+    "the commit": Reader(lambda: resolve("org/tiny").commit, commit_of("org/tiny"), "/api/models/"),
+    "a small file": Reader(read_config, FILES["config.json"], "config.json"),
+    "the header": Reader(lambda: list(resolve("org/tiny").checkpoint().names), ["rest", "word"], "model.safetensors"),
+    "rows": Reader(lambda: read_rows().tolist(), WORD[[30, 7, 200]].tolist(), "model.safetensors", skip=1),
+    "a tensor": Reader(lambda: read_whole().tolist(), WORD.tolist(), "model.safetensors", skip=1),
+}
 
 PASSING = {
     "500 twice": (fake_hub.status(500), 2),
@@ -85,10 +92,10 @@ def test_what_passes_by_itself_is_waited_out(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, fault: str, reader: str
 ) -> None:
     monkeypatch.setattr(transfer, "PAUSE", 0.05)
-    read, expected, pattern = READERS[reader]
+    read, expected, pattern, skip = READERS[reader]
     change, times = PASSING[fault]
-    hub.misbehave(pattern, change, times, method="GET" if fault in ("cut once", "short once") else None)
-    assert np.array_equal(read(), expected)
+    hub.misbehave(pattern, change, times, skip, method="GET" if fault in ("cut once", "short once") else None)
+    assert read() == expected
     assert times is None or fault == "late" or hub.rules[0].times <= 0  # the fault has really happened
 
 
@@ -99,6 +106,7 @@ LASTING = {
     "418": (fake_hub.status(418), "status 418"),
     "a login page": (fake_hub.garbage, "does not answer as a Hub does|cannot fetch it|wrong answer"),
     "cut at once, for ever": (fake_hub.cut(1), "cannot fetch it"),
+    "half of the rest, for ever": (fake_hub.short_body, r"expected \d+ bytes, found|cannot fetch it|as a Hub does"),
 }
 
 
@@ -108,9 +116,9 @@ def test_what_does_not_pass_is_explained(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, fault: str, reader: str
 ) -> None:
     monkeypatch.setattr(transfer, "PAUSE", 0.05)
-    read, _, pattern = READERS[reader]
+    read, _, pattern, skip = READERS[reader]
     change, message = LASTING[fault]
-    hub.misbehave(pattern, change, method="GET" if "cut" in fault else None)
+    hub.misbehave(pattern, change, skip=skip, method="GET" if "cut" in fault or "half" in fault else None)
     with pytest.raises(HubError, match=message) as error:
         read()
     assert "org/tiny" in str(error.value)
@@ -160,7 +168,8 @@ def test_a_version_that_changes_in_the_middle_of_a_cut_transfer_is_not_patched_t
         read_whole()
 
 
-def test_a_transfer_that_was_cut_goes_on_where_it_was_cut(hub: FakeHub) -> None:
+def test_a_transfer_that_was_cut_goes_on_where_it_was_cut(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PAUSE", 0.05)
     hub.misbehave("model.safetensors", fake_hub.cut(100_000), skip=1)  # every time: six pieces, each a gain
     assert np.array_equal(read_whole(), WORD)
     assert sum(request.sent for request in hub.asked("model.safetensors")) < 1.2 * len(FILES["model.safetensors"])
@@ -170,8 +179,8 @@ def test_a_transfer_that_was_cut_goes_on_where_it_was_cut(hub: FakeHub) -> None:
 def test_a_hub_that_goes_silent_is_given_up(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
     monkeypatch.setattr(transfer, "QUIET", 1.0)
     monkeypatch.setattr(transfer, "FIRST_ANSWER", 1.0)
-    read, _, pattern = READERS[reader]
-    hub.misbehave(pattern, fake_hub.silent)
+    read, _, pattern, skip = READERS[reader]
+    hub.misbehave(pattern, fake_hub.silent, skip=skip)
     with pytest.raises(HubError, match="has not answered for 1 seconds"):
         read()
 

@@ -42,8 +42,8 @@ CONFIGS = {"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "gpt2": G
     "electra": ELECTRA,  # projected
     "deberta-v2": DEBERTA,  # masked
 }
-# a float32 layer against the same in float64, numbers below 8: measured at most 1.2e-6
-FLOAT64_TOLERANCE = 6e-6
+# a float32 layer against the same in float64, numbers below 30: measured at most 3.4e-6 over 300 batches
+FLOAT64_TOLERANCE = 2e-5
 # pooled float32 rows against their mean in float64: measured at most 2.4e-7
 MEAN_TOLERANCE = 2e-6
 
@@ -657,9 +657,8 @@ def test_close_drops_the_map_and_later_calls_say_so(folders: dict[str, Path], tm
     shutil.copytree(folders[name], folder)
     with minibert.load(folder) as layer:
         y = layer([[5, 6]])
-        if layer.attention_position is not None:
-            assert layer.attention_position is not None
         layer.tokenize("we")
+        layer.attention_position  # noqa: B018  this and the tokenizer are made on first use, and could hold on to tables
     for use in (
         lambda: layer([[5, 6]]),
         lambda: layer.trace([[5, 6]]),

@@ -1,0 +1,262 @@
+"""A text's way through the layer as one HTML page: what `minibert explain --html` writes.
+
+The page is a single string that needs nothing else: no network, no framework, no font. `page.html` beside this file is
+its frame, with the style and the script; here its tables are written and its numbers are packed. The numbers are the
+trace's own, bit by bit; the script adds nothing to them, it draws what is chosen. A page has 4 bytes for each number,
+times 4/3 for base64: about 16 kB for a token of a layer that is 768 wide.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import equations
+from .analysis import cosine_similarity
+from .explain import by_hand, looked_up, name_of
+from .layer import EmbeddingLayer
+from .steps import Add, Lookup, Norm, Positions, Project, Scale
+
+Array = NDArray[Any]
+
+# what a kind of lookup tells of a token
+TELLS = {"input_ids": "which token it is", "token_type_ids": "first or second text", "position_ids": "where it stands"}
+# the formula that counts positions, by the rule of the step
+COUNTS: dict[str, Callable[..., Array]] = {
+    "count": equations.default_position_ids,
+    "padding": equations.padding_position_ids,
+    "mask": equations.mask_position_ids,
+}
+
+
+class Stage(NamedTuple):
+    """One row of colours: `sign` says how it comes from those above: "+" added, "=" their sum, "→" made of it.
+
+    rows (seq, dim). `taken` are the numbers of the rows in their table, None where no table is looked up.
+    """
+
+    name: str
+    sign: str
+    tells: str
+    rows: Array
+    taken: Array | None = None
+
+
+def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None) -> str:
+    """Give the page. Raises as `EmbeddingLayer.tokenize` and a call of the layer."""
+    batch: dict[str, Any] = layer.tokenize(text, text_pair)
+    tokens = [_visible(token) for token in layer.tokenizer.tokens(batch["input_ids"][0])]
+    trace = layer.trace(**batch)
+    ids = looked_up(layer.steps, batch, trace)
+    shown = list(stages(layer, trace, ids, batch["attention_mask"]))
+    data = {
+        "float": shown[0].rows.dtype.str[1:],
+        "tokens": tokens,
+        "groups": [_group(same) for same in _by_width(shown)],
+        "norm": _norm(layer, shown),
+        "similarity": _similarity(layer, shown, ids),
+    }
+    formula = by_hand(layer.steps, ids, batch["attention_mask"])[1]
+    said = text if text_pair is None else f"{text} / {text_pair}"
+    last = shown[-1].rows
+    parts = {
+        "title": escape(f"{said[:60]} - minibert"),
+        "text": escape("".join(letter if letter.isspace() else _visible(letter) for letter in said)),
+        "about": escape(
+            f"{len(tokens)} token{'s' * (len(tokens) != 1)} of {layer.family.model_type} → "
+            f"(1, {', '.join(map(str, last.shape))}), {last.dtype}: {formula}"
+        ),
+        "layer": escape(repr(layer)),
+        "tokens": "\n".join(_choice(i, token, batch["input_ids"][0, i]) for i, token in enumerate(tokens)),
+        "norm": _norm_table(shown, tokens),
+        "positions": _positions_words(layer, data["similarity"] is not None),
+        "formulas": "\n".join(_formulas(layer)),
+        # inside a script element nothing but "</" and "<!--" is read as HTML, and no "<" is left
+        "data": json.dumps(data, ensure_ascii=True).replace("<", "\\u003c"),
+    }
+    frame = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    # one pass over the frame, so that nothing which is filled in is read as a mark
+    return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], frame)
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------
+
+
+def stages(
+    layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], mask: Array
+) -> Iterator[Stage]:
+    """Give the stages of one text in the order in which they arise, sums among them."""
+    addends = 0
+    for i, (step, _) in enumerate(layer.steps):
+        key = step.path + (step.role if isinstance(step, Add) else "")
+        if key not in trace:  # a lookup that no ids were passed for
+            continue
+        rows, name = trace[key][0], name_of(step)
+        if isinstance(step, Lookup):
+            yield Stage(name, "+" * bool(addends), TELLS.get(step.ids, ""), rows, ids[step.ids][0] + step.extra)
+            addends += 1
+            continue
+        if addends > 1:
+            yield Stage("sum", "=", "", by_hand(layer.steps[:i], ids, mask)[0][0])
+        tells = {Norm: "mean 0, variance 1, then weight and bias", Project: "to another width"}.get(type(step), "")
+        yield Stage(name, "→", tells, rows)
+        addends = 1
+    if addends > 1:
+        yield Stage("sum", "=", "", trace["sum"][0])
+
+
+def _by_width(shown: Sequence[Stage]) -> list[list[Stage]]:
+    """Part the stages where a projection changes the width: only rows of one width share an axis."""
+    groups: list[list[Stage]] = []
+    for stage in shown:
+        if not groups or groups[-1][-1].rows.shape[-1] != stage.rows.shape[-1]:
+            groups.append([])
+        groups[-1].append(stage)
+    return groups
+
+
+def _group(same: Sequence[Stage]) -> dict[str, Any]:
+    """Pack stages of one width. Those up to a sum share one scale of colours, so that their sizes compare."""
+    packed, scale = [], _reach([stage.rows for stage in same if stage.sign != "→"])
+    for stage in same:
+        rows, index = stage.rows, np.arange(len(stage.rows))
+        if stage.taken is not None:  # the row of a word or type that occurs twice is packed once
+            _, first, index = np.unique(stage.taken, return_index=True, return_inverse=True)
+            rows = rows[first]
+        packed.append(
+            {
+                "name": stage.name,
+                "sign": stage.sign,
+                "tells": stage.tells,
+                "taken": None if stage.taken is None else stage.taken.tolist(),
+                "reach": _reach([stage.rows]) if stage.sign == "→" else scale,
+                "index": index.tolist(),
+                "rows": _packed(rows),
+            }
+        )
+    return {"dim": same[0].rows.shape[-1], "stages": packed}
+
+
+def _reach(rows: Sequence[Array]) -> float:
+    """The size at which colours end: 99 % of the numbers are smaller."""
+    numbers = np.abs(np.concatenate([np.ravel(row) for row in rows])) if rows else np.zeros(0)
+    finite = numbers[np.isfinite(numbers)]
+    return float(np.percentile(finite, 99)) or 1.0 if finite.size else 1.0
+
+
+def _packed(numbers: Array) -> str:
+    """Pack numbers as little-endian bytes in base64."""
+    return base64.b64encode(np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).tobytes()).decode()
+
+
+def _norm_place(shown: Sequence[Stage]) -> int | None:
+    """Where LayerNorm stands among the stages; what enters it stands before."""
+    return next((i for i, stage in enumerate(shown) if stage.tells.startswith("mean 0")), None)
+
+
+def _norm(layer: EmbeddingLayer, shown: Sequence[Stage]) -> dict[str, Any] | None:
+    place = _norm_place(shown)
+    if place is None:
+        return None
+    before = shown[place - 1].rows.astype(np.float64)
+    module = next(module for step, module in layer.steps if isinstance(step, Norm))
+    group = next(i for i, same in enumerate(_by_width(shown)) if any(stage is shown[place] for stage in same))
+    return {
+        "group": group,
+        "stage": next(i for i, stage in enumerate(_by_width(shown)[group]) if stage is shown[place]),
+        "eps": module.eps,
+        "mean": _packed(before.mean(axis=-1)),
+        "variance": _packed(before.var(axis=-1)),
+        "weight": _packed(module.weight),
+        "bias": None if module.bias is None else _packed(module.bias),
+    }
+
+
+def _similarity(
+    layer: EmbeddingLayer, shown: Sequence[Stage], ids: Mapping[str, Array]
+) -> dict[str, Any] | None:
+    step = next((step for step, _ in layer.steps if isinstance(step, Positions)), None)
+    if step is None:
+        return None
+    rows = next(stage.rows for stage in shown if stage.name == name_of(step))
+    return {"positions": ids[step.ids][0].tolist(), "cosines": _packed(cosine_similarity(rows).astype(np.float32))}
+
+
+# -- as HTML -----------------------------------------------------------------------------------------------------
+
+
+def _visible(token: str | None) -> str:
+    """Write out what a browser would not show, or would obey: control characters and marks of direction."""
+    if token is None:
+        return "?"
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in token)
+
+
+def _choice(place: int, token: str, token_id: int) -> str:
+    checked = " checked" * (place == 0)
+    return (
+        f'<label><input type="radio" name="token" value="{place}"{checked}>'
+        f'<span><bdi>{escape(token)}</bdi> <small><span class="unseen">, id </span>{token_id}</small></span></label>'
+    )
+
+
+def _norm_table(shown: Sequence[Stage], tokens: Sequence[str]) -> str:
+    """Mean and variance of each token's row: before LayerNorm, between its two halves, and after."""
+    place = _norm_place(shown)
+    if place is None:
+        return ""
+    before, after = (shown[i].rows.astype(np.float64) for i in (place - 1, place))
+    mean, deviation = before.mean(axis=-1, keepdims=True), before.std(axis=-1, keepdims=True)
+    standard = np.divide(before - mean, deviation, out=np.zeros_like(before), where=deviation > 0)
+    lines = []
+    for i, token in enumerate(tokens):
+        numbers = [f"{number:.4f}" for row in (before[i], standard[i], after[i]) for number in (row.mean(), row.var())]
+        cells = "".join(f"<td>{number.replace('-0.0000', '0.0000')}</td>" for number in numbers)
+        lines.append(f'<tr data-token="{i}"><th scope="row"><bdi>{escape(token)}</bdi></th>{cells}</tr>')
+    return "\n".join(lines)
+
+
+def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:
+    if has_table:
+        return (
+            "The cosine of the angle between the position rows of every two tokens. 1 is the same direction; the words "
+            "themselves play no part."
+        )
+    where = "they act inside attention" if layer.family.attention is not None else "it has none"
+    return escape(f"{layer.family.model_type} adds no positions in its input layer: {where}.")
+
+
+def _formulas(layer: EmbeddingLayer) -> Iterator[str]:
+    """Give the formulas that this layer uses, in the order of `equations`, in the words of their docstrings."""
+    used: set[Callable[..., Any]] = {equations.lookup}
+    for step, module in layer.steps:
+        if isinstance(step, Positions):
+            used.add(COUNTS[step.rule])
+            used |= {equations.sinusoidal_positions} if step.generate else set()
+        elif isinstance(step, Norm):
+            used.add(equations.layer_norm)
+        elif isinstance(step, Project):
+            used.add(equations.project)
+        if isinstance(step, Scale) or getattr(module, "scale", 1.0) != 1.0:
+            used.add(equations.scale)
+    whole = {"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type)
+    for name, function in vars(equations).items():
+        if callable(function) and (function in used or function is whole):
+            yield f"<li><h3><code>{name}</code></h3>{_docstring(function)}</li>"
+
+
+def _docstring(function: Callable[..., Any]) -> str:
+    """The first sentence of a docstring and its indented formulas, as HTML."""
+    first, *others = (inspect.getdoc(function) or "").split("\n\n")
+    formulas = [inspect.cleandoc("\n" + other) for other in others if other.startswith("    ")]
+    words = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(" ".join(first.split()), quote=False))
+    return f"<p>{words}</p>" + "".join(f"<pre>{escape(formula, quote=False)}</pre>" for formula in formulas)

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""minibert side by side with what people would use instead, and with what no program can beat.
+
+    python scripts/bench.py                     every section, one after another
+    python scripts/bench.py forward --quick     one of cold, forward, bulk, memory, load, growth; three rounds
+    python scripts/bench.py --json FILE         the figures as JSON too
+
+Prints a Markdown table for each section. Every figure is a ratio of two things measured in turn in the same run:
+round by round, each round's ratio by itself, of those the median and the middle half. Single times mean little on a
+machine with other work to do; ratios stand. A limit that is not met is said so; the exit code is 0 all the same.
+
+What is measured, and how it was chosen
+    sizes         bert-base-uncased (30522 x 768) and gpt2 (50257 x 768), made up by tests/seeded.py, with the input
+                  layer alone in the file; float32 unless said. Texts and tokenizer: all-MiniLM-L6-v2
+    transformers  BertModel's own `embeddings`, GPT2Model's `wte`, `wpe` and `drop`: in eval mode, under
+                  torch.inference_mode(), ids already a tensor, as many threads as this process may use cores.
+                  Not torch.compile: it needs a compiler, and seconds for each new shape.
+                  Cold: the classes themselves instead of the Auto classes, no pooling layer, no network
+    model2vec     StaticModel over the very same table and tokenizer; encode() in its default setting (from 10,000
+                  texts on, batches in threads) and with use_multiprocessing=False (the tokenizer's own threads):
+                  both in every round, the faster one is the peer. Its switch TOKENIZERS_PARALLELISM is set back
+                  after each call, or it would slow everything else in the process
+    safetensors   safetensors.numpy.load_file of the whole file, which lies in the system's cache
+    limits        a process that does nothing but `import numpy`; np.take(table, ids, out=, mode="clip"), the fastest
+                  way to gather rows; np.copyto of as much memory; encode_batch_fast of the tokenizers library for all
+                  texts at once, its ids not even read
+
+Needs the extra `bench` for the peers, and scripts/demo for the texts; the row of what is absent says so.
+Each section is a process of its own where several are asked for, so that none inherits another's threads and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this source, not an installed one
+
+from bench.measure import Row, Settings, as_json, machine, markdown
+
+SECTIONS = ("cold", "forward", "bulk", "memory", "load", "growth")
+
+
+def measure(section: str, settings: Settings) -> list[Row]:
+    if section in ("cold", "load", "memory"):
+        from bench import processes as module
+    else:
+        from bench import arrays as module
+    return list(getattr(module, section)(settings))
+
+
+def several(sections: Sequence[str], settings: Settings) -> list[dict[str, object]]:
+    """Each section in a process of its own; tables go to stdout as they come."""
+    found = []
+    for section in sections:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "rows.json")
+            command = [sys.executable, __file__, section, "--json", str(file), "--models", str(settings.models)]
+            subprocess.run([*command, *(["--quick"] if settings.quick else [])], check=True)
+            found += json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("section", nargs="?", choices=SECTIONS, help="without it, every section")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
+    parser.add_argument("--quick", action="store_true", help="three rounds, smaller sizes: a look, not a result")
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="keep the made-up checkpoints here (600 MB)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        settings = Settings((arguments.models or Path(scratch)).resolve(), arguments.quick)
+        if arguments.section is None:
+            found = several(SECTIONS, settings)
+        else:
+            where = machine()
+            rows = measure(arguments.section, settings)
+            print(markdown(arguments.section, rows, where), flush=True)
+            found = [as_json(arguments.section, rows, where)]
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

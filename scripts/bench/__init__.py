@@ -1,0 +1,1 @@
+"""What `scripts/bench.py` measures: one function a section, each giving rows of the table."""

@@ -1,0 +1,121 @@
+"""What children do, so that a process of its own meets each measurement of memory: `python -m bench.child NAME ...`.
+
+Prints one line of JSON. Linux only: everything is read from /proc.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import minibert
+
+
+def kibibytes(file: str, key: str) -> int:
+    """One figure of /proc/self/status or smaps_rollup, in bytes."""
+    for line in Path("/proc/self", file).read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"no {key} in /proc/self/{file}")
+
+
+def mapped(path: Path, process: int | str = "self") -> dict[str, int]:
+    """Resident and proportional bytes of a mapped file: Pss is Rss with every page divided by its users."""
+    found, inside = {"Rss": 0, "Pss": 0}, False
+    for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
+        key = line.split(None, 1)[0]
+        if not key.endswith(":"):  # a line of addresses opens a mapping
+            inside = line.endswith(str(path))
+        elif inside and key[:-1] in found:
+            found[key[:-1]] += int(line.split()[1]) * 1024
+    return found
+
+
+def peak_beyond(call: Callable[[], Any]) -> dict[str, int]:
+    """How far memory rises during a call, and the size of what it gives."""
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # what earlier calls freed goes back to the system,
+        libc.malloc_trim(0)  # or this one would seem to need less
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = kibibytes("status", "VmRSS")
+    result = call()
+    return {"rise": kibibytes("status", "VmHWM") - before, "result": result.nbytes}
+
+
+def ids_of(rows: int, batch: int, seq: int) -> Any:
+    return np.random.default_rng(0).integers(0, rows, (batch, seq))
+
+
+def read_table(layer: Any) -> None:
+    """Bring every row of the word table into memory, a few at a time."""
+    rows = layer.word_embeddings.table.shape[0]
+    for start in range(0, rows, 512):
+        layer(np.arange(start, min(start + 512, rows)), threads=1)
+
+
+def forward(folder: str, batch: str, seq: str, threads: str) -> dict[str, int]:
+    layer = minibert.load(folder)
+    read_table(layer)
+    ids = ids_of(layer.word_embeddings.table.shape[0], int(batch), int(seq))
+    layer(ids[:2], threads=int(threads))  # the pool's threads are there, with their stacks
+    return peak_beyond(lambda: layer(ids, threads=int(threads)))
+
+
+def forward_reference(folder: str, batch: str, seq: str, threads: str) -> dict[str, int]:
+    import torch
+
+    from .models import reference
+
+    embeddings = reference(Path(folder), "bert", int(threads))
+    ids = torch.from_numpy(ids_of(30522, int(batch), int(seq)))
+    with torch.inference_mode():
+        embeddings(torch.arange(30522)[: 30522 // 512 * 512].reshape(-1, 512)[:8])
+        return peak_beyond(lambda: embeddings(ids).numpy())
+
+
+def embed(folder: str, count: str) -> dict[str, int]:
+    from tokenizers import Tokenizer
+
+    from .models import short_texts
+
+    layer = minibert.load(folder)
+    texts = short_texts(Tokenizer.from_file(str(Path(folder, "tokenizer.json"))), int(count))
+    read_table(layer)
+    layer.embed(texts[:100])
+    return peak_beyond(lambda: layer.embed(texts))
+
+
+def table(folder: str) -> dict[str, int]:
+    layer = minibert.load(folder)
+    read_table(layer)
+    return mapped(Path(folder, "model.safetensors"))
+
+
+def load(folder: str, reader: str) -> dict[str, int]:
+    """Load a folder, read every row of its table and wait: the parent looks at this process meanwhile."""
+    from safetensors.numpy import load_file
+
+    minibert.load(folder).close()  # imports
+    before = kibibytes("smaps_rollup", "Anonymous")
+    if reader == "minibert":
+        layer = minibert.load(folder)
+        held = layer.word_embeddings.weight
+    else:
+        held = load_file(Path(folder, "model.safetensors"))["embeddings.word_embeddings.weight"]
+    held[:, 0].sum()
+    print(json.dumps({"private": kibibytes("smaps_rollup", "Anonymous") - before}), flush=True)
+    sys.stdin.read()
+    return {}
+
+
+CHILDREN = {do.__name__: do for do in (forward, forward_reference, embed, table, load)}
+
+if __name__ == "__main__":
+    print(json.dumps(CHILDREN[sys.argv[1]](*sys.argv[2:])))

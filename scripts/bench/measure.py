@@ -1,0 +1,244 @@
+"""Times, ratios, rows of a table, and the machine they come from.
+
+Only the standard library: a process that measures others must stay smaller than they are (see `process`).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAUSE = 0.01  # seconds between two measurements: the threads that torch leaves spinning have gone to sleep by then
+BLOCK = 0.04  # seconds for which a short call is repeated in each round
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a figure is held to: the ratio, or with a `unit` ("ms", "MiB") our own figure."""
+
+    sense: str
+    bound: float
+    unit: str = ""
+    aim: float | None = None
+
+    def __str__(self) -> str:
+        aim = "" if self.aim is None else f", aim {self.aim:g}"
+        return f"{'≥' if self.sense == '>=' else '≤'} {self.bound:g}{' ' + self.unit if self.unit else ''}{aim}"
+
+    def met(self, figure: float) -> bool:
+        return figure >= self.bound if self.sense == ">=" else figure <= self.bound
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: our figure, what it is measured against, and their ratio."""
+
+    what: str
+    ours: str = ""
+    other: str = ""
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reading: str = ""
+    limit: str = ""
+    met: bool | None = None
+    note: str = ""
+
+    def cells(self) -> list[str]:
+        ratio = "" if self.ratio is None else f"**{self.ratio:.2f}** {self.reading}"
+        spread = "" if self.low is None or self.high is None else f"{self.low:.2f} to {self.high:.2f}"
+        verdict = {None: "", True: "met", False: "**not met**"}[self.met]
+        return [self.what, self.ours, self.other, ratio, spread, self.limit, verdict, self.note]
+
+
+HEAD = ("what", "minibert", "against", "ratio", "middle half", "limit", "", "note")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`models` is the folder where checkpoints are made, or found again."""
+
+    models: Path
+    quick: bool = False
+
+    def rounds(self, many: int) -> int:
+        return 3 if self.quick else many
+
+
+# -- rows --------------------------------------------------------------------------------------------------------
+
+
+def compare(
+    what: str, ours: Sequence[float], other: Sequence[float], against: str, unit: str = "s", faster: bool = False,
+    limit: Limit | None = None, note: str = "",
+) -> Row:  # fmt: skip
+    """Make a row of two figures measured in the same rounds: the median of the rounds' ratios and their middle half.
+
+    `faster`: the ratio says how many times as fast we are, else how many times of the other's time or memory we take.
+    A ratio is taken within each round, where both met the same machine; so it need not be that of the two medians.
+    """
+    ratios = [b / a if faster else a / b for a, b in zip(ours, other, strict=True)]
+    median = statistics.median(ratios)
+    quarters = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else None
+    mine, theirs = statistics.median(ours), statistics.median(other)
+    met = None if limit is None else limit.met(in_unit(mine, limit.unit) if limit.unit else median)
+    return Row(
+        what, written(mine, unit), f"{written(theirs, unit)} {against}", median,
+        quarters[0] if quarters else None, quarters[2] if quarters else None,
+        "x as fast" if faster else "x the time" if unit == "s" else "x the memory",
+        str(limit) if limit else "", met, note,
+    )  # fmt: skip
+
+
+def absent(what: str, peer: str, limit: Limit | None = None) -> Row:
+    """The row of a peer that is not there."""
+    return Row(what, other=f"{peer} is not installed", limit=str(limit) if limit else "", note="not measured")
+
+
+def unmeasured(what: str, why: str, limit: Limit | None = None) -> Row:
+    return Row(what, limit=str(limit) if limit else "", note=f"not measured: {why}")
+
+
+def in_unit(figure: float, unit: str) -> float:
+    return figure * 1000 if unit == "ms" else figure / MIB
+
+
+def written(figure: float, unit: str) -> str:
+    if unit == "B":
+        return f"{figure / MIB:.1f} MiB"
+    if figure >= 1:
+        return f"{figure:.2f} s"
+    return f"{figure * 1e3:.3g} ms" if figure >= 1e-3 else f"{figure * 1e6:.3g} µs"
+
+
+# -- times -------------------------------------------------------------------------------------------------------
+
+
+def interleaved(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Time calls in turn, round by round, and back to front in every second one: seconds, one median a round.
+
+    In a round each call is repeated for `BLOCK` seconds after one that is not counted, so that it meets its own
+    data in the caches and not another's.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds):
+        for name in list(calls) if number % 2 == 0 else list(reversed(calls)):
+            time.sleep(PAUSE)
+            times[name].append(_block(calls[name]))
+    return times
+
+
+def _block(call: Callable[[], object]) -> float:
+    call()
+    taken: list[float] = []
+    started = time.perf_counter()
+    while not taken or (time.perf_counter() - started < BLOCK and len(taken) < 1000):
+        before = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - before)
+    return statistics.median(taken)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+
+def environment() -> dict[str, str]:
+    """What children run in: this source, no network, and compiled modules kept as an installed package keeps them."""
+    paths = [str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
+
+
+def process(command: Sequence[str]) -> tuple[float, float]:
+    """Run a process to its end: seconds and the peak of its memory in bytes.
+
+    The trap: Linux counts the memory of the process that started it into a child's peak, so this one must be the
+    smaller of the two. Raises RuntimeError where it is not, and where the child fails.
+    """
+    with tempfile.TemporaryFile() as errors:
+        started = time.perf_counter()
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env=environment()
+        )
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - started
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            errors.seek(0)
+            raise RuntimeError(f"{' '.join(command)} failed: {errors.read().decode(errors='replace')[-2000:]}")
+    if usage.ru_maxrss <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+        raise RuntimeError("the measuring process is larger than the one it measures; start the section by itself")
+    return seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def installed(name: str) -> bool:
+    """Whether a distribution is there, found out without importing it."""
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+# -- the machine and the table -----------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures come from. `load` is how many processes were running when the section began."""
+    names = ("numpy", "tokenizers", "safetensors", "torch", "transformers", "model2vec")
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "caches": _caches(),
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "load": round(os.getloadavg()[0], 1),
+        "versions": {"Python": platform.python_version()} | {name: version(name) for name in names if installed(name)},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _caches() -> str:
+    """Caches of the first core, as Linux names them: "L1 32K, L2 512K, L3 32768K"."""
+    found = {}
+    for cache in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        if (cache / "type").read_text().strip() != "Instruction":
+            found["L" + (cache / "level").read_text().strip()] = (cache / "size").read_text().strip()
+    return ", ".join(f"{level} {size}" for level, size in found.items()) or "unknown"
+
+
+def markdown(section: str, rows: Sequence[Row], where: Mapping[str, Any]) -> str:
+    """The table of a section, and under it the machine."""
+    lines = [f"### {section}", "", "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
+    lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
+    versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
+    about = (
+        f"{where['processor']}, {where['cores']} cores, {where['caches']}, {where['memory']}, {where['system']}; "
+        f"{versions}; load {where['load']} before the first round."
+    )
+    return "\n".join([*lines, "", about, ""])
+
+
+def as_json(section: str, rows: Sequence[Row], where: Mapping[str, Any]) -> dict[str, Any]:
+    return {"section": section, "machine": dict(where), "rows": [asdict(row) for row in rows]}

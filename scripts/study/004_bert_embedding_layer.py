@@ -1,0 +1,231 @@
+# %% [markdown]
+# # BERT's embedding layer
+#
+# Three tables, each of which answers one question about a token:
+#
+# | table | question | rows of bert-base-uncased | learned in training |
+# |---|---|---|---|
+# | word | which token is it, without any context? | 30522, one for each token of the vocabulary | yes |
+# | token type (segment) | is it of the first text or the second, as in question and answer? | 2 | yes |
+# | position | at which place of the sequence does it stand? | 512 | yes |
+#
+# One often reads that BERT's token types and positions are fixed. They are not: all three tables are parameters, as
+# step 9 shows. (The sinusoids of the first Transformer are fixed: `002_sinusoids_t5.py`.)
+
+# %%
+import numpy as np
+import study
+
+from minibert import plot
+from minibert.equations import bert_input
+from minibert.explain import torch_text
+from minibert.gradients import bert_input_gradient
+
+# %% [markdown]
+# ## Step 1: the model
+
+# %%
+layer, _ = study.load("bert")
+bert_base = study.is_bert_base(layer)
+
+# %% [markdown]
+# ## Step 2: its parts
+
+# %%
+print(layer)
+if bert_base:
+    printed = """BertEmbeddings(
+  (word_embeddings): Embedding(30522, 768, padding_idx=0)
+  (position_embeddings): Embedding(512, 768)
+  (token_type_embeddings): Embedding(2, 768)
+  (LayerNorm): LayerNorm((768,), eps=1e-12, elementwise_affine=True)
+)"""
+    assert str(layer) == printed
+
+# %% [markdown]
+# ## Step 3: a phrase becomes ids
+#
+# "Sinan" is not in the vocabulary, so it is cut into two pieces that are, `sin` and `##an`. With `[CLS]` and `[SEP]`
+# three words make six tokens.
+
+# %%
+example_phrase = "I am Sinan"
+batch = layer.tokenize(example_phrase)
+input_ids = batch["input_ids"]
+print(list(zip(layer.tokens(input_ids[0]), input_ids[0].tolist(), strict=True)))
+seq, dim = input_ids.shape[-1], layer.config.hidden_size
+if bert_base:
+    assert input_ids.tolist() == [[101, 1045, 2572, 8254, 2319, 102]]
+    assert layer.tokens(input_ids[0]) == ["[CLS]", "i", "am", "sin", "##an", "[SEP]"]
+
+# %% [markdown]
+# ## Step 4: the word rows, without context
+#
+#     y[i] = word[ids[i]]
+#
+# One row for each token, one column for each of the `dim` numbers of a row.
+
+# %%
+word = layer.word_embeddings(input_ids)
+print(torch_text(word))
+print(word.shape)
+assert word.shape == (1, seq, dim)
+assert np.array_equal(word, layer.word_embeddings.weight[input_ids])
+if bert_base:
+    assert word.shape == (1, 6, 768)
+    study.assert_printed(word, """
+[[[ 0.0136, -0.0265, -0.0235,  ...,  0.0087,  0.0071,  0.0151],
+  [-0.0211,  0.0059, -0.0179,  ...,  0.0163,  0.0122,  0.0073],
+  [-0.0437, -0.0150,  0.0029,  ..., -0.0282,  0.0474, -0.0448],
+  [-0.0022, -0.0876,  0.0143,  ...,  0.0232, -0.0024, -0.0213],
+  [-0.0614, -0.0044, -0.0755,  ..., -0.0522, -0.0310, -0.0248],
+  [-0.0145, -0.0100,  0.0060,  ..., -0.0250,  0.0046, -0.0015]]]
+""")
+
+# %% [markdown]
+# ## Step 5: the first and last row are everybody's
+#
+# Another phrase, the same `[CLS]` and `[SEP]`: without context they cannot know what stands between them. For the same
+# reason the first row of this layer says nothing about a text, however useful it is at the model's end.
+
+# %%
+other = layer.word_embeddings(layer.tokenize("She is Zoe")["input_ids"])
+print(torch_text(other))
+assert np.array_equal(other[0, 0], word[0, 0])
+assert np.array_equal(other[0, -1], word[0, -1])
+if bert_base:
+    study.assert_printed(other, """
+[[[ 0.0136, -0.0265, -0.0235,  ...,  0.0087,  0.0071,  0.0151],
+  [-0.0255, -0.0532,  0.0113,  ...,  0.0024, -0.0210,  0.0090],
+  [-0.0360, -0.0246, -0.0257,  ...,  0.0034, -0.0018,  0.0269],
+  [-0.0673,  0.0302,  0.0147,  ..., -0.0061,  0.0402, -0.0234],
+  [-0.0145, -0.0100,  0.0060,  ..., -0.0250,  0.0046, -0.0015]]]
+""")
+
+# %% [markdown]
+# ## Step 6: the position rows
+#
+#     y[i] = position[i]
+
+# %%
+position = layer.position_embeddings(np.arange(seq))
+print(torch_text(position))
+assert np.array_equal(position, layer.position_embeddings.weight[:seq])
+if bert_base:
+    study.assert_printed(position, """
+[[ 1.7505e-02, -2.5631e-02, -3.6642e-02,  ...,  3.3437e-05,
+   6.8312e-04,  1.5441e-02],
+ [ 7.7580e-03,  2.2613e-03, -1.9444e-02,  ...,  2.8910e-02,
+   2.9753e-02, -5.3247e-03],
+ [-1.1287e-02, -1.9644e-03, -1.1573e-02,  ...,  1.4908e-02,
+   1.8741e-02, -7.3140e-03],
+ [-4.1949e-03, -1.1852e-02, -2.1180e-02,  ...,  2.2455e-02,
+   5.2826e-03, -1.9723e-03],
+ [-5.6087e-03, -1.0445e-02, -7.2288e-03,  ...,  2.0837e-02,
+   3.5402e-03,  4.7708e-03],
+ [-3.0871e-03, -1.8956e-02, -1.8930e-02,  ...,  7.4045e-03,
+   2.0183e-02,  3.4077e-03]]
+""")
+
+# %% [markdown]
+# ## Step 7: the token type rows
+#
+#     y[i] = token_type[types[i]]
+#
+# The phrase is one text, so all its tokens are of type 0.
+
+# %%
+token_type = layer.token_type_embeddings(np.zeros(seq, np.int64))
+print(torch_text(token_type))
+assert np.all(token_type == layer.token_type_embeddings.weight[0])
+if bert_base:
+    study.assert_printed(token_type, """
+[[ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
+ [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
+ [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
+ [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
+ [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
+ [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086]]
+""")
+
+# %% [markdown]
+# ## Step 8: add, normalise, and compare
+#
+#     y = (x - mean) / sqrt(variance + eps) * weight + bias
+#
+# A normalisation, not a feed-forward layer: there is no matrix in it. The layer's own result is the same matrix; where
+# the two prints of the reference differ in a last digit, it is the order of the sum, `(word + position) + type` by hand
+# and `(word + type) + position` in the layer.
+
+# %%
+x = word + position + token_type
+output = layer.LayerNorm(x)
+whole = layer(input_ids)
+print(torch_text(output))
+print(f"by hand and by the layer: at most {np.abs(output - whole).max():.1e} apart")
+assert np.abs(output - whole).max() < 1e-5
+assert np.array_equal(layer.LayerNorm((word + token_type) + position), whole)
+if bert_base:
+    study.assert_printed(output, """
+[[[ 1.6855e-01, -2.8577e-01, -3.2613e-01,  ..., -2.7571e-02,
+    3.8253e-02,  1.6400e-01],
+  [-3.4025e-04,  5.3974e-01, -2.8805e-01,  ...,  7.5731e-01,
+    8.9008e-01,  1.6575e-01],
+  [-6.3496e-01,  1.9748e-01,  2.5116e-01,  ..., -4.0819e-02,
+    1.3468e+00, -6.9357e-01],
+  [ 2.8197e-01, -1.0037e+00,  3.5063e-01,  ...,  8.5378e-01,
+    3.9389e-01, -8.4527e-02],
+  [-7.3509e-01,  3.3429e-01, -8.3037e-01,  ..., -2.1545e-01,
+    -6.6517e-02, -2.6881e-02],
+  [-3.2507e-01, -3.1879e-01, -1.1632e-01,  ..., -3.9602e-01,
+    4.1120e-01, -7.7552e-02]]]
+""")
+    study.assert_printed(whole, """
+[[[ 1.6855e-01, -2.8577e-01, -3.2613e-01,  ..., -2.7571e-02,
+    3.8253e-02,  1.6400e-01],
+  [-3.4026e-04,  5.3974e-01, -2.8805e-01,  ...,  7.5731e-01,
+    8.9008e-01,  1.6575e-01],
+  [-6.3496e-01,  1.9748e-01,  2.5116e-01,  ..., -4.0819e-02,
+    1.3468e+00, -6.9357e-01],
+  [ 2.8197e-01, -1.0037e+00,  3.5063e-01,  ...,  8.5378e-01,
+    3.9389e-01, -8.4527e-02],
+  [-7.3509e-01,  3.3429e-01, -8.3037e-01,  ..., -2.1545e-01,
+    -6.6517e-02, -2.6881e-02],
+  [-3.2507e-01, -3.1879e-01, -1.1632e-01,  ..., -3.9602e-01,
+    4.1120e-01, -7.7552e-02]]]
+""")
+
+for name, row in (("sum", x[0, 3]), ("LayerNorm", whole[0, 3])):
+    print(f"token 3, {name:9} mean {row.mean():+.4f}, variance {row.var():.4f}")
+ax = plot.sum_steps({"word": word[0, 3], "token type": token_type[3], "position": position[3]}, whole[0, 3])
+ax.set_title(f"token {layer.tokens(input_ids[0])[3]!r} at position 3", loc="left")
+study.show(ax, "sum")
+
+# %% [markdown]
+# So all that BERT does for its first representation is: look up, add, normalise. (Both sides of this comparison are
+# minibert's. That they are BERT's too is what `minibert verify` is for, and the printed numbers of the reference.)
+
+# %% [markdown]
+# ## Step 9: all three tables are learned
+#
+# A parameter is learned if a loss changes with it. Take any loss; going back through LayerNorm and the sum, its gradient
+# reaches every addend unchanged, so the row of a word, of its position and of its type all move. (The padding row is
+# the exception: the reference holds it still in training.)
+#
+#     x = word + token_type + position:   dL/d word = dL/d token_type = dL/d position = dL/dx
+
+# %%
+tables = [
+    layer[f"embeddings.{name}"].weight for name in ("word_embeddings", "token_type_embeddings", "position_embeddings")
+]
+types, norm = np.zeros_like(input_ids), layer.LayerNorm
+assert np.array_equal(bert_input(input_ids, types, *tables, norm.weight, norm.bias, norm.eps), whole)
+
+loss_gradient = np.random.default_rng(0).standard_normal(whole.shape, np.float32)
+gradients = bert_input_gradient(loss_gradient, input_ids, types, *tables, norm.weight, norm.eps, padding_idx=0)
+for name in ("word", "token_type", "position"):
+    moved = np.flatnonzero(np.any(getattr(gradients, name) != 0, axis=-1))
+    print(f"{name:10} rows that this phrase would move: {moved.tolist()}")
+assert set(np.flatnonzero(np.any(gradients.word != 0, axis=-1))) == set(input_ids[0].tolist())
+assert np.any(gradients.token_type[0]) and not np.any(gradients.token_type[1])
+assert np.all(np.any(gradients.position[:seq] != 0, axis=-1)) and not np.any(gradients.position[seq:])

@@ -1,0 +1,137 @@
+# %% [markdown]
+# # How the tables are learned
+#
+# A table of embeddings begins as noise. What it holds in the end comes from one rule, repeated: ask how the loss would
+# change if a number of the table changed, and move the number a little the other way. This file takes the input layer's
+# formulas backward, checks one of them by hand, and lets plain gradient descent find a table again.
+#
+# The formulas are in `minibert/gradients.py`, in the order of `minibert/equations.py`. No model is needed here.
+#
+# * Rumelhart, Hinton, Williams 1986, *Learning representations by back-propagating errors*
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import study
+
+from minibert import plot
+from minibert.equations import gpt2_input, layer_norm
+from minibert.gradients import gpt2_input_gradient, layer_norm_gradient, learn_word_table, lookup_gradient
+
+generator = np.random.default_rng(0)
+
+# %% [markdown]
+# ## Step 1: a lookup backward
+#
+#     forward:   y[i] = table[ids[i]]
+#     backward:  g[ids[i]] += grad[i]
+#
+# A row that was taken twice gets both gradients, a row that was not taken gets none. `g[ids] += grad` in NumPy would
+# keep only the last of the two: the classic mistake.
+
+# %%
+ids, grad = np.array([2, 0, 2]), np.array([[1.0], [2.0], [4.0]])
+gradient = lookup_gradient(grad, ids, rows=4)
+print(gradient.ravel())
+assert gradient.ravel().tolist() == [2.0, 0.0, 5.0, 0.0]
+
+wrong = np.zeros((4, 1))
+wrong[ids] += grad
+assert wrong.ravel().tolist() == [2.0, 0.0, 4.0, 0.0], "the 1 is lost"
+
+# %% [markdown]
+# ## Step 2: LayerNorm backward
+#
+#     n = (x - mean) / s,   s = sqrt(variance + eps),   h = grad * weight
+#     g_x = (h - mean(h) - n * mean(h * n)) / s
+#
+# LayerNorm ignores a shift and a stretch of its row, so no loss behind it changes with them: the gradient of a row sums
+# to zero, and stands at a right angle to the row itself.
+
+# %%
+x, weight, grad = (generator.standard_normal(shape) for shape in ((5, 16), (16,), (5, 16)))
+gradient = layer_norm_gradient(grad, x, weight).x
+centred = x - x.mean(axis=-1, keepdims=True)
+assert np.abs(gradient.sum(axis=-1)).max() < 1e-12
+assert np.abs(np.vecdot(gradient, centred)).max() < 1e-9
+
+# %% [markdown]
+# ## Step 3: is the formula right? Try it
+#
+# A gradient says what a small change does. So make one: add `h` to a single number, take it away, and compare.
+#
+#     dL/dx = (L(x + h) - L(x - h)) / (2 h)      up to an error of the size h^2
+
+# %%
+h, bias = 1e-5, np.zeros(16)
+tried = np.empty_like(x)
+for place in np.ndindex(*x.shape):
+    more, less = x.copy(), x.copy()
+    more[place] += h
+    less[place] -= h
+    tried[place] = np.sum(grad * (layer_norm(more, weight, bias) - layer_norm(less, weight, bias))) / (2 * h)
+print(f"formula and trial differ by at most {np.abs(gradient - tried).max():.1e}")
+assert np.abs(gradient - tried).max() < 1e-7
+
+# %% [markdown]
+# ## Step 4: a table to find again
+#
+# Somebody's word table, hidden from us; we see only what GPT-2's input layer makes of it for 64 texts. Eight of the
+# words never occur in them.
+
+# %%
+vocab, dim, length, texts, unseen = 50, 32, 16, 64, 8
+hidden, wpe = generator.standard_normal((vocab, dim)), generator.standard_normal((length, dim))
+# as in a language, some words are frequent and many are rare
+chances = 1 / np.arange(1, vocab - unseen + 1)
+input_ids = generator.choice(vocab - unseen, (texts, length), p=chances / chances.sum())
+target = gpt2_input(input_ids, hidden, wpe)
+print(target.shape, "(batch, seq, dim)")
+
+# %% [markdown]
+# ## Step 5: learn
+#
+#     loss = sum((gpt2_input(ids, wte, wpe) - target)^2) / (2 * tokens)
+#     wte <- wte - rate * dL/d wte
+#
+# Three hundred times, from a table of zeros. The loss falls as long as there is something left to learn. The line bends
+# because frequent words are learned first: one that makes up the share `s` of all tokens comes closer by the factor
+# `1 - rate * s` in each step.
+
+# %%
+rate, steps = 1.0, 300
+learned, losses = learn_word_table(target, input_ids, np.zeros((vocab, dim)), wpe, rate, steps)
+print(f"loss: {losses[0]:.2f} before the first step, {losses[-1]:.1e} before the last")
+assert all(later < earlier for earlier, later in zip(losses, losses[1:], strict=False))
+assert losses[-1] < 0.02 * losses[0]
+
+first = gpt2_input_gradient(gpt2_input(input_ids, np.zeros((vocab, dim)), wpe) - target, input_ids, learned, wpe)
+assert not np.any(first.wte[vocab - unseen :]), "no token, no gradient"
+
+ax = plt.subplots(figsize=(8, 4), layout="constrained")[1]
+ax.semilogy(losses, color=plot.DARK)
+ax.set(xlabel="step of gradient descent", ylabel="loss", xlim=(0, steps - 1))
+ax.spines[["top", "right"]].set_visible(False)
+study.show(ax, "loss")
+
+# %% [markdown]
+# ## Step 6: what was found
+#
+# Every frequent word's row is found again, rare ones are on their way, and the rows of words that never occurred still
+# are what they were at first: zeros here, noise in a real model. A rare token's row is the least trained one.
+
+# %%
+error = np.linalg.norm(learned - hidden, axis=1) / np.linalg.norm(hidden, axis=1)
+counts = np.bincount(input_ids.ravel(), minlength=vocab)
+left = (1 - rate * counts / input_ids.size) ** steps
+assert np.allclose(error, np.abs(left), rtol=0, atol=1e-9), "exactly as the formula says"
+assert not np.any(learned[counts == 0]) and np.count_nonzero(counts == 0) >= unseen
+print(f"most frequent word: {counts.max()} times, {error[counts.argmax()]:.0e} of its row is missing")
+
+ax = plt.subplots(figsize=(8, 4), layout="constrained")[1]
+ax.scatter(counts, error, s=18, color=plot.DARK)
+ax.set_xscale("symlog", linthresh=1)  # a logarithm that has a place for zero
+ax.set(xlabel="how often the word occurred", ylabel="share of its row still missing", xlim=(-0.1, None))
+ax.set_xticks([0, 1, 10, 100], ["never", "1", "10", "100"])
+ax.spines[["top", "right"]].set_visible(False)
+study.show(ax, "found")

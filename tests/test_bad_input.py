@@ -1,0 +1,462 @@
+"""Whatever is passed, the answer is a result or an error of the right kind that says what to do, and nothing is left behind.
+
+Files that lie are in test_checkpoint.py, texts and tokenizer files in test_text.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import BERT, DEBERTA, ELECTRA, GPT2, ROBERTA, T5, VOCAB, same_bits, tensors, wordpiece_json, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minibert
+from minibert import CheckpointError, EmbeddingLayer, HubError, MinibertError, TokenizerError, UnknownFamilyError
+from minibert.families import FAMILIES
+
+CONFIGS = {"bert": BERT, "roberta": ROBERTA, "gpt2": GPT2, "t5": T5, "electra": ELECTRA, "deberta-v2": DEBERTA}
+GOOD = np.array([[5, 6, 7], [8, 9, 10]])
+LAST = VOCAB - 1
+
+Make = Callable[[str], EmbeddingLayer]
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    made: dict[str, EmbeddingLayer] = {}
+
+    def loaded(name: str) -> EmbeddingLayer:
+        if name not in made:
+            folder = write(tmp_path_factory.mktemp(name), CONFIGS[name])
+            (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+            made[name] = minibert.load(folder)
+        return made[name]
+
+    return loaded
+
+
+def refuses(layer: EmbeddingLayer, arguments: dict[str, Any], kind: type[Exception], says: str) -> None:
+    """Call and trace refuse alike, and neither writes a number."""
+    out = np.full((2, 3, 8), 7, np.float32)
+    with pytest.raises(kind) as caught:
+        layer(**arguments, **({} if "out" in arguments else {"out": out}))
+    assert says in str(caught.value)
+    assert (out == 7).all()
+    if "out" not in arguments and "threads" not in arguments:
+        with pytest.raises(kind) as caught:
+            layer.trace(**arguments)
+        assert says in str(caught.value)
+
+
+# -- ids -----------------------------------------------------------------------------------------------------------
+
+BAD_IDS: dict[str, tuple[Any, type[Exception], str]] = {
+    "negative": ([[5, -1, 7]], IndexError, f"input_ids[0, 1] is -1, but the table has rows 0..{LAST}; is this the right tok"),
+    "past the table": ([[5, 6], [7, VOCAB]], IndexError, f"input_ids[1, 1] is {VOCAB}, but the table has rows 0..{LAST}"),
+    "far past the table": ([[2**63]], IndexError, "input_ids[0, 0] is 9223372036854775808"),
+    "one sequence past the table": ([VOCAB], IndexError, f"input_ids[0] is {VOCAB}"),
+    "int8 that is negative": (np.array([[-128]], np.int8), IndexError, "input_ids[0, 0] is -128"),
+    "floats": ([[5.0, 6.0]], TypeError, "input_ids must be integers, found float64; ids are row numbers of a table"),
+    "float32": (np.ones((1, 2), np.float32), TypeError, "input_ids must be integers, found float32"),
+    "NaN": ([[np.nan]], TypeError, "input_ids must be integers, found float64"),
+    "booleans": ([[True, False]], TypeError, "input_ids must be integers, found bool"),
+    "complex": ([[1j]], TypeError, "input_ids must be integers, found complex128"),
+    "words": ([["we", "lived"]], TypeError, "input_ids must be integers, found <U5"),
+    "bytes": (b"we", TypeError, "input_ids must be integers, found |S2"),
+    "objects": ([[None, 1]], TypeError, "input_ids must be integers, found object"),
+    "dates": (np.array([["2020-01-01"]], "M8[D]"), TypeError, "input_ids must be integers, found datetime64[D]"),
+    "a text": ("We lived", TypeError, "input_ids must be integers, found a text; try layer(**layer.tokenize(text))"),
+    "a batch not unpacked": ({"input_ids": GOOD}, TypeError, "found a mapping; try layer(**layer.tokenize(text))"),
+    "ragged": ([[5, 6], [7]], TypeError, "input_ids: every row must have the same length; pad the shorter ones"),
+    "ragged in depth": ([[[5], [6]], [[7], 8]], TypeError, "input_ids: every row must have the same length"),
+    "three axes": ([[[5, 6]]], ValueError, "input_ids must be (batch, seq) or one sequence of it, found 3 axes of shape (1, 1, 2)"),
+    "one number": (5, ValueError, "input_ids must be (batch, seq) or one sequence of it, found 0 axes of shape ()"),
+    "three axes of none": (np.zeros((0, 2, 3), int), ValueError, "found 3 axes of shape (0, 2, 3)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_IDS)
+@pytest.mark.parametrize("name", ["bert", "t5"])
+def test_bad_ids(load: Make, name: str, case: str) -> None:
+    ids, kind, says = BAD_IDS[case]
+    refuses(load(name), {"input_ids": ids}, kind, says)
+
+
+def test_ids_that_work(load: Make) -> None:
+    layer = load("bert")
+    expected = layer(GOOD)
+    for ids in (GOOD.tolist(), GOOD.astype(np.int32), GOOD.astype(np.uint8), np.asfortranarray(GOOD), GOOD[:, ::-1][:, ::-1]):
+        assert same_bits(layer(ids), expected)
+    assert layer(np.zeros((0, 0), int)).shape == (0, 0, 8)
+    assert layer([]).shape == (0, 8)
+    assert layer(np.ma.masked_array(GOOD)).shape == (2, 3, 8)
+
+
+OTHER_IDS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    ("bert", {"token_type_ids": [[0, 1, 2], [0, 0, 0]]}, IndexError, "token_type_ids[0, 2] is 2, but the table has rows 0..1"),
+    ("bert", {"token_type_ids": [[0, -1, 0], [0, 0, 0]]}, IndexError, "token_type_ids[0, 1] is -1"),
+    ("bert", {"token_type_ids": [[0.0, 1.0, 0.0]]}, TypeError, "token_type_ids must be integers, found float64"),
+    ("bert", {"token_type_ids": [[True, False, True]]}, TypeError, "token_type_ids must be integers, found bool"),
+    ("bert", {"token_type_ids": [[0, 0], [0, 0]]}, ValueError, "token_type_ids must be (2, 3) as the ids are, found shape (2, 2)"),
+    ("bert", {"token_type_ids": [[0] * 3] * 3}, ValueError, "token_type_ids must be (2, 3) as the ids are, found shape (3, 3)"),
+    ("bert", {"token_type_ids": [[[0] * 3] * 2]}, ValueError, "token_type_ids must be (2, 3) as the ids are"),
+    ("bert", {"token_type_ids": 0}, ValueError, "token_type_ids must be (2, 3) as the ids are, found shape ()"),
+    ("bert", {"token_type_ids": [[0], [0, 0]]}, TypeError, "token_type_ids: every row must have the same length"),
+    ("roberta", {"token_type_ids": [[0, 1, 0], [0, 0, 0]]}, IndexError, "token_type_ids[0, 1] is 1, but the table has rows 0..0"),
+    ("gpt2", {"token_type_ids": [[261, 0, 0]]}, IndexError, "token_type_ids[0, 0] is 261, but the table has rows 0..260"),
+    ("t5", {"token_type_ids": [[0, 0, 0]]}, TypeError, "t5 takes no token_type_ids in its input layer; leave it out"),
+    ("t5", {"position_ids": [[0, 1, 2]]}, TypeError, "t5 takes no position_ids in its input layer; leave it out"),
+    ("bert", {"langs": [[0, 0, 0]]}, TypeError, "bert takes no langs in its input layer; leave it out"),
+    ("bert", {"task_type_ids": [[0, 0, 0]]}, TypeError, "bert takes no task_type_ids in its input layer; leave it out"),
+    ("bert", {"position_ids": [[0, 1, 16]]}, IndexError, "position_ids[0, 2] is 16, but the table has rows 0..15"),
+    ("bert", {"position_ids": [[0, 1, -1]]}, IndexError, "position_ids[0, 2] is -1"),
+    ("bert", {"position_ids": [[0.5, 1, 2]]}, TypeError, "position_ids must be integers, found float64"),
+    ("bert", {"position_ids": [0, 1]}, ValueError, "position_ids must be (2, 3) as the ids are, found shape (2,)"),
+    ("bert", {"position_ids": [[0], [1]]}, ValueError, "position_ids must be (2, 3) as the ids are, found shape (2, 1)"),
+    ("bert", {"attention_mask": [[1, 1, 1]]}, ValueError, "attention_mask must be (2, 3), as long as past and ids together, found shape (1, 3)"),
+    ("bert", {"attention_mask": [[1] * 4] * 2}, ValueError, "attention_mask must be (2, 3)"),
+    ("bert", {"attention_mask": [[[[1, 1, 1]]]] * 2}, ValueError, "found shape (2, 1, 1, 3)"),
+    ("bert", {"attention_mask": [[1, 1, 1], [1]]}, TypeError, "attention_mask: every row must have the same length"),
+    ("bert", {"attention_mask": [["a", "b", "c"]] * 2}, TypeError, "attention_mask must be numbers, found <U1"),
+    ("bert", {"attention_mask": "yes"}, TypeError, "attention_mask must be numbers, found <U3"),
+    ("bert", {"attention_mask": 1}, ValueError, "found shape ()"),
+    ("deberta-v2", {"attention_mask": [[0.0, -1e4, 0.0]] * 2}, ValueError, "1 for a token and 0 for padding; an additive mask"),
+    ("deberta-v2", {"attention_mask": [[1, 2, 0]] * 2}, ValueError, "must hold 1 for a token and 0 for padding"),
+    ("deberta-v2", {"attention_mask": [[1, np.nan, 0]] * 2}, ValueError, "must hold 1 for a token and 0 for padding"),
+    ("deberta-v2", {"attention_mask": [[1] * 5] * 2, "past_length": 2}, ValueError, "attention_mask must be (2, 3)"),
+    ("bert", {"past_length": -1}, ValueError, "past_length must be >= 0 and no more than a cache can hold, found -1"),
+    ("bert", {"past_length": 1.0}, TypeError, "past_length must be an integer, found float 1.0"),
+    ("bert", {"past_length": True}, TypeError, "past_length must be an integer, found bool True"),
+    ("bert", {"past_length": None}, TypeError, "past_length must be an integer, found NoneType None"),
+    ("bert", {"past_length": "1"}, TypeError, "past_length must be an integer, found str '1'"),
+    ("roberta", {"past_length": 10**30}, ValueError, "past_length must be >= 0 and no more than a cache can hold"),
+    ("bert", {"past_length": 14}, ValueError, "a sequence of 3 tokens after 14 cached ones is too long: the position table ends at 16 tokens"),
+    ("roberta", {"past_length": 14}, ValueError, "a sequence of 3 tokens after 14 cached ones is too long"),
+    ("bert", {"inputs_embeds": np.zeros((2, 3, 8))}, ValueError, "pass input_ids (batch, seq) or inputs_embeds (batch, seq, 8), found both"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "arguments", "kind", "says"), OTHER_IDS)
+def test_bad_arguments(load: Make, name: str, arguments: dict[str, Any], kind: type[Exception], says: str) -> None:
+    refuses(load(name), {"input_ids": GOOD, **arguments}, kind, says)
+
+
+EMBEDS: list[tuple[str, Any, type[Exception], str]] = [
+    ("bert", None, ValueError, "pass input_ids (batch, seq) or inputs_embeds (batch, seq, 8), found neither"),
+    ("bert", np.zeros((2, 3, 7)), ValueError, "inputs_embeds must be (batch, seq, 8), found shape (2, 3, 7)"),
+    ("electra", np.zeros((2, 3, 8)), ValueError, "inputs_embeds must be (batch, seq, 6), found shape (2, 3, 8)"),
+    ("bert", np.zeros(8), ValueError, "found 0 axes of shape ()"),
+    ("bert", np.zeros((1, 2, 3, 8)), ValueError, "found 3 axes of shape (1, 2, 3)"),
+    ("bert", 3.0, ValueError, "inputs_embeds must be (batch, seq, 8), found shape ()"),
+    ("bert", np.zeros((2, 3, 8), complex), TypeError, "inputs_embeds must be numbers, found complex128"),
+    ("bert", [[["a"] * 8]], TypeError, "inputs_embeds must be numbers, found <U1"),
+    ("bert", [[[0.0] * 8], [[0.0] * 7]], TypeError, "inputs_embeds: every row must have the same length"),
+    ("bert", np.zeros((1, 17, 8)), ValueError, "a sequence of 17 tokens is too long: the position table ends at 16 tokens"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "embeds", "kind", "says"), EMBEDS)
+def test_bad_embeds(load: Make, name: str, embeds: Any, kind: type[Exception], says: str) -> None:
+    refuses(load(name), {"inputs_embeds": embeds}, kind, says)
+
+
+@pytest.mark.parametrize("shape", [(1, 17), (17,), (3, 100), (0, 17)])
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra"])
+def test_a_sequence_too_long(load: Make, name: str, shape: tuple[int, ...]) -> None:
+    if shape[0] == 0 and name == "roberta":
+        assert load(name)(np.full(shape, 5)).shape == (0, 17, 8), "no token, so no position that counts too far"
+        return
+    says = f"a sequence of {shape[-1]} tokens is too long: the position table ends at 16 tokens; shorten it, or tokenize with"
+    refuses(load(name), {"input_ids": np.full(shape, 5)}, ValueError, says)
+
+
+OUTS: list[tuple[Any, type[Exception], str]] = [
+    (np.empty((2, 3, 7), np.float32), ValueError, "out must have shape (2, 3, 8), found (2, 3, 7)"),
+    (np.empty((6, 8), np.float32), ValueError, "out must have shape (2, 3, 8), found (6, 8)"),
+    (np.empty((1, 2, 3, 8), np.float32), ValueError, "out must have shape (2, 3, 8)"),
+    (np.empty((2, 3, 8)), TypeError, "out must be float32, found float64"),
+    (np.empty((2, 3, 8), np.int32), TypeError, "out must be float32, found int32"),
+    (np.empty((2, 3, 8), ">f4"), TypeError, "out must be float32, found >f4"),
+    (np.empty((2, 3, 16), np.float32)[..., ::2], ValueError, "out must be contiguous"),
+    (np.empty((8, 3, 2), np.float32).T, ValueError, "out must be contiguous"),
+    (np.frombuffer(bytes(193), np.uint8)[1:].view("f4").reshape(2, 3, 8), ValueError, "writeable"),
+    (np.zeros(193, np.uint8)[1:].view("f4").reshape(2, 3, 8), ValueError, "aligned in memory"),
+    ([[0.0]], TypeError, "out must be an array, found list"),
+    (True, TypeError, "out must be an array, found bool"),
+]
+
+
+@pytest.mark.parametrize(("out", "kind", "says"), OUTS)
+def test_bad_out(load: Make, out: Any, kind: type[Exception], says: str) -> None:
+    refuses(load("bert"), {"input_ids": GOOD, "out": out}, kind, says)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
+def test_bad_threads(load: Make, threads: Any) -> None:
+    refuses(load("bert"), {"input_ids": GOOD, "threads": threads}, ValueError, "threads must be an integer >= 1, found")
+
+
+def test_unknown_keyword(load: Make) -> None:
+    with pytest.raises(TypeError, match="colour"):
+        load("bert")(GOOD, colour=1)  # type: ignore[call-arg]
+
+
+@given(
+    st.one_of(
+        st.integers(), st.floats(), st.text(), st.none(), st.binary(),
+        st.lists(st.one_of(st.integers(-2, 70), st.floats(), st.booleans(), st.text(max_size=2), st.none()), max_size=4),
+        st.lists(st.lists(st.integers(-1, 65), max_size=3), max_size=3),
+        st.lists(st.lists(st.lists(st.integers(0, 9), max_size=2), max_size=2), max_size=2),
+        st.lists(st.integers(-(2**70), 2**70), max_size=3),
+    )
+)  # fmt: skip
+def test_anything_as_ids(load: Make, ids: Any) -> None:
+    try:
+        array = np.asarray(ids)
+        good = array.ndim in (1, 2) and (
+            array.size == 0 or (array.dtype.kind in "iu" and 0 <= array.min() and array.max() < VOCAB)
+        )
+    except ValueError:
+        good = False
+    if good:
+        assert load("bert")(ids).shape == (*array.shape, 8)
+    else:
+        with pytest.raises((TypeError, IndexError, ValueError), match=r"input_ids"):
+            load("bert")(ids)
+
+
+# -- pooling -------------------------------------------------------------------------------------------------------
+
+
+def test_cls_is_refused_with_the_reason(load: Make) -> None:
+    layer = load("bert")
+    says = "pooling 'cls' is meaningless here: before attention the first row is the same for every text"
+    with pytest.raises(ValueError, match=says):
+        layer.embed("we lived", "cls")
+    rows = layer.embed(["we lived", "above the clouds"], None)
+    assert same_bits(rows[0][0], rows[1][0]), "the reason given must be true"
+
+
+@pytest.mark.parametrize("pooling", ["", "MEAN", "sum", 0, True, ["mean"], np.mean])
+def test_unknown_pooling(load: Make, pooling: Any) -> None:
+    for texts in ("we", []):
+        with pytest.raises(ValueError, match=r"pooling must be 'mean', 'max' or None, found"):
+            load("bert").embed(texts, pooling)
+
+
+# -- folders and config.json ---------------------------------------------------------------------------------------
+
+
+def test_folder_absent(tmp_path: Path) -> None:
+    for name in (tmp_path / "none", str(tmp_path / "none"), "./none/such", "~/none/such/folder", "~nobody-by-this-name/x", "a/b/c"):
+        with pytest.raises(CheckpointError, match=r"no such folder; expected a folder with config.json and model.safetensors"):
+            minibert.load(name)
+    for name in (tmp_path / ("x" * 5000), "./" + "x" * 5000, "./nul\0byte", "./\ud800"):
+        with pytest.raises(CheckpointError, match="no such folder"):
+            minibert.load(name)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    for name in ("model.safetensors", "config.json"):
+        with pytest.raises(CheckpointError, match=f"{name}: a file, not a folder; expected a folder with"):
+            minibert.load(folder / name)
+
+
+def test_a_name_of_no_text() -> None:
+    with pytest.raises(ValueError, match="the model's name is empty; give a folder or a Hub name"):
+        minibert.load("")
+    for name in (None, 3, b"bert", ["bert"], GOOD):
+        with pytest.raises(TypeError, match=r"str"):
+            minibert.load(name)  # type: ignore[arg-type]
+
+
+def test_a_folder_by_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "model")
+    expected = minibert.load(folder)(GOOD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (str(folder), f"{folder}/", "./model", "model", Path("model"), "model/", "~/model", Path("~/model")):
+        assert same_bits(minibert.load(name)(GOOD), expected)
+    os.symlink(folder, tmp_path / "link")  # noqa: PTH211
+    assert same_bits(minibert.load(tmp_path / "link")(GOOD), expected)
+
+
+def test_folder_without_config(tmp_path: Path) -> None:
+    (write(tmp_path) / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"has no config.json, which says what the tensors mean; fetch it beside them"):
+        minibert.load(tmp_path)
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(CheckpointError, match="has no config.json"):
+        minibert.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "config.json: not readable as JSON"),
+        (b"{", "config.json: not readable as JSON"),
+        (b"{'model_type': 'bert'}", "config.json: not readable as JSON"),
+        (b"\xff\xfe{\x00}\x00", "config.json: not readable as JSON"),
+        (b"[]", "expected an object, found list"),
+        (b"null", "expected an object, found NoneType"),
+        (b"3", "expected an object, found int"),
+        (b'"bert"', "expected an object, found str"),
+        (b"[" * 100_000, "config.json: not readable as JSON"),
+        (b'{"model_type": "bert", "n": ' + b"1" * 5000 + b"}", "config.json"),
+        (b'{"model_type": "bert", "n": ' + b"[" * 700 + b"]" * 700 + b"}", "config.json"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "config.json: not readable as JSON"),
+        (b"{}", "config.json has no model_type; add the one it was saved from: albert"),
+        (b'{"model_type": null}', "config.json has no model_type"),
+        (b'{"model_type": 3}', "config.json has no model_type"),
+        (b'{"model_type": ["bert"]}', "config.json has no model_type"),
+        (b'{"model_type": "bert"}', "config.json: 'vocab_size' must be an integer >= 0, found None"),
+    ],
+)
+def test_bad_config(tmp_path: Path, content: bytes, says: str) -> None:
+    (write(tmp_path) / "config.json").write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        minibert.load(tmp_path)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(("model_type", "near"), [("bart-large", "bart"), ("Bert", "bert"), ("gpt3", "gpt2")])
+def test_unknown_model_type(tmp_path: Path, model_type: str, near: str) -> None:
+    folder = write(tmp_path, {**BERT, "model_type": model_type}, tensors(BERT))
+    with pytest.raises(UnknownFamilyError) as caught:
+        minibert.load(folder)
+    message = str(caught.value)
+    assert f"model_type {model_type!r} is not known (did you mean {near}?); known are " in message
+    assert all(known in message for known in FAMILIES)
+    assert "load(..., family=Family(...))" in message
+    assert same_bits(minibert.load(folder, family=FAMILIES["bert"])(GOOD), minibert.load(write(tmp_path / "known"))(GOOD))
+
+
+@pytest.mark.parametrize("model_type", ["", " ", "\ud800", "x" * 10_000, "__class__", "bert\n"])
+def test_hostile_model_type(tmp_path: Path, model_type: str) -> None:
+    with pytest.raises(UnknownFamilyError, match="is not known") as caught:
+        minibert.load(write(tmp_path, {**BERT, "model_type": model_type}, tensors(BERT)))
+    str(caught.value).encode("utf-8")  # can be printed anywhere
+
+
+@pytest.mark.parametrize("value", ["1e-12", None, -1e-12, True, [1e-12], 10**400])
+def test_bad_eps(tmp_path: Path, value: object) -> None:
+    with pytest.raises(CheckpointError, match="config.json: 'layer_norm_eps' must be a number >= 0, found"):
+        minibert.load(write(tmp_path, {**BERT, "layer_norm_eps": value}))
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e400"])
+def test_eps_that_is_no_finite_number(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path) / "config.json"
+    path.write_text(path.read_text().replace("1e-12", value))
+    with pytest.raises(CheckpointError, match="config.json: 'layer_norm_eps' must be a number >= 0, found"):
+        minibert.load(tmp_path)
+
+
+@pytest.mark.parametrize("value", [None, -1, "1", 1.0])
+def test_a_padding_id_that_positions_need_is_missed_at_once(tmp_path: Path, value: object) -> None:
+    with pytest.raises(CheckpointError, match="config.json: 'pad_token_id' must be an integer >= 0, found"):
+        minibert.load(write(tmp_path, {**ROBERTA, "pad_token_id": value}))
+
+
+@given(st.dictionaries(
+    st.sampled_from([*BERT, "tie_word_embeddings", "text_config", "n_embd"]),
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 70), st.floats(), st.text(max_size=3), st.lists(st.integers(), max_size=2)),
+    max_size=3,
+), st.sampled_from(["bert", "roberta", "gpt2", "t5", "electra", "deberta-v2"]))  # fmt: skip
+def test_arbitrary_configs(tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], name: str) -> None:
+    config = CONFIGS[name] | changes
+    if isinstance(config.get("model_type"), str) and config["model_type"] in FAMILIES:
+        config["model_type"] = name
+    folder = write(tmp_path_factory.mktemp("config"), config, tensors(CONFIGS[name]))
+    try:
+        y = minibert.load(folder)(GOOD)
+    except MinibertError as error:
+        assert isinstance(error, CheckpointError | UnknownFamilyError)
+        return
+    assert y.shape == (2, 3, 8)
+
+
+def test_a_section_that_is_none(tmp_path: Path) -> None:
+    for section in (3, "text", [1]):
+        config = {"model_type": "clip", "text_config": section}
+        with pytest.raises(CheckpointError):
+            minibert.load(write(tmp_path, config, {"text_model.embeddings.token_embedding.weight": np.zeros((2, 2), "f4")}))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int32", "", "f", None, 3, np.int64, "nonsense"])
+def test_bad_dtype(tmp_path: Path, dtype: Any) -> None:
+    with pytest.raises(ValueError, match=r"dtype must be 'float32' or 'float64', found .*; narrow files are widened"):
+        minibert.load(write(tmp_path), dtype=dtype)
+
+
+def test_bad_side_and_family(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="side must be 'encoder' for bert, found 'decoder'"):
+        minibert.load(write(tmp_path / "bert"), side="decoder")
+    with pytest.raises(ValueError, match="side must be 'encoder' or 'decoder' for t5, found 'left'"):
+        minibert.load(write(tmp_path / "t5", T5), side="left")
+    with pytest.raises(TypeError, match="family must be a minibert.Family, found str; model_type chooses a known one"):
+        minibert.load(write(tmp_path / "again"), family="bert")  # type: ignore[arg-type]
+
+
+def test_a_family_of_another_kind_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="'n_embd'|'hidden_size'|no tensor for 'wte.weight'"):
+        minibert.load(write(tmp_path), family=FAMILIES["gpt2"])
+    # without this check a config that only claims to be DistilBERT would lose its segments in silence
+    with pytest.raises(CheckpointError, match="does not use: embeddings.token_type_embeddings.weight"):
+        minibert.load(write(tmp_path, {**BERT, "model_type": "distilbert", "dim": 8}, tensors(BERT)))
+
+
+# -- the errors themselves -----------------------------------------------------------------------------------------
+
+
+def test_one_root_catches_all() -> None:
+    for kind in (CheckpointError, UnknownFamilyError, HubError, TokenizerError):
+        assert issubclass(kind, MinibertError) and issubclass(kind, Exception)
+        assert not issubclass(kind, ValueError | KeyError | OSError)
+        assert str(pickle.loads(pickle.dumps(kind("what, where")))) == "what, where"
+
+
+def test_errors_come_without_a_library_s_traceback(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    (folder / "model.safetensors").write_bytes(b"nonsense")
+    (folder / "tokenizer.json").write_bytes(b"nonsense")
+    with pytest.raises(CheckpointError) as caught:
+        minibert.load(folder)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+    (folder / "model.safetensors").write_bytes(write(tmp_path / "whole").joinpath("model.safetensors").read_bytes())
+    with pytest.raises(TokenizerError) as wrong:
+        minibert.load(folder).tokenize("we")
+    assert wrong.value.__cause__ is None and wrong.value.__suppress_context__
+
+
+def test_a_layer_is_as_good_after_an_error_as_before(load: Make) -> None:
+    layer = load("bert")
+    before = layer(GOOD), layer.embed("we lived")
+    for use in (
+        lambda: layer([[VOCAB]]),
+        lambda: layer(GOOD, token_type_ids=[[9, 9, 9]]),
+        lambda: layer.embed(["we", "\ud800"]),
+        lambda: layer.embed("a " * 50),
+        lambda: layer.tokenize(None),  # type: ignore[arg-type]
+    ):
+        with pytest.raises((IndexError, ValueError, TypeError)):
+            use()
+    assert same_bits(layer(GOOD), before[0]) and same_bits(layer.embed("we lived"), before[1])
+
+
+def test_config_json_is_not_touched(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    with minibert.load(folder) as layer:
+        layer(GOOD)
+    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()} == before
+    assert json.loads(before["config.json"][0]) == BERT

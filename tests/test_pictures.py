@@ -1,0 +1,146 @@
+"""Which arrays of a layer each kind of picture shows, read back from the Axes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import minibert
+from minibert import plot
+from minibert.analysis import cosine_similarity
+from minibert.layer import EmbeddingLayer
+from minibert.pictures import KINDS, picture, position_table
+
+REFERENCE = Path(__file__).parent / "reference"
+WORDS = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5))
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def layer(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingLayer:
+    """The tiny checkpoint of the case named by the parameter, with a tokenizer for w0, w1, ..."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder = shutil.copytree(REFERENCE / request.param, tmp_path / "model")
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(53)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
+    return minibert.load(folder, side=side or "encoder")
+
+
+def test_there_is_a_picture_for_every_kind_of_plot() -> None:
+    assert set(KINDS) == set(plot.KINDS)
+
+
+@pytest.mark.parametrize(
+    ("layer", "first"),
+    [("bert", 0), ("roberta", 2), ("opt", 2), ("gpt2", 0), ("marian-encoder", 0), ("mpnet", 2)],
+    indirect=["layer"],
+)
+def test_the_position_table_begins_where_texts_do(layer: EmbeddingLayer, first: int) -> None:
+    """Its row 0 is what the first token of a text receives."""
+    table = position_table(layer)
+    trace = layer.trace([[5, 9, 7]])
+    received = next(rows for name, rows in trace.items() if "position" in name or "wpe" in name if rows.ndim == 3)
+    assert np.array_equal(table[:3], received[0])
+    assert len(table) == layer.max_length
+
+
+@pytest.mark.parametrize("layer", ["bert"], indirect=True)
+def test_tables_and_similarities_are_of_the_positions(layer: EmbeddingLayer) -> None:
+    table = layer.position_embeddings.weight
+    (image,) = picture("table", layer).axes[0].images
+    assert np.array_equal(np.asarray(image.get_array()), table)
+    (image,) = picture("similarity", layer).axes[0].images
+    assert np.array_equal(np.asarray(image.get_array()), cosine_similarity(table))
+
+
+def test_rows_lie_over_the_first_word_not_over_the_special_token(minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    drawn = picture("rows", layer, "dog bites man").axes[0].lines
+    word = layer.word_embeddings(layer.tokenize("dog")["input_ids"][0, 1])
+    assert len(drawn) == 2 and "dog" in drawn[0].get_label() and "position 0" in drawn[1].get_label()
+    assert np.array_equal(drawn[0].get_ydata(), word)
+    assert np.array_equal(drawn[1].get_ydata(), layer.position_embeddings.weight[0])
+    assert len(picture("rows", layer).axes[0].lines) == 1  # no text, no word
+
+
+ADDENDS = {
+    "bert": ["word_embeddings", "token_type_embeddings", "position_embeddings"],
+    "gpt2": ["wte", "wpe"],
+    "marian-encoder": ["scaled", "embed_positions"],
+    "opt-project": ["project_in", "embed_positions"],
+    "albert": ["word_embeddings", "token_type_embeddings", "position_embeddings"],
+    "deberta-v2": ["embed_proj"],
+    "t5-encoder": ["embed_tokens"],
+}
+
+
+@pytest.mark.parametrize(("layer", "names"), ADDENDS.items(), ids=list(ADDENDS), indirect=["layer"])
+def test_the_addends_drawn_are_those_of_the_sum(
+    layer: EmbeddingLayer, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = {}
+
+    def sum_steps(addends: dict[str, np.ndarray], normed: np.ndarray | None) -> plt.Axes:
+        drawn.update(addends, normed=normed)
+        return Figure().subplots()
+
+    monkeypatch.setattr(plot, "sum_steps", sum_steps)
+    picture("sum", layer, WORDS)
+    normed = drawn.pop("normed")
+    trace = layer.trace(**layer.tokenize(WORDS))
+    assert list(drawn) == names
+    np.testing.assert_allclose(np.sum(list(drawn.values()), axis=0), trace["sum"][0, 0], atol=1e-7)  # 6e-8 measured
+    norms = [rows for name, rows in trace.items() if "orm" in name]
+    assert (normed is None) == (norms == [])
+    if normed is not None:
+        assert np.array_equal(normed, norms[0][0, 0])
+
+
+@pytest.mark.parametrize("layer", ["bert", "t5-encoder"], indirect=True)
+def test_a_token_appears_once_on_the_map(layer: EmbeddingLayer) -> None:
+    ax = picture("tokens", layer, WORDS).axes[0]
+    assert sorted(text.get_text() for text in ax.texts) == ["w3", "w5", "w7", "w9"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [("t5-encoder", "relative-bias"), ("mpnet", "relative-bias"), ("bloom", "alibi"), ("llama", "rotary"),
+     ("modernbert", "rotary")],
+    indirect=["layer"],
+)  # fmt: skip
+def test_schemes_of_attention_are_drawn(layer: EmbeddingLayer, kind: str) -> None:
+    assert picture(kind, layer).axes[0].has_data()
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind", "text", "message"),
+    [
+        ("bert", "sculpture", None, "kind must be one of rows, "),
+        ("bert", "sum", None, "about a text"),
+        ("bert", "tokens", None, "about a text"),
+        ("bert", "sum", "", "no tokens of its own"),
+        ("bert", "alibi", None, "bert has no positions in attention; this picture is of ALiBi"),
+        ("bloom", "rotary", None, "bloom has ALiBi in attention; this picture is of rotary positions"),
+        ("t5-encoder", "table", None, "t5 adds no positions"),
+        ("opt-project", "rows", "w5", "no common axis"),
+    ],
+    indirect=["layer"],
+)
+def test_what_cannot_be_drawn_is_said(layer: EmbeddingLayer, kind: str, text: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        picture(kind, layer, text)
