@@ -57,7 +57,10 @@ class Family:
 
     def configure(self, data: Mapping[str, Any]) -> Config:
         """Read config.json with this family's words and defaults. Raises CheckpointError for what no step computes."""
-        config = Config(data.get(self.section) or data, self.aliases, self.defaults)
+        part = data.get(self.section) or data
+        if not isinstance(part, Mapping):
+            raise CheckpointError(f"config.json: {self.section!r} must be an object, found {type(part).__name__}")
+        config = Config(part, self.aliases, self.defaults)
         for key, value in self.only.items():
             found = config.get(key)
             if found is not None and found != value:

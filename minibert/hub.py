@@ -8,7 +8,6 @@ the header and the ranges that are asked for, and they are kept in a cache of ou
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -22,14 +21,16 @@ from urllib.parse import quote
 
 from .checkpoint import CONVERT, INDEX, SINGLE, Source, read_index
 from .errors import HubError
-from .hub_errors import WITHOUT_HUB, RevisionError, Subject, client_errors, explain
+from .hub_errors import WITHOUT_HUB, RevisionError, Subject
+from .hub_places import COMMIT, Places
 from .ranges import RangeCache, Span
 from .remote import RemoteCheckpoint
 from .transfer import Part, Transfer
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
-LAYOUT = "1"  # of our cache; goes into every digest, so that another layout's entries are not taken for ours
+# as the Hub has it: an owner's name (except for a few old models) and a name of letters, digits, - _ and .
+NAME = re.compile(r"(?:\b[\w.-]+\b/)?\b[\w.-]{1,96}\b", re.ASCII)
 
+FOLDER = "A folder is written with ./ in front"
 FETCH_ONCE = (
     "Load it once where there is a network, or give a folder (a path that starts with ./), made elsewhere with "
     "`minibert extract`; what an earlier lazy run has fetched is enough for another lazy run only"
@@ -44,13 +45,11 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
 
     Raises HubError.
     """
-    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub import constants
 
     subject = Subject(name, revision or "main", constants.ENDPOINT)
-    try:
-        hf_hub_url(name, "config.json")  # refuses what cannot be a name
-    except client_errors() as error:
-        raise _as_hub_error(error, subject) from None
+    if not NAME.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
+        raise HubError(f"{name!r} cannot be a name on the Hub, such as 'gpt2' or 'google/mt5-small'. {FOLDER}")
     why_not = "local_files_only=True" if local_files_only else "HF_HUB_OFFLINE is set"
     offline = HubError(why_not) if local_files_only or constants.HF_HUB_OFFLINE else None
     if COMMIT.fullmatch(subject.revision):
@@ -65,7 +64,7 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
             raise
         except HubError as error:
             problem = error
-    known = _last_known(subject)
+    known = Places(subject).last_known()
     if known is not None:
         return Repository(subject, known, problem)
     if problem is not offline and problem is not None:
@@ -91,7 +90,8 @@ class Repository:
         self._unreachable = unreachable
         self._about = about
         self._transfer = transfer if transfer is not None else Transfer(subject)
-        self._entries = RangeCache(_our_folder(subject) / commit, _belongs_to(subject, commit))
+        self._places = Places(subject)
+        self._entries = self._places.ours(commit)
         if about is not None and self._entries.load("about") is None:
             self._entries.store("about", json.dumps(about).encode())
         self._lock = threading.RLock()
@@ -102,13 +102,9 @@ class Repository:
 
         Raises HubError.
         """
-        from huggingface_hub import constants, try_to_load_from_cache
-
-        found = try_to_load_from_cache(self.name, filename, constants.HF_HUB_CACHE, self.commit)
-        if isinstance(found, str):
-            return Path(found)
-        if found is not None:  # the client remembers that this commit has no such file
-            return None
+        path = self.cached(filename)
+        if path is not None or self._places.known_absent(self.commit, filename):
+            return path
         listing = self._list(filename)
         return self.download(filename) if filename in listing else None
 
@@ -128,21 +124,18 @@ class Repository:
             weight_map = read_index(index.read_bytes(), self.describe(INDEX))
         opened = RemoteCheckpoint(self, weight_map, lazy, mmap)
         if self._unreachable is None and self.revision != self.commit:
-            _remember(self._subject, self.commit)
+            self._places.remember(self.commit)
         return opened
 
     # -- what remote.py needs ----------------------------------------------------------------------------------
 
     def cached(self, name: str) -> Path | None:
         """Say where a file lies in the Hub's own cache."""
-        from huggingface_hub import constants, try_to_load_from_cache
-
-        found = try_to_load_from_cache(self.name, name, constants.HF_HUB_CACHE, self.commit)
-        return Path(found) if isinstance(found, str) else None
+        return self._places.cached(self.commit, name)
 
     def cache(self, name: str) -> RangeCache:
         """Give the cache of one file's ranges."""
-        return RangeCache(self._entries.folder / quote(name, safe=""), _belongs_to(self._subject, self.commit, name))
+        return self._places.ours(self.commit, name)
 
     def part(self, name: str, span: Span, progress: Callable[[int], object]) -> Part:
         """Fetch some bytes of a file."""
@@ -234,54 +227,3 @@ def _ask(subject: Subject, transfer: Transfer) -> About:
             f"{answer[:60]!r}). A login page of this network, or a wrong HF_ENDPOINT? {WITHOUT_HUB}"
         ) from None
     return about
-
-
-def _as_hub_error(error: Exception, subject: Subject) -> HubError:
-    explained = explain(error, subject)
-    return explained if isinstance(explained, HubError) else explained.error
-
-
-# -- our own cache -----------------------------------------------------------------------------------------------
-
-
-def cache_root() -> Path:
-    """Say where ranges are kept: MINIBERT_CACHE, or `assets/minibert` in HF_HOME, the client's place for such things.
-
-    Deleting it is always safe.
-    """
-    from huggingface_hub import constants
-
-    named = os.environ.get("MINIBERT_CACHE")
-    return Path(named).expanduser() if named else Path(constants.HF_ASSETS_CACHE) / "minibert"
-
-
-def _our_folder(subject: Subject) -> Path:
-    return cache_root() / quote(subject.endpoint, safe="") / subject.name.replace("/", "--")
-
-
-def _belongs_to(subject: Subject, *parts: str) -> str:
-    return "\n".join((LAYOUT, subject.endpoint, subject.name, *parts))
-
-
-def _revisions(subject: Subject) -> tuple[RangeCache, str]:
-    return RangeCache(_our_folder(subject), _belongs_to(subject)), "revision-" + quote(subject.revision, safe="")
-
-
-def _remember(subject: Subject, commit: str) -> None:
-    cache, label = _revisions(subject)
-    kept = cache.load(label)
-    if kept is None or kept.tobytes() != commit.encode():
-        cache.store(label, commit.encode())
-
-
-def _last_known(subject: Subject) -> str | None:
-    """Give the commit that a revision stood for when it was last resolved: by us, or else by the client."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    cache, label = _revisions(subject)
-    kept = cache.load(label)
-    if kept is not None:
-        return kept.tobytes().decode()
-    found = try_to_load_from_cache(subject.name, "config.json", constants.HF_HUB_CACHE, subject.revision)
-    # .../snapshots/<commit>/config.json
-    return Path(found).parent.name if isinstance(found, str) else None

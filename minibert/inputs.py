@@ -52,7 +52,7 @@ def prepare(
         if embeds.ndim == 0 or embeds.shape[-1] != table.shape[1]:
             raise ValueError(f"inputs_embeds must be (batch, seq, {table.shape[1]}), found shape {embeds.shape}")
         single, shape = _batch_of(embeds.shape[:-1], "inputs_embeds", f"(batch, seq, {table.shape[1]})")
-        inputs = Inputs(*shape, {}, embeds.reshape(*shape, -1))
+        inputs = Inputs(*shape, {}, embeds.reshape(*shape, table.shape[1]))
     _mask(inputs, steps, config, dtype, attention_mask, past_length)
     _ids(inputs, steps, config, given, past_length)
     for name, value in given.items():

@@ -110,6 +110,8 @@ class EmbeddingLayer:
             y = np.empty(shape, self.dtype)
         else:
             y = _check_out(out, shape[1:] if single else shape, self.dtype).reshape(shape)
+            if inputs.inputs_embeds is not None and np.may_share_memory(y, inputs.inputs_embeds):
+                inputs.inputs_embeds = inputs.inputs_embeds.copy()  # a tile must not overwrite the next one's input
         if input_ids is not None:
             self.steps[0].module.table.expect((inputs.ids["input_ids"],))
         run(self.steps, inputs, y, self._width, threads)

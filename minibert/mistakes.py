@@ -57,9 +57,13 @@ def _swap(kind: type[Step], change: Callable[[Any], Step | None], *unused: str) 
         for step in steps:
             changed = change(step) if isinstance(step, kind) else step
             if changed is not None:
-                yield changed
+                yield step if _same(step, changed) else changed
 
     return _each(lambda steps: tuple(all_steps(steps)), *unused)
+
+
+def _same(a: Step, b: Step) -> bool:
+    return type(a) is type(b) and all(getattr(a, field.name) == getattr(b, field.name) for field in fields(a))
 
 
 def _norm(formula: wrong.Formula) -> Callable[[Family], Family | None]:
@@ -114,7 +118,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("type row 0 added", "GPT-2 and XLM add a row for types only where types are passed.",
             _swap(Add, lambda s: replace(s, missing=0) if s.ids == "token_type_ids" and s.missing is None else s)),
     Mistake("position rows left out", "Attention alone knows no order.",
-            _swap(Positions, lambda step: None, "position_embeddings.weight")),
+            _swap(Positions, lambda step: None, "position_embeddings.weight", "position_embedding.weight")),
     Mistake("positions counted from 0", "RoBERTa's first token stands behind the padding row, at padding_idx + 1.",
             _swap(Positions, _when("padding", lambda step: replace(step, rule="count")))),
     Mistake("padding counted as tokens", "RoBERTa's positions skip padding.",
@@ -130,7 +134,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("offset of the position table missing", "BART's and OPT's tables have two rows in front of position 0.",
             _swap(Positions, lambda step: _as(wrong.NoOffset, step) if step.extra else step)),
     Mistake("cached tokens not counted", "With a cache the first new token stands behind the cached ones.",
-            _swap(Positions, lambda step: replace(step, cached=False))),
+            _swap(Positions, lambda step: step if step.rule == "mask" else replace(step, cached=False))),
     Mistake("sinusoids in the other layout", "Marian has all sines first, Vaswani's paper alternates.",
             _swap(Positions, lambda step: _no_file(step, sinusoidal_positions), "embed_positions.weight")),
     Mistake("sinusoids from float32 angles", "At position 4095 a float32 angle is 1e-4 off.",
@@ -152,6 +156,6 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("bias of the projection left out", "ALBERT's and ELECTRA's projections have one.",
             _swap(Project, lambda step: replace(step, biased=False), "_in.bias", "_project.bias")),
     Mistake("mask not applied", "DeBERTa and XLM multiply the normed rows by the attention mask.",
-            _swap(Mask, lambda step: None)),
+            _swap(Mask, lambda step: _as(wrong.UnappliedMask, step))),
 )
 # fmt: on

@@ -24,7 +24,8 @@ from . import equations
 from .analysis import cosine_similarity
 from .explain import by_hand, looked_up, name_of
 from .layer import EmbeddingLayer
-from .steps import Add, Lookup, Norm, Positions, Project, Scale
+from .modules import LayerNorm
+from .steps import Add, Lookup, Norm, Positions, Project, Scale, Step
 
 Array = NDArray[Any]
 
@@ -39,82 +40,99 @@ COUNTS: dict[str, Callable[..., Array]] = {
 
 
 class Stage(NamedTuple):
-    """One row of colours: `sign` says how it comes from those above: "+" added, "=" their sum, "→" made of it.
+    """One band of colours: `sign` says how it comes from those above: "+" added, "=" their sum, "→" made of it.
 
-    rows (seq, dim). `taken` are the numbers of the rows in their table, None where no table is looked up.
+    rows (seq, dim). `step` made them, None where they are a sum. `taken` are their numbers in the step's table, None
+    where it has none.
     """
 
     name: str
     sign: str
-    tells: str
     rows: Array
+    step: Step | None = None
     taken: Array | None = None
+
+    @property
+    def tells(self) -> str:
+        """What these numbers say of a token, in a few words."""
+        if isinstance(self.step, Lookup):
+            return TELLS.get(self.step.ids, "")
+        return {Norm: "mean 0, variance 1, then weight and bias", Project: "to another width"}.get(type(self.step), "")
+
+
+class Normed(NamedTuple):
+    """LayerNorm's way for all tokens in float64: before, mean taken away and divided, after; each (seq, dim)."""
+
+    module: LayerNorm
+    before: Array
+    standard: Array
+    after: Array
 
 
 def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None) -> str:
     """Give the page. Raises as `EmbeddingLayer.tokenize` and a call of the layer."""
     batch: dict[str, Any] = layer.tokenize(text, text_pair)
-    tokens = [_visible(token) for token in layer.tokenizer.tokens(batch["input_ids"][0])]
+    input_ids, mask = batch["input_ids"], batch["attention_mask"]
+    tokens = [_visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
     trace = layer.trace(**batch)
     ids = looked_up(layer.steps, batch, trace)
-    shown = list(stages(layer, trace, ids, batch["attention_mask"]))
+    shown = list(stages(layer, trace, ids, mask))
+    groups, normed, output = by_width(shown), _normed(layer, shown), shown[-1].rows
+    positions = next((stage for stage in shown if isinstance(stage.step, Positions)), None)
     data = {
-        "float": shown[0].rows.dtype.str[1:],
+        "float": output.dtype.str[1:],
         "tokens": tokens,
-        "groups": [_group(same) for same in _by_width(shown)],
-        "norm": _norm(layer, shown),
-        "similarity": _similarity(layer, shown, ids),
+        "groups": [_group(group) for group in groups],
+        "norm": None if normed is None else _norm_data(normed, groups),
+        "similarity": None if positions is None else _similarity(positions, ids),
     }
-    formula = by_hand(layer.steps, ids, batch["attention_mask"])[1]
     said = text if text_pair is None else f"{text} / {text_pair}"
-    last = shown[-1].rows
-    parts = {
-        "title": escape(f"{said[:60]} - minibert"),
-        "text": escape("".join(letter if letter.isspace() else _visible(letter) for letter in said)),
-        "about": escape(
-            f"{len(tokens)} token{'s' * (len(tokens) != 1)} of {layer.family.model_type} → "
-            f"(1, {', '.join(map(str, last.shape))}), {last.dtype}: {formula}"
-        ),
-        "layer": escape(repr(layer)),
-        "tokens": "\n".join(_choice(i, token, batch["input_ids"][0, i]) for i, token in enumerate(tokens)),
-        "norm": _norm_table(shown, tokens),
-        "positions": _positions_words(layer, data["similarity"] is not None),
-        "formulas": "\n".join(_formulas(layer)),
-        # inside a script element nothing but "</" and "<!--" is read as HTML, and no "<" is left
-        "data": json.dumps(data, ensure_ascii=True).replace("<", "\\u003c"),
-    }
+    counted = f"{len(tokens)} token{'s' * (len(tokens) != 1)} of {layer.family.model_type}"
+    shape = (1, *output.shape)
+    return _filled(
+        title=escape(f"{said[:60]} - minibert"),
+        text=escape(_visible(said, "\n\t\u200c\u200d")),  # the last two join letters and emoji
+        about=escape(f"{counted} → {shape}, {output.dtype}: {by_hand(layer.steps, ids, mask)[1]}"),
+        layer=escape(repr(layer)),
+        tokens="\n".join(_choice(i, *pair) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))),
+        norm="" if normed is None else "\n".join(_norm_lines(normed, tokens)),
+        positions=_positions_words(layer, positions is not None),
+        formulas="\n".join(_formulas(layer)),
+        # inside a script element HTML is read again behind "</" or "<!--": no "<" is left
+        data=json.dumps(data, ensure_ascii=True).replace("<", "\\u003c"),
+    )
+
+
+def _filled(**parts: str) -> str:
+    """Fill the frame, in one pass over it, so that nothing which is filled in is read as a mark."""
     frame = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    # one pass over the frame, so that nothing which is filled in is read as a mark
     return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], frame)
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------
 
 
-def stages(
-    layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], mask: Array
-) -> Iterator[Stage]:
+def stages(layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], mask: Array) -> Iterator[Stage]:
     """Give the stages of one text in the order in which they arise, sums among them."""
     addends = 0
     for i, (step, _) in enumerate(layer.steps):
         key = step.path + (step.role if isinstance(step, Add) else "")
         if key not in trace:  # a lookup that no ids were passed for
             continue
-        rows, name = trace[key][0], name_of(step)
         if isinstance(step, Lookup):
-            yield Stage(name, "+" * bool(addends), TELLS.get(step.ids, ""), rows, ids[step.ids][0] + step.extra)
+            taken = ids[step.ids][0] + step.extra
+            yield Stage(name_of(step), "+" * bool(addends), trace[key][0], step, taken)
             addends += 1
             continue
         if addends > 1:
-            yield Stage("sum", "=", "", by_hand(layer.steps[:i], ids, mask)[0][0])
-        tells = {Norm: "mean 0, variance 1, then weight and bias", Project: "to another width"}.get(type(step), "")
-        yield Stage(name, "→", tells, rows)
+            yield Stage("sum", "=", by_hand(layer.steps[:i], ids, mask)[0][0])
+        yield Stage(name_of(step), "→", trace[key][0], step)
         addends = 1
     if addends > 1:
-        yield Stage("sum", "=", "", trace["sum"][0])
+        yield Stage("sum", "=", trace["sum"][0])
 
 
-def _by_width(shown: Sequence[Stage]) -> list[list[Stage]]:
+def by_width(shown: Sequence[Stage]) -> list[list[Stage]]:
     """Part the stages where a projection changes the width: only rows of one width share an axis."""
     groups: list[list[Stage]] = []
     for stage in shown:
@@ -124,10 +142,10 @@ def _by_width(shown: Sequence[Stage]) -> list[list[Stage]]:
     return groups
 
 
-def _group(same: Sequence[Stage]) -> dict[str, Any]:
+def _group(group: Sequence[Stage]) -> dict[str, Any]:
     """Pack stages of one width. Those up to a sum share one scale of colours, so that their sizes compare."""
-    packed, scale = [], _reach([stage.rows for stage in same if stage.sign != "→"])
-    for stage in same:
+    packed, scale = [], _reach([stage.rows for stage in group if stage.sign != "→"])
+    for stage in group:
         rows, index = stage.rows, np.arange(len(stage.rows))
         if stage.taken is not None:  # the row of a word or type that occurs twice is packed once
             _, first, index = np.unique(stage.taken, return_index=True, return_inverse=True)
@@ -143,7 +161,7 @@ def _group(same: Sequence[Stage]) -> dict[str, Any]:
                 "rows": _packed(rows),
             }
         )
-    return {"dim": same[0].rows.shape[-1], "stages": packed}
+    return {"dim": group[0].rows.shape[-1], "stages": packed}
 
 
 def _reach(rows: Sequence[Array]) -> float:
@@ -158,47 +176,44 @@ def _packed(numbers: Array) -> str:
     return base64.b64encode(np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).tobytes()).decode()
 
 
-def _norm_place(shown: Sequence[Stage]) -> int | None:
-    """Where LayerNorm stands among the stages; what enters it stands before."""
-    return next((i for i, stage in enumerate(shown) if stage.tells.startswith("mean 0")), None)
-
-
-def _norm(layer: EmbeddingLayer, shown: Sequence[Stage]) -> dict[str, Any] | None:
-    place = _norm_place(shown)
+def _normed(layer: EmbeddingLayer, shown: Sequence[Stage]) -> Normed | None:
+    place = next((i for i, stage in enumerate(shown) if isinstance(stage.step, Norm)), None)
     if place is None:
         return None
-    before = shown[place - 1].rows.astype(np.float64)
     module = next(module for step, module in layer.steps if isinstance(step, Norm))
-    group = next(i for i, same in enumerate(_by_width(shown)) if any(stage is shown[place] for stage in same))
+    before, after = (shown[i].rows.astype(np.float64) for i in (place - 1, place))
+    ones = np.ones(before.shape[-1])
+    return Normed(module, before, equations.layer_norm(before, ones, eps=module.eps), after)
+
+
+def _norm_data(normed: Normed, groups: Sequence[Sequence[Stage]]) -> dict[str, Any]:
+    places = ((g, s) for g, group in enumerate(groups) for s, stage in enumerate(group) if isinstance(stage.step, Norm))
+    group, stage = next(places)
+    bias = normed.module.bias
     return {
         "group": group,
-        "stage": next(i for i, stage in enumerate(_by_width(shown)[group]) if stage is shown[place]),
-        "eps": module.eps,
-        "mean": _packed(before.mean(axis=-1)),
-        "variance": _packed(before.var(axis=-1)),
-        "weight": _packed(module.weight),
-        "bias": None if module.bias is None else _packed(module.bias),
+        "stage": stage,
+        "eps": normed.module.eps,
+        "mean": _packed(normed.before.mean(axis=-1)),
+        "variance": _packed(normed.before.var(axis=-1)),
+        "weight": _packed(normed.module.weight),
+        "bias": None if bias is None else _packed(bias),
     }
 
 
-def _similarity(
-    layer: EmbeddingLayer, shown: Sequence[Stage], ids: Mapping[str, Array]
-) -> dict[str, Any] | None:
-    step = next((step for step, _ in layer.steps if isinstance(step, Positions)), None)
-    if step is None:
-        return None
-    rows = next(stage.rows for stage in shown if stage.name == name_of(step))
-    return {"positions": ids[step.ids][0].tolist(), "cosines": _packed(cosine_similarity(rows).astype(np.float32))}
+def _similarity(positions: Stage, ids: Mapping[str, Array]) -> dict[str, Any]:
+    cosines = cosine_similarity(positions.rows).astype(np.float32)
+    return {"positions": ids["position_ids"][0].tolist(), "cosines": _packed(cosines)}
 
 
 # -- as HTML -----------------------------------------------------------------------------------------------------
 
 
-def _visible(token: str | None) -> str:
+def _visible(text: str | None, kept: str = "") -> str:
     """Write out what a browser would not show, or would obey: control characters and marks of direction."""
-    if token is None:
+    if text is None:
         return "?"
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in token)
+    return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
 
 
 def _choice(place: int, token: str, token_id: int) -> str:
@@ -209,20 +224,14 @@ def _choice(place: int, token: str, token_id: int) -> str:
     )
 
 
-def _norm_table(shown: Sequence[Stage], tokens: Sequence[str]) -> str:
-    """Mean and variance of each token's row: before LayerNorm, between its two halves, and after."""
-    place = _norm_place(shown)
-    if place is None:
-        return ""
-    before, after = (shown[i].rows.astype(np.float64) for i in (place - 1, place))
-    mean, deviation = before.mean(axis=-1, keepdims=True), before.std(axis=-1, keepdims=True)
-    standard = np.divide(before - mean, deviation, out=np.zeros_like(before), where=deviation > 0)
-    lines = []
+def _norm_lines(normed: Normed, tokens: Sequence[str]) -> Iterator[str]:
+    """Mean and variance of each token's row, three times: a line of the table for each token."""
     for i, token in enumerate(tokens):
-        numbers = [f"{number:.4f}" for row in (before[i], standard[i], after[i]) for number in (row.mean(), row.var())]
-        cells = "".join(f"<td>{number.replace('-0.0000', '0.0000')}</td>" for number in numbers)
-        lines.append(f'<tr data-token="{i}"><th scope="row"><bdi>{escape(token)}</bdi></th>{cells}</tr>')
-    return "\n".join(lines)
+        rows = normed.before[i], normed.standard[i], normed.after[i]
+        # a mean of -0.00000001 is none
+        numbers = [f"{number:.4f}".replace("-0.0000", "0.0000") for row in rows for number in (row.mean(), row.var())]
+        cells = "".join(f"<td>{number}</td>" for number in numbers)
+        yield f'<tr data-token="{i}"><th scope="row"><bdi>{escape(token)}</bdi></th>{cells}</tr>'
 
 
 def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:

@@ -7,7 +7,7 @@ it; padding and truncation are done here, on the ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,7 +164,7 @@ def listed(texts: Texts, text_pair: Texts | None = None) -> tuple[list[str], lis
 def _list_of(texts: Texts, name: str) -> list[str]:
     if isinstance(texts, str):
         return [texts]
-    if isinstance(texts, bytes | bytearray | Mapping) or not isinstance(texts, Iterable):
+    if isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
         raise TypeError(f"{name} must be a str or a list of str, found {type(texts).__name__}{_decode_hint(texts)}")
     return list(texts)
 

@@ -60,13 +60,14 @@ def run(
 ) -> Array:
     """Fill `out` (batch, seq, dim) tile by tile. `rows`: tokens a tile, 0 to fit the cache."""
     rows = rows or max(1, TILE_NUMBERS // max(width, out.shape[-1]))
+    count = usable_threads(out.size, threads)  # first, so that a wrong argument is wrong at any size
     if inputs.batch * inputs.seq <= rows:
         return run_steps(steps, inputs, out, width)
 
     def work(block: tuple[slice, slice]) -> None:
         run_steps(steps, inputs.tile(*block), out[block], width)
 
-    spread(work, cut(inputs.batch, inputs.seq, rows), usable_threads(out.size, threads))
+    spread(work, cut(inputs.batch, inputs.seq, rows), count)
     return out
 
 
@@ -76,7 +77,7 @@ def usable_threads(numbers: int, threads: int | None) -> int:
         return 1 if numbers < THREAD_NUMBERS else cores()
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
         raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
-    return threads
+    return min(threads, numbers // TILE_NUMBERS + 1)  # one more than there are tiles would have nothing to do
 
 
 def cores() -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .config import Config
 from .equations import default_position_ids, mask_position_ids, scale
 from .modules import Embedding, LayerNorm
-from .steps import Ids, Inputs, Norm, Positions, Record, Scale, Tokens
+from .steps import Ids, Inputs, Mask, Norm, Positions, Record, Scale, Tokens
 
 Array = NDArray[Any]
 Formula = Callable[[Array, Array, "Array | None", float], Array]
@@ -168,6 +168,16 @@ class AddedSinusoids(Positions):
 
     def shape(self, config: Config) -> tuple[int, int]:
         return self.longest, config.integer(self.width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnappliedMask(Mask):
+    """Rows of padding left as they are."""
+
+    def apply(self, module: None, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        if record:
+            record(self.path, x)
+        return x
 
 
 def sinusoids_in_float32(rows: int, dim: int) -> Array:

@@ -37,6 +37,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this source, not an installed one
@@ -47,10 +48,8 @@ SECTIONS = ("cold", "forward", "bulk", "memory", "load", "growth")
 
 
 def measure(section: str, settings: Settings) -> list[Row]:
-    if section in ("cold", "load", "memory"):
-        from bench import processes as module
-    else:
-        from bench import arrays as module
+    # arrays.py loads numpy: not into a process that measures how little others need
+    module = import_module("bench.processes" if section in ("cold", "load", "memory") else "bench.arrays")
     return list(getattr(module, section)(settings))
 
 

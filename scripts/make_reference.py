@@ -10,6 +10,7 @@ The reference is transformers on torch, on one CPU thread. Each case of `referen
     case.json                        family, side, kinds of batches, order of the trace, printed module tree
     trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in a layer's trace
 
+and golden.safetensors gathers the case `bert` in one file, for ports to other languages (tests/reference/GOLDEN.md).
 A key is the module's path in the base model, its value that module's output. `position_ids` are the rows asked
 for, before a family's own offset; `sum` is what enters the norm, or the first block where there is none; `scaled`
 and `masked` are the values after the two multiplications that have no module. Parameters come from integers
@@ -35,6 +36,7 @@ from numpy.typing import NDArray
 from reference_cases import CASES, PAST, VOCAB, Case
 from reference_check import compare_folders, write_json, write_manifest
 from reference_full_size import write_full_size
+from reference_golden import write_golden
 from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -233,6 +235,8 @@ def make_case(case: Case, folder: Path) -> None:
         with torch.no_grad():
             trace = Recorder(case, asked).run({name: torch.from_numpy(a) for name, a in inputs.items()}, past[kind])
         order[kind] = list(trace)
+        if past[kind]:  # how many tokens the cache holds, for readers of this file alone
+            inputs["past_length"] = np.array(past[kind])
         stored |= {f"{kind}|inputs|{name}": array for name, array in inputs.items()}
         stored |= {f"{kind}|{key}": value.contiguous().numpy() for key, value in trace.items()}
     save_file(stored, folder / "trace.safetensors")
@@ -251,6 +255,8 @@ def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
     for case in CASES:
         if not only or case.name in only:
             make_case(case, target / case.name)
+    if not only or "bert" in only:
+        write_golden(target)
     if minilm is not None and (not only or "full_size" in only):
         write_full_size(target, minilm)
 

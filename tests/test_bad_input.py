@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert import CheckpointError, EmbeddingLayer, HubError, MinibertError, TokenizerError, UnknownFamilyError
+from minibert import tiles
 from minibert.families import FAMILIES
 
 CONFIGS = {"bert": BERT, "roberta": ROBERTA, "gpt2": GPT2, "t5": T5, "electra": ELECTRA, "deberta-v2": DEBERTA}
@@ -204,6 +207,13 @@ def test_bad_threads(load: Make, threads: Any) -> None:
     refuses(load("bert"), {"input_ids": GOOD, "threads": threads}, ValueError, "threads must be an integer >= 1, found")
 
 
+def test_threads_without_end_are_no_more_than_there_is_work(load: Make) -> None:
+    ids = np.tile(GOOD, (200, 5))
+    with mock.patch.object(tiles, "TILE_NUMBERS", 800):
+        assert same_bits(load("bert")(ids, threads=10**9), load("bert")(ids, threads=1))
+    assert threading.active_count() < 100
+
+
 def test_unknown_keyword(load: Make) -> None:
     with pytest.raises(TypeError, match="colour"):
         load("bert")(GOOD, colour=1)  # type: ignore[call-arg]
@@ -328,7 +338,7 @@ def test_bad_config(tmp_path: Path, content: bytes, says: str) -> None:
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize(("model_type", "near"), [("bart-large", "bart"), ("Bert", "bert"), ("gpt3", "gpt2")])
+@pytest.mark.parametrize(("model_type", "near"), [("barts", "bart"), ("Bert", "bert"), ("gpt3", "gpt2")])
 def test_unknown_model_type(tmp_path: Path, model_type: str, near: str) -> None:
     folder = write(tmp_path, {**BERT, "model_type": model_type}, tensors(BERT))
     with pytest.raises(UnknownFamilyError) as caught:
@@ -388,7 +398,7 @@ def test_arbitrary_configs(tmp_path_factory: pytest.TempPathFactory, changes: di
 def test_a_section_that_is_none(tmp_path: Path) -> None:
     for section in (3, "text", [1]):
         config = {"model_type": "clip", "text_config": section}
-        with pytest.raises(CheckpointError):
+        with pytest.raises(CheckpointError, match="config.json: 'text_config' must be an object, found"):
             minibert.load(write(tmp_path, config, {"text_model.embeddings.token_embedding.weight": np.zeros((2, 2), "f4")}))
 
 

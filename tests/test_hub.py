@@ -13,7 +13,7 @@ import pytest
 from fake_hub import FakeHub, commit_of, environment, no_range, redirect_to_second, slow, status, use
 from safetensors.numpy import save
 
-from minibert import hub as minibert_hub
+from minibert import hub_places
 from minibert import remote, transfer
 from minibert.errors import HubError
 from minibert.hub import resolve
@@ -149,7 +149,7 @@ def test_caches_of_two_commits_and_two_endpoints_are_apart(
 
 
 def test_our_cache_lies_where_it_is_told(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert minibert_hub.cache_root() == tmp_path / "home" / "assets" / "minibert"
+    assert hub_places.cache_root() == tmp_path / "home" / "assets" / "minibert"
     monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path / "elsewhere"))
     rows("org/tiny", [2])
     assert (tmp_path / "elsewhere").is_dir()

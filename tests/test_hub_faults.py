@@ -232,9 +232,9 @@ def test_a_model_without_safetensors(hub: FakeHub) -> None:
         resolve("org/old").checkpoint()
 
 
-@pytest.mark.parametrize("name", ["a//b", "-x/y", "a b", "org/tiny.git"])
+@pytest.mark.parametrize("name", ["a//b", "-x/y", "a b", "org/tiny.git", "a..b", "org/a--b", "a/../b", "", "a/b/c"])
 def test_what_cannot_be_a_name(hub: FakeHub, name: str) -> None:
-    with pytest.raises(HubError, match=r"A folder is written \./"):
+    with pytest.raises(HubError, match=r"cannot be a name on the Hub.*A folder is written with \./"):
         resolve(name)
     assert hub.requests == []
 

@@ -41,7 +41,9 @@ ROWS: list[dict[str, set[str]]] = [
     {"remote": {"huggingface_hub"}},
     {"hub": {"huggingface_hub"}},
     {"load": set()},
-    {"verify": {"torch", "transformers", "safetensors"}, "extract": {"safetensors"}, "explain": set(), "info": set()},
+    {"compare": {"safetensors"}, "live": {"torch", "transformers"}, "wrong_steps": set()},
+    {"printed": set(), "mistakes": set()},
+    {"verify": set(), "extract": {"safetensors"}, "explain": set(), "info": set()},
     {"analysis": set(), "plot": {"matplotlib"}},
     {"pictures": set()},
     {"__init__": set()},
@@ -52,7 +54,21 @@ ROW_OF = {file: row for row, files in enumerate(ROWS) for file in files}
 THIRD_PARTIES = {file: allowed for files in ROWS for file, allowed in files.items()}
 # Arrays go in and numbers or pictures come out: these never see a checkpoint, though its rows stand above them.
 SEE_NO_CHECKPOINT = {"analysis", "plot"}
-CHECKPOINT_FILES = {"layer", "checkpoint", "transfer", "remote", "hub", "load", "verify", "extract", "explain", "info"}
+CHECKPOINT_FILES = {
+    "layer",
+    "checkpoint",
+    "transfer",
+    "remote",
+    "hub",
+    "load",
+    "compare",
+    "live",
+    "printed",
+    "verify",
+    "extract",
+    "explain",
+    "info",
+}
 
 
 class Import(NamedTuple):

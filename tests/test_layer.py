@@ -127,6 +127,8 @@ def test_a_batch_of_none_works(load: Make, name: str, shape: tuple[int, ...]) ->
     trace = layer.trace(ids)
     assert list(trace.values())[-1].size == 0
     assert layer([]).shape == (0, 8)
+    (word, *_) = layer.modules.values()
+    assert layer(inputs_embeds=word(ids)).shape == (*shape, 8)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -216,6 +218,19 @@ def test_out_receives_the_result(load: Make, name: str) -> None:
     row = np.full((5, 8), np.nan, np.float32)
     assert layer(ids[0], out=row) is row
     assert same_bits(row, out[0])
+
+
+@pytest.mark.parametrize("tile", [8, 10**6])
+def test_out_may_lie_where_the_embeds_lie(load: Make, tile: int) -> None:
+    for name in ("bert", "gpt2"):
+        layer, embeds = load(name), np.random.default_rng(0).standard_normal((10, 8)).astype("f4")
+        expected = layer(inputs_embeds=embeds)
+        for first, second in ((0, 0), (0, 1), (1, 0), (3, 0)):
+            memory = np.zeros((13, 8), np.float32)
+            memory[first : first + 10] = embeds
+            with tile_of(tile):
+                out = layer(inputs_embeds=memory[first : first + 10], out=memory[second : second + 10])
+            assert same_bits(out, expected)
 
 
 def test_mask_makes_rows_zero_where_the_model_multiplies_by_it(load: Make) -> None:

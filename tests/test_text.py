@@ -499,6 +499,7 @@ REFUSED = [
     ((None,), TypeError, "texts must be a str or a list of str, found NoneType"),
     ((3,), TypeError, "texts must be a str or a list of str, found int"),
     (({"text": "a"},), TypeError, "texts must be a str or a list of str, found dict"),
+    (({"we", "the"},), TypeError, "texts must be a str or a list of str, found set"),
     ((b"we",), TypeError, r"texts must be .* found bytes; decode it first, text.decode\('utf-8'\)"),
     ((["we", None],), TypeError, r"texts\[1\] must be a str, found NoneType"),
     ((["we", b"we"],), TypeError, r"texts\[1\] must be a str, found bytes; decode it first"),

@@ -12,8 +12,8 @@ import numpy as np
 import minibert
 from minibert.tiles import cores
 
-from .measure import Limit, Row, Settings, absent, compare, interleaved, unmeasured
-from .models import BULK_TEXTS, NARROW, full_size, has_reference, installed, narrow, real_model, reference, short_texts
+from .measure import Limit, Row, Settings, absent, compare, installed, interleaved, unmeasured
+from .models import BULK_TEXTS, NARROW, full_size, has_reference, narrow, real_model, reference, short_texts
 
 Array = Any
 SHAPES = ((1, 7), (1, 512), (8, 128), (32, 128), (64, 512))

@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+K = TypeVar("K")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAUSE = 0.01  # seconds between two measurements: the threads that torch leaves spinning have gone to sleep by then
@@ -127,15 +129,15 @@ def written(figure: float, unit: str) -> str:
 # -- times -------------------------------------------------------------------------------------------------------
 
 
-def interleaved(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def interleaved(calls: Mapping[K, Callable[[], object]], rounds: int) -> dict[K, list[float]]:
     """Time calls in turn, round by round, and back to front in every second one: seconds, one median a round.
 
     In a round each call is repeated for `BLOCK` seconds after one that is not counted, so that it meets its own
     data in the caches and not another's.
     """
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[K, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
-        for name in list(calls) if number % 2 == 0 else list(reversed(calls)):
+        for name in list(calls) if number % 2 == 0 else list(calls)[::-1]:
             time.sleep(PAUSE)
             times[name].append(_block(calls[name]))
     return times

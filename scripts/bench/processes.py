@@ -92,7 +92,7 @@ def _processes(commands: dict[str, list[str]], rounds: int) -> tuple[dict[str, l
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     peaks: dict[str, list[float]] = {name: [] for name in commands}
     for number in range(rounds + 1):
-        for name in list(commands) if number % 2 == 0 else list(reversed(commands)):
+        for name in list(commands) if number % 2 == 0 else list(commands)[::-1]:
             taken, peak = process(commands[name])
             if number:  # the first round reads everything from the disk and compiles our modules
                 seconds[name].append(taken)
@@ -141,8 +141,7 @@ def _two_processes(folder: Path) -> list[Row]:
     for reader in ("minibert", "load_file"):
         with ExitStack() as stack:
             pair = [stack.enter_context(_waiting("load", str(folder), reader)) for _ in range(2)]
-            assert all(child.stdout is not None for child in pair)
-            private[reader] = [float(json.loads(child.stdout.readline())["private"]) for child in pair]
+            private[reader] = [_private(child) for child in pair]
             if reader == "minibert":
                 shares = [_mapped(folder / "model.safetensors", child.pid) for child in pair]
             for child in pair:
@@ -161,6 +160,11 @@ def _waiting(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, env=environment(), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+
+
+def _private(child: subprocess.Popen[str]) -> float:
+    assert child.stdout is not None  # a pipe
+    return float(json.loads(child.stdout.readline())["private"])
 
 
 def _mapped(file: Path, process: int) -> tuple[float, float]:
@@ -190,26 +194,28 @@ def _child(*arguments: object) -> dict[str, Any]:
 
 
 def _forward_memory(settings: Settings, bert: str) -> list[Row]:
+    half = str(narrow(settings.models, "BF16"))
+    cases = [(bert, 8, 1), (bert, 64, 1), (bert, 512, 1), (bert, 64, 2), (bert, 512, 2), (half, 64, 2)]
     rows = []
-    for batch, threads in ((8, 1), (64, 1), (512, 1), (64, 2), (512, 2)):
-        if settings.quick and batch > 64:
-            continue
-        found = _rounds(settings, "forward", bert, batch, 512, threads)
-        beyond = max(rise - size for rise, size in found) / MIB
-        what = f"forward {batch} x 512, {threads} thread{'s' if threads > 1 else ''}: rise of memory"
-        row = compare(what, *zip(*found, strict=True), "its result", "B", note=f"at most {beyond:.1f} MiB beyond it")
+    for folder, batch, threads in cases[:2] if settings.quick else cases:
+        rises, results = _rounds(settings, "forward", folder, batch, 512, threads)
+        beyond = max(rise - result for rise, result in zip(rises, results, strict=True)) / MIB
+        tables = "bfloat16" if folder == half else "float32"
+        what = f"forward {batch} x 512, {tables}, {threads} thread{'s' if threads > 1 else ''}: rise of memory"
+        row = compare(what, rises, results, "its result", "B", note=f"at most {beyond:.1f} MiB beyond it")
         rows.append(replace(row, limit=f"≤ {FEW} MiB a thread beyond its result", met=beyond <= FEW * threads))
+    what = "forward 64 x 512, float32, 2 threads: rise of memory"
     if not has_reference():
-        return [*rows, absent("forward 64 x 512: rise of memory", "transformers")]
-    reference = _rounds(settings, "forward_reference", bert, 64, 512, 2)
-    ours = _rounds(settings, "forward", bert, 64, 512, 2)
-    rises = [[rise for rise, _ in found] for found in (ours, reference)]
-    return [*rows, compare("forward 64 x 512, 2 threads: rise of memory", *rises, "transformers", "B")]
+        return [*rows, absent(what, "transformers")]
+    ours, _ = _rounds(settings, "forward", bert, 64, 512, 2)
+    reference, _ = _rounds(settings, "forward_reference", bert, 64, 512, 2)
+    return [*rows, compare(what, ours, reference, "transformers", "B")]
 
 
-def _rounds(settings: Settings, *arguments: object) -> list[tuple[float, float]]:
+def _rounds(settings: Settings, *arguments: object) -> tuple[list[float], list[float]]:
+    """What a child's call makes memory rise by, and the size of its result; a fresh child each round."""
     found = [_child(*arguments) for _ in range(1 if settings.quick else 3)]
-    return [(float(one["rise"]), float(one["result"])) for one in found]
+    return [float(one["rise"]) for one in found], [float(one["result"]) for one in found]
 
 
 def _embed_memory(settings: Settings) -> list[Row]:
@@ -218,9 +224,12 @@ def _embed_memory(settings: Settings) -> list[Row]:
     if model is None:
         return [unmeasured(what, "all-MiniLM-L6-v2 is not installed; scripts/demo installs it")]
     few, many = (5_000, 20_000) if settings.quick else (20_000, 100_000)
-    beyond = [[rise - size for rise, size in _rounds(settings, "embed", model, count)] for count in (few, many)]
+    beyond = {}
+    for count in (few, many):
+        rises, results = _rounds(settings, "embed", model, count)
+        beyond[count] = [rise - result for rise, result in zip(rises, results, strict=True)]
     limit = Limit("<=", 1.25)
-    return [compare(f"{what}, {many} texts", beyond[1], beyond[0], f"{few} texts", "B", limit=limit)]
+    return [compare(f"{what}, {many} texts", beyond[many], beyond[few], f"{few} texts", "B", limit=limit)]
 
 
 def _table_memory(settings: Settings, bert: str) -> list[Row]:

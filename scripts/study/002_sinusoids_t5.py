@@ -94,7 +94,7 @@ def generate_positional_encoding(max_len: int, d_model: int) -> np.ndarray:
 #
 # 300 positions, the longest output that t5-small's config names for translation, of 512 numbers. minibert's
 # `sinusoidal_positions` computes the angles in float64 and rounds once, at the end, so every number is the float32
-# nearest to the exact one (to within one rounding). The generator above is up to 3e-5 off, more the further the position.
+# nearest to the exact one. The generator above is up to 3e-5 off, the more so the further the position.
 
 # %%
 tasks = config.get("task_specific_params") or {}

@@ -65,7 +65,9 @@ word = layer.word_embeddings(input_ids)
 print(torch_text(word))
 assert np.array_equal(word[0, 3], layer.word_embeddings.weight[input_ids[0, 3]])
 if bert_base:
-    study.assert_printed(word, """
+    study.assert_printed(
+        word,
+        """
 [[[ 0.0136, -0.0265, -0.0235,  ...,  0.0087,  0.0071,  0.0151],
   [-0.0564,  0.0063, -0.0526,  ...,  0.0193,  0.0267, -0.0234],
   [ 0.0055, -0.0347,  0.0068,  ..., -0.0516, -0.0400,  0.0004],
@@ -73,7 +75,8 @@ if bert_base:
   [-0.0446,  0.0061, -0.0022,  ..., -0.0363, -0.0004, -0.0306],
   [-0.0291, -0.0159, -0.0204,  ..., -0.0452, -0.0196, -0.0080],
   [-0.0145, -0.0100,  0.0060,  ..., -0.0250,  0.0046, -0.0015]]]
-""")
+""",
+    )
 
 # %% [markdown]
 # ## Step 5: another sentence, the same first and last row
@@ -86,14 +89,17 @@ print(torch_text(other))
 assert np.array_equal(other[0, 0], word[0, 0])
 assert np.array_equal(other[0, -1], word[0, -1])
 if bert_base:
-    study.assert_printed(other, """
+    study.assert_printed(
+        other,
+        """
 [[[ 0.0136, -0.0265, -0.0235,  ...,  0.0087,  0.0071,  0.0151],
   [-0.0211,  0.0059, -0.0179,  ...,  0.0163,  0.0122,  0.0073],
   [-0.0437, -0.0150,  0.0029,  ..., -0.0282,  0.0474, -0.0448],
   [ 0.0152,  0.0082,  0.0043,  ..., -0.0031, -0.0055,  0.0189],
   [-0.0077, -0.0312, -0.0070,  ...,  0.0076, -0.0427, -0.0426],
   [-0.0145, -0.0100,  0.0060,  ..., -0.0250,  0.0046, -0.0015]]]
-""")
+""",
+    )
 
 # %% [markdown]
 # ## Step 6: the position table
@@ -129,7 +135,9 @@ position = layer.position_embeddings(np.arange(seq))
 print(torch_text(position))
 assert np.array_equal(position, layer.position_embeddings.weight[:seq])
 if bert_base:
-    study.assert_printed(position, """
+    study.assert_printed(
+        position,
+        """
 [[ 1.7505e-02, -2.5631e-02, -3.6642e-02,  ...,  3.3437e-05,
    6.8312e-04,  1.5441e-02],
  [ 7.7580e-03,  2.2613e-03, -1.9444e-02,  ...,  2.8910e-02,
@@ -143,7 +151,8 @@ if bert_base:
    2.0183e-02,  3.4077e-03],
  [ 6.4257e-03, -1.7664e-02, -2.2067e-02,  ...,  6.7531e-04,
    1.1108e-02,  3.7521e-03]]
-""")
+""",
+    )
 
 # %% [markdown]
 # ## Step 9: the token type table
@@ -179,7 +188,9 @@ token_type = layer.token_type_embeddings(token_type_ids[0])
 print(torch_text(token_type))
 assert np.all(token_type == token_type[0]) and np.any(token_type)
 if bert_base:
-    study.assert_printed(token_type, """
+    study.assert_printed(
+        token_type,
+        """
 [[ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
@@ -187,7 +198,8 @@ if bert_base:
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086]]
-""")
+""",
+    )
 
 # %% [markdown]
 # ## Step 12: add, then normalise
@@ -206,7 +218,9 @@ assert np.abs(standard.mean(axis=-1)).max() < 1e-6
 assert np.abs(standard.var(axis=-1) - 1).max() < 1e-5
 assert np.allclose(output, standard * layer.LayerNorm.weight + layer.LayerNorm.bias, rtol=0, atol=1e-6)
 if bert_base:
-    study.assert_printed(output, """
+    study.assert_printed(
+        output,
+        """
 [[[ 0.1686, -0.2858, -0.3261,  ..., -0.0276,  0.0383,  0.1640],
   [-0.6375,  0.5415, -0.8719,  ...,  0.8028,  1.1306, -0.3939],
   [ 0.1881, -0.1682,  0.2943,  ..., -0.4347, -0.1062,  0.0591],
@@ -214,7 +228,8 @@ if bert_base:
   [-0.6588,  0.3324,  0.1625,  ..., -0.1498,  0.2525, -0.3350],
   [-0.1675, -0.0255, -0.1687,  ..., -0.3345,  0.3529,  0.2077],
   [-0.1481, -0.2948, -0.1690,  ..., -0.5009,  0.2544, -0.0700]]]
-""")
+""",
+    )
 
 token = layer.tokens(input_ids[0])[1]
 addends = {"word": word[0, 1], "position": position[1], "token type": token_type[1]}
@@ -234,7 +249,9 @@ whole = layer(**batch)
 print(torch_text(whole))
 assert np.abs(whole - output).max() < 1e-5
 if bert_base:
-    study.assert_printed(whole, """
+    study.assert_printed(
+        whole,
+        """
 [[[ 0.1686, -0.2858, -0.3261,  ..., -0.0276,  0.0383,  0.1640],
   [-0.6375,  0.5415, -0.8719,  ...,  0.8028,  1.1306, -0.3939],
   [ 0.1881, -0.1682,  0.2943,  ..., -0.4347, -0.1062,  0.0591],
@@ -242,7 +259,8 @@ if bert_base:
   [-0.6588,  0.3324,  0.1625,  ..., -0.1498,  0.2525, -0.3350],
   [-0.1675, -0.0255, -0.1687,  ..., -0.3345,  0.3529,  0.2077],
   [-0.1481, -0.2948, -0.1690,  ..., -0.5009,  0.2544, -0.0700]]]
-""")
+""",
+    )
 
 in_order = (word + token_type) + position
 print(f"entries of the sum that the order changes: {np.mean(x != in_order):.0%}")

@@ -73,14 +73,17 @@ assert word.shape == (1, seq, dim)
 assert np.array_equal(word, layer.word_embeddings.weight[input_ids])
 if bert_base:
     assert word.shape == (1, 6, 768)
-    study.assert_printed(word, """
+    study.assert_printed(
+        word,
+        """
 [[[ 0.0136, -0.0265, -0.0235,  ...,  0.0087,  0.0071,  0.0151],
   [-0.0211,  0.0059, -0.0179,  ...,  0.0163,  0.0122,  0.0073],
   [-0.0437, -0.0150,  0.0029,  ..., -0.0282,  0.0474, -0.0448],
   [-0.0022, -0.0876,  0.0143,  ...,  0.0232, -0.0024, -0.0213],
   [-0.0614, -0.0044, -0.0755,  ..., -0.0522, -0.0310, -0.0248],
   [-0.0145, -0.0100,  0.0060,  ..., -0.0250,  0.0046, -0.0015]]]
-""")
+""",
+    )
 
 # %% [markdown]
 # ## Step 5: the first and last row are everybody's
@@ -94,13 +97,16 @@ print(torch_text(other))
 assert np.array_equal(other[0, 0], word[0, 0])
 assert np.array_equal(other[0, -1], word[0, -1])
 if bert_base:
-    study.assert_printed(other, """
+    study.assert_printed(
+        other,
+        """
 [[[ 0.0136, -0.0265, -0.0235,  ...,  0.0087,  0.0071,  0.0151],
   [-0.0255, -0.0532,  0.0113,  ...,  0.0024, -0.0210,  0.0090],
   [-0.0360, -0.0246, -0.0257,  ...,  0.0034, -0.0018,  0.0269],
   [-0.0673,  0.0302,  0.0147,  ..., -0.0061,  0.0402, -0.0234],
   [-0.0145, -0.0100,  0.0060,  ..., -0.0250,  0.0046, -0.0015]]]
-""")
+""",
+    )
 
 # %% [markdown]
 # ## Step 6: the position rows
@@ -112,7 +118,9 @@ position = layer.position_embeddings(np.arange(seq))
 print(torch_text(position))
 assert np.array_equal(position, layer.position_embeddings.weight[:seq])
 if bert_base:
-    study.assert_printed(position, """
+    study.assert_printed(
+        position,
+        """
 [[ 1.7505e-02, -2.5631e-02, -3.6642e-02,  ...,  3.3437e-05,
    6.8312e-04,  1.5441e-02],
  [ 7.7580e-03,  2.2613e-03, -1.9444e-02,  ...,  2.8910e-02,
@@ -125,7 +133,8 @@ if bert_base:
    3.5402e-03,  4.7708e-03],
  [-3.0871e-03, -1.8956e-02, -1.8930e-02,  ...,  7.4045e-03,
    2.0183e-02,  3.4077e-03]]
-""")
+""",
+    )
 
 # %% [markdown]
 # ## Step 7: the token type rows
@@ -139,14 +148,17 @@ token_type = layer.token_type_embeddings(np.zeros(seq, np.int64))
 print(torch_text(token_type))
 assert np.all(token_type == layer.token_type_embeddings.weight[0])
 if bert_base:
-    study.assert_printed(token_type, """
+    study.assert_printed(
+        token_type,
+        """
 [[ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086]]
-""")
+""",
+    )
 
 # %% [markdown]
 # ## Step 8: add, normalise, and compare
@@ -166,7 +178,9 @@ print(f"by hand and by the layer: at most {np.abs(output - whole).max():.1e} apa
 assert np.abs(output - whole).max() < 1e-5
 assert np.array_equal(layer.LayerNorm((word + token_type) + position), whole)
 if bert_base:
-    study.assert_printed(output, """
+    study.assert_printed(
+        output,
+        """
 [[[ 1.6855e-01, -2.8577e-01, -3.2613e-01,  ..., -2.7571e-02,
     3.8253e-02,  1.6400e-01],
   [-3.4025e-04,  5.3974e-01, -2.8805e-01,  ...,  7.5731e-01,
@@ -179,8 +193,11 @@ if bert_base:
     -6.6517e-02, -2.6881e-02],
   [-3.2507e-01, -3.1879e-01, -1.1632e-01,  ..., -3.9602e-01,
     4.1120e-01, -7.7552e-02]]]
-""")
-    study.assert_printed(whole, """
+""",
+    )
+    study.assert_printed(
+        whole,
+        """
 [[[ 1.6855e-01, -2.8577e-01, -3.2613e-01,  ..., -2.7571e-02,
     3.8253e-02,  1.6400e-01],
   [-3.4026e-04,  5.3974e-01, -2.8805e-01,  ...,  7.5731e-01,
@@ -193,7 +210,8 @@ if bert_base:
     -6.6517e-02, -2.6881e-02],
   [-3.2507e-01, -3.1879e-01, -1.1632e-01,  ..., -3.9602e-01,
     4.1120e-01, -7.7552e-02]]]
-""")
+""",
+    )
 
 for name, row in (("sum", x[0, 3]), ("LayerNorm", whole[0, 3])):
     print(f"token 3, {name:9} mean {row.mean():+.4f}, variance {row.var():.4f}")
@@ -208,9 +226,9 @@ study.show(ax, "sum")
 # %% [markdown]
 # ## Step 9: all three tables are learned
 #
-# A parameter is learned if a loss changes with it. Take any loss; going back through LayerNorm and the sum, its gradient
-# reaches every addend unchanged, so the row of a word, of its position and of its type all move. (The padding row is
-# the exception: the reference holds it still in training.)
+# A parameter is learned if a loss changes with it. Take any loss: on its way back through LayerNorm and the sum, its
+# gradient reaches every addend alike, so the row of a word, of its position and of its type all move. (The padding row
+# is the exception: the reference holds it still in training.)
 #
 #     x = word + token_type + position:   dL/d word = dL/d token_type = dL/d position = dL/dx
 

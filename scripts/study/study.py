@@ -101,7 +101,8 @@ def untrained(model_type: str) -> minibert.EmbeddingLayer:
     atexit.register(folder.cleanup)  # the layer reads from it until then
     Path(folder.name, "config.json").write_text(json.dumps(config), encoding="utf-8")
     drawn = {
-        name: generator.standard_normal(shape, np.float32) * np.float32(width) for name, (shape, width) in tables.items()
+        name: generator.standard_normal(shape, np.float32) * np.float32(width)
+        for name, (shape, width) in tables.items()
     }
     save_file(drawn, Path(folder.name, "model.safetensors"))
     return minibert.load(Path(folder.name))

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Print README's table of families: each distinct recipe, who uses it, and how far it is from transformers.
+
+    python scripts/exactness.py
+
+Every number is measured now, against the reference values in tests/reference; torch is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+import minibert
+from minibert.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens
+
+REFERENCE = Path(__file__).resolve().parent.parent / "tests" / "reference"
+ADDENDS = {"token_type_ids": "type", "langs": "language", "task_type_ids": "task"}
+COUNTS = {"padding": "position of what is no padding", "mask": "position of what the mask keeps"}
+
+
+def formula(family: minibert.Family) -> str:
+    """Write a row's steps as one expression in their order; [...] is there only if configured or passed."""
+    x = ""
+    for step in family.steps_for(family.sides[0]):
+        x = grown(x, step)
+    return x
+
+
+def grown(x: str, step: Step) -> str:
+    """Write what one more step makes of x."""
+    sometimes = step.when.__name__ != "always"
+    if isinstance(step, Tokens):
+        return "word" if step.scale is None else "word [* sqrt(dim)]"
+    if isinstance(step, Add | Positions):
+        name = ADDENDS[step.ids] if isinstance(step, Add) else COUNTS.get(step.rule, "position")
+        name = "sines and cosines" if isinstance(step, Positions) and step.generate else name
+        absent = sometimes or (isinstance(step, Add) and step.missing is None)
+        inner = f"({x})" if " + " in x and not x.endswith(")") else x
+        return f"{inner} [+ {name}]" if absent else f"{inner} + {name}"
+    if isinstance(step, Scale):
+        return f"{x} [* sqrt(dim)]"
+    if isinstance(step, Project):
+        return f"[project]({x})" if sometimes else f"project({x})"
+    if isinstance(step, Norm):
+        return f"LayerNorm({x})"
+    return f"{x} * mask" if isinstance(step, Mask) else x
+
+
+def measured(folder: Path) -> tuple[str, float, float]:
+    """Compare one case: its family, the largest difference before any norm or projection, and that of the output."""
+    case = json.loads((folder / "case.json").read_text())
+    values = load_file(folder / "trace.safetensors")
+    before = after = 0.0
+    with minibert.load(folder, side=case["side"] or "encoder") as layer:
+        rounds = any(isinstance(step, Norm | Project) for step, _ in layer.steps)
+        for kind in case["kinds"]:
+            inputs = {key.split("|")[2]: value for key, value in values.items() if key.startswith(f"{kind}|inputs|")}
+            inputs.pop("past_length", None)  # case.json has it too
+            output = layer(inputs.pop("input_ids", None), past_length=case["past_length"].get(kind, 0), **inputs)
+            expected = values[f"{kind}|{case['order'][kind][-1]}"]
+            difference = float(np.max(np.abs(output - expected) / np.maximum(1, np.abs(expected))))
+            after = max(after, difference)
+            ids = {"past_length": case["past_length"].get(kind, 0), **inputs}
+            trace = layer.trace(values.get(f"{kind}|inputs|input_ids"), **ids)
+            first = next(iter(step.path for step, _ in layer.steps))
+            if first in trace and f"{kind}|{first}" in values:
+                before = max(before, float(np.max(np.abs(trace[first] - values[f"{kind}|{first}"]))))
+            if "sum" in trace and f"{kind}|sum" in values and not any(isinstance(s, Project) for s, _ in layer.steps):
+                before = max(before, float(np.max(np.abs(trace["sum"] - values[f"{kind}|sum"]))))
+    return case["family"], before, after if rounds else max(before, after)
+
+
+def main() -> None:
+    """Print the table."""
+    before: dict[str, float] = defaultdict(float)
+    after: dict[str, float] = defaultdict(float)
+    folders = sorted(path.parent for path in REFERENCE.glob("*/case.json"))
+    batches = sum(len(json.loads((folder / "case.json").read_text())["kinds"]) for folder in folders)
+    for folder in folders:
+        family, first, last = measured(folder)
+        before[family], after[family] = max(before[family], first), max(after[family], last)
+    recipes: dict[str, list[str]] = defaultdict(list)
+    for name, family in minibert.FAMILIES.items():
+        recipes[formula(family)].append(name)
+    print(
+        f"{len(minibert.FAMILIES)} model types, {len(recipes)} distinct recipes, "
+        f"{batches} batches of {len(folders)} files."
+    )
+    print()
+    print("| recipe | model types | before norm or projection | output |")
+    print("|---|---|---|---|")
+    for recipe, names in sorted(recipes.items(), key=lambda item: -len(item[1])):
+        worst = [max(some[name] for name in names) for some in (before, after)]
+        cells = ["0" if number == 0 else f"{number:.1e}" for number in worst]
+        print(f"| `{recipe}` | {', '.join(names)} | {cells[0]} | {cells[1]} |")
+
+
+if __name__ == "__main__":
+    main()

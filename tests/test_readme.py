@@ -1,0 +1,82 @@
+"""README's Python runs as it stands, its families are the package's, and the files it points to are there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import pack
+
+import minibert
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def run(code: str, folder: Path, **environment: str) -> str:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_ten_lines_run_on_the_demos_checkpoint(minilm: Path, tmp_path: Path) -> None:
+    printed = run(BLOCKS[0], tmp_path, MINIBERT_MODEL=str(minilm))
+    assert len([line for line in BLOCKS[0].splitlines() if line]) == 10
+    for line in ("(2, 7, 384)", "embeddings.LayerNorm (2, 7, 384)", "'clouds'", "(2, 384)"):
+        assert line in printed
+    assert printed.startswith("BertEmbeddings(\n  (word_embeddings): Embedding(30522, 384, padding_idx=0)")
+
+
+def test_the_private_family_runs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words, places = rng.standard_normal((9, 4)).astype("f4"), rng.standard_normal((5, 4)).astype("f4")
+    weight, bias = rng.standard_normal((2, 4)).astype("f4")
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    config = {
+        "model_type": "mine",
+        "vocab_size": 9,
+        "hidden_size": 4,
+        "max_position_embeddings": 5,
+        "layer_norm_eps": 0.1,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    named = {"words.weight": words, "places.weight": places, "norm.weight": weight, "norm.bias": bias}
+    tensors = {f"mine.embeddings.{name}": array for name, array in named.items()}
+    (folder / "model.safetensors").write_bytes(pack(tensors))
+    printed = run(BLOCKS[1] + "print(layer([[3, 8]]).tolist())", tmp_path)
+    x = words[[3, 8]] + places[:2]
+    centred = x - x.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.1) * weight + bias
+    assert np.allclose(json.loads(printed), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", minibert.FAMILIES)
+def test_every_family_is_listed(family: str) -> None:
+    table = README[README.index("scripts/exactness.py") : README.index("### Add a family")]
+    assert re.search(rf"[ |,]{re.escape(family)}[,| ]", table)
+
+
+def test_what_it_points_to_is_there() -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
+    assert len(links) > 5
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    commands = re.findall(r"(?:sh|python) (scripts/[\w/.]+)", README)
+    assert [command for command in commands if not (ROOT / command).is_file()] == []
+
+
+def test_no_generated_part_is_empty() -> None:
+    parts = re.findall(r"<!-- \$ (.+?) -->\n(.*?)<!-- end -->", README, re.DOTALL)
+    assert len(parts) >= 5
+    assert [command for command, body in parts if not body.strip()] == []
