@@ -87,9 +87,7 @@ def _place(name: str, entry: Any, data_start: int, file_size: int, file: str) ->
     return Tensor(name, dtype, tuple(shape), data_start + start, data_start + stop, file, file_size)
 
 
-def parse_header(
-    header: bytes, data_start: int, file_size: int, file: str
-) -> tuple[dict[str, Tensor], dict[str, str]]:
+def parse_header(header: bytes, data_start: int, file_size: int, file: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a header's JSON: for each tensor where it lies, and the file's `__metadata__`.
 
     data_start = 8 + length of the header; places are absolute, in bytes. Every promise of the format is
@@ -160,7 +158,7 @@ def _accept(path: Path) -> None:
     except SafetensorError as error:
         with open(path, "rb") as file:
             if file.read(len(LFS_POINTER)) == LFS_POINTER:
-                raise CheckpointError(f"{path} is a Git LFS pointer, not the tensors; fetch them: git lfs pull") from None
+                raise CheckpointError(f"{path} is a Git LFS pointer, not the tensors; run git lfs pull") from None
         raise CheckpointError(
             f"{path}: not a whole safetensors file ({error}); it is damaged, incomplete or of another format: "
             "fetch it again"

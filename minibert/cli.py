@@ -139,12 +139,22 @@ def _declare_explain(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument("text", metavar="TEXT")
     parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types at work")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser instead, FILE.html")
     _declare_whole(parser)
 
 
 def _explain(arguments: Any) -> None:
     from .explain import explain
 
+    html: Path | None = arguments.html
+    if html is not None:
+        from .page import page, save
+
+        _check_target(html, (".html", ".htm"))
+        with _load(arguments, lazy=not arguments.whole) as layer:
+            save(page(layer, arguments.text, arguments.pair), html)
+        _tell(f"wrote {html}")
+        return
     terminal = bool(sys.stdout) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     colour = terminal and not os.environ.get("NO_COLOR")
     with _load(arguments, lazy=not arguments.whole) as layer:

@@ -19,8 +19,8 @@ from .steps import Add, Lookup, Norm, Positions, Project
 Array = NDArray[Any]
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 
-# |difference| / max(1, |value|) after a norm or a projection. Measured against torch on 64 tiny checkpoints: 4.8e-7;
-# on BERT's sizes with outliers: 1.2e-6. Before them nothing may differ: rows are copied, and sums round alike.
+# |difference| / max(1, |value|) after a norm or a projection. Measured against torch: 5.7e-7 on 65 tiny checkpoints,
+# 3.6e-7 on all-MiniLM-L6-v2. Before them nothing may differ: rows are copied, and sums round alike.
 TOLERANCE = 2e-6
 
 SEQUENCES, LENGTH, PAST = 3, 7, 3  # three sequences of seven tokens; three tokens in the cache

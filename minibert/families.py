@@ -173,6 +173,7 @@ MPNET = replace(
     prefixes=("mpnet.",),
     tree={"embeddings": "MPNetEmbeddings"},
     defaults={**BERT_DEFAULTS, "pad_token_id": 1, "relative_attention_num_buckets": 32},
+    tokenizer=None,  # its pairs are joined as RoBERTa's are, which a vocab.txt does not say
 )
 
 DEBERTA_V2 = replace(
@@ -497,8 +498,7 @@ WHISPER = Family(
     owns=(),
     aliases={**BART_WORDS, "max_position_embeddings": "max_target_positions"},
     defaults={"pad_token_id": 50256},
-    sides=("decoder",),
-    tokenizer="gpt2",
+    sides=("decoder",),  # and no older tokenizer files: the tokens that begin a transcript are in tokenizer.json alone
 )
 
 CLIP_TEXT_MODEL = Family(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,48 +19,104 @@ Array = NDArray[Any]
 LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
 
 
-def prepare(
-    family: Family,
-    config: Config,
-    steps: tuple[Bound, ...],
-    dtype: np.dtype[Any],
-    input_ids: ArrayLike | None,
-    given: dict[str, Any],
-    attention_mask: ArrayLike | None = None,
-    past_length: int = 0,
-    inputs_embeds: ArrayLike | None = None,
-) -> tuple[Inputs, bool]:
-    """Make the checked inputs of one call, and say whether a single sequence (seq,) was passed.
+class Preparation:
+    """Checks and completes what is passed to one layer; what depends on the layer alone is found out once."""
 
-    Raises TypeError (floats, ragged lists, an argument this family has no use for), IndexError (an id past its
-    table), ValueError (shapes that disagree, a sequence too long, both or neither of ids and inputs_embeds).
-    """
-    table = steps[0].module.table
-    if (input_ids is None) == (inputs_embeds is None):
-        found = "neither" if input_ids is None else "both"
-        raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds (batch, seq, {table.shape[1]}), found {found}")
-    past_length = _count(past_length)
-    if input_ids is not None:
-        if isinstance(input_ids, str | Mapping):
-            found = "a text" if isinstance(input_ids, str) else "a mapping"
-            raise TypeError(f"input_ids must be integers, found {found}; try layer(**layer.tokenize(text))")
-        ids = check_ids(input_ids, table.shape[0], "input_ids")
-        single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
-        inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})
-    else:
-        embeds = _numbers(inputs_embeds, "inputs_embeds", dtype)
-        if embeds.ndim == 0 or embeds.shape[-1] != table.shape[1]:
-            raise ValueError(f"inputs_embeds must be (batch, seq, {table.shape[1]}), found shape {embeds.shape}")
-        single, shape = _batch_of(embeds.shape[:-1], "inputs_embeds", f"(batch, seq, {table.shape[1]})")
-        inputs = Inputs(*shape, {}, embeds.reshape(*shape, table.shape[1]))
-    _mask(inputs, steps, config, dtype, attention_mask, past_length)
-    _ids(inputs, steps, config, given, past_length)
-    for name, value in given.items():
-        if value is not None and name not in inputs.ids and not family.accepts(name):
-            raise TypeError(f"{family.model_type} takes no {name} in its input layer; leave it out")
-    if not any(isinstance(step, Mask) for step, _ in steps):
-        inputs.attention_mask = None  # positions have read it; no step will
-    return inputs, single
+    def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
+        self._family, self._config, self._dtype = family, config, dtype
+        self._rows, self._width = steps[0].module.table.shape
+        self._lookups = [
+            (step, module.table.shape[0])
+            for step, module in steps
+            if isinstance(step, Lookup) and step.ids != "input_ids"
+        ]
+        self._masks = [step for step, _ in steps if isinstance(step, Mask)]
+        self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _ in steps)
+
+    def __call__(
+        self,
+        input_ids: ArrayLike | None,
+        given: Mapping[str, Any],
+        attention_mask: ArrayLike | None = None,
+        past_length: int = 0,
+        inputs_embeds: ArrayLike | None = None,
+    ) -> tuple[Inputs, bool]:
+        """Make the checked inputs of one call, and say whether a single sequence (seq,) was passed.
+
+        Raises TypeError (floats, ragged lists, an argument this family has no use for), IndexError (an id past its
+        table), ValueError (shapes that disagree, a sequence too long, both or neither of ids and inputs_embeds).
+        """
+        expected = f"(batch, seq, {self._width})"
+        if (input_ids is None) == (inputs_embeds is None):
+            found = "neither" if input_ids is None else "both"
+            raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {expected}, found {found}")
+        past_length = _count(past_length)
+        if input_ids is not None:
+            if isinstance(input_ids, str | Mapping):
+                found = "a text" if isinstance(input_ids, str) else "a mapping"
+                raise TypeError(f"input_ids must be integers, found {found}; try layer(**layer.tokenize(text))")
+            ids = check_ids(input_ids, self._rows, "input_ids")
+            single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
+            inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})
+        else:
+            embeds = _numbers(inputs_embeds, "inputs_embeds", self._dtype)
+            if embeds.ndim == 0 or embeds.shape[-1] != self._width:
+                raise ValueError(f"inputs_embeds must be {expected}, found shape {embeds.shape}")
+            single, shape = _batch_of(embeds.shape[:-1], "inputs_embeds", expected)
+            inputs = Inputs(*shape, {}, embeds.reshape(*shape, self._width))
+        if attention_mask is not None:
+            self._check_mask(inputs, attention_mask, past_length)
+        elif self._masks:
+            inputs.attention_mask = self._masks[0].default(inputs, self._config)
+        self._take_ids(inputs, given, past_length)
+        for name, value in given.items():
+            if value is not None and name not in inputs.ids and not self._family.accepts(name):
+                raise TypeError(f"{self._family.model_type} takes no {name} in its input layer; leave it out")
+        if not self._masks:
+            inputs.attention_mask = None  # positions have read it; no step will
+        return inputs, single
+
+    def _check_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> None:
+        """Check the attention mask; keep it only where a step uses it."""
+        used = bool(self._masks) or self._counted
+        mask = _numbers(given, "attention_mask", self._dtype if used else None)
+        mask = mask[None] if mask.ndim == 1 else mask
+        # a mask that multiplies rows is as long as they are; one that is not used may leave the cached tokens out
+        longest = inputs.seq if self._masks else inputs.seq + past_length
+        if mask.ndim != 2 or mask.shape[0] != inputs.batch or mask.shape[1] not in (inputs.seq, longest):
+            raise ValueError(
+                f"attention_mask must be ({inputs.batch}, {longest}), as long as past and ids together, "
+                f"found shape {mask.shape}"
+            )
+        if used and not np.isin(mask, (0, 1)).all():
+            raise ValueError(
+                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is no such mask"
+            )
+        if self._counted and mask.shape[1] != inputs.seq + past_length:
+            raise ValueError(
+                f"attention_mask must cover the cached tokens too: expected ({inputs.batch}, "
+                f"{inputs.seq + past_length}), found {mask.shape}"
+            )
+        if used:
+            inputs.attention_mask = mask
+
+    def _take_ids(self, inputs: Inputs, given: Mapping[str, Any], past_length: int) -> None:
+        """Check every kind of ids the steps look up, or fill in the family's default."""
+        shape = (inputs.batch, inputs.seq)
+        for step, rows in self._lookups:
+            value = given.get(step.ids)
+            if value is None:
+                default = step.default(inputs, self._config, past_length)
+                if default is not None:
+                    inputs.ids[step.ids] = default
+                if isinstance(step, Positions):
+                    _check_length(step, rows, inputs, default, past_length, self._config)
+                continue
+            ids = check_ids(value, rows - step.extra, step.ids)
+            ids = ids[None] if ids.ndim == 1 else ids
+            if ids.shape != shape and not (ids.ndim == 2 and ids.shape == (1, inputs.seq)):
+                raise ValueError(f"{step.ids} must be {shape} as the ids are, found shape {np.shape(value)}")
+            inputs.ids[step.ids] = ids
 
 
 def _count(past_length: Any) -> int:
@@ -88,59 +144,6 @@ def _numbers(value: Any, name: str, dtype: np.dtype[Any] | None) -> Array:
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must be numbers, found {array.dtype}")
     return array if dtype is None else array.astype(dtype, copy=False)
-
-
-def _mask(
-    inputs: Inputs, steps: tuple[Bound, ...], config: Config, dtype: np.dtype[Any], given: Any, past_length: int
-) -> None:
-    """Check the attention mask; keep it only where a step uses it."""
-    masks = [step for step, _ in steps if isinstance(step, Mask)]
-    counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _ in steps)
-    if given is not None:
-        mask = _numbers(given, "attention_mask", dtype if masks or counted else None)
-        mask = mask[None] if mask.ndim == 1 else mask
-        # a mask that multiplies rows is as long as they are; one that is not used may leave the cached tokens out
-        longest = inputs.seq if masks else inputs.seq + past_length
-        if mask.ndim != 2 or mask.shape[0] != inputs.batch or mask.shape[1] not in (inputs.seq, longest):
-            raise ValueError(
-                f"attention_mask must be ({inputs.batch}, {longest}), as long as past and ids together, "
-                f"found shape {mask.shape}"
-            )
-        if (masks or counted) and not np.isin(mask, (0, 1)).all():
-            raise ValueError(
-                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is no such mask"
-            )
-        if counted and mask.shape[1] != inputs.seq + past_length:
-            raise ValueError(
-                f"attention_mask must cover the cached tokens too: expected ({inputs.batch}, "
-                f"{inputs.seq + past_length}), found {mask.shape}"
-            )
-        if masks or counted:
-            inputs.attention_mask = mask
-    elif masks:
-        inputs.attention_mask = masks[0].default(inputs, config)
-
-
-def _ids(inputs: Inputs, steps: tuple[Bound, ...], config: Config, given: dict[str, Any], past_length: int) -> None:
-    """Check every kind of ids the steps look up, or fill in the family's default."""
-    shape = (inputs.batch, inputs.seq)
-    for step, module in steps:
-        if not isinstance(step, Lookup) or step.ids == "input_ids":
-            continue
-        rows = module.table.shape[0]
-        value = given.get(step.ids)
-        if value is None:
-            default = step.default(inputs, config, past_length)
-            if default is not None:
-                inputs.ids[step.ids] = default
-            if isinstance(step, Positions):
-                _check_length(step, rows, inputs, default, past_length, config)
-            continue
-        ids = check_ids(value, rows - step.extra, step.ids)
-        ids = ids[None] if ids.ndim == 1 else ids
-        if ids.shape != shape and not (ids.ndim == 2 and ids.shape == (1, inputs.seq)):
-            raise ValueError(f"{step.ids} must be {shape} as the ids are, found shape {np.shape(value)}")
-        inputs.ids[step.ids] = ids
 
 
 def _check_length(step: Positions, rows: int, inputs: Inputs, ids: Any, past_length: int, config: Config) -> None:

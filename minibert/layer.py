@@ -12,7 +12,7 @@ from . import pooling as _pooling
 from .config import Config
 from .equations import check_ids
 from .family import Family
-from .inputs import prepare
+from .inputs import Preparation
 from .modules import Linear
 from .steps import Add, Positions
 from .tiles import Bound, run, run_steps
@@ -54,6 +54,7 @@ class EmbeddingLayer:
         self._tokenizer: Tokenizer | None = None
         self._attention_position = attention_position
         self._closing = closing
+        self._prepare = Preparation(family, config, steps, dtype)
         self._width: int = steps[0].module.table.shape[1]
         projections = [module.weight.shape[0] for _, module in steps if isinstance(module, Linear)]
         self.dim: int = projections[-1] if projections else self._width
@@ -101,10 +102,8 @@ class EmbeddingLayer:
         Raises TypeError, IndexError or ValueError that says what was expected, what was found and where.
         """
         given = dict(token_type_ids=token_type_ids, position_ids=position_ids, langs=langs, task_type_ids=task_type_ids)
-        inputs, single = prepare(
-            self.family, self.config, self.steps, self.dtype,
-            input_ids, given, attention_mask, past_length, inputs_embeds,
-        )  # fmt: skip
+        steps = self.steps
+        inputs, single = self._prepare(input_ids, given, attention_mask, past_length, inputs_embeds)
         shape = (inputs.batch, inputs.seq, self.dim)
         if out is None:
             y = np.empty(shape, self.dtype)
@@ -113,8 +112,8 @@ class EmbeddingLayer:
             if inputs.inputs_embeds is not None and np.may_share_memory(y, inputs.inputs_embeds):
                 inputs.inputs_embeds = inputs.inputs_embeds.copy()  # a tile must not overwrite the next one's input
         if input_ids is not None:
-            self.steps[0].module.table.expect((inputs.ids["input_ids"],))
-        run(self.steps, inputs, y, self._width, threads)
+            steps[0].module.table.expect((inputs.ids["input_ids"],))
+        run(steps, inputs, y, self._width, threads)
         if out is not None:
             return out
         return y[0] if single else y
@@ -128,7 +127,8 @@ class EmbeddingLayer:
         """
         keywords = ("attention_mask", "past_length", "inputs_embeds")
         passed = {key: inputs.pop(key) for key in keywords if key in inputs}
-        prepared, _ = prepare(self.family, self.config, self.steps, self.dtype, input_ids, inputs, **passed)
+        steps = self.steps
+        prepared, _ = self._prepare(input_ids, inputs, **passed)
         trace: dict[str, Array] = {}
         positions = prepared.ids.get("position_ids")
         if isinstance(positions, slice):
@@ -140,7 +140,7 @@ class EmbeddingLayer:
             trace[name] = x.copy()
 
         y = np.empty((prepared.batch, prepared.seq, self.dim), self.dtype)
-        run_steps(self.steps, prepared, y, self._width, record)
+        run_steps(steps, prepared, y, self._width, record)
         trace.setdefault("sum", y)
         return trace
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import inspect
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
@@ -31,6 +32,8 @@ Array = NDArray[Any]
 
 # what a kind of lookup tells of a token
 TELLS = {"input_ids": "which token it is", "token_type_ids": "first or second text", "position_ids": "where it stands"}
+# what a text may hold though it is not printable: the last two join letters and emoji
+KEPT = "\n\t\u200c\u200d"
 # the formula that counts positions, by the rule of the step
 COUNTS: dict[str, Callable[..., Array]] = {
     "count": equations.default_position_ids,
@@ -86,12 +89,12 @@ def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None) -> str:
         "norm": None if normed is None else _norm_data(normed, groups),
         "similarity": None if positions is None else _similarity(positions, ids),
     }
-    said = text if text_pair is None else f"{text} / {text_pair}"
+    said = _visible(text if text_pair is None else f"{text} / {text_pair}", KEPT)
     counted = f"{len(tokens)} token{'s' * (len(tokens) != 1)} of {layer.family.model_type}"
     shape = (1, *output.shape)
     return _filled(
-        title=escape(f"{said[:60]} - minibert"),
-        text=escape(_visible(said, "\n\t\u200c\u200d")),  # the last two join letters and emoji
+        title=escape(f"{' '.join(said[:60].split())} - minibert"),
+        text=escape(said),
         about=escape(f"{counted} → {shape}, {output.dtype}: {by_hand(layer.steps, ids, mask)[1]}"),
         layer=escape(repr(layer)),
         tokens="\n".join(_choice(i, *pair) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))),
@@ -101,6 +104,16 @@ def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None) -> str:
         # inside a script element HTML is read again behind "</" or "<!--": no "<" is left
         data=json.dumps(data, ensure_ascii=True).replace("<", "\\u003c"),
     )
+
+
+def save(html: str, path: Path) -> None:
+    """Write a page; the file appears whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(html, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _filled(**parts: str) -> str:

@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import Config
+from .errors import CheckpointError
 from .equations import default_position_ids, mask_position_ids, padding_position_ids, project, scale
 from .modules import Embedding, LayerNorm, Linear, add_row
 from .tables import Table, as_table
 
 Array = NDArray[Any]
 Ids = Array | slice | int
+SMALL = 16 * 768  # numbers up to which preparing to be fast takes longer than being slow
 Record = Callable[[str, Array], None] | None
 
 
@@ -191,7 +193,7 @@ class Add(Lookup):
         rows = module.table.rows(slice(ids, ids + 1) if isinstance(ids, int) else ids)
         if record:
             record(self.path + self.role, np.broadcast_to(rows, x.shape))
-        if one:
+        if one and x.size > SMALL:
             add_row(x, rows)
         else:
             x += rows
@@ -216,7 +218,10 @@ class Positions(Lookup):
     generate: Callable[[int, int], Array] | None = None
 
     def bind(self, binder: Binder) -> Embedding:
-        self.first(binder.config)  # a config without the padding id that this needs is refused now, not at a call
+        if self.first(binder.config) >= self.shape(binder.config)[0] - self.extra:  # refused now, not at a call
+            raise CheckpointError(
+                f"config.json: tokens stand behind the padding row, so {self.rows!r} must be larger than 'pad_token_id' + 1"
+            )
         if self.generate is None:
             return super().bind(binder)
         shape = self.shape(binder.config)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import TokenizerError
+from .errors import MinibertError, TokenizerError
 
 Array = NDArray[Any]
 Texts = str | Iterable[str]
@@ -42,8 +42,7 @@ class Tokenizer:
         tokenizer.no_truncation()  # or end in silence at the length somebody once trained with
         self._tokenizer = tokenizer
         self.pad_id = pad_id if pad_id is not None else 0
-        # leaves out character offsets, which nothing here needs
-        self._encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
+        self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
 
     @property
     def kind(self) -> str:
@@ -81,7 +80,7 @@ class Tokenizer:
             _refuse_surrogates(firsts, "texts", start)
             _refuse_surrogates(pairs or [], "text_pair", start)
             raise
-        except Exception as error:  # the library's Rust core raises bare Exception
+        except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
         return [self._fit(encoding, start + i, truncation, max_length) for i, encoding in enumerate(encodings)]
 
@@ -213,9 +212,9 @@ def open_tokenizer(find: Find, style: str | None, pad_id: int | None, where: str
             if merges is None:
                 raise TokenizerError(f"{where} has vocab.json but no merges.txt; both are needed: fetch it")
             return Tokenizer(_byte_level(path, merges, settings, style), pad_id)
-    except TokenizerError:
-        raise
-    except Exception as error:  # the library's Rust core raises bare Exception
+    except MinibertError:
+        raise  # ours already, or the Hub's
+    except Exception as error:  # noqa: BLE001  as above
         raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again, or {CONVERT}") from None
     raise TokenizerError(
         f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as this "
@@ -270,36 +269,31 @@ def _wordpiece(path: Path, settings: dict[str, Any]) -> Any:
 
 def _byte_level(path: Path, merges: Path, settings: dict[str, Any], style: str) -> Any:
     """GPT-2's own: bytes, merged pair by pair in the order in which the pairs were learned."""
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
     from tokenizers import Tokenizer as Reader
-    from tokenizers import decoders, models, pre_tokenizers, processors
 
     reader = Reader(models.BPE.from_file(str(path), str(merges)))
     prefix = bool(settings.get("add_prefix_space", False))
     reader.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     reader.decoder = decoders.ByteLevel()
     if style == "roberta":
-        tokens = {name: _token(settings, f"{name}_token", default) for name, default in (("cls", "<s>"), ("sep", "</s>"))}
-        first, last = ((token, reader.token_to_id(token)) for token in tokens.values())
-        if first[1] is None or last[1] is None:
-            raise TokenizerError(f"{path}: no token {tokens['cls']!r} or {tokens['sep']!r}; is this RoBERTa's file?")
-        reader.post_processor = processors.RobertaProcessing(
-            (last[0], last[1]), (first[0], first[1]), trim_offsets=True, add_prefix_space=prefix
-        )
-        special = [*tokens.values(), "<pad>", "<unk>", "<mask>"]
+        cls, sep = _token(settings, "cls_token", "<s>"), _token(settings, "sep_token", "</s>")
+        first, last = reader.token_to_id(cls), reader.token_to_id(sep)
+        if first is None or last is None:
+            raise TokenizerError(f"{path}: no token {cls!r} or {sep!r}; is this RoBERTa's file?")
+        reader.post_processor = processors.RobertaProcessing((sep, last), (cls, first), add_prefix_space=prefix)
+        special = [cls, sep, "<pad>", "<unk>", "<mask>"]
     else:
         special = [_token(settings, f"{name}_token", "<|endoftext|>") for name in ("bos", "eos", "unk")]
         special.append(_token(settings, "pad_token", ""))  # GPT-2 itself has none
         reader.post_processor = processors.ByteLevel(trim_offsets=False)
         if settings.get("add_bos_token"):  # OPT's way to begin a text
-            bos = reader.token_to_id(special[0])
-            if bos is None:
-                raise TokenizerError(f"{path}: no token {special[0]!r}, which tokenizer_config.json puts before a text")
-            before = f"{special[0]}:0"
+            bos, row = special[0], reader.token_to_id(special[0])
+            if row is None:
+                raise TokenizerError(f"{path}: no token {bos!r}, which tokenizer_config.json puts before a text")
             reader.post_processor = processors.TemplateProcessing(
-                single=[before, "$A:0"], pair=[before, "$A:0", f"{special[0]}:1", "$B:1"], special_tokens=[(special[0], bos)]
+                single=[f"{bos}:0", "$A:0"], pair=[f"{bos}:0", "$A:0", f"{bos}:1", "$B:1"], special_tokens=[(bos, row)]
             )
-    from tokenizers import AddedToken
-
     known = [token for token in special if reader.token_to_id(token) is not None]
     # a mask swallows the space before it, as in RoBERTa's own tokenizer
     reader.add_special_tokens([AddedToken(token, lstrip=token == "<mask>", special=True) for token in known])

@@ -154,22 +154,23 @@ def _compare_traces(
     with opened(dtype="float64") as exact:
         truth = {kind: trace(exact, batch) for kind, batch in inputs.items()}
 
-    def differences(other: EmbeddingLayer) -> list[Difference]:
+    def traces(other: EmbeddingLayer) -> Traces:
         ours = {kind: trace(other, batch) for kind, batch in inputs.items()}
         for kind, batch in inputs.items():
             if "input_ids" in theirs[kind]:
                 ours[kind] = {"input_ids": batch["input_ids"], **ours[kind]}
-        return compare(ours, theirs, truth, allowed)
+        return ours
 
-    report.differences = differences(layer)
+    ours = traces(layer)
+    report.differences = compare(ours, theirs, truth, allowed)
     if not report.differences:
         known = ", ".join(f"plain|{key}" for key in tolerances(layer))
         raise ValueError(f"no intermediate has a name that this layer knows; expected names such as {known}")
     report.lines += [f"{len(inputs)} batches: {', '.join(inputs)}", "", *_differences(report.differences, whose), ""]
-    compared = {d.key for d in report.differences}
-    if unknown := sorted({key for named in theirs.values() for key in named} - compared):
+    here, there = ({key: None for named in both.values() for key in named} for both in (ours, theirs))
+    if unknown := [key for key in there if key not in here]:
         report.lines.append(f"not compared, since this layer has no such intermediate: {', '.join(unknown)}")
-    if missing := [key for key in allowed if key not in compared and key != "input_ids"]:
+    if missing := [key for key in here if key not in there]:
         report.lines.append(f"not compared, since the {whose} does not show it: {', '.join(missing)}")
     failed = [d for d in report.differences if not d.passes]
     if not failed:
@@ -179,7 +180,9 @@ def _compare_traces(
     for key in dict.fromkeys(d.key for d in failed):
         kinds = [kind for d in failed if d.key == key for kind in d.kinds]
         report.lines.append(f"{key} differs in {', '.join(kinds)}")
-    _name_mistake(report, layer, opened, lambda other: all(d.passes for d in differences(other)))
+    _name_mistake(
+        report, layer, opened, lambda other: all(d.passes for d in compare(traces(other), theirs, truth, allowed))
+    )
 
 
 def _name_mistake(report: Report, layer: EmbeddingLayer, opened: Load, fits: Callable[[EmbeddingLayer], bool]) -> None:

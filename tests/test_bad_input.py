@@ -1,4 +1,4 @@
-"""Whatever is passed, the answer is a result or an error of the right kind that says what to do, and nothing is left behind.
+"""Whatever is passed, the answer is a result or an error of the right kind, and nothing is left behind.
 
 Files that lie are in test_checkpoint.py, texts and tokenizer files in test_text.py.
 """
@@ -17,12 +17,11 @@ from unittest import mock
 import numpy as np
 import pytest
 from checkpoints import BERT, DEBERTA, ELECTRA, GPT2, ROBERTA, T5, VOCAB, same_bits, tensors, wordpiece_json, write
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import minibert
-from minibert import CheckpointError, EmbeddingLayer, HubError, MinibertError, TokenizerError, UnknownFamilyError
-from minibert import tiles
+from minibert import CheckpointError, EmbeddingLayer, HubError, MinibertError, TokenizerError, UnknownFamilyError, tiles
 from minibert.families import FAMILIES
 
 CONFIGS = {"bert": BERT, "roberta": ROBERTA, "gpt2": GPT2, "t5": T5, "electra": ELECTRA, "deberta-v2": DEBERTA}
@@ -62,8 +61,16 @@ def refuses(layer: EmbeddingLayer, arguments: dict[str, Any], kind: type[Excepti
 # -- ids -----------------------------------------------------------------------------------------------------------
 
 BAD_IDS: dict[str, tuple[Any, type[Exception], str]] = {
-    "negative": ([[5, -1, 7]], IndexError, f"input_ids[0, 1] is -1, but the table has rows 0..{LAST}; is this the right tok"),
-    "past the table": ([[5, 6], [7, VOCAB]], IndexError, f"input_ids[1, 1] is {VOCAB}, but the table has rows 0..{LAST}"),
+    "negative": (
+        [[5, -1, 7]],
+        IndexError,
+        f"input_ids[0, 1] is -1, but the table has rows 0..{LAST}; is this the right",
+    ),
+    "past the table": (
+        [[5, 6], [7, VOCAB]],
+        IndexError,
+        f"input_ids[1, 1] is {VOCAB}, but the table has rows 0..{LAST}",
+    ),
     "far past the table": ([[2**63]], IndexError, "input_ids[0, 0] is 9223372036854775808"),
     "one sequence past the table": ([VOCAB], IndexError, f"input_ids[0] is {VOCAB}"),
     "int8 that is negative": (np.array([[-128]], np.int8), IndexError, "input_ids[0, 0] is -128"),
@@ -80,10 +87,14 @@ BAD_IDS: dict[str, tuple[Any, type[Exception], str]] = {
     "a batch not unpacked": ({"input_ids": GOOD}, TypeError, "found a mapping; try layer(**layer.tokenize(text))"),
     "ragged": ([[5, 6], [7]], TypeError, "input_ids: every row must have the same length; pad the shorter ones"),
     "ragged in depth": ([[[5], [6]], [[7], 8]], TypeError, "input_ids: every row must have the same length"),
-    "three axes": ([[[5, 6]]], ValueError, "input_ids must be (batch, seq) or one sequence of it, found 3 axes of shape (1, 1, 2)"),
+    "three axes": (
+        [[[5, 6]]],
+        ValueError,
+        "input_ids must be (batch, seq) or one sequence of it, found 3 axes of shape (1, 1, 2)",
+    ),
     "one number": (5, ValueError, "input_ids must be (batch, seq) or one sequence of it, found 0 axes of shape ()"),
     "three axes of none": (np.zeros((0, 2, 3), int), ValueError, "found 3 axes of shape (0, 2, 3)"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD_IDS)
@@ -96,7 +107,13 @@ def test_bad_ids(load: Make, name: str, case: str) -> None:
 def test_ids_that_work(load: Make) -> None:
     layer = load("bert")
     expected = layer(GOOD)
-    for ids in (GOOD.tolist(), GOOD.astype(np.int32), GOOD.astype(np.uint8), np.asfortranarray(GOOD), GOOD[:, ::-1][:, ::-1]):
+    for ids in (
+        GOOD.tolist(),
+        GOOD.astype(np.int32),
+        GOOD.astype(np.uint8),
+        np.asfortranarray(GOOD),
+        GOOD[:, ::-1][:, ::-1],
+    ):
         assert same_bits(layer(ids), expected)
     assert layer(np.zeros((0, 0), int)).shape == (0, 0, 8)
     assert layer([]).shape == (0, 8)
@@ -104,17 +121,42 @@ def test_ids_that_work(load: Make) -> None:
 
 
 OTHER_IDS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    ("bert", {"token_type_ids": [[0, 1, 2], [0, 0, 0]]}, IndexError, "token_type_ids[0, 2] is 2, but the table has rows 0..1"),
+    (
+        "bert",
+        {"token_type_ids": [[0, 1, 2], [0, 0, 0]]},
+        IndexError,
+        "token_type_ids[0, 2] is 2, but the table has rows 0..1",
+    ),
     ("bert", {"token_type_ids": [[0, -1, 0], [0, 0, 0]]}, IndexError, "token_type_ids[0, 1] is -1"),
     ("bert", {"token_type_ids": [[0.0, 1.0, 0.0]]}, TypeError, "token_type_ids must be integers, found float64"),
     ("bert", {"token_type_ids": [[True, False, True]]}, TypeError, "token_type_ids must be integers, found bool"),
-    ("bert", {"token_type_ids": [[0, 0], [0, 0]]}, ValueError, "token_type_ids must be (2, 3) as the ids are, found shape (2, 2)"),
-    ("bert", {"token_type_ids": [[0] * 3] * 3}, ValueError, "token_type_ids must be (2, 3) as the ids are, found shape (3, 3)"),
+    (
+        "bert",
+        {"token_type_ids": [[0, 0], [0, 0]]},
+        ValueError,
+        "token_type_ids must be (2, 3) as the ids are, found shape (2, 2)",
+    ),
+    (
+        "bert",
+        {"token_type_ids": [[0] * 3] * 3},
+        ValueError,
+        "token_type_ids must be (2, 3) as the ids are, found shape (3, 3)",
+    ),
     ("bert", {"token_type_ids": [[[0] * 3] * 2]}, ValueError, "token_type_ids must be (2, 3) as the ids are"),
     ("bert", {"token_type_ids": 0}, ValueError, "token_type_ids must be (2, 3) as the ids are, found shape ()"),
     ("bert", {"token_type_ids": [[0], [0, 0]]}, TypeError, "token_type_ids: every row must have the same length"),
-    ("roberta", {"token_type_ids": [[0, 1, 0], [0, 0, 0]]}, IndexError, "token_type_ids[0, 1] is 1, but the table has rows 0..0"),
-    ("gpt2", {"token_type_ids": [[261, 0, 0]]}, IndexError, "token_type_ids[0, 0] is 261, but the table has rows 0..260"),
+    (
+        "roberta",
+        {"token_type_ids": [[0, 1, 0], [0, 0, 0]]},
+        IndexError,
+        "token_type_ids[0, 1] is 1, but the table has rows 0..0",
+    ),
+    (
+        "gpt2",
+        {"token_type_ids": [[261, 0, 0]]},
+        IndexError,
+        "token_type_ids[0, 0] is 261, but the table has rows 0..260",
+    ),
     ("t5", {"token_type_ids": [[0, 0, 0]]}, TypeError, "t5 takes no token_type_ids in its input layer; leave it out"),
     ("t5", {"position_ids": [[0, 1, 2]]}, TypeError, "t5 takes no position_ids in its input layer; leave it out"),
     ("bert", {"langs": [[0, 0, 0]]}, TypeError, "bert takes no langs in its input layer; leave it out"),
@@ -123,15 +165,30 @@ OTHER_IDS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("bert", {"position_ids": [[0, 1, -1]]}, IndexError, "position_ids[0, 2] is -1"),
     ("bert", {"position_ids": [[0.5, 1, 2]]}, TypeError, "position_ids must be integers, found float64"),
     ("bert", {"position_ids": [0, 1]}, ValueError, "position_ids must be (2, 3) as the ids are, found shape (2,)"),
-    ("bert", {"position_ids": [[0], [1]]}, ValueError, "position_ids must be (2, 3) as the ids are, found shape (2, 1)"),
-    ("bert", {"attention_mask": [[1, 1, 1]]}, ValueError, "attention_mask must be (2, 3), as long as past and ids together, found shape (1, 3)"),
+    (
+        "bert",
+        {"position_ids": [[0], [1]]},
+        ValueError,
+        "position_ids must be (2, 3) as the ids are, found shape (2, 1)",
+    ),
+    (
+        "bert",
+        {"attention_mask": [[1, 1, 1]]},
+        ValueError,
+        "attention_mask must be (2, 3), as long as past and ids together, found shape (1, 3)",
+    ),
     ("bert", {"attention_mask": [[1] * 4] * 2}, ValueError, "attention_mask must be (2, 3)"),
     ("bert", {"attention_mask": [[[[1, 1, 1]]]] * 2}, ValueError, "found shape (2, 1, 1, 3)"),
     ("bert", {"attention_mask": [[1, 1, 1], [1]]}, TypeError, "attention_mask: every row must have the same length"),
     ("bert", {"attention_mask": [["a", "b", "c"]] * 2}, TypeError, "attention_mask must be numbers, found <U1"),
     ("bert", {"attention_mask": "yes"}, TypeError, "attention_mask must be numbers, found <U3"),
     ("bert", {"attention_mask": 1}, ValueError, "found shape ()"),
-    ("deberta-v2", {"attention_mask": [[0.0, -1e4, 0.0]] * 2}, ValueError, "1 for a token and 0 for padding; an additive mask"),
+    (
+        "deberta-v2",
+        {"attention_mask": [[0.0, -1e4, 0.0]] * 2},
+        ValueError,
+        "1 for a token and 0 for padding; an additive mask",
+    ),
     ("deberta-v2", {"attention_mask": [[1, 2, 0]] * 2}, ValueError, "must hold 1 for a token and 0 for padding"),
     ("deberta-v2", {"attention_mask": [[1, np.nan, 0]] * 2}, ValueError, "must hold 1 for a token and 0 for padding"),
     ("deberta-v2", {"attention_mask": [[1] * 5] * 2, "past_length": 2}, ValueError, "attention_mask must be (2, 3)"),
@@ -141,10 +198,20 @@ OTHER_IDS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("bert", {"past_length": None}, TypeError, "past_length must be an integer, found NoneType None"),
     ("bert", {"past_length": "1"}, TypeError, "past_length must be an integer, found str '1'"),
     ("roberta", {"past_length": 10**30}, ValueError, "past_length must be >= 0 and no more than a cache can hold"),
-    ("bert", {"past_length": 14}, ValueError, "a sequence of 3 tokens after 14 cached ones is too long: the position table ends at 16 tokens"),
+    (
+        "bert",
+        {"past_length": 14},
+        ValueError,
+        "a sequence of 3 tokens after 14 cached ones is too long: the position table ends at 16 tokens",
+    ),
     ("roberta", {"past_length": 14}, ValueError, "a sequence of 3 tokens after 14 cached ones is too long"),
-    ("bert", {"inputs_embeds": np.zeros((2, 3, 8))}, ValueError, "pass input_ids (batch, seq) or inputs_embeds (batch, seq, 8), found both"),
-]  # fmt: skip
+    (
+        "bert",
+        {"inputs_embeds": np.zeros((2, 3, 8))},
+        ValueError,
+        "pass input_ids (batch, seq) or inputs_embeds (batch, seq, 8), found both",
+    ),
+]
 
 
 @pytest.mark.parametrize(("name", "arguments", "kind", "says"), OTHER_IDS)
@@ -162,8 +229,13 @@ EMBEDS: list[tuple[str, Any, type[Exception], str]] = [
     ("bert", np.zeros((2, 3, 8), complex), TypeError, "inputs_embeds must be numbers, found complex128"),
     ("bert", [[["a"] * 8]], TypeError, "inputs_embeds must be numbers, found <U1"),
     ("bert", [[[0.0] * 8], [[0.0] * 7]], TypeError, "inputs_embeds: every row must have the same length"),
-    ("bert", np.zeros((1, 17, 8)), ValueError, "a sequence of 17 tokens is too long: the position table ends at 16 tokens"),
-]  # fmt: skip
+    (
+        "bert",
+        np.zeros((1, 17, 8)),
+        ValueError,
+        "a sequence of 17 tokens is too long: the position table ends at 16 tokens",
+    ),
+]
 
 
 @pytest.mark.parametrize(("name", "embeds", "kind", "says"), EMBEDS)
@@ -177,7 +249,7 @@ def test_a_sequence_too_long(load: Make, name: str, shape: tuple[int, ...]) -> N
     if shape[0] == 0 and name == "roberta":
         assert load(name)(np.full(shape, 5)).shape == (0, 17, 8), "no token, so no position that counts too far"
         return
-    says = f"a sequence of {shape[-1]} tokens is too long: the position table ends at 16 tokens; shorten it, or tokenize with"
+    says = f"a sequence of {shape[-1]} tokens is too long: the position table ends at 16 tokens; shorten it, or"
     refuses(load(name), {"input_ids": np.full(shape, 5)}, ValueError, says)
 
 
@@ -221,18 +293,24 @@ def test_unknown_keyword(load: Make) -> None:
 
 @given(
     st.one_of(
-        st.integers(), st.floats(), st.text(), st.none(), st.binary(),
-        st.lists(st.one_of(st.integers(-2, 70), st.floats(), st.booleans(), st.text(max_size=2), st.none()), max_size=4),
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.none(),
+        st.binary(),
+        st.lists(
+            st.one_of(st.integers(-2, 70), st.floats(), st.booleans(), st.text(max_size=2), st.none()), max_size=4
+        ),
         st.lists(st.lists(st.integers(-1, 65), max_size=3), max_size=3),
         st.lists(st.lists(st.lists(st.integers(0, 9), max_size=2), max_size=2), max_size=2),
         st.lists(st.integers(-(2**70), 2**70), max_size=3),
     )
-)  # fmt: skip
+)
 def test_anything_as_ids(load: Make, ids: Any) -> None:
     try:
         array = np.asarray(ids)
         good = array.ndim in (1, 2) and (
-            array.size == 0 or (array.dtype.kind in "iu" and 0 <= array.min() and array.max() < VOCAB)
+            array.size == 0 or (array.dtype.kind in "iu" and array.min() >= 0 and array.max() < VOCAB)
         )
     except ValueError:
         good = False
@@ -266,8 +344,17 @@ def test_unknown_pooling(load: Make, pooling: Any) -> None:
 
 
 def test_folder_absent(tmp_path: Path) -> None:
-    for name in (tmp_path / "none", str(tmp_path / "none"), "./none/such", "~/none/such/folder", "~nobody-by-this-name/x", "a/b/c"):
-        with pytest.raises(CheckpointError, match=r"no such folder; expected a folder with config.json and model.safetensors"):
+    for name in (
+        tmp_path / "none",
+        str(tmp_path / "none"),
+        "./none/such",
+        "~/none/such/folder",
+        "~nobody-by-this-name/x",
+        "a/b/c",
+    ):
+        with pytest.raises(
+            CheckpointError, match=r"no such folder; expected a folder with config.json and model.safetensors"
+        ):
             minibert.load(name)
     for name in (tmp_path / ("x" * 5000), "./" + "x" * 5000, "./nul\0byte", "./\ud800"):
         with pytest.raises(CheckpointError, match="no such folder"):
@@ -302,10 +389,12 @@ def test_a_folder_by_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_folder_without_config(tmp_path: Path) -> None:
     (write(tmp_path) / "config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"has no config.json, which says what the tensors mean; fetch it beside them"):
+    with pytest.raises(
+        CheckpointError, match=r"has no config.json, which says what the tensors mean; fetch it beside them"
+    ):
         minibert.load(tmp_path)
     (tmp_path / "config.json").mkdir()
-    with pytest.raises(CheckpointError, match="has no config.json"):
+    with pytest.raises(CheckpointError, match=r"has no config.json"):
         minibert.load(tmp_path)
 
 
@@ -347,7 +436,9 @@ def test_unknown_model_type(tmp_path: Path, model_type: str, near: str) -> None:
     assert f"model_type {model_type!r} is not known (did you mean {near}?); known are " in message
     assert all(known in message for known in FAMILIES)
     assert "load(..., family=Family(...))" in message
-    assert same_bits(minibert.load(folder, family=FAMILIES["bert"])(GOOD), minibert.load(write(tmp_path / "known"))(GOOD))
+    assert same_bits(
+        minibert.load(folder, family=FAMILIES["bert"])(GOOD), minibert.load(write(tmp_path / "known"))(GOOD)
+    )
 
 
 @pytest.mark.parametrize("model_type", ["", " ", "\ud800", "x" * 10_000, "__class__", "bert\n"])
@@ -359,7 +450,7 @@ def test_hostile_model_type(tmp_path: Path, model_type: str) -> None:
 
 @pytest.mark.parametrize("value", ["1e-12", None, -1e-12, True, [1e-12], 10**400])
 def test_bad_eps(tmp_path: Path, value: object) -> None:
-    with pytest.raises(CheckpointError, match="config.json: 'layer_norm_eps' must be a number >= 0, found"):
+    with pytest.raises(CheckpointError, match=r"config.json: 'layer_norm_eps' must be a number >= 0, found"):
         minibert.load(write(tmp_path, {**BERT, "layer_norm_eps": value}))
 
 
@@ -367,30 +458,47 @@ def test_bad_eps(tmp_path: Path, value: object) -> None:
 def test_eps_that_is_no_finite_number(tmp_path: Path, value: str) -> None:
     path = write(tmp_path) / "config.json"
     path.write_text(path.read_text().replace("1e-12", value))
-    with pytest.raises(CheckpointError, match="config.json: 'layer_norm_eps' must be a number >= 0, found"):
+    with pytest.raises(CheckpointError, match=r"config.json: 'layer_norm_eps' must be a number >= 0, found"):
         minibert.load(tmp_path)
+
+
+@pytest.mark.parametrize("value", [17, 18, 10**6])
+def test_a_padding_row_that_leaves_no_position(tmp_path: Path, value: int) -> None:
+    with pytest.raises(CheckpointError, match="'max_position_embeddings' must be larger than 'pad_token_id' \\+ 1"):
+        minibert.load(write(tmp_path, {**ROBERTA, "pad_token_id": value}))
 
 
 @pytest.mark.parametrize("value", [None, -1, "1", 1.0])
 def test_a_padding_id_that_positions_need_is_missed_at_once(tmp_path: Path, value: object) -> None:
-    with pytest.raises(CheckpointError, match="config.json: 'pad_token_id' must be an integer >= 0, found"):
+    with pytest.raises(CheckpointError, match=r"config.json: 'pad_token_id' must be an integer >= 0, found"):
         minibert.load(write(tmp_path, {**ROBERTA, "pad_token_id": value}))
 
 
-@given(st.dictionaries(
-    st.sampled_from([*BERT, "tie_word_embeddings", "text_config", "n_embd"]),
-    st.one_of(st.none(), st.booleans(), st.integers(-2, 70), st.floats(), st.text(max_size=3), st.lists(st.integers(), max_size=2)),
-    max_size=3,
-), st.sampled_from(["bert", "roberta", "gpt2", "t5", "electra", "deberta-v2"]))  # fmt: skip
+@given(
+    st.dictionaries(
+        st.sampled_from([*BERT, "tie_word_embeddings", "text_config", "n_embd"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(-2, 70),
+            st.floats(),
+            st.text(max_size=3),
+            st.lists(st.integers(), max_size=2),
+        ),
+        max_size=3,
+    ),
+    st.sampled_from(["bert", "roberta", "gpt2", "t5", "electra", "deberta-v2"]),
+)
 def test_arbitrary_configs(tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], name: str) -> None:
     config = CONFIGS[name] | changes
+    padding_row = config.get("pad_token_id")
+    assume(name != "roberta" or padding_row not in (15, 16))  # a table that leaves room for fewer than three tokens
     if isinstance(config.get("model_type"), str) and config["model_type"] in FAMILIES:
         config["model_type"] = name
     folder = write(tmp_path_factory.mktemp("config"), config, tensors(CONFIGS[name]))
     try:
         y = minibert.load(folder)(GOOD)
-    except MinibertError as error:
-        assert isinstance(error, CheckpointError | UnknownFamilyError)
+    except (CheckpointError, UnknownFamilyError):
         return
     assert y.shape == (2, 3, 8)
 
@@ -398,8 +506,10 @@ def test_arbitrary_configs(tmp_path_factory: pytest.TempPathFactory, changes: di
 def test_a_section_that_is_none(tmp_path: Path) -> None:
     for section in (3, "text", [1]):
         config = {"model_type": "clip", "text_config": section}
-        with pytest.raises(CheckpointError, match="config.json: 'text_config' must be an object, found"):
-            minibert.load(write(tmp_path, config, {"text_model.embeddings.token_embedding.weight": np.zeros((2, 2), "f4")}))
+        with pytest.raises(CheckpointError, match=r"config.json: 'text_config' must be an object, found"):
+            minibert.load(
+                write(tmp_path, config, {"text_model.embeddings.token_embedding.weight": np.zeros((2, 2), "f4")})
+            )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int32", "", "f", None, 3, np.int64, "nonsense"])
@@ -413,15 +523,15 @@ def test_bad_side_and_family(tmp_path: Path) -> None:
         minibert.load(write(tmp_path / "bert"), side="decoder")
     with pytest.raises(ValueError, match="side must be 'encoder' or 'decoder' for t5, found 'left'"):
         minibert.load(write(tmp_path / "t5", T5), side="left")
-    with pytest.raises(TypeError, match="family must be a minibert.Family, found str; model_type chooses a known one"):
+    with pytest.raises(TypeError, match=r"family must be a minibert.Family, found str; model_type chooses a known one"):
         minibert.load(write(tmp_path / "again"), family="bert")  # type: ignore[arg-type]
 
 
 def test_a_family_of_another_kind_does_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="'n_embd'|'hidden_size'|no tensor for 'wte.weight'"):
+    with pytest.raises(CheckpointError, match=r"'n_embd'|'hidden_size'|no tensor for 'wte.weight'"):
         minibert.load(write(tmp_path), family=FAMILIES["gpt2"])
     # without this check a config that only claims to be DistilBERT would lose its segments in silence
-    with pytest.raises(CheckpointError, match="does not use: embeddings.token_type_embeddings.weight"):
+    with pytest.raises(CheckpointError, match=r"does not use: embeddings.token_type_embeddings.weight"):
         minibert.load(write(tmp_path, {**BERT, "model_type": "distilbert", "dim": 8}, tensors(BERT)))
 
 

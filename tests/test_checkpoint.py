@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -253,7 +254,20 @@ def test_a_layer_of_another_format_gives_the_rows_its_file_holds(tmp_path: Path,
 
 
 def test_float64_tables_are_rounded_to_nearest(tmp_path: Path) -> None:
-    hard = [0.1, 1 + 2**-24, 1 + 3 * 2**-24, 2**-150, 1e-40, -1e-300, 1e300, -1e300, math.inf, -math.inf, math.nan, -0.0]
+    hard = [
+        0.1,
+        1 + 2**-24,
+        1 + 3 * 2**-24,
+        2**-150,
+        1e-40,
+        -1e-300,
+        1e300,
+        -1e300,
+        math.inf,
+        -math.inf,
+        math.nan,
+        -0.0,
+    ]
     with np.errstate(all="ignore"):
         expected = np.array(hard).astype(np.float32)
     named = tensors(BERT)
@@ -348,7 +362,9 @@ def test_mask_buffers_of_gpt2_are_no_parameters(tmp_path: Path) -> None:
     assert same_bits(result(write(tmp_path / "a", GPT2, named | buffers)), result(write(tmp_path / "b", GPT2, named)))
 
 
-@pytest.mark.parametrize("name", ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"])
+@pytest.mark.parametrize(
+    "name", ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"]
+)
 def test_any_one_of_tied_tensors_is_enough(tmp_path: Path, name: str) -> None:
     named = tensors(T5)
     renamed = {name: named.pop("shared.weight")} | named
@@ -400,18 +416,24 @@ def test_each_missing_tensor_is_named(tmp_path: Path, config: dict[str, Any]) ->
 def test_a_missing_tensor_s_nearest_name_is_shown(tmp_path: Path) -> None:
     named = tensors(BERT)
     named["embeddings.word_embedings.weigth"] = named.pop(WORD)
-    says = f"tried {WORD}, bert.{WORD}, cls.predictions.decoder.weight, .*; the nearest name there is 'embeddings.word_embed"
+    says = (
+        f"tried {WORD}, bert.{WORD}, cls.predictions.decoder.weight, .*; the nearest name there is 'embeddings.word_emb"
+    )
     with pytest.raises(CheckpointError, match=says):
         minibert.load(write(tmp_path, BERT, named))
 
 
-@pytest.mark.parametrize("name", ["embeddings.extra.weight", "bert.embeddings.LayerNorm.gamma", "embeddings.word_embeddings.bias"])
+@pytest.mark.parametrize(
+    "name", ["embeddings.extra.weight", "bert.embeddings.LayerNorm.gamma", "embeddings.word_embeddings.bias"]
+)
 def test_a_tensor_left_over_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match=f"has tensors that the recipe of this family does not use: {name}"):
         minibert.load(write(tmp_path, BERT, tensors(BERT) | {name: numbers(8)}))
 
 
-@pytest.mark.parametrize("shape", [(VOCAB - 1, 8), (VOCAB + 1, 8), (8, VOCAB), (VOCAB, 7), (VOCAB * 8,), (1, VOCAB, 8), ()])
+@pytest.mark.parametrize(
+    "shape", [(VOCAB - 1, 8), (VOCAB + 1, 8), (8, VOCAB), (VOCAB, 7), (VOCAB * 8,), (1, VOCAB, 8), ()]
+)
 def test_a_tensor_of_the_wrong_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
     named = tensors(BERT) | {WORD: np.zeros(shape, np.float32)}
     with pytest.raises(CheckpointError) as caught:
@@ -432,7 +454,7 @@ def test_a_size_of_0_in_both_config_and_file(tmp_path: Path) -> None:
     named = tensors(BERT) | {WORD: np.zeros((0, 8), np.float32)}
     with pytest.raises(CheckpointError, match="a size of 0 leaves nothing to look up"):
         minibert.load(write(tmp_path / "rows", {**BERT, "vocab_size": 0}, named))
-    header, data = entries(tensors(GPT2))
+    header, _ = entries(tensors(GPT2))
     for name in header:  # sizes that NumPy cannot even write down, for no bytes at all
         header[name] |= {"shape": [0, 2**62], "data_offsets": [0, 0]}
     config = {**GPT2, "vocab_size": 0, "n_positions": 0, "n_embd": 2**62}
@@ -476,7 +498,7 @@ def test_a_shard_is_opened_when_it_is_needed(tmp_path: Path, plain: Array) -> No
 def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
     path = two_shards(tmp_path) / "model-00001-of-00003.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="model-00001-of-00003.safetensors: not a whole safetensors file"):
+    with pytest.raises(CheckpointError, match=r"model-00001-of-00003.safetensors: not a whole safetensors file"):
         minibert.load(tmp_path)
 
 
@@ -484,7 +506,9 @@ def test_an_index_of_another_save(tmp_path: Path) -> None:
     folder = two_shards(tmp_path)
     weight_map = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     write_index(folder, weight_map | {WORD: "model-00002-of-00003.safetensors"})
-    with pytest.raises(CheckpointError, match=f"says that '{WORD}' is in model-00002-of-00003.safetensors, which holds 4"):
+    with pytest.raises(
+        CheckpointError, match=f"says that '{WORD}' is in model-00002-of-00003.safetensors, which holds 4"
+    ):
         minibert.load(folder)
     write_index(folder, {name: file for name, file in weight_map.items() if name != WORD})
     with pytest.raises(CheckpointError, match=f"no tensor for '{WORD}'"):
@@ -520,7 +544,7 @@ def test_an_index_of_another_save(tmp_path: Path) -> None:
 def test_a_damaged_index(tmp_path: Path, text: bytes) -> None:
     (write(tmp_path) / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_bytes(text)
-    with pytest.raises(CheckpointError, match="model.safetensors.index.json: not an index of shards"):
+    with pytest.raises(CheckpointError, match=r"model.safetensors.index.json: not an index of shards"):
         minibert.load(tmp_path)
 
 
@@ -595,11 +619,11 @@ def test_a_header_that_lies(tmp_path: Path, lie: str) -> None:
     header, size = LIES[lie]
     folder = write(tmp_path)
     (folder / "model.safetensors").write_bytes(assemble(header, bytes(size)))
-    with pytest.raises(CheckpointError, match="model.safetensors"):
+    with pytest.raises(CheckpointError, match=r"model.safetensors"):
         minibert.load(folder)
     # our own reading of the header holds without safetensors' judgement too: lazily fetched files have none
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    with pytest.raises(CheckpointError, match="file: the safetensors header is wrong: .* fetch it again"):
+    with pytest.raises(CheckpointError, match=r"file: the safetensors header is wrong: .* fetch it again"):
         parse_header(text, 8 + len(text), 8 + len(text) + size, "file")
 
 
@@ -623,14 +647,16 @@ def test_a_header_that_lies(tmp_path: Path, lie: str) -> None:
 )
 def test_a_foreign_or_truncated_file(tmp_path: Path, content: bytes) -> None:
     (write(tmp_path) / "model.safetensors").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"model.safetensors: not a whole safetensors file \(.*\); .* fetch it again"):
+    with pytest.raises(
+        CheckpointError, match=r"model.safetensors: not a whole safetensors file \(.*\); .* fetch it again"
+    ):
         minibert.load(tmp_path)
 
 
 def test_a_pointer_that_git_left_behind(tmp_path: Path) -> None:
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 440449768\n"
     (write(tmp_path) / "model.safetensors").write_bytes(pointer)
-    with pytest.raises(CheckpointError, match="is a Git LFS pointer, not the tensors; fetch them: git lfs pull"):
+    with pytest.raises(CheckpointError, match="is a Git LFS pointer, not the tensors; run git lfs pull"):
         minibert.load(tmp_path)
 
 
@@ -690,14 +716,17 @@ def test_mutated_bytes_are_refused_or_read_right(
         )
     path.write_bytes(content)
     agrees_with_safetensors(path)
-    try:
+    with contextlib.suppress(CheckpointError):
         assert result(folder).shape == plain.shape
-    except CheckpointError:
-        pass
 
 
 VALUES = st.one_of(
-    st.integers(-2, 40), st.sampled_from([2**31, 2**62, 2**63, 2**64]), st.floats(), st.booleans(), st.none(), st.text(max_size=3)
+    st.integers(-2, 40),
+    st.sampled_from([2**31, 2**62, 2**63, 2**64]),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=3),
 )
 SOME_ENTRY = st.fixed_dictionaries(
     {},
@@ -711,8 +740,10 @@ SOME_ENTRY = st.fixed_dictionaries(
 NAMES = st.one_of(st.sampled_from(["a", "b", "__metadata__"]), st.text(max_size=3))
 
 
-@given(st.dictionaries(NAMES, st.one_of(SOME_ENTRY, VALUES, st.dictionaries(st.text(), VALUES, max_size=2)), max_size=3),
-       st.integers(0, 24))  # fmt: skip
+@given(
+    st.dictionaries(NAMES, st.one_of(SOME_ENTRY, VALUES, st.dictionaries(st.text(), VALUES, max_size=2)), max_size=3),
+    st.integers(0, 24),
+)
 @settings(max_examples=300)
 def test_arbitrary_headers(tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], size: int) -> None:
     path = tmp_path_factory.mktemp("header") / "model.safetensors"
@@ -736,7 +767,10 @@ def test_only_a_pickle(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         minibert.load(tmp_path)
     message = str(caught.value)
-    assert f"{tmp_path} has no model.safetensors and no model.safetensors.index.json; found only pytorch_model.bin" in message
+    assert (
+        f"{tmp_path} has no model.safetensors and no model.safetensors.index.json; found only pytorch_model.bin"
+        in message
+    )
     assert "AutoModel.from_pretrained(folder).save_pretrained(folder, safe_serialization=True)" in message
 
 

@@ -91,7 +91,9 @@ def test_norm_needs_two_passes() -> None:
     x = normal((64, 768), 0) + np.float32(1000)
     wide = x.astype(np.float64)
     truth = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
-    one_pass = (x - x.mean(-1, keepdims=True)) / np.sqrt((x * x).mean(-1, keepdims=True) - x.mean(-1, keepdims=True) ** 2)
+    one_pass = (x - x.mean(-1, keepdims=True)) / np.sqrt(
+        (x * x).mean(-1, keepdims=True) - x.mean(-1, keepdims=True) ** 2
+    )
     ours = np.abs(equations.layer_norm(x, np.ones(768, np.float32)) - truth).max()
     assert ours < 1e-3 < np.abs(one_pass - truth).max()  # measured 1.1e-4 and 0.41
 
@@ -272,7 +274,9 @@ def test_bert_row_is_bert_input_to_the_bit(
     )
     ids, types = ids.reshape(batch, seq), types.reshape(batch, seq)
     tables = (t[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position"))
-    by_hand = equations.bert_input(ids, types, *tables, t["embeddings.LayerNorm.weight"], t["embeddings.LayerNorm.bias"])
+    by_hand = equations.bert_input(
+        ids, types, *tables, t["embeddings.LayerNorm.weight"], t["embeddings.LayerNorm.bias"]
+    )
     assert same_bits(layer(ids, token_type_ids=types), by_hand)
 
 

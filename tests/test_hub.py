@@ -13,8 +13,7 @@ import pytest
 from fake_hub import FakeHub, commit_of, environment, no_range, redirect_to_second, slow, status, use
 from safetensors.numpy import save
 
-from minibert import hub_places
-from minibert import remote, transfer
+from minibert import hub_places, remote, transfer
 from minibert.errors import HubError
 from minibert.hub import resolve
 

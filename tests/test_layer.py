@@ -412,7 +412,11 @@ def test_trace_ends_with_the_call(load: Make, name: str) -> None:
 
 def test_trace_takes_what_a_call_takes(load: Make) -> None:
     layer, ids = load("bert"), some_ids(2, 5)
-    batch = {"token_type_ids": np.ones((2, 5), int), "position_ids": [[4, 3, 2, 1, 0]], "attention_mask": np.ones((2, 5))}
+    batch = {
+        "token_type_ids": np.ones((2, 5), int),
+        "position_ids": [[4, 3, 2, 1, 0]],
+        "attention_mask": np.ones((2, 5)),
+    }
     assert same_bits(layer.trace(ids, **batch)["embeddings.LayerNorm"], layer(ids, **batch))
     embeds = layer.word_embeddings(ids)
     trace = layer.trace(inputs_embeds=embeds)
@@ -452,7 +456,7 @@ def test_submodules_give_the_same_bits_for_rows_that_lie_apart(load: Make) -> No
 
 def test_submodules_refuse_what_they_cannot_take(load: Make) -> None:
     bert = load("bert")
-    with pytest.raises(IndexError, match="rows 0..1"):
+    with pytest.raises(IndexError, match=r"rows 0..1"):
         bert.token_type_embeddings([2])
     with pytest.raises(TypeError, match="integers"):
         bert.word_embeddings([0.5])
@@ -464,7 +468,7 @@ def test_submodules_refuse_what_they_cannot_take(load: Make) -> None:
             bert.LayerNorm(x)
     with pytest.raises(AttributeError, match="no 'wte'; its submodules are word_embeddings, token_type_embeddings"):
         _ = bert.wte
-    with pytest.raises(KeyError, match="its submodules are embeddings.word_embeddings"):
+    with pytest.raises(KeyError, match=r"its submodules are embeddings.word_embeddings"):
         bert["wte"]
     assert not hasattr(bert, "wte")
 

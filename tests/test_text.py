@@ -1,4 +1,4 @@
-"""Text -> ids: real vocabularies, every kind of tokenizer file, and the tokenizers library's own answer as the judge."""
+"""Text -> ids: real vocabularies, every kind of tokenizer file, with the tokenizers library's own answer as judge."""
 
 from __future__ import annotations
 
@@ -74,10 +74,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
 
 def real_gpt2_folder(reference_folder: Path, folder: Path) -> Path:
     """A tiny layer with GPT-2's real vocabulary: the ids need no table of this size."""
-    write(folder, {**GPT2, "vocab_size": 50257, "n_embd": 1, "n_positions": 64}, {
-        "wte.weight": np.zeros((50257, 1), np.float32),
-        "wpe.weight": np.zeros((64, 1), np.float32),
-    })  # fmt: skip
+    write(
+        folder,
+        {**GPT2, "vocab_size": 50257, "n_embd": 1, "n_positions": 64},
+        {
+            "wte.weight": np.zeros((50257, 1), np.float32),
+            "wpe.weight": np.zeros((64, 1), np.float32),
+        },
+    )
     shutil.copy(reference_folder / "tokenizers" / "gpt2_vocab.json", folder / "vocab.json")
     shutil.copy(reference_folder / "tokenizers" / "gpt2_merges.txt", folder / "merges.txt")
     return folder
@@ -108,14 +112,21 @@ def test_many_texts_are_padded_on_the_right(real: EmbeddingLayer) -> None:
 
 
 def test_ids_of_the_published_bert_files(reference_folder: Path, tmp_path: Path) -> None:
-    for source, name in (("bert-base-uncased_vocab.txt", "vocab.txt"), ("bert-base-uncased_tokenizer.json", "tokenizer.json")):
-        folder = write(tmp_path / name, {**BERT, "hidden_size": 1, "vocab_size": 30522}, {
-            "embeddings.word_embeddings.weight": np.zeros((30522, 1), np.float32),
-            "embeddings.position_embeddings.weight": np.zeros((16, 1), np.float32),
-            "embeddings.token_type_embeddings.weight": np.zeros((2, 1), np.float32),
-            "embeddings.LayerNorm.weight": np.ones(1, np.float32),
-            "embeddings.LayerNorm.bias": np.zeros(1, np.float32),
-        })  # fmt: skip
+    for source, name in (
+        ("bert-base-uncased_vocab.txt", "vocab.txt"),
+        ("bert-base-uncased_tokenizer.json", "tokenizer.json"),
+    ):
+        folder = write(
+            tmp_path / name,
+            {**BERT, "hidden_size": 1, "vocab_size": 30522},
+            {
+                "embeddings.word_embeddings.weight": np.zeros((30522, 1), np.float32),
+                "embeddings.position_embeddings.weight": np.zeros((16, 1), np.float32),
+                "embeddings.token_type_embeddings.weight": np.zeros((2, 1), np.float32),
+                "embeddings.LayerNorm.weight": np.ones(1, np.float32),
+                "embeddings.LayerNorm.bias": np.zeros(1, np.float32),
+            },
+        )
         shutil.copy(reference_folder / "tokenizers" / source, folder / name)
         layer = minibert.load(folder)
         assert ids_of(layer, ["We lived above the clouds", "I am Sinan"]) == [CLOUDS, [*SINAN, 0]]
@@ -255,9 +266,22 @@ def test_roberta_files(tmp_path: Path) -> None:
     assert layer.tokens(ids_of(layer, "he <mask>")[0]) == ["<s>", "he", "<mask>", "</s>"]
 
 
-@pytest.mark.parametrize("extra", [{"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
-                                   {"padding": {"strategy": {"Fixed": 9}, "direction": "Left", "pad_to_multiple_of": None,
-                                                "pad_id": 4, "pad_type_id": 1, "pad_token": "[MASK]"}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
+        {
+            "padding": {
+                "strategy": {"Fixed": 9},
+                "direction": "Left",
+                "pad_to_multiple_of": None,
+                "pad_id": 4,
+                "pad_type_id": 1,
+                "pad_token": "[MASK]",
+            }
+        },
+    ],
+)
 def test_stored_padding_and_truncation_are_cleared(tmp_path: Path, extra: dict[str, Any]) -> None:
     folder = write(tmp_path)
     (folder / "tokenizer.json").write_text(wordpiece_json(**extra), encoding="utf-8")
@@ -300,7 +324,9 @@ def test_ids_with_gaps(tmp_path: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(settings_), encoding="utf-8")
     layer = minibert.load(folder)
     assert layer.tokens([VOCAB - 1]) == ["clouds"]
-    with pytest.raises(IndexError, match=f"id {WORDS.index('lived')} is below {VOCAB}, but this tokenizer has no token"):
+    with pytest.raises(
+        IndexError, match=f"id {WORDS.index('lived')} is below {VOCAB}, but this tokenizer has no token"
+    ):
         layer.tokens([WORDS.index("lived")])
 
 
@@ -474,7 +500,9 @@ def test_a_megabyte_of_text(real: EmbeddingLayer, text: str, length: int) -> Non
 
 def test_a_megabyte_of_text_is_refused_where_cutting_is_not_asked_for(real: EmbeddingLayer) -> None:
     text = "cloud " * 170_000
-    with pytest.raises(ValueError, match="text 0 has 170002 tokens, but the longest sequence is 512; shorten it, or pass"):
+    with pytest.raises(
+        ValueError, match="text 0 has 170002 tokens, but the longest sequence is 512; shorten it, or pass"
+    ):
         real.embed(text)
     assert same_bits(real.embed(text, truncation=True), real.embed("cloud " * 510))
 
@@ -513,7 +541,11 @@ REFUSED = [
     ((["we"], [None]), TypeError, r"text_pair\[0\] must be a str, found NoneType"),
     ((["we", "the"], ["a"]), ValueError, "one text for each of the 2 texts, found 1"),
     ((["we"], ["a", "b"]), ValueError, "one text for each of the 1 texts, found 2"),
-    (("a " * 15,), ValueError, "text 0 has 17 tokens, but the longest sequence is 16; shorten it, or pass truncation=True"),
+    (
+        ("a " * 15,),
+        ValueError,
+        "text 0 has 17 tokens, but the longest sequence is 16; shorten it, or pass truncation=True",
+    ),
     ((["a", "a " * 15],), ValueError, "text 1 has 17 tokens"),
 ]
 
@@ -559,12 +591,22 @@ def test_one_of_many_texts_is_named_by_its_own_number(tiny: EmbeddingLayer) -> N
 # -- tokenizer files that are absent or damaged --------------------------------------------------------------------
 
 
+def test_older_files_that_do_not_say_all_are_refused(tmp_path: Path) -> None:
+    # MPNet joins pairs as RoBERTa does: read as BERT's, its vocab.txt would give wrong ids
+    folder = write_vocab(write(tmp_path, {**DISTILBERT, "model_type": "mpnet", "hidden_size": 8}))
+    (folder / "tokenizer_config.json").write_text('{"cls_token": "[CLS]", "sep_token": "[SEP]"}', encoding="utf-8")
+    with pytest.raises(TokenizerError, match="has no tokenizer: expected tokenizer.json"):
+        minibert.load(folder).tokenize("we", "the")
+
+
 def test_without_a_tokenizer_ids_still_work(tmp_path: Path) -> None:
     layer = minibert.load(write(tmp_path))
     assert layer([[1, 2]]).shape == (1, 2, 8)
     assert layer.embed([]).shape == (0, 8)
     for use in (lambda: layer.tokenize("we"), lambda: layer.embed("we"), lambda: layer.tokens([1])):
-        with pytest.raises(TokenizerError, match=r"has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json"):
+        with pytest.raises(
+            TokenizerError, match=r"has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json"
+        ):
             use()
 
 
@@ -601,7 +643,10 @@ def test_damaged_tokenizer_json_is_refused_or_gives_ids(
         ({"vocab.txt": b""}, r"vocab.txt: no token '\[UNK\]', which every text needs; is this BERT's file"),
         ({"vocab.txt": b"[UNK]\n[CLS]\n"}, r"vocab.txt: no token '\[SEP\]'"),
         ({"vocab.txt": b"\xff\xfe\n"}, "vocab.txt: unreadable tokenizer file"),
-        ({"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b"{"}, "tokenizer_config.json: not readable as JSON"),
+        (
+            {"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b"{"},
+            "tokenizer_config.json: not readable as JSON",
+        ),
         ({"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b"[]"}, "expected an object, found list"),
         ({"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b'{"do_lower_case": "x"}'}, "unreadable"),
         ({"vocab.json": b"{}", "merges.txt": b""}, "has no tokenizer: expected tokenizer.json"),
@@ -624,10 +669,13 @@ def test_damaged_wordpiece_files(tmp_path: Path, files: dict[str, bytes], says: 
         (GPT2, {"vocab.json": b'{"a": 0}', "merges.txt": b"a b\n"}, "vocab.json: unreadable tokenizer file"),
         (GPT2, {"vocab.json": b'{"a": -1}', "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
         (ROBERTA, {"vocab.json": b'{"a": 0}', "merges.txt": b""}, "no token '<s>' or '</s>'; is this RoBERTa's file"),
-        (GPT2, {"vocab.json": b'{"a": 0}', "merges.txt": b"", "tokenizer_config.json": b'{"add_bos_token": true}'},
-         r"no token '<\|endoftext\|>', which tokenizer_config.json puts before a text"),
+        (
+            GPT2,
+            {"vocab.json": b'{"a": 0}', "merges.txt": b"", "tokenizer_config.json": b'{"add_bos_token": true}'},
+            r"no token '<\|endoftext\|>', which tokenizer_config.json puts before a text",
+        ),
     ],
-)  # fmt: skip
+)
 def test_damaged_byte_level_files(tmp_path: Path, config: dict[str, Any], files: dict[str, bytes], says: str) -> None:
     write(tmp_path, config)
     for name, content in files.items():
@@ -665,7 +713,7 @@ def test_a_tokenizer_of_another_model_is_told_by_its_ids(tmp_path: Path) -> None
 def test_ids_equal_transformers(minilm: Path, reference_folder: Path, tmp_path: Path, kind: str) -> None:
     from transformers import BertTokenizerFast, GPT2Tokenizer, RobertaTokenizer
 
-    vocab, merges = tmp_path / "vocab.json", tmp_path / "merges.txt"
+    vocab = tmp_path / "vocab.json"
     if kind == "bert":
         layer, theirs = minibert.load(minilm), BertTokenizerFast.from_pretrained(minilm)
     else:
@@ -676,7 +724,12 @@ def test_ids_equal_transformers(minilm: Path, reference_folder: Path, tmp_path: 
         vocab.write_text(json.dumps(tokens), encoding="utf-8")
         size = len(tokens)
         if kind == "roberta":
-            config = {**ROBERTA, "vocab_size": size, "pad_token_id": tokens["<pad>"], "max_position_embeddings": size + 60}
+            config = {
+                **ROBERTA,
+                "vocab_size": size,
+                "pad_token_id": tokens["<pad>"],
+                "max_position_embeddings": size + 60,
+            }
             write(tmp_path, config)
             theirs = RobertaTokenizer.from_pretrained(tmp_path)
         else:
@@ -695,4 +748,7 @@ def test_ids_equal_transformers(minilm: Path, reference_folder: Path, tmp_path: 
 
     equal()
     for text in HOSTILE:
-        assert ids_of(layer, text, truncation=True, max_length=50)[0] == theirs(text, truncation=True, max_length=50)["input_ids"]
+        assert (
+            ids_of(layer, text, truncation=True, max_length=50)[0]
+            == theirs(text, truncation=True, max_length=50)["input_ids"]
+        )

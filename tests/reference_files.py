@@ -1,0 +1,47 @@
+"""Reads tests/reference: one `Case` for each tiny checkpoint that the reference has written and run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import minibert
+from minibert.compare import Traces, read_traces
+
+REFERENCE = Path(__file__).parent / "reference"
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return REFERENCE / self.name
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads((self.folder / "case.json").read_text(encoding="utf-8"))
+        return facts
+
+    @property
+    def side(self) -> str:
+        return self.facts["side"] or "encoder"
+
+    @cached_property
+    def read(self) -> tuple[Traces, Traces]:
+        """Inputs and the reference's intermediates, kind by kind."""
+        return read_traces(self.folder / "trace.safetensors")
+
+    def layer(self, **changes: Any) -> minibert.EmbeddingLayer:
+        return minibert.load(self.folder, side=self.side, **changes)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = tuple(Case(path.parent.name) for path in sorted(REFERENCE.glob("*/case.json")))
+BY_NAME = {case.name: case for case in CASES}

@@ -1,0 +1,319 @@
+"""Every row of the families table against what the reference computes: on tiny checkpoints of each family, on BERT's
+and GPT-2's own sizes, and on a published model.
+
+Before a norm or a projection nothing may differ. Keys, module trees and sides are the reference's too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seeded
+from numpy.typing import NDArray
+from reference_files import CASES, REFERENCE, Case
+from safetensors.numpy import load_file
+
+import minibert
+from minibert import attention_schemes as schemes
+from minibert import tiles
+from minibert.compare import Difference, compare, rms, tolerances, trace
+from minibert.errors import CheckpointError
+from minibert.modules import LayerNorm
+from minibert.steps import Add, Lookup, Norm, Positions, Project
+
+Array = NDArray[Any]
+
+# |difference| / max(1, |reference|) after a norm or a projection. Measured: 3.5e-7 over the tiny checkpoints (after
+# DeBERTa's projection and norm), 2.4e-7 in the stored rows of full size, where outputs reach 27
+AFTER_NORM = 2e-6
+# our root mean square error against float64, as a share of the reference's own. Measured: 0.92 to 1.00
+ERROR_SHARE = 1.05
+
+SCHEMES = {
+    "mpnet": schemes.RelativeBias, "t5": schemes.RelativeBias, "mt5": schemes.RelativeBias,
+    "nomic_bert": schemes.Rotary, "modernbert": schemes.Rotary, "gpt_neox": schemes.Rotary,
+    "llama": schemes.Rotary, "mistral": schemes.Rotary, "qwen2": schemes.Rotary,
+    "bloom": schemes.Alibi, "xlnet": schemes.RelativeSinusoids,
+}  # fmt: skip
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+# -- tiny checkpoints of every family ------------------------------------------------------------------------------
+
+
+def test_every_row_has_a_reference_and_every_reference_a_row() -> None:
+    asked = {(case.facts["family"], case.side) for case in CASES}
+    rows = {(name, side) for name, row in minibert.FAMILIES.items() for side in row.sides}
+    assert rows - asked == set(), "make a case in scripts/reference_cases.py, then run scripts/make_reference.py"
+    assert asked - rows == set()
+    assert len(CASES) >= 65 and len(minibert.FAMILIES) >= 33  # a glob that finds nothing would pass all the rest
+
+
+def differences(case: Case, layer: minibert.EmbeddingLayer) -> list[Difference]:
+    inputs, theirs = case.read
+    return compare({kind: trace(layer, batch) for kind, batch in inputs.items()}, theirs, {}, tolerances(layer))
+
+
+@every_case
+def test_every_intermediate_is_the_reference_s(case: Case) -> None:
+    with case.layer() as layer:
+        found = differences(case, layer)
+    assert {kind for d in found for kind in d.kinds} == set(case.facts["kinds"])
+    assert [d for d in found if not d.passes] == []
+    assert {d.tolerance for d in found} <= {0.0, AFTER_NORM}
+
+
+@every_case
+def test_what_may_differ_comes_out_of_a_norm_or_a_projection(case: Case) -> None:
+    """The tolerance is not handed out by name: integers, rows and sums before the first norm have none."""
+    with case.layer() as layer:
+        allowed = tolerances(layer)
+        rounding = [step.path for step, _ in layer.steps if isinstance(step, Norm | Project)]
+        rows = [step.path for step, _ in layer.steps if isinstance(step, Lookup)]
+    assert all(allowed[path] == AFTER_NORM for path in rounding)
+    assert all(allowed[path] == 0 for path in (*rows, "position_ids"))
+    assert bool(rounding) == (AFTER_NORM in allowed.values())
+    projected_first = case.name in ("deberta-v2", "opt-project")
+    assert (allowed["sum"] > 0) == projected_first
+
+
+@every_case
+def test_integers_keep_their_values_and_floats_their_dtype(case: Case) -> None:
+    inputs, theirs = case.read
+    with case.layer() as layer:
+        for kind, batch in inputs.items():
+            for key, ours in trace(layer, batch).items():
+                want = np.dtype(np.int64) if key == "position_ids" else np.dtype(np.float32)
+                assert ours.dtype == theirs[kind][key].dtype == want, (kind, key)
+
+
+@every_case
+def test_keys_are_the_reference_s(case: Case) -> None:
+    """The same names, the derived integers first, the output last."""
+    inputs, _ = case.read
+    with case.layer() as layer:
+        for kind, batch in inputs.items():
+            keys = list(trace(layer, batch))
+            assert set(keys) == set(case.facts["order"][kind]), kind
+            assert keys[-1] == case.facts["order"][kind][-1], kind
+            assert "sum" in keys
+            if "position_ids" in keys:
+                assert keys[0] == "position_ids"
+
+
+@every_case
+def test_a_call_gives_the_last_value_of_the_trace(case: Case) -> None:
+    inputs, theirs = case.read
+    with case.layer() as layer:
+        for kind, batch in inputs.items():
+            keywords: dict[str, Any] = {**batch, "past_length": int(batch.get("past_length", np.array(0)).item())}
+            output = layer(keywords.pop("input_ids", None), **keywords)
+            assert output.tobytes() == list(trace(layer, batch).values())[-1].tobytes(), kind
+            assert output.shape == theirs[kind][case.facts["order"][kind][-1]].shape, kind
+
+
+def without_layer_norm_bias(tree: str) -> str:
+    """torch 2.13 prints `bias=True` in a LayerNorm that has one; older ones, and the seeds, do not."""
+    lines = tree.strip().splitlines()
+    return "\n".join(line.replace(", bias=True)", ")") if " LayerNorm(" in line else line for line in lines)
+
+
+@every_case
+def test_prints_as_the_reference_does(case: Case) -> None:
+    with case.layer() as layer:
+        assert repr(layer) == without_layer_norm_bias(case.facts["printed"])
+
+
+@pytest.mark.parametrize("tokens_a_tile", [1, 3, 5])
+@every_case
+def test_neither_batch_nor_tile_shows_in_the_bits(
+    case: Case, tokens_a_tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sequence alone, the whole batch in tiles, on two threads: the same bits, projections too."""
+    inputs, _ = case.read
+    with case.layer() as layer:
+        whole = {kind: list(trace(layer, batch).values())[-1] for kind, batch in inputs.items()}
+        widest = max(layer.dim, layer.steps[0].module.table.shape[1])
+        monkeypatch.setattr(tiles, "TILE_NUMBERS", tokens_a_tile * widest)
+        for kind, batch in inputs.items():
+            keywords = {name: array for name, array in batch.items() if name != "past_length"}
+            past = int(batch.get("past_length", np.array(0)).item())
+            for threads in (1, 2):
+                assert layer(**keywords, past_length=past, threads=threads).tobytes() == whole[kind].tobytes(), kind
+            for i, alone in enumerate(whole[kind]):
+                one = {name: array[i : i + 1] for name, array in keywords.items()}
+                assert layer(**one, past_length=past)[0].tobytes() == alone.tobytes(), (kind, i)
+
+
+@every_case
+def test_position_scheme_of_attention(case: Case) -> None:
+    with case.layer() as layer:
+        scheme = layer.attention_position
+        expected = SCHEMES.get(case.facts["family"])
+        if case.name == "deberta-v2-unbiased":  # the one with relative_attention
+            expected = schemes.LogBuckets
+        assert type(scheme) is (expected or type(None))
+        if isinstance(scheme, schemes.RelativeBias):
+            heads = layer.config["num_attention_heads"]
+            assert scheme.relative_bias(3, 5).shape == (heads, 3, 5)
+            assert scheme.bidirectional == (case.side == "encoder")
+        elif isinstance(scheme, schemes.Alibi):
+            assert scheme.alibi([[1, 1, 0]]).shape == (1, layer.config["num_attention_heads"], 1, 3)
+        elif isinstance(scheme, schemes.LogBuckets):
+            assert scheme.relative_embeddings[scheme.relative_positions(2, 3)].shape == (2, 3, layer.dim)
+        elif isinstance(scheme, schemes.Rotary):
+            types = ("full_attention", "sliding_attention") if case.facts["family"] == "modernbert" else (None,)
+            head_dim = layer.config["hidden_size"] // layer.config["num_attention_heads"]
+            rotated = head_dim // 4 if case.facts["family"] == "gpt_neox" else head_dim
+            for layer_type in types:
+                cos, sin = scheme.rotary([[0, 1, 2]], layer_type)
+                assert cos.shape == sin.shape == (1, 3, rotated)
+
+
+def test_sides_have_tables_of_their_own() -> None:
+    """Untied BART: the encoder's words are not the decoder's, and `shared` is neither's."""
+    folder = REFERENCE / "bart-untied-encoder"
+    stored = load_file(folder / "model.safetensors")
+    for side in ("encoder", "decoder"):
+        with minibert.load(folder, side=side) as layer:
+            words = layer.embed_tokens.weight
+            assert np.array_equal(words, stored[f"{side}.embed_tokens.weight"])
+            assert not np.array_equal(words, stored["shared.weight"])
+
+
+@pytest.mark.parametrize("name", sorted(minibert.FAMILIES))
+def test_a_side_that_a_family_lacks_is_refused(name: str) -> None:
+    row = minibert.FAMILIES[name]
+    case = next(case for case in CASES if case.facts["family"] == name)
+    for side in {"encoder", "decoder", "both"} - set(row.sides):
+        with pytest.raises(ValueError, match=f"side must be .* for {name}, found '{side}'"):
+            minibert.load(case.folder, side=side)
+
+
+# -- configs that ask for another layer ----------------------------------------------------------------------------
+
+
+def copy_with(case: Case, target: Path, **changes: Any) -> Path:
+    config = json.loads((case.folder / "config.json").read_text(encoding="utf-8"))
+    (target / "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
+    (target / "model.safetensors").write_bytes((case.folder / "model.safetensors").read_bytes())
+    return target
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra", "albert", "ernie"])
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query", "rotary"])
+def test_positions_of_another_kind_are_refused(name: str, kind: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == name)
+    folder = copy_with(case, tmp_path, position_embedding_type=kind)
+    with pytest.raises(
+        CheckpointError, match=f"'position_embedding_type' must be 'absolute' for {name}, found '{kind}'"
+    ):
+        minibert.load(folder)
+
+
+def test_positions_of_the_known_kind_are_not(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "bert")
+    for value in ("absolute", None):
+        minibert.load(copy_with(case, tmp_path, position_embedding_type=value)).close()
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_neox", "nomic_bert", "mistral", "qwen2"])
+def test_scaled_rotary_frequencies_are_refused_and_the_rows_still_work(name: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == name)
+    folder = copy_with(case, tmp_path, rope_parameters={"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0})
+    with minibert.load(folder) as layer:
+        assert [d for d in differences(case, layer) if not d.passes] == []  # rotation comes later, in attention
+        with pytest.raises(CheckpointError, match="asks for 'yarn' scaling of the rotary frequencies"):
+            layer.attention_position  # noqa: B018
+
+
+# -- full size -----------------------------------------------------------------------------------------------------
+
+FULL_SIZE: dict[str, Any] = json.loads((REFERENCE / "full_size.json").read_text(encoding="utf-8"))
+ROWS = load_file(REFERENCE / "full_size.safetensors")
+LONGEST = {"bert": 512, "gpt2": 1024, "minilm": 512}
+
+
+@pytest.fixture(scope="module", params=sorted(LONGEST))
+def full_size(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Name and folder of a model with a published model's sizes."""
+    if request.param == "minilm":
+        folder: Path = request.getfixturevalue("minilm")
+    else:
+        folder = seeded.write_model(tmp_path_factory.mktemp("seeded") / request.param, request.param)
+    return request.param, folder
+
+
+@pytest.mark.parametrize("kind", seeded.BATCHES)
+def test_full_size(full_size: tuple[str, Path], kind: str) -> None:
+    """The sum to the bit; whole rows of the output; and no more rounding than the reference's own."""
+    name, folder = full_size
+    facts = FULL_SIZE[name]["batches"][kind]
+    with minibert.load(folder) as layer, minibert.load(folder, dtype="float64") as exact:
+        batch = seeded.batch(kind, layer.steps[0].module.table.shape[0], LONGEST[name])
+        assert batch["input_ids"].size >= 1000
+        got, truth = layer.trace(**batch), exact(**batch)
+    total, output = got["sum"], list(got.values())[-1]
+    assert list(output.shape) == facts["shape"]
+    assert hashlib.sha256(total.astype("<f4").tobytes()).hexdigest() == facts["sum_sha256"]
+    rows = np.stack([output[tuple(index)] for index in facts["output_rows"]])
+    assert worst(rows, ROWS[f"{name}|{kind}|output"]) <= (AFTER_NORM if name != "gpt2" else 0)
+    assert rms(output - truth) <= ERROR_SHARE * facts["rms_error"]
+
+
+def worst(ours: Array, theirs: Array) -> float:
+    return float(np.max(np.abs(ours.astype(np.float64) - theirs) / np.maximum(1, np.abs(theirs))))
+
+
+@pytest.mark.parametrize("number", sorted(FULL_SIZE["minilm"]["texts"]))
+def test_texts_on_a_published_model(minilm: Path, number: str) -> None:
+    """Ids, tokens and every intermediate of the reference, from the text on."""
+    facts = FULL_SIZE["minilm"]["texts"][number]
+    names = {
+        "word": "embeddings.word_embeddings",
+        "token_type": "embeddings.token_type_embeddings",
+        "position": "embeddings.position_embeddings",
+        "sum": "sum",
+        "output": "embeddings.LayerNorm",
+    }
+    with minibert.load(minilm) as layer:
+        batch = layer.tokenize(facts["text"])
+        assert batch["input_ids"][0].tolist() == facts["input_ids"]
+        assert layer.tokens(batch["input_ids"][0]) == facts["tokens"]
+        got = layer.trace(**batch)
+        assert set(got) == {"position_ids", *names.values()}
+        for short, key in names.items():
+            want = ROWS[f"minilm|text {number}|{short}"]
+            ours = got[key][0] if facts["whole"] else got[key][0, 1:2]
+            ours = np.broadcast_to(ours, want.shape)
+            assert worst(ours, want) <= (AFTER_NORM if short == "output" else 0), key
+        norm = layer["embeddings.LayerNorm"]
+        assert isinstance(norm, LayerNorm) and norm.eps == 1e-12
+
+
+# -- what the table says of itself ---------------------------------------------------------------------------------
+
+
+def test_no_two_steps_of_a_row_share_a_key() -> None:
+    for name, row in minibert.FAMILIES.items():
+        for side in row.sides:
+            keys = [step.path + getattr(step, "role", "") for step in row.steps_for(side)]
+            assert len(keys) == len(set(keys)), name
+
+
+def test_sums_are_in_the_order_that_shows_in_the_bits() -> None:
+    """BERT adds types before positions, ConvBERT after; the table must never be tidied up."""
+
+    def added(name: str) -> list[type]:
+        return [type(step) for step in minibert.FAMILIES[name].steps if isinstance(step, Add | Positions)]
+
+    assert added("bert") == [Add, Positions]
+    assert added("convbert") == [Positions, Add] == added("deberta-v2")
+    assert added("ernie") == [Add, Positions, Add]
+    assert added("xlm") == [Positions, Add, Add]

@@ -1,0 +1,343 @@
+"""The page of `minibert explain --html`: well-formed, escaped, complete in itself, and its numbers are the trace's."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import BERT, VOCAB, same_bits, wordpiece_json, write
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import minibert
+from minibert import equations
+from minibert.cli import main
+from minibert.equations import Array
+from minibert.layer import EmbeddingLayer
+from minibert.page import page
+
+SENTENCE = "We lived above the clouds"
+REFERENCE = Path(__file__).parent / "reference"
+CASES = sorted(path.parent.name for path in REFERENCE.glob("*/case.json"))
+HOSTILE = (
+    "</script><script>alert(1)</script> <!--data--> <!--title--> & &lt; \"'` <img src=x onerror=alert(1)> \u202egnp.exe"
+)
+# the largest page that the promise "under 1 MB for a sentence" allows
+LARGEST = 1_000_000
+
+EMPTY = {"br", "img", "input", "link", "meta"}  # elements without an end
+
+
+class Reader(HTMLParser):
+    """Reads a page strictly: every element is closed in its turn, no id occurs twice."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []  # the innermost open element, and a text in it
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attributes}) == len(attributes)
+        self.elements.append((tag, dict(attributes)))
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, text: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", text))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def text(self, tag: str) -> str:
+        return "".join(text for name, text in self.texts if name == tag)
+
+
+def read(html: str) -> Reader:
+    reader = Reader(html)
+    ids = [attributes["id"] for _, attributes in reader.elements if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    for _, attributes in reader.elements:
+        assert attributes.get("aria-labelledby", ids[0]) in ids
+    return reader
+
+
+def data_of(html: str) -> dict[str, Any]:
+    """The numbers that the page's script draws, unpacked."""
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    data: dict[str, Any] = json.loads(text)
+
+    def unpack(numbers: str, kind: str = data["float"]) -> Array:
+        return np.frombuffer(base64.b64decode(numbers), f"<{kind}")
+
+    for group in data["groups"]:
+        for stage in group["stages"]:
+            stage["rows"] = unpack(stage["rows"]).reshape(-1, group["dim"])[stage["index"]]
+    if data["norm"] is not None:
+        for name in ("mean", "variance"):
+            data["norm"][name] = unpack(data["norm"][name], "f8")
+        for name in ("weight", "bias"):
+            data["norm"][name] = data["norm"][name] and unpack(data["norm"][name])
+    if data["similarity"] is not None:
+        data["similarity"]["cosines"] = unpack(data["similarity"]["cosines"], "f4").reshape(2 * (len(data["tokens"]),))
+    return data
+
+
+def write_words(folder: Path, words: Sequence[str]) -> None:
+    """A tokenizer.json that knows these words, with spaces between them, and no special tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    reader = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    reader.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    reader.save(str(folder / "tokenizer.json"))
+
+
+def tiny(folder: Path, **config: Any) -> Path:
+    write(folder, {**BERT, "max_position_embeddings": 64, **config})
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
+    return minibert.load(tiny(tmp_path_factory.mktemp("page") / "bert"))
+
+
+# -- the frame ---------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_a_real_model(minilm: Path) -> None:
+    html = page(minibert.load(minilm), SENTENCE)
+    reader = read(html)
+    assert html.startswith("<!doctype html>")
+    assert reader.text("h1") == SENTENCE
+    assert "7 tokens of bert → (1, 7, 384), float32" in reader.text("p")
+    assert [attributes["value"] for attributes in reader.all("input")] == list("0123456")
+    tokens = ["[CLS]", "we", "lived", "above", "the", "clouds", "[SEP]"]
+    assert [text for tag, text in reader.texts if tag == "bdi"] == tokens * 2  # the choice, LayerNorm's table
+    assert len(html.encode()) < LARGEST / 8
+    assert not re.search(r"<!--\w+-->", html), "a mark of the frame was left"
+
+
+def test_the_page_needs_nothing_else(small: EmbeddingLayer) -> None:
+    html = page(small, SENTENCE)
+    reader = read(html)
+    assert {tag for tag, attributes in reader.elements if "src" in attributes} == set()
+    assert [attributes["href"] for _, attributes in reader.elements if "href" in attributes] == ["data:,"]
+    assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", html)
+    (policy,) = (a["content"] for a in reader.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and policy.startswith("default-src 'none';"), "what slips in is not fetched"
+
+
+def test_a_sentence_of_a_base_model_stays_under_a_megabyte(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)  # random numbers do not shrink in base64, like trained ones
+    shapes = {"word": (VOCAB, 768), "token_type": (2, 768), "position": (64, 768)}
+    named = {
+        f"embeddings.{name}_embeddings.weight": generator.standard_normal(shape, np.float32)
+        for name, shape in shapes.items()
+    }
+    named |= {f"embeddings.LayerNorm.{part}": np.ones(768, np.float32) for part in ("weight", "bias")}
+    write(tmp_path, {**BERT, "hidden_size": 768, "max_position_embeddings": 64}, named)
+    (tmp_path / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    html = page(minibert.load(tmp_path), "we lived above the clouds. " * 8)
+    assert len(data_of(html)["tokens"]) == 50
+    assert len(html.encode()) < LARGEST
+
+
+@given(text=st.text(max_size=20))
+@example(text=HOSTILE[:40])
+@example(text="a\x00b\ufeff\u2028c\r\nd")
+@example(text="\u200f\u0645\u06cc\u200c\u062e")
+def test_any_text_gives_a_well_formed_page(small: EmbeddingLayer, text: str) -> None:
+    html = page(small, text)
+    reader = read(html)
+    assert [attributes.get("type") for attributes in reader.all("script")] == ["application/json", None]
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", html), "they are written out"
+    if "\\" not in text:
+        shown = reader.text("h1").encode("latin1", "backslashreplace").decode("unicode_escape")
+        assert shown == text
+    assert data_of(html)["tokens"][0] == "[CLS]"
+
+
+def test_text_and_tokens_are_never_markup(tmp_path: Path) -> None:
+    folder = shutil.copytree(REFERENCE / "gpt2", tmp_path / "gpt2")
+    words = ["w0", "</script>", "<!--norm-->", "<b>&amp;", "\x1b[31m", "\u202egnp"]
+    write_words(folder, words)
+    html = page(minibert.load(folder), " ".join(words[1:]))
+    reader = read(html)
+    assert reader.all("b") == [{}], "the one of the frame's own, in noscript"
+    assert [text for tag, text in reader.texts if tag == "bdi"] == [*words[1:4], r"\x1b[31m", r"\u202egnp"]
+    assert data_of(html)["tokens"][:3] == words[1:4]
+    assert reader.text("h1") == " ".join([*words[1:4], r"\x1b[31m", r"\u202egnp"])
+    assert reader.text("title").startswith("</script> <!--norm-->")
+
+
+# -- its numbers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_family_has_a_page_with_the_numbers_of_its_trace(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(REFERENCE / name, tmp_path / name)
+    write_words(folder, [f"w{i}" for i in range(53)])
+    side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
+    layer = minibert.load(folder, side=side or "encoder")
+    text = "w5 w9 w7 w5 w11"
+    html = page(layer, text)
+    read(html)
+    data, trace = data_of(html), layer.trace(**layer.tokenize(text))
+    stages = [stage for group in data["groups"] for stage in group["stages"]]
+    shown = {stage["name"]: stage["rows"] for stage in stages}
+    for path, rows in trace.items():
+        if rows.dtype.kind == "f" and path != "sum":
+            assert same_bits(np.ascontiguousarray(rows[0]), shown[path.rpartition(".")[2]]), path
+    norm = data["norm"]
+    last = stages[-1] if norm is None else data["groups"][norm["group"]]["stages"][norm["stage"] - 1]
+    assert same_bits(trace["sum"][0], last["rows"]), "a sum of one is the rows just shown"
+    assert same_bits(stages[-1]["rows"], layer(**layer.tokenize(text))[0])
+    assert [group["dim"] for group in data["groups"]] == list(
+        dict.fromkeys(rows.shape[-1] for rows in trace.values() if rows.dtype.kind == "f")
+    )
+    positions = trace.get("position_ids")
+    assert (data["similarity"] is None) == (positions is None)
+    if positions is not None:
+        assert data["similarity"]["positions"] == positions[0].tolist()
+
+
+def test_the_lookups_say_which_rows_they_took(minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    data = data_of(page(layer, "the dog, the cat", "the end"))
+    batch = layer.tokenize("the dog, the cat", "the end")
+    ((words, types, positions, total, normed),) = (group["stages"] for group in data["groups"])
+    assert words["taken"] == batch["input_ids"][0].tolist()
+    assert types["taken"] == batch["token_type_ids"][0].tolist() and {0, 1} == set(types["taken"])
+    assert positions["taken"] == list(range(len(words["taken"])))
+    assert [stage["sign"] for stage in (words, types, positions, total, normed)] == ["", "+", "+", "=", "→"]
+    assert same_bits((words["rows"] + types["rows"]) + positions["rows"], total["rows"])
+    assert max(words["index"]) < len(words["index"]) - 1, "a word that occurs twice is packed once"
+    assert words["reach"] == types["reach"] == positions["reach"] == total["reach"] != normed["reach"]
+
+
+def test_layer_norm_s_numbers(minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    html = page(layer, SENTENCE)
+    norm, trace = data_of(html)["norm"], layer.trace(**layer.tokenize(SENTENCE))
+    before = trace["sum"][0].astype(np.float64)
+    assert (norm["group"], norm["stage"], norm["eps"]) == (0, 4, layer.LayerNorm.eps)
+    assert np.array_equal(norm["mean"], before.mean(axis=-1))
+    assert np.array_equal(norm["variance"], before.var(axis=-1))
+    assert same_bits(norm["weight"], np.asarray(layer.LayerNorm.weight))
+    assert same_bits(norm["bias"], np.asarray(layer.LayerNorm.bias))
+    table = np.array([float(text) for tag, text in read(html).texts if tag == "td"]).reshape(7, 6)
+    after = trace["embeddings.LayerNorm"][0].astype(np.float64)
+    expected = np.stack([f(rows, axis=-1) for rows in (before, after) for f in (np.mean, np.var)], axis=-1)
+    assert np.abs(table[:, [0, 1, 4, 5]] - expected).max() <= 0.5e-4 + 1e-12, "four decimals"
+    assert table[:, 2].tolist() == [0.0] * 7 and table[:, 3].tolist() == [1.0] * 7
+
+
+def test_eps_shows_in_the_variance(tmp_path: Path) -> None:
+    layer = minibert.load(tiny(tmp_path, layer_norm_eps=1.0))
+    html = page(layer, SENTENCE)
+    table = np.array([float(text) for tag, text in read(html).texts if tag == "td"]).reshape(-1, 6)
+    variance = layer.trace(**layer.tokenize(SENTENCE))["sum"][0].var(axis=-1)
+    assert np.allclose(table[:, 3], variance / (variance + 1.0), rtol=0, atol=1e-4)
+
+
+def test_similarities_are_those_of_the_position_rows(minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    cosines = data_of(page(layer, SENTENCE))["similarity"]["cosines"]
+    rows = layer.position_embeddings.weight[:7].astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1)
+    assert np.abs(cosines - rows @ rows.T / np.outer(lengths, lengths)).max() < 1e-7, "float32, measured 3e-8"
+
+
+def test_float64_layers_keep_their_digits(tmp_path: Path) -> None:
+    layer = minibert.load(tiny(tmp_path), dtype="float64")
+    data = data_of(page(layer, SENTENCE))
+    assert data["float"] == "f8"
+    assert same_bits(data["groups"][0]["stages"][-1]["rows"], layer(**layer.tokenize(SENTENCE))[0])
+
+
+def test_a_text_without_tokens_has_a_page(tmp_path: Path) -> None:
+    folder = shutil.copytree(REFERENCE / "gpt2", tmp_path / "gpt2")
+    write_words(folder, ["w0", "w1"])
+    html = page(minibert.load(folder), "")
+    assert "0 tokens of gpt2 → (1, 0, 16)" in read(html).text("p")
+    assert data_of(html)["tokens"] == []
+
+
+# -- its formulas ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "formulas"),
+    [
+        ("bert", ["lookup", "default_position_ids", "layer_norm", "bert_input"]),
+        ("gpt2", ["lookup", "default_position_ids", "gpt2_input"]),
+        ("t5-encoder", ["lookup"]),
+        ("roberta", ["lookup", "padding_position_ids", "layer_norm"]),
+        ("albert", ["lookup", "default_position_ids", "layer_norm", "project"]),
+        ("opt", ["lookup", "mask_position_ids"]),
+        ("marian-encoder", ["lookup", "default_position_ids", "sinusoidal_positions", "scale"]),
+        ("bart-scaled-decoder", ["lookup", "default_position_ids", "layer_norm", "scale"]),
+    ],
+)
+def test_the_formulas_of_the_layer_stand_in_the_order_of_the_equations(
+    name: str, formulas: list[str], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(REFERENCE / name, tmp_path / name)
+    write_words(folder, [f"w{i}" for i in range(53)])
+    side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
+    html = page(minibert.load(folder, side=side or "encoder"), "w5 w9")
+    found = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
+    assert found == formulas
+    assert found == [other for other in vars(equations) if other in found]
+
+
+def test_a_formula_is_the_docstring_s(small: EmbeddingLayer) -> None:
+    html = page(small, SENTENCE)
+    assert "<p>Take one row of the table for each id: <code>y[i] = table[ids[i]]</code>.</p>" in html
+    assert "<pre>y = (x - mean) / sqrt(variance + eps) * weight + bias</pre>" in html
+    assert "&gt;&gt;&gt;" not in html
+
+
+def test_a_layer_without_positions_says_so(tmp_path: Path) -> None:
+    folder = shutil.copytree(REFERENCE / "t5-encoder", tmp_path / "t5")
+    write_words(folder, [f"w{i}" for i in range(53)])
+    assert "t5 adds no positions in its input layer: they act inside attention." in page(minibert.load(folder), "w1")
+
+
+# -- the command -------------------------------------------------------------------------------------------------
+
+
+def test_explain_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, target = tiny(tmp_path / "bert"), tmp_path / "page.html"
+    assert main(["explain", SENTENCE, "--model", str(folder), "--html", str(target)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err == f"minibert: wrote {target}\n"
+    assert target.read_text("utf-8") == page(minibert.load(folder), SENTENCE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bert", "page.html"]
+
+
+@pytest.mark.parametrize(("name", "says"), [("page.pdf", "must end in .html"), ("absent/page.html", "no folder")])
+def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_loaded(
+    name: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", SENTENCE, "--model", str(tmp_path / "no-model"), "--html", str(tmp_path / name)]) == 1
+    assert says in capsys.readouterr().err

@@ -1,0 +1,291 @@
+"""The page of `minibert explain --html` in headless Chromium: mouse, keyboard, both colour schemes, and its numbers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import BERT, DISTILBERT, ELECTRA, GPT2, T5, wordpiece_json, write, write_byte_level
+
+import minibert
+from minibert.layer import EmbeddingLayer
+from minibert.page import page, save
+
+pytestmark = pytest.mark.browser
+
+SENTENCE = "We lived above the clouds"
+ARGUMENTS = (
+    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+STRIPS = "#groups .strip canvas"
+# contrast that WCAG 2.2 asks of text (AA)
+CONTRAST = 4.5
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(ARGUMENTS))
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(params=["light", "dark"])
+def opened(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Open a page in one colour scheme; whatever it says on the console, asks of a network or throws is a failure."""
+    complaints: list[str] = []
+    contexts = []
+
+    def open_page(html: str, width: int = 1100, **options: Any) -> Any:
+        save(html, tmp_path / "page.html")
+        context = browser.new_context(
+            color_scheme=request.param, viewport={"width": width, "height": 800}, offline=True, **options
+        )
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("dialog", lambda dialog: (complaints.append("dialog"), dialog.dismiss()))
+        tab.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or complaints.append(asked.url))
+        tab.goto((tmp_path / "page.html").as_uri())
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.fixture(scope="session")
+def real(minilm: Path) -> Iterator[tuple[EmbeddingLayer, str]]:
+    with closing(minibert.load(minilm)) as layer:
+        yield layer, page(layer, SENTENCE)
+
+
+def strips(tab: Any) -> list[str]:
+    """What each band shows, as a picture."""
+    pictures: list[str] = tab.eval_on_selector_all(STRIPS, "all => all.map((canvas) => canvas.toDataURL())")
+    return pictures
+
+
+def shown_numbers(tab: Any) -> list[float]:
+    return [float(text) for text in tab.locator("#groups .strip:has(canvas) output").all_inner_texts()]
+
+
+def traced(layer: EmbeddingLayer, text: str, token: int, dimension: int) -> list[float]:
+    """What the page must show: six digits of every intermediate of the trace."""
+    trace = layer.trace(**layer.tokenize(text))
+    return [float(f"{rows[0, token, dimension]:.6g}") for rows in trace.values() if rows.dtype.kind == "f"]
+
+
+def chosen(tab: Any) -> int:
+    return int(tab.locator("fieldset input:checked").get_attribute("value"))
+
+
+def test_choosing_a_token_by_click_changes_the_strips(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    layer, html = real
+    tab = opened(html)
+    first = strips(tab)
+    assert len(first) == 5 and len(set(first)) == 5
+    box = tab.locator("fieldset").get_by_text("lived", exact=True).bounding_box()
+    tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert chosen(tab) == 2
+    second = strips(tab)
+    assert [a == b for a, b in zip(first, second, strict=True)] == [False, True, False, False, False], "types are equal"
+    assert shown_numbers(tab) == traced(layer, SENTENCE, 2, 0)
+    assert "word_embeddings[2973]" in tab.locator("#groups").inner_text()
+
+
+def test_choosing_a_token_by_keyboard_changes_the_strips(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    layer, html = real
+    tab = opened(html)
+    before = strips(tab)
+    for _ in range(2):  # the summary of the layer's parts, then the tokens
+        tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.name") == "token"
+    outline = tab.evaluate("getComputedStyle(document.activeElement.nextElementSibling).outlineStyle")
+    assert outline == "solid", "the focus can be seen"
+    for place in range(1, 7):
+        tab.keyboard.press("ArrowRight")
+        assert chosen(tab) == place
+        assert shown_numbers(tab) == traced(layer, SENTENCE, place, 0)
+    assert strips(tab) != before
+
+
+def test_every_token_and_dimension_shows_the_trace(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    layer, html = real
+    tab = opened(html)
+    for token in range(7):
+        tab.locator(f"fieldset input[value='{token}']").check(force=True)
+        for dimension in (0, 1, 190, 382, 383):
+            tab.locator("input[type=range]").fill(str(dimension))
+            assert shown_numbers(tab) == traced(layer, SENTENCE, token, dimension)
+
+
+def test_the_slider_answers_to_keys_and_tells_the_sum(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    layer, html = real
+    tab = opened(html)
+    tab.locator("input[type=range]").focus()
+    for key in ("End", "ArrowLeft", "ArrowLeft"):
+        tab.keyboard.press(key)
+    word, types, position, total, output = traced(layer, SENTENCE, 0, 381)
+    said = tab.locator("#groups .worked").inner_text().replace("(", "").replace(")", "")
+    assert [float(part) for part in said.removeprefix("dimension 381: ").replace("=", "+").split(" + ")] == [
+        word, types, position, total,
+    ]  # fmt: skip
+    assert float(tab.locator("#normwork").inner_text().rpartition(" = ")[2]) == output
+
+
+def test_pointing_at_a_band_shows_the_number_below(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    layer, html = real
+    tab = opened(html)
+    tab.locator("fieldset input[value='3']").check(force=True)
+    box = tab.locator(STRIPS).nth(4).bounding_box()
+    tab.mouse.move(box["x"] + box["width"] * (100.5 / 384), box["y"] + box["height"] / 2)
+    assert tab.locator("input[type=range]").input_value() == "100"
+    assert shown_numbers(tab) == traced(layer, SENTENCE, 3, 100)
+
+
+def test_colours_are_the_numbers(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    """viridis grows lighter with the number, so the lightest column of a band is among its largest numbers."""
+    layer, html = real
+    tab = opened(html)
+    pixels = tab.eval_on_selector_all(
+        STRIPS, "all => all.map((c) => [...c.getContext('2d').getImageData(0, 0, c.width, 1).data])"
+    )
+    rows = [rows[0, 0] for rows in layer.trace(**layer.tokenize(SENTENCE)).values() if rows.dtype.kind == "f"]
+    for painted, row in zip(pixels, rows, strict=True):
+        red, green, blue = np.array(painted).reshape(-1, 4)[:, :3].T
+        lightness = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+        order = np.argsort(row, kind="stable")
+        assert np.all(np.diff(lightness[order]) >= -1.0), "one step of 255 for rounding"
+        assert np.ptp(lightness) > 30
+
+
+def test_similarities_follow_the_token(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    layer, html = real
+    tab = opened(html)
+    tab.locator("fieldset input[value='2']").check(force=True)
+    rows = layer.position_embeddings.weight[:7].astype(np.float64)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    shown = [float(text) for text in tab.locator("#likes td:last-child").all_inner_texts()]
+    assert np.abs(np.array(shown) - unit @ unit[2]).max() <= 0.5e-4 + 1e-7, "four decimals"
+    assert tab.locator("tr.chosen").count() == 2, "here, and in LayerNorm's table"
+    tab.locator("#cosines").scroll_into_view_if_needed()
+    square = tab.locator("#cosines").bounding_box()
+    tab.mouse.move(square["x"] + square["width"] * 5.5 / 7, square["y"] + square["height"] * 1.5 / 7)
+    assert tab.locator("#pairwork").inner_text() == f"positions 1 (we) and 5 (clouds): {unit[1] @ unit[5]:.4f}"
+
+
+def test_a_narrow_window_needs_no_scrolling_sideways(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    tab = opened(real[1], width=400)
+    assert tab.evaluate("document.documentElement.scrollWidth") == 400
+    for box in [strip.bounding_box() for strip in tab.locator(STRIPS).all()]:
+        assert box["width"] > 300 and box["x"] >= 0
+
+
+def test_text_can_be_read(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    """Every text's colour against what lies behind it, by the contrast that WCAG defines."""
+    tab = opened(real[1])
+    worst = tab.evaluate("""() => {
+      const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+      const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+      const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+      const behind = (element) => {
+        for (; element; element = element.parentElement) {
+          const colour = numbers(getComputedStyle(element).backgroundColor);
+          if (colour.length === 3 || colour[3] > 0) return colour;
+        }
+        return [255, 255, 255];
+      };
+      let worst = [21, ""];
+      for (const element of document.querySelectorAll("body *")) {
+        const words = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+        if (!words || !element.getClientRects().length || ["SCRIPT", "STYLE"].includes(element.tagName)) continue;
+        const style = getComputedStyle(element), front = element.closest("svg") ? style.fill : style.color;
+        const [a, b] = [light(numbers(front)), light(behind(element))];
+        const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (contrast < worst[0]) worst = [contrast, element.outerHTML.slice(0, 80)];
+      }
+      return worst;
+    }""")
+    assert worst[0] >= CONTRAST, worst[1]
+
+
+def test_everything_has_a_name_for_a_screen_reader(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    tab = opened(real[1])
+    tab.locator("fieldset input[value='2']").check(force=True)
+    tree = tab.locator("body").aria_snapshot()
+    assert 'radio "lived , id 2973" [checked]' in tree or 'radio "lived, id 2973" [checked]' in tree
+    assert 'group "Token"' in tree
+    assert 'slider "dimension, of 384"' in tree
+    assert 'img "word_embeddings[2973] of lived: 384 numbers from' in tree
+    assert 'region "What LayerNorm does to mean and variance"' in tree
+    assert "heading" in tree and "table" in tree
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "electra", "distilbert"])
+def test_other_families_open(name: str, opened: Open, tmp_path: Path) -> None:
+    config = {"gpt2": GPT2, "t5": T5, "electra": ELECTRA, "distilbert": DISTILBERT}[name]
+    named = None
+    if name == "distilbert":  # no types
+        from checkpoints import tensors
+
+        named = {key: value for key, value in tensors(BERT).items() if "token_type" not in key}
+    folder = write(tmp_path / name, config, named)
+    if name == "gpt2":
+        write_byte_level(folder)
+    else:
+        (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    layer = minibert.load(folder)
+    tab = opened(page(layer, "we lived"))
+    assert tab.locator("#normed").is_visible() == (name in ("electra", "distilbert"))
+    assert tab.locator("#pair").is_visible() == (name != "t5")
+    trace = [rows for rows in layer.trace(**layer.tokenize("we lived")).values() if rows.dtype.kind == "f"]
+    expected = trace[:1] if name == "t5" else trace  # a sum of one row is not shown twice
+    last = tab.locator("fieldset input").last
+    last.check(force=True)
+    for slider in tab.locator("input[type=range]").all():
+        slider.fill("3")
+    assert shown_numbers(tab) == [float(f"{rows[0, -1, 3]:.6g}") for rows in expected]
+
+
+def test_a_hostile_text_stays_text(opened: Open, tmp_path: Path) -> None:
+    folder = write(tmp_path / "bert", {**BERT, "max_position_embeddings": 200})
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    text = "</script><script>alert(1)</script><img src=x onerror=alert(1)><!--data-->\u202e"
+    tab = opened(page(minibert.load(folder), text))
+    assert tab.locator("h1").text_content() == text.replace("\u202e", "\\u202e")
+    assert tab.locator("img[src], iframe").count() == 0
+    assert tab.locator(STRIPS).count() == 5
+
+
+def test_a_text_of_full_length_opens(opened: Open, minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    tab = opened(page(layer, "clouds " * 510))
+    tab.locator("fieldset input").last.check(force=True)
+    assert shown_numbers(tab) == traced(layer, "clouds " * 510, 511, 0)
+    assert tab.locator("#likes tr").count() == 512
+
+
+def test_a_text_without_tokens_opens(opened: Open, tmp_path: Path) -> None:
+    folder = write_byte_level(write(tmp_path / "gpt2", GPT2))
+    tab = opened(page(minibert.load(folder), ""))
+    assert "The text has no tokens." in tab.locator("#groups").inner_text()
+
+
+def test_without_javascript_the_tables_are_there(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    tab = opened(real[1], java_script_enabled=False)
+    assert "The colours need JavaScript" in tab.locator("body").inner_text()
+    assert tab.locator("tr[data-token]").count() == 7
+    assert tab.locator("ol li").count() == 4
