@@ -143,6 +143,8 @@ class Live:
         finally:
             for _, hook in hooks:
                 hook.remove()
+        if not result.hidden_states:
+            raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
         steps = [step for step, _ in self._layer.steps]
         last = steps[-1].path if any(isinstance(step, Norm) for step in steps) else "sum"
         kept[last] = result.hidden_states[

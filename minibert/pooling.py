@@ -110,6 +110,8 @@ def _blocks(encoded: list[Encoded], rows: int) -> Iterator[list[int]]:
 
 def _rows(layer: EmbeddingLayer, encoded: list[Encoded]) -> Array:
     """Take texts of one length through the layer: (texts, seq, dim)."""
-    input_ids = np.stack([row.input_ids for row in encoded])
-    token_type_ids = np.stack([row.token_type_ids for row in encoded]) if layer.adds_types else None
+    input_ids = np.array([row.input_ids for row in encoded], np.int64)
+    token_type_ids = None
+    if layer.adds_types and encoded[0].token_type_ids is not None:
+        token_type_ids = np.array([row.token_type_ids for row in encoded], np.int64)
     return layer(input_ids, token_type_ids=token_type_ids, threads=1)

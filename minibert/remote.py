@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
 from .equations import check_ids
@@ -180,8 +180,8 @@ class RowTable:
             self._need(np.unique(check_ids(ids, self.shape[0])))
         return self._table.rows(ids, out)
 
-    def expect(self, ids: Iterable[Array]) -> None:
-        self._need(np.unique(np.concatenate([np.ravel(some) for some in ids] or [np.empty(0, np.int64)])))
+    def expect(self, ids: Iterable[ArrayLike]) -> None:
+        self._need(np.unique(np.concatenate([np.empty(0, np.int64), *(np.ravel(some) for some in ids)])))
 
     def array(self) -> Array:
         self._need(np.arange(self.shape[0]))

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 
 Array = NDArray[Any]
@@ -48,7 +48,7 @@ class Table(Protocol):
         The ids are checked already (`equations.check_ids`): here a wrong one would give a wrong row.
         """
 
-    def expect(self, ids: Iterable[Array]) -> None:
+    def expect(self, ids: Iterable[ArrayLike]) -> None:
         """Hear which rows will be asked for soon: a table that lies far away fetches them all at once."""
 
     def array(self) -> Array:
@@ -122,7 +122,7 @@ class StoredTable:
             return raw
         return widen(raw, self.stored, self.dtype, out)
 
-    def expect(self, ids: Iterable[Array]) -> None:
+    def expect(self, ids: Iterable[ArrayLike]) -> None:
         pass  # every row is at hand
 
     def array(self) -> Array:

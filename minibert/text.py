@@ -28,10 +28,10 @@ CONVERT = (
 
 
 class Encoded(NamedTuple):
-    """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to."""
+    """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to; None where all are of segment 0."""
 
-    input_ids: Array
-    token_type_ids: Array
+    input_ids: list[int]
+    token_type_ids: list[int] | None
 
 
 class Tokenizer:
@@ -82,11 +82,13 @@ class Tokenizer:
             raise
         except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
-        return [self._fit(encoding, start + i, truncation, max_length) for i, encoding in enumerate(encodings)]
+        # a template treats all texts alike: where it gives one text segment 0, it gives it to every text
+        typed = pairs is not None or (bool(encodings) and any(encodings[0].type_ids))
+        return [self._fit(encoding, start + i, typed, truncation, max_length) for i, encoding in enumerate(encodings)]
 
-    def _fit(self, encoding: Any, i: int, truncation: bool, max_length: int | None) -> Encoded:
+    def _fit(self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None) -> Encoded:
         """Read one encoding; cut it to `max_length`, or refuse it."""
-        ids, types = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
+        ids, types = encoding.ids, encoding.type_ids if typed else None
         if max_length is None or len(ids) <= max_length:
             return Encoded(ids, types)
         if not truncation:
@@ -104,7 +106,7 @@ class Tokenizer:
         for number in (0, 1):
             here = segment == number
             keep |= here & (np.cumsum(here) <= room[number])
-        return Encoded(ids[keep], types[keep])
+        return Encoded(np.array(ids)[keep].tolist(), None if types is None else np.array(types)[keep].tolist())
 
     def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
         """Lay rows of unequal length into one batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
@@ -124,7 +126,8 @@ class Tokenizer:
             where = slice(0, length) if padding == "right" else slice(shape[1] - length, shape[1])
             batch["input_ids"][i, where] = row.input_ids
             batch["attention_mask"][i, where] = 1
-            batch["token_type_ids"][i, where] = row.token_type_ids
+            if row.token_type_ids is not None:
+                batch["token_type_ids"][i, where] = row.token_type_ids
         return batch
 
     def tokens(self, ids: Array) -> Any:

@@ -109,7 +109,6 @@ class Transfer:
         options: dict[str, Any] = {"cache_dir": folder, "endpoint": subject.endpoint}
         if "tqdm_class" in inspect.signature(hf_hub_download).parameters:  # not in the oldest 1.x
             options["tqdm_class"] = _late_bar()
-
         # ValueError is what the client makes of any failure of a forced attempt
         failures: tuple[type[Exception], ...] = (*client_errors(), ValueError)
 
@@ -211,12 +210,11 @@ class Progress:
         self._lock = threading.Lock()
         self._bar = _late_bar()(total=total, desc=what, unit="B", unit_scale=True, disable=None, leave=False)
 
+        self.close = self._bar.close
+
     def __call__(self, count: int) -> None:
         with self._lock:
             self._bar.update(count)
-
-    def close(self) -> None:
-        self._bar.close()
 
 
 def _late_bar() -> type[Any]:

@@ -7,7 +7,8 @@
 
 Prints a Markdown table for each section. Every figure is a ratio of two things measured in turn in the same run:
 round by round, each round's ratio by itself, of those the median and the middle half. Single times mean little on a
-machine with other work to do; ratios stand. A limit that is not met is said so; the exit code is 0 all the same.
+machine with other work to do; ratios bear more, but not everything: the line under a table says how much other work
+there was. A limit that is not met is said so; the exit code is 0 all the same.
 
 What is measured, and how it was chosen
     sizes         bert-base-uncased (30522 x 768) and gpt2 (50257 x 768), made up by tests/seeded.py, with the input
@@ -42,7 +43,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this source, not an installed one
 
-from bench.measure import Row, Settings, as_json, machine, markdown
+from bench.measure import OtherWork, Row, Settings, as_json, machine, markdown
 
 SECTIONS = ("cold", "forward", "bulk", "memory", "load", "growth")
 
@@ -77,8 +78,9 @@ def main() -> None:
         if arguments.section is None:
             found = several(SECTIONS, settings)
         else:
-            where = machine()
+            other = OtherWork()
             rows = measure(arguments.section, settings)
+            where = machine() | {"other_work": other.share()}
             print(markdown(arguments.section, rows, where), flush=True)
             found = [as_json(arguments.section, rows, where)]
     if arguments.json is not None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -145,6 +146,19 @@ def test_caches_of_two_commits_and_two_endpoints_are_apart(
         assert np.array_equal(rows("org/tiny", [2]), WORD[[2]] * 3)
     use(monkeypatch, hub.endpoint, tmp_path / "home")
     assert np.array_equal(rows("org/tiny", [2], local_files_only=True), WORD[[2]] * 2)
+
+
+def test_a_cache_that_was_moved_to_another_endpoint_is_not_believed(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows("org/tiny", [2])
+    with FakeHub() as mirror:
+        doubled = {**FILES, "model.safetensors": save({name: tensor * 2 for name, tensor in TENSORS.items()})}
+        mirror.add("org/tiny", doubled)
+        use(monkeypatch, mirror.endpoint, tmp_path / "home")
+        (folder,) = hub_places.cache_root().iterdir()
+        folder.rename(folder.with_name(quote(mirror.endpoint, safe="")))
+        assert np.array_equal(rows("org/tiny", [2]), WORD[[2]] * 2)
 
 
 def test_our_cache_lies_where_it_is_told(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

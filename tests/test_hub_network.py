@@ -1,6 +1,6 @@
 """The real Hub, lazily: what others have printed of two well-known models, for about a megabyte each.
 
-    pytest -m network
+pytest -m network
 """
 
 from __future__ import annotations

@@ -179,12 +179,12 @@ def growth(settings: Settings) -> list[Row]:
             calls = {power: _call(layer, ids, target, 2**power // 512) for power in range(10, largest + 1, 2)}
             times = interleaved(calls, settings.rounds(5))
             each = {power: [seconds / 2**power for seconds in taken] for power, taken in times.items()}
-            ordered = sorted(each, key=lambda power: np.median(each[power]))
+            slowest, fastest = ([pick(found) for found in zip(*each.values(), strict=True)] for pick in (max, min))
             end = "" if target is None else ", out="
-            rows.append(compare(
-                f"time a token, slowest size (2^{ordered[-1]} tokens){end}", each[ordered[-1]], each[ordered[0]],
-                f"fastest size (2^{ordered[0]})", limit=limit, note=f"2^10 to 2^{largest} tokens",
-            ))  # fmt: skip
+            rows.append(
+                compare(f"time a token, the slowest size of a round{end}", slowest, fastest, "the fastest size",
+                        limit=limit, note=f"2^10 to 2^{largest} tokens")
+            )  # fmt: skip
             rows += [
                 compare(f"time a token at 2^{power}{end}", each[power], each[10], "at 2^10")
                 for power in each if power > 10

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAUSE = 0.01  # seconds between two measurements: the threads that torch leaves spinning have gone to sleep by then
 BLOCK = 0.04  # seconds for which a short call is repeated in each round
 MIB = 2**20
+BUSY = 0.1  # of the processor in other hands: from there on figures say little
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Row:
     limit: str = ""
     met: bool | None = None
     note: str = ""
+    figures: tuple[float, float] | None = None  # ours and the other's, in seconds or bytes
 
     def cells(self) -> list[str]:
         ratio = "" if self.ratio is None else f"**{self.ratio:.2f}** {self.reading}"
@@ -101,7 +103,7 @@ def compare(
         what, written(mine, unit), f"{written(theirs, unit)} {against}", median,
         quarters[0] if quarters else None, quarters[2] if quarters else None,
         "x as fast" if faster else "x the time" if unit == "s" else "x the memory",
-        str(limit) if limit else "", met, note,
+        str(limit) if limit else "", met, note, (mine, theirs),
     )  # fmt: skip
 
 
@@ -200,17 +202,48 @@ def installed(name: str) -> bool:
 
 
 def machine() -> dict[str, Any]:
-    """Where the figures come from. `load` is how many processes were running when the section began."""
+    """Where the figures come from."""
     names = ("numpy", "tokenizers", "safetensors", "torch", "transformers", "model2vec")
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": _cores(),
         "caches": _caches(),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
-        "load": round(os.getloadavg()[0], 1),
         "versions": {"Python": platform.python_version()} | {name: version(name) for name in names if installed(name)},
     }
+
+
+class OtherWork:
+    """How much of the processor other work takes meanwhile: 0.25 is a quarter of all cores' time.
+
+    Two threads that wait for each other suffer most from it, so a busy machine flatters whoever works with one.
+    """
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def share(self) -> float | None:
+        """The share since this object was made; None where the system does not tell."""
+        if self._before is None or (now := self._now()) is None:
+            return None
+        everyone, own, whole = (after - before for after, before in zip(now, self._before, strict=True))
+        return max(0.0, round((everyone - own) / whole, 2))
+
+    @staticmethod
+    def _now() -> tuple[float, float, float] | None:
+        """Seconds of all cores: busy with anything, busy with this process and its children, in all."""
+        try:
+            first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0]
+        except OSError:
+            return None
+        spent = [int(number) / os.sysconf("SC_CLK_TCK") for number in first.split()[1:9]]
+        idle = spent[3] + spent[4]  # nothing to do, and waiting for the disk
+        return sum(spent) - idle, sum(os.times()[:4]), sum(spent)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:
@@ -237,8 +270,13 @@ def markdown(section: str, rows: Sequence[Row], where: Mapping[str, Any]) -> str
     versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
     about = (
         f"{where['processor']}, {where['cores']} cores, {where['caches']}, {where['memory']}, {where['system']}; "
-        f"{versions}; load {where['load']} before the first round."
+        f"{versions}."
     )
+    other = where.get("other_work")
+    if other is not None:
+        about += f" Other work took {other:.0%} of the processor meanwhile."
+        if other > BUSY:
+            about += " **The machine was busy: do not quote these figures.**"
     return "\n".join([*lines, "", about, ""])
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 NOTEBOOK = "ipykernel" in sys.modules  # a kernel reads no command line of ours
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "study"
+TINY = PICTURES.parents[1] / "tests" / "reference"
 # LayerNorm's result may differ from the reference's by this much, beside half of the last printed digit
 NORM_TOLERANCE = 2e-6
 
@@ -106,6 +107,20 @@ def untrained(model_type: str) -> minibert.EmbeddingLayer:
     }
     save_file(drawn, Path(folder.name, "model.safetensors"))
     return minibert.load(Path(folder.name))
+
+
+def tiny(case: str, row: minibert.Family | None = None) -> minibert.EmbeddingLayer:
+    """Load one of the tests' tiny checkpoints, with the row of the families table, or with another one."""
+    folder = TINY / case
+    side = json.loads((folder / "case.json").read_text(encoding="utf-8"))["side"]
+    return minibert.load(folder, side=side or "encoder", family=row)
+
+
+def again(case: str, row: minibert.Family) -> minibert.EmbeddingLayer:
+    """Load a tiny checkpoint, or for "" the named BERT, with another row."""
+    if case:
+        return tiny(case, row)
+    return minibert.load(arguments.model or "bert-base-uncased", local_files_only=True, family=row)
 
 
 def is_bert_base(layer: minibert.EmbeddingLayer) -> bool:

@@ -1,0 +1,258 @@
+"""Files as they occur: every save of the reference's that the tiny checkpoints do not already show, made from them.
+
+The rule throughout: another way to store the same tensors gives the same bits. Formats of numbers, gamma and beta,
+buffers and shards of the simplest model are in test_checkpoint.py; here are families with more than one table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import bfloat16, pack
+from numpy.typing import NDArray
+from reference_files import BY_NAME, CASES, Case
+from safetensors.numpy import load_file, save_file
+
+import minibert
+from minibert.compare import Traces, batches, compare, tolerances, trace
+from minibert.errors import CheckpointError
+from minibert.steps import Tokens
+
+Array = NDArray[Any]
+Tensors = dict[str, Array]
+
+SHARED = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+
+
+def stored(case: Case) -> Tensors:
+    return load_file(case.folder / "model.safetensors")
+
+
+def write(folder: Path, case: Case, tensors: Tensors, metadata: dict[str, str] | None = None, **config: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    whole = json.loads((case.folder / "config.json").read_text(encoding="utf-8")) | config
+    (folder / "config.json").write_text(json.dumps(whole), encoding="utf-8")
+    save_file(tensors, folder / "model.safetensors", metadata)
+    return folder
+
+
+def passes(folder: Path, case: Case) -> bool:
+    """Whether the layer of this folder gives what the reference gave for the case."""
+    inputs, theirs = case.read
+    with minibert.load(folder, side=case.side) as layer:
+        ours: Traces = {kind: trace(layer, batch) for kind, batch in inputs.items()}
+        return all(d.passes for d in compare(ours, theirs, {}, tolerances(layer)))
+
+
+# -- tied tensors --------------------------------------------------------------------------------------------------
+
+TIED = [BY_NAME[name] for name in ("bart-encoder", "bart-decoder", "mbart-decoder", "t5-encoder", "t5-decoder",
+                                   "marian-encoder", "marian-decoder", "pegasus-decoder", "mt5-decoder")]  # fmt: skip
+
+
+@pytest.mark.parametrize("survivor", [*SHARED, "lm_head.weight"])
+@pytest.mark.parametrize("case", TIED, ids=str)
+def test_any_member_of_a_tied_group_may_be_the_one_stored(case: Case, survivor: str, tmp_path: Path) -> None:
+    tensors = stored(case)
+    (name,) = [name for name in tensors if name.endswith(SHARED)]
+    prefix = name.removesuffix("shared.weight") if survivor != "lm_head.weight" else ""
+    table = tensors.pop(name)
+    assert passes(write(tmp_path / "one", case, {**tensors, prefix + survivor: table}), case)
+    with pytest.raises(CheckpointError, match=r"no tensor for '\w+\.embed_tokens\.weight'; tried "):
+        minibert.load(write(tmp_path / "none", case, tensors), side=case.side)
+
+
+@pytest.mark.parametrize("name", ["opt", "whisper-head", "llama-head", "xlm-one", "xlnet-head", "distilbert-head"])
+def test_the_output_layer_s_twin_may_be_the_one_stored(name: str, tmp_path: Path) -> None:
+    """OPT from only lm_head, and so on; where the config says that the two are tied."""
+    case, tensors = BY_NAME[name], stored(BY_NAME[name])
+    row = minibert.FAMILIES[case.facts["family"]]
+    tokens = row.steps_for(case.side)[0]
+    assert isinstance(tokens, Tokens)
+    (words,) = {prefix + tokens.tensors()[0] for prefix in ("", *row.prefixes)} & set(tensors)
+    table = tensors.pop(words)
+    tensors[tokens.head] = table
+    assert passes(write(tmp_path / "tied", case, tensors, tie_word_embeddings=True), case)
+    with pytest.raises(CheckpointError, match="no tensor for "):
+        minibert.load(write(tmp_path / "untied", case, tensors, tie_word_embeddings=False), side=case.side)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_metadata_that_names_the_dropped_twins(side: str, tmp_path: Path) -> None:
+    """As bart-large-cnn's file: one table, stored as the decoder's, the other two names in the metadata."""
+    case = BY_NAME[f"bart-{side}"]
+    tensors = stored(case)
+    (name,) = [name for name in tensors if name.endswith("shared.weight")]
+    prefix = name.removesuffix("shared.weight")
+    kept = f"{prefix}decoder.embed_tokens.weight"
+    tensors[kept] = tensors.pop(name)
+    aliases = {f"{prefix}shared.weight": kept, f"{prefix}encoder.embed_tokens.weight": kept, "format": "pt"}
+    assert passes(write(tmp_path, case, tensors, aliases), case)
+    tensors["somewhere.else"] = tensors.pop(kept)  # and where nothing but the metadata leads there
+    aliases = {alias: "somewhere.else" for alias in (*aliases, kept) if alias != "format"}
+    assert passes(write(tmp_path, case, tensors, aliases), case)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_untied_bart_uses_its_own_tables(side: str, tmp_path: Path) -> None:
+    case = BY_NAME[f"bart-untied-{side}"]
+    tensors = stored(case)
+    prefix = "model." if any(name.startswith("model.") for name in tensors) else ""
+    assert {prefix + name for name in SHARED} <= set(tensors)
+    assert passes(write(tmp_path / "as it is", case, tensors), case)
+    shared = tensors[f"{prefix}shared.weight"]
+    spoilt = {**tensors, f"{prefix}shared.weight": np.full_like(shared, 7)}
+    assert passes(write(tmp_path / "shared", case, spoilt), case)
+    own = {**tensors, f"{prefix}{side}.embed_tokens.weight": shared}
+    assert not passes(write(tmp_path / "own", case, own), case)
+
+
+def test_a_decoder_s_own_table_is_not_the_output_layer_s(tmp_path: Path) -> None:
+    """As madlad400-3b-mt's file: decoder.embed_tokens and a different lm_head, no `shared`; the encoder takes the other
+    side's words, never the output's."""
+    for side in ("encoder", "decoder"):
+        case = BY_NAME[f"t5-{side}"]
+        tensors = stored(case)
+        table = tensors.pop("shared.weight")
+        tensors |= {"decoder.embed_tokens.weight": table, "lm_head.weight": np.full_like(table, 7)}
+        assert passes(write(tmp_path, case, tensors, tie_word_embeddings=False), case)
+
+
+def test_stored_tensors_beat_the_config(tmp_path: Path) -> None:
+    """Two tied names that are both stored and differ stay apart, whatever the config says of tying."""
+    case = BY_NAME["bart-decoder"]
+    tensors = stored(case)
+    (name,) = [name for name in tensors if name.endswith("shared.weight")]
+    own = name.replace("shared", "decoder.embed_tokens")
+    tensors |= {own: tensors[name], name: np.full_like(tensors[name], 7)}
+    assert passes(write(tmp_path, case, tensors, tie_word_embeddings=True), case)
+
+
+@pytest.mark.parametrize("name", ["marian-encoder", "marian-decoder", "pegasus-encoder", "pegasus-decoder"])
+def test_sinusoids_may_be_stored_or_not(name: str, tmp_path: Path) -> None:
+    """MarianMTModel does not store them; they are made to the bit. A table that is stored is used as it is."""
+    case, tensors = BY_NAME[name], stored(BY_NAME[name])
+    tables = [name for name in tensors if "embed_positions" in name]
+    without = {name: array for name, array in tensors.items() if name not in tables}
+    assert passes(write(tmp_path / "without", case, without), case)
+    prefix = "model." if any(name.startswith("model.") for name in tensors) else ""
+    with minibert.load(case.folder, side=case.side) as layer:
+        table = np.array(layer.embed_positions.weight)
+    place = f"{prefix}{case.side}.embed_positions.weight"
+    assert passes(write(tmp_path / "with", case, {**without, place: table}), case)
+    assert not passes(write(tmp_path / "other", case, {**without, place: table + 1}), case)
+
+
+# -- names and buffers ---------------------------------------------------------------------------------------------
+
+NORMED = [case for case in CASES if any("LayerNorm" in name for name in stored(case))]
+
+
+@pytest.mark.parametrize("case", NORMED, ids=str)
+def test_gamma_and_beta_in_every_family_that_has_a_norm_of_this_name(case: Case, tmp_path: Path) -> None:
+    older = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+    def rename(name: str) -> str:
+        end = ".".join(name.rsplit(".", 2)[-2:])
+        return name.removesuffix(end) + older[end] if end in older and "embeddings." in name else name
+
+    tensors = {rename(name): array for name, array in stored(case).items()}
+    assert any(name.endswith(".gamma") for name in tensors)
+    assert passes(write(tmp_path, case, tensors), case)
+
+
+BUFFERS: dict[str, Callable[[str], Tensors]] = {
+    "bert": lambda prefix: {f"{prefix}embeddings.position_ids": np.arange(16)[None]},
+    "bert-head": lambda prefix: {f"{prefix}embeddings.position_ids": np.arange(16)[None]},
+    "roberta": lambda prefix: {f"{prefix}embeddings.position_ids": np.arange(16)[None]},
+    "clip": lambda prefix: {"text_model.embeddings.position_ids": np.arange(16)[None]},
+    "gpt2": lambda prefix: {f"h.{n}.attn.bias": np.tril(np.ones((1, 1, 16, 16), np.float32)) for n in range(3)},
+    "gpt2-head": lambda prefix: {
+        "transformer.h.0.attn.bias": np.ones((1, 1, 4, 4), np.uint8),
+        "transformer.h.0.attn.masked_bias": np.array(-1e4, np.float32),
+    },
+    "gpt_neo": lambda prefix: {"h.0.attn.attention.bias": np.ones((1, 1, 4, 4), np.uint8)},
+    "gpt_neox": lambda prefix: {
+        "layers.0.attention.bias": np.ones((1, 1, 4, 4), np.uint8),
+        "layers.0.attention.masked_bias": np.array(-1e9, np.float32),
+    },
+    "openai-gpt": lambda prefix: {"position_ids": np.arange(16)[None]},
+    "t5-decoder": lambda prefix: {
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": np.ones((32, 2), np.float32)
+    },
+    "deberta-v2-unbiased": lambda prefix: {
+        "deberta.embeddings.position_embeddings.weight": np.ones((16, 16), np.float32)  # the config does not use it
+    },
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_buffers_of_older_files_are_no_parameters(name: str, tmp_path: Path) -> None:
+    case, tensors = BY_NAME[name], stored(BY_NAME[name])
+    prefix = "bert." if name == "bert-head" else ""
+    more = BUFFERS[name](prefix)
+    assert not set(more) & set(tensors)
+    assert passes(write(tmp_path, case, tensors | more), case)
+
+
+PREFIXED = [case for case in CASES if minibert.FAMILIES[case.facts["family"]].prefixes]
+
+
+@pytest.mark.parametrize("case", PREFIXED, ids=str)
+def test_base_and_head_saves_are_one(case: Case, tmp_path: Path) -> None:
+    """Put the prefix before every name of a base model's file, or take it away from a head model's."""
+    prefix = minibert.FAMILIES[case.facts["family"]].prefixes[0]
+    tensors = stored(case)
+    bare = {name.removeprefix(prefix): array for name, array in tensors.items()}
+    assert passes(write(tmp_path / "base", case, bare), case)
+    assert passes(write(tmp_path / "head", case, {prefix + name: array for name, array in bare.items()}), case)
+
+
+# -- shards --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "head" in case.name or "decoder" in case.name], ids=str)
+def test_one_tensor_a_shard(case: Case, tmp_path: Path) -> None:
+    """The finest cut there is, as the index of a large model has it."""
+    weight_map = {}
+    for number, (name, array) in enumerate(stored(case).items()):
+        weight_map[name] = f"model-{number:05d}.safetensors"
+        save_file({name: array}, tmp_path / weight_map[name])
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    (tmp_path / "config.json").write_text((case.folder / "config.json").read_text(encoding="utf-8"), encoding="utf-8")
+    assert passes(tmp_path, case)
+
+
+# -- number formats ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "F64"])
+@pytest.mark.parametrize("name", ["bert", "opt-project", "mbart-decoder", "marian-encoder", "t5-encoder", "albert"])
+def test_a_narrow_file_gives_what_its_numbers_in_float32_give(name: str, kind: str, tmp_path: Path) -> None:
+    """The reference's values, rounded to the format and widened again, in a float32 file: the same bits."""
+    case = BY_NAME[name]
+
+    def rounded(array: Array) -> Array:
+        if kind == "BF16":
+            return ((array.view("<u4") >> 16) << 16).view("<f4")
+        return array.astype({"F16": "<f2", "F64": "<f8"}[kind]).astype("<f4")
+
+    floats = {name: array for name, array in stored(case).items() if array.dtype == np.float32}
+    wide = write(tmp_path / "wide", case, {name: rounded(array) for name, array in floats.items()})
+    narrow = write(tmp_path / "narrow", case, {})
+    held = {
+        name: bfloat16(array) if kind == "BF16" else array.astype({"F16": "<f2", "F64": "<f8"}[kind])
+        for name, array in floats.items()
+    }
+    (narrow / "model.safetensors").write_bytes(pack(held))
+    with minibert.load(wide, side=case.side) as a, minibert.load(narrow, side=case.side) as b:
+        assert {tensor.dtype for tensor in b.tensors} == {kind}
+        for batch in batches(a).values():
+            ours, theirs = trace(a, batch), trace(b, batch)
+            assert all(ours[key].tobytes() == theirs[key].tobytes() for key in ours)

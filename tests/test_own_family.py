@@ -1,0 +1,127 @@
+"""A family of one's own in ten lines, with every kind of step, and what a wrong row is told. README's is in test_readme."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+import minibert
+from minibert.equations import layer_norm, lookup
+from minibert.errors import CheckpointError
+from minibert.steps import Add, Positions, Project, Scale, Tokens
+
+Array = NDArray[Any]
+
+EXAMPLE = """\
+import minibert
+from minibert.steps import Norm, Positions, Tokens
+
+mine = minibert.Family(
+    model_type="mine",
+    steps=(                     # in the order in which they are computed: it shows in the bits
+        Tokens(path="tok"),     # x = tok.weight[input_ids]
+        Positions(path="pos"),  # x = x + pos.weight[0, 1, 2, ...]
+        Norm(path="ln"),        # x = (x - mean) / sqrt(variance + layer_norm_eps) * ln.weight + ln.bias
+    ),
+)
+layer = minibert.load("./mine", family=mine)
+"""
+
+CONFIG = {
+    "model_type": "mine",
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "max_position_embeddings": 6,
+    "layer_norm_eps": 1e-5,
+}
+IDS = np.array([[1, 2, 10, 0], [5, 5, 5, 5]])
+
+
+def numbers(*shape: int) -> Array:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture
+def tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Array]:
+    """A checkpoint that no known family describes, in the folder ./mine."""
+    monkeypatch.chdir(tmp_path)
+    made = {"tok.weight": numbers(11, 8), "pos.weight": numbers(6, 8), "ln.weight": numbers(8), "ln.bias": numbers(8)}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    save_file({**made, "blocks.0.attn.weight": numbers(2, 2)}, tmp_path / "mine" / "model.safetensors")
+    return made
+
+
+def test_the_example_runs(tensors: dict[str, Array]) -> None:
+    space: dict[str, Any] = {}
+    exec(compile(EXAMPLE, "example", "exec"), space)
+    layer = space["layer"]
+    total = lookup(tensors["tok.weight"], IDS) + tensors["pos.weight"][:4]
+    want = layer_norm(total, tensors["ln.weight"], tensors["ln.bias"], 1e-5)
+    assert layer(IDS).tobytes() == want.tobytes()
+    assert list(layer.trace(IDS)) == ["position_ids", "tok", "pos", "sum", "ln"]
+    assert repr(layer) == (
+        "Module(\n  (tok): Embedding(11, 8)\n  (pos): Embedding(6, 8)\n"
+        "  (ln): LayerNorm((8,), eps=1e-05, elementwise_affine=True)\n)"
+    )
+    assert layer.max_length == 6 and layer.config.hidden_size == 8
+    assert "mine" not in minibert.FAMILIES
+
+
+def test_an_unknown_model_type_shows_that_door(tensors: dict[str, Array]) -> None:
+    with pytest.raises(minibert.UnknownFamilyError) as told:
+        minibert.load("./mine")
+    assert "model_type 'mine' is not known" in str(told.value)
+    assert all(name in str(told.value) for name in minibert.FAMILIES)
+    assert "load(..., family=Family(...)), see the README" in str(told.value)
+
+
+def test_every_kind_of_step_may_be_used(tmp_path: Path) -> None:
+    """Types, a scale, a projection, RoBERTa's positions: the steps of known families are parts for others."""
+    row = minibert.Family(
+        model_type="mine",
+        steps=(
+            Tokens(path="tok", width="narrow"),
+            Scale(factor=lambda config: 2.0),
+            Add(path="kind", ids="token_type_ids", rows="kinds", width="narrow", missing=1),
+            Project(path="up", source="narrow", biased=False),
+            Positions(path="pos", rule="padding", padding_idx="pad_token_id", extra=1),
+        ),
+    )
+    made = {"tok.weight": numbers(11, 4), "kind.weight": numbers(3, 4), "up.weight": numbers(8, 4)}
+    made["pos.weight"] = numbers(9, 8)
+    config = {**CONFIG, "narrow": 4, "kinds": 3, "pad_token_id": 0, "max_position_embeddings": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(made, tmp_path / "model.safetensors")
+    layer = minibert.load(tmp_path, family=row)
+    narrow = made["tok.weight"][IDS] * np.float32(2) + made["kind.weight"][1]
+    up = np.matmul(made["up.weight"], narrow[..., None])[..., 0]
+    positions = np.array([[1, 2, 3, 0], [1, 2, 3, 4]])
+    assert layer(IDS).tobytes() == (up + made["pos.weight"][positions + 1]).tobytes()
+    assert list(layer.trace(IDS)) == ["position_ids", "tok", "scaled", "kind", "up", "pos", "sum"]
+
+
+def test_a_row_that_does_not_fit_is_told_what_is_missing(tensors: dict[str, Array]) -> None:
+    row = minibert.Family(model_type="mine", steps=(Tokens(path="token"), Positions(path="pos")))
+    with pytest.raises(
+        CheckpointError, match=r"no tensor for 'token.weight'; .*the nearest name there is 'tok.weight'"
+    ):
+        minibert.load("./mine", family=row)
+    row = minibert.Family(model_type="mine", steps=(Tokens(path="tok"),), owns=("pos.", "ln."))
+    with pytest.raises(CheckpointError, match=r"does not use: ln.bias, ln.weight, pos.weight"):
+        minibert.load("./mine", family=row)
+    row = minibert.Family(model_type="mine", steps=(Tokens(path="tok", width="width"),))
+    with pytest.raises(CheckpointError, match=r"config.json: 'width' must be an integer >= 0, found None"):
+        minibert.load("./mine", family=row)
+
+
+def test_a_value_that_a_row_does_not_compute_is_refused(tensors: dict[str, Array]) -> None:
+    row = minibert.Family(model_type="mine", steps=(Tokens(path="tok"),), only={"hidden_size": 16})
+    with pytest.raises(CheckpointError, match="'hidden_size' must be 16 for mine, found 8; that is another layer"):
+        minibert.load("./mine", family=row)
