@@ -268,7 +268,9 @@ GPT2 = Family(
     steps=(
         Tokens(path="wte", padding_idx=None),
         Positions(path="wpe"),
-        Add(path="wte", ids="token_type_ids", rows="vocab_size", role=" (types)"),
+        Add(
+            path="wte", names=("wte.weight", "lm_head.weight"), ids="token_type_ids", rows="vocab_size", role=" (types)"
+        ),
     ),
     prefixes=("transformer.",),
     tree={"": "GPT2Model"},
@@ -284,7 +286,13 @@ OPENAI_GPT = replace(
     steps=(
         Tokens(path="tokens_embed", padding_idx=None),
         Positions(path="positions_embed", cached=False),
-        Add(path="tokens_embed", ids="token_type_ids", rows="vocab_size", role=" (types)"),
+        Add(
+            path="tokens_embed",
+            names=("tokens_embed.weight", "lm_head.weight"),
+            ids="token_type_ids",
+            rows="vocab_size",
+            role=" (types)",
+        ),
     ),
     tree={"": "OpenAIGPTModel"},
     ignored=("position_ids",),
@@ -453,7 +461,10 @@ XLM = Family(
             path="lang_embeddings", ids="langs", rows="n_langs",
             when=lambda config: bool(config.get("use_lang_emb", True)) and config.integer("n_langs") > 1,
         ),
-        Add(path="embeddings", ids="token_type_ids", rows="vocab_size", padding_idx="pad_token_id", role=" (types)"),
+        Add(
+            path="embeddings", names=("embeddings.weight", "pred_layer.proj.weight"), ids="token_type_ids",
+            rows="vocab_size", padding_idx="pad_token_id", role=" (types)",
+        ),
         Norm(path="layer_norm_emb"),
         Mask(counted=True),
     ),

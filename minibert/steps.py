@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import Config
-from .errors import CheckpointError
 from .equations import default_position_ids, mask_position_ids, padding_position_ids, project, scale
+from .errors import CheckpointError
 from .modules import Embedding, LayerNorm, Linear, add_row
 from .tables import Table, as_table
 
@@ -27,6 +27,7 @@ Record = Callable[[str, Array], None] | None
 
 
 def always(config: Config) -> bool:
+    """The condition of a step that every model of the family has."""
     return True
 
 
@@ -220,7 +221,8 @@ class Positions(Lookup):
     def bind(self, binder: Binder) -> Embedding:
         if self.first(binder.config) >= self.shape(binder.config)[0] - self.extra:  # refused now, not at a call
             raise CheckpointError(
-                f"config.json: tokens stand behind the padding row, so {self.rows!r} must be larger than 'pad_token_id' + 1"
+                f"config.json: tokens stand behind the padding row, so {self.rows!r} must be larger than "
+                "'pad_token_id' + 1"
             )
         if self.generate is None:
             return super().bind(binder)

@@ -44,10 +44,10 @@ def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, 
 def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
     """Cut (batch, seq) into blocks of about `rows` tokens: whole sequences, or parts of one where it is long.
 
-    >>> list(cut(1, 5, 2))
-    [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 4, None)), (slice(0, 1, None), slice(4, 5, None))]
-    >>> list(cut(3, 2, 4))
-    [(slice(0, 2, None), slice(0, 2, None)), (slice(2, 3, None), slice(0, 2, None))]
+    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(1, 5, 2)]
+    [(0, 1, 0, 2), (0, 1, 2, 4), (0, 1, 4, 5)]
+    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(3, 2, 4)]
+    [(0, 2, 0, 2), (2, 3, 0, 2)]
     """
     tall = max(1, rows // seq) if seq else 1
     for top in range(0, batch, tall):
@@ -116,7 +116,7 @@ def spread(work: Callable[[Any], None], blocks: Iterator[Any], threads: int) -> 
         try:
             take()
             done.put(None)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  it is raised where the caller waits
             done.put(error)
 
     queue = _workers(threads - 1)

@@ -1,4 +1,4 @@
-"""A family of one's own in ten lines, with every kind of step, and what a wrong row is told. README's is in test_readme."""
+"""A family of one's own in ten lines, with every kind of step, and what a wrong row is told."""
 
 from __future__ import annotations
 

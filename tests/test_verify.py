@@ -357,10 +357,29 @@ def test_a_model_with_other_numbers_fails_and_says_what_was_compared(
     assert main(["verify", "--model", str(planted)]) == 1
     said = capsys.readouterr().out
     assert "torch and transformers are not installed, so the reference was not run" in said
-    assert "compared with numbers that ship with minibert" in said
+    assert "compared with numbers of bert-base-uncased, as this model's name and sizes say it is" in said
     assert re.search(r"^embeddings.word_embeddings +\d+ .* as printed$", said, re.MULTILINE)
     assert re.search(r"^embeddings.LayerNorm +\d+ .* DIFFERENT$", said, re.MULTILINE)
     assert re.search(r"^none of the \d+ classic mistakes that this family allows fits$", said, re.MULTILINE)
+
+
+def test_ids_without_a_tokenizer_are_not_compared_and_it_is_told(planted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bert-base-uncased"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).symlink_to(planted / name)
+    report = verify(str(folder))
+    (line,) = [line for line in report.lines if line.startswith("ids of ")]
+    assert line.startswith(f"ids of 5 texts not compared: {folder} has no tokenizer")
+
+
+def test_where_the_reference_runs_a_folder_s_name_promises_nothing(
+    planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_module, "installed", lambda: True)
+    monkeypatch.setattr(verify_module, "Live", lambda *_: None)
+    monkeypatch.setattr(verify_module, "_against_live", lambda *_: None)
+    assert not [line for line in verify(str(planted)).lines if "printed" in line or "ship with" in line]
 
 
 def test_a_model_as_printed_passes(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
