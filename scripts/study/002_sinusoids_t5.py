@@ -89,6 +89,11 @@ def generate_positional_encoding(max_len: int, d_model: int) -> np.ndarray:
     return pos_enc
 
 
+print(generate_positional_encoding(2, 4))
+assert np.allclose(
+    generate_positional_encoding(2, 4), [[0, 1, 0, 1], np.sin([1, 1 + np.pi / 2, 0.01, 0.01 + np.pi / 2])]
+)
+
 # %% [markdown]
 # ## Step 5: its size, and its error
 #

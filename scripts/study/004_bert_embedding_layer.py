@@ -27,6 +27,7 @@ from minibert.gradients import bert_input_gradient
 # %%
 layer, _ = study.load("bert")
 bert_base = study.is_bert_base(layer)
+assert layer.family.model_type == layer.config.model_type == "bert"
 
 # %% [markdown]
 # ## Step 2: its parts

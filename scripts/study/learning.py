@@ -87,6 +87,8 @@ chances = 1 / np.arange(1, vocab - unseen + 1)
 input_ids = generator.choice(vocab - unseen, (texts, length), p=chances / chances.sum())
 target = gpt2_input(input_ids, hidden, wpe)
 print(target.shape, "(batch, seq, dim)")
+assert target.shape == (texts, length, dim)
+assert input_ids.max() < vocab - unseen
 
 # %% [markdown]
 # ## Step 5: learn
