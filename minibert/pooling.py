@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .text import Encoded, Texts, listed
-from .tiles import TILE_NUMBERS, spread, usable_threads
+from .tiles import THREAD_NUMBERS, TILE_NUMBERS, ahead, spread, usable_threads
 
 if TYPE_CHECKING:
     from .layer import EmbeddingLayer
@@ -68,11 +68,16 @@ def embed(
     firsts, pairs = listed(texts, text_pair)
     ragged: list[Array] = [np.empty((0, layer.dim), layer.dtype)] * len(firsts)
     pooled = np.empty((len(firsts) if pooling else 0, layer.dim), layer.dtype)
-    for start in _chunks(len(firsts), progress):
+
+    def encoded_from(start: int) -> list[Encoded]:
         stop = start + CHUNK
-        encoded = encode(firsts[start:stop], None if pairs is None else pairs[start:stop], start)
+        return encode(firsts[start:stop], None if pairs is None else pairs[start:stop], start)
+
+    starts = range(0, len(firsts), CHUNK)
+    # with several chunks the next one is split into tokens while the rows of this one are added up
+    at_once = len(starts) > 1 and usable_threads(THREAD_NUMBERS, threads) > 1
+    for start, encoded in zip(_shown(starts, progress), ahead(encoded_from, starts, at_once), strict=True):
         layer.steps[0].module.table.expect(row.input_ids for row in encoded)
-        blocks = _blocks(encoded, TILE_NUMBERS // layer.dim)
 
         def work(block: list[int], encoded: list[Encoded] = encoded, start: int = start) -> None:
             rows = _rows(layer, [encoded[i] for i in block])
@@ -82,14 +87,14 @@ def embed(
             else:
                 pooled[[start + i for i in block]] = pool(rows, pooling)
 
-        spread(work, iter(blocks), usable_threads(sum(len(row.input_ids) for row in encoded) * layer.dim, threads))
+        numbers = sum(len(row.input_ids) for row in encoded) * layer.dim
+        spread(work, _blocks(encoded, TILE_NUMBERS // layer.dim), 1 if at_once else usable_threads(numbers, threads))
     if pooling is None:
         return [normalized(row) for row in ragged] if normalize else ragged
     return normalized(pooled) if normalize else pooled
 
 
-def _chunks(count: int, progress: bool) -> Iterable[int]:
-    starts = range(0, count, CHUNK)
+def _shown(starts: range, progress: bool) -> Iterable[int]:
     if progress:
         from tqdm.auto import tqdm
 

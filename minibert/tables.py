@@ -54,6 +54,10 @@ class Table(Protocol):
         """Give the whole table, read-only: the map itself where stored and computed dtype agree."""
 
 
+# numbers up to which a narrow table is widened once and for all: positions and types, a fiftieth of the words
+SMALL = 1 << 20
+
+
 @cache
 def _float8_values(stored: str) -> Array:
     """All 256 numbers of an eight-bit float format, indexed by their bits.
@@ -124,8 +128,14 @@ class StoredTable:
         self._raw = raw
         self._same = raw.dtype == self.dtype and stored in ("F32", "F64")
         self._aligned = raw.flags.aligned
+        self._small = not self._same and raw.size <= SMALL
+        self._widened: Array | None = None
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
+        if self._small and out is None:
+            if self._widened is None:
+                self._widened = self.array()
+            return self._widened[ids]
         if isinstance(ids, slice):
             raw = self._raw[ids]
         elif self._aligned:  # lookup's own np.take, without checking the ids once more

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from .steps import Inputs, Record, Step
 
 Array = NDArray[Any]
+K = TypeVar("K")
+T = TypeVar("T")
 
 # Numbers in a tile, 512 rows of BERT's: of 32 to 2048 rows the best on two threads. Smaller tiles stay nearer to the
 # core, but what that saves goes into calls, and into threads that wait for each other at the interpreter's lock.
@@ -132,6 +134,36 @@ def spread(work: Callable[[Any], None], blocks: Iterator[Any], threads: int) -> 
         failures = [failure for failure in (done.get() for _ in range(waiting)) if failure is not None]
     if failures:
         raise failures[0]
+
+
+def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
+    """Give make(key) for each key in turn; `at_once`, the next is made on another thread while this one is in use."""
+    if not at_once:
+        yield from map(make, keys)
+        return
+    queue = _workers(1)
+
+    def begin(key: K) -> SimpleQueue[tuple[T | None, BaseException | None]]:
+        made: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+        def work() -> None:
+            try:
+                made.put((make(key), None))
+            except BaseException as error:  # noqa: BLE001  it is raised where the caller waits
+                made.put((None, error))
+
+        queue.put(work)
+        return made
+
+    under_way = None
+    for key in [*keys, None]:
+        coming = begin(key) if key is not None else None
+        if under_way is not None:
+            result, error = under_way.get()
+            if error is not None:
+                raise error
+            yield result  # type: ignore[misc]
+        under_way = coming
 
 
 _queues: dict[int, tuple[SimpleQueue[Callable[[], None]], int]] = {}

@@ -23,7 +23,8 @@ K = TypeVar("K")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAUSE = 0.01  # seconds between two measurements: the threads that torch leaves spinning have gone to sleep by then
-BLOCK = 0.04  # seconds for which a short call is repeated in each round
+WARM = 0.05  # seconds for which a call is repeated before it counts: threads that slept take a while to be quick again
+BLOCK = 0.1  # seconds for which a short call is repeated in each round
 MIB = 2**20
 BUSY = 0.1  # of the processor in other hands: from there on figures say little
 
@@ -134,8 +135,8 @@ def written(figure: float, unit: str) -> str:
 def interleaved(calls: Mapping[K, Callable[[], object]], rounds: int) -> dict[K, list[float]]:
     """Time calls in turn, round by round, and back to front in every second one: seconds, one median a round.
 
-    In a round each call is repeated for `BLOCK` seconds after one that is not counted, so that it meets its own
-    data in the caches and not another's.
+    In a round each call is repeated for `BLOCK` seconds, after `WARM` seconds that do not count, so that it meets its
+    own data in the caches and not another's, and threads that are awake.
     """
     times: dict[K, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
@@ -146,7 +147,10 @@ def interleaved(calls: Mapping[K, Callable[[], object]], rounds: int) -> dict[K,
 
 
 def _block(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
     call()
+    while time.perf_counter() - started < WARM:
+        call()
     taken: list[float] = []
     started = time.perf_counter()
     while not taken or (time.perf_counter() - started < BLOCK and len(taken) < 1000):
