@@ -121,6 +121,8 @@ class Preparation:
 
 def _count(past_length: Any) -> int:
     """Take any integer, NumPy's too, but no bool and no float."""
+    if type(past_length) is int and past_length == 0:  # nearly every call; what follows takes longer than a lookup
+        return 0
     if isinstance(past_length, bool) or not isinstance(past_length, int | np.integer):
         raise TypeError(f"past_length must be an integer, found {type(past_length).__name__} {past_length!r}")
     if not 0 <= past_length < LONGEST_PAST:

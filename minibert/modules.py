@@ -82,7 +82,7 @@ class LayerNorm:
         return layer_norm(x, self.weight, self.bias, self.eps)
 
     def in_place(self, x: Array) -> None:
-        """Norm a tile's rows where they lie: the same equation, a block of rows at a time."""
+        """Norm a tile's contiguous rows where they lie: the same equation, a block of rows at a time."""
         for block in blocks(x):
             rows = block.shape[-2]
             biases = None if self._biases is None else self._biases[:rows]

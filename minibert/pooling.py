@@ -66,7 +66,7 @@ def embed(
 ) -> Any:
     """What `EmbeddingLayer.embed` does; the text of its parameters is there."""
     firsts, pairs = listed(texts, text_pair)
-    ragged: list[Array] = [np.empty((0, layer.dim), layer.dtype)] * len(firsts)
+    ragged: list[Array] = [] if pooling else [np.empty((0, layer.dim), layer.dtype)] * len(firsts)
     pooled = np.empty((len(firsts) if pooling else 0, layer.dim), layer.dtype)
 
     def encoded_from(start: int) -> list[Encoded]:

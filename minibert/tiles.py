@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .steps import Inputs, Record, Step
+from .steps import Inputs, Norm, Project, Record, Step
 
 Array = NDArray[Any]
 K = TypeVar("K")
@@ -26,6 +26,7 @@ T = TypeVar("T")
 # core, but what that saves goes into calls, and into threads that wait for each other at the interpreter's lock.
 TILE_NUMBERS = 512 * 768
 THREAD_NUMBERS = 768 * 768  # up to here, waking a second thread costs more than it saves
+SUMS = 4  # a layer of sums alone has a quarter of the work for each number that one with a norm has
 
 
 class Bound(NamedTuple):
@@ -67,6 +68,8 @@ def run(
     count = usable_threads(out.size, threads)  # first, so that a wrong argument is wrong at any size
     if inputs.batch * inputs.seq <= rows:
         return run_steps(steps, inputs, out, width)
+    if not any(isinstance(step, Norm | Project) for step, _ in steps):
+        count = usable_threads(out.size // SUMS, threads)
 
     def work(block: tuple[slice, slice]) -> None:
         run_steps(steps, inputs.tile(*block), out[block], width)

@@ -25,7 +25,7 @@ from .hub_errors import WITHOUT_HUB, PassingError, Subject, client_errors, expla
 T = TypeVar("T")
 Alive = Callable[[], None]
 
-FIRST_ANSWER = 3.0  # seconds until a Hub that has not said a word counts as absent; or HF_HUB_ETAG_TIMEOUT
+FIRST_ANSWER = 2.2  # seconds until a Hub that has not said a word counts as absent, so that a command fails within 3
 QUIET = 20.0  # seconds of silence in the middle of things until we give up; or twice HF_HUB_DOWNLOAD_TIMEOUT
 RETRIES = 3  # in a row, without anything gained in between
 PAUSE = 0.5  # seconds before the first retry, twice as many before each next one
