@@ -261,9 +261,9 @@ def _write(path: Path, vectors: Any, layer: EmbeddingLayer) -> None:
             with temporary.open("wb") as file:
                 np.save(file, arrays["embeddings"])
         else:
-            from safetensors.numpy import save_file
+            from safetensors.numpy import save
 
-            save_file(arrays, temporary)
+            temporary.write_bytes(save(arrays))  # not save_file, whose files their owner alone may read
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -367,7 +367,7 @@ def _plot(arguments: Any) -> None:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError:
-        raise ImportError("plot needs matplotlib; install it with: pip install 'minibert[plot]'") from None
+        raise ImportError("plot needs matplotlib; install it with: pip install matplotlib") from None
     from .plot import FORMATS, save
 
     if output is not None:
@@ -379,7 +379,7 @@ def _plot(arguments: Any) -> None:
         raise ValueError("there is no display to open a window on; write a file: -o FILE.svg, .png or .pdf")
     from .pictures import picture
 
-    with _load(arguments) as layer:
+    with _load(arguments, lazy=True) as layer:  # most pictures show one small table
         figure = picture(arguments.kind, layer, arguments.text)
         if output is None:
             plt.show()

@@ -171,18 +171,46 @@ def compare(ours: Traces, theirs: Traces, truth: Traces, allowed: Mapping[str, f
     ]
 
 
+def misfits(ours: Traces, theirs: Traces) -> list[str]:
+    """Say which intermediates are of another shape than ours, and so another thing."""
+    return [
+        f"{key} in {kind}: expected shape {mine[key].shape}, found {theirs[kind][key].shape}"
+        for kind, mine in ours.items()
+        for key in mine
+        if key in theirs.get(kind, {}) and not fits(mine[key], theirs[kind][key])
+    ]
+
+
 def _compare(key: str, kind: str, ours: Array, theirs: Array, truth: Array | None, tolerance: float) -> Difference:
-    try:
-        shape = np.broadcast_shapes(ours.shape, theirs.shape)
-    except ValueError:
+    if not fits(ours, theirs):
         return Difference(key, (kind,), np.inf, 0.0, np.nan, np.nan, tolerance)
+    shape = np.broadcast_shapes(ours.shape, theirs.shape)
     a, b = (np.broadcast_to(x, shape).astype(np.float64) for x in (ours, theirs))
-    largest = float(np.max(np.abs(a - b) / np.maximum(1, np.abs(b)), initial=0.0))
+    with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, which passes nothing
+        largest = float(np.max(np.abs(a - b) / np.maximum(1, np.abs(b)), initial=0.0))
     equal = float(np.mean(a == b)) if a.size else 1.0
     errors = (np.nan, np.nan)
     if truth is not None and truth.dtype.kind == "f":
         errors = (rms(a - truth), rms(b - truth))
     return Difference(key, (kind,), largest, equal, *errors, tolerance)
+
+
+def fits(ours: Array, theirs: Array) -> bool:
+    """Whether two arrays can be compared: of one shape, or a batch of one that stands for a batch of equals.
+
+    References differ in that: positions are (seq,), (1, seq) or (batch, seq), where all rows are the same.
+
+    >>> rows, same = np.arange(6).reshape(2, 3), np.ones((2, 3))
+    >>> fits(rows, rows[:1]), fits(same, same[0]), fits(rows[:1], rows), fits(rows[:1], rows[:0])
+    (False, True, True, False)
+    """
+    axes = max(ours.ndim, theirs.ndim)
+    a, b = (x.reshape((1,) * (axes - x.ndim) + x.shape) for x in (ours, theirs))
+    if a.shape == b.shape:
+        return True
+    if a.shape[1:] != b.shape[1:] or not a.size or not b.size:
+        return False
+    return len(a) == 1 or (len(b) == 1 and bool(np.all(a == a[:1])))
 
 
 def rms(x: Array) -> float:
@@ -214,13 +242,14 @@ def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
 
 def write_traces(path: Path, inputs: Traces, traces: Traces) -> None:
     """Write inputs and intermediates for a port in another language; the file appears whole or not at all."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     arrays = {f"{kind}|inputs|{name}": np.asarray(a) for kind, named in inputs.items() for name, a in named.items()}
     arrays |= {f"{kind}|{key}": array for kind, named in traces.items() for key, array in named.items()}
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        save_file({name: np.array(array, order="C") for name, array in arrays.items()}, temporary)
+        # not save_file, which makes files that their owner alone may read
+        temporary.write_bytes(save({name: np.array(array, order="C") for name, array in arrays.items()}))
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

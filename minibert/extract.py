@@ -64,8 +64,7 @@ def extract(
     if dtype is not None and dtype not in NARROW:
         raise ValueError(f"dtype must be {', '.join(map(repr, NARROW))} or None (as stored), found {dtype!r}")
     target = Path(folder)
-    if not force and (target.is_symlink() or target.exists()):
-        raise FileExistsError(f"{target} exists; choose another name, or pass force=True to replace it")
+    _check_target(target, force)
     if not target.absolute().parent.is_dir():
         raise FileNotFoundError(f"{target}: there is no folder {target.absolute().parent}; make it first")
     opened = open_model(model, revision, local_files_only)
@@ -86,6 +85,20 @@ def extract(
     before = {tensor.file: tensor.file_size for tensor in source.taken.values()}
     source.close()
     return Extracted(target, len(source.taken), sum(before.values()), size, error)
+
+
+def _check_target(target: Path, force: bool) -> None:
+    """Refuse, before anything is computed, to replace what this program has not made."""
+    if not (target.is_symlink() or target.exists()):
+        return
+    if not force:
+        raise FileExistsError(f"{target} exists; choose another name, or pass force=True to replace it")
+    if not target.is_dir() or Path.cwd().is_relative_to(target.resolve()):
+        raise FileExistsError(f"{target} is a file, or the folder we are in; choose another name")
+    if other := sorted({path.name for path in target.iterdir()} - {"config.json", SINGLE, *COMPANIONS}):
+        raise FileExistsError(
+            f"{target} holds other files ({', '.join(other[:3])}); remove it yourself, if you mean it"
+        )
 
 
 class _Recorder:
@@ -193,7 +206,13 @@ def narrowed(x: Array, target: str) -> Array:
 
 
 def _replace(made: Path, target: Path, old: Path) -> None:
-    """Move the finished folder into place; what was there before goes away with the scratch folder."""
-    if target.is_symlink() or target.exists():
+    """Move the finished folder into place; what was there before goes away with the scratch folder, or comes back."""
+    replaced = target.is_symlink() or target.exists()
+    if replaced:
         target.rename(old)
-    made.rename(target)
+    try:
+        made.rename(target)
+    except BaseException:
+        if replaced:
+            old.rename(target)
+        raise

@@ -78,6 +78,8 @@ def open_model(
 ) -> Opened:
     """Open a folder or a Hub name: see `load`."""
     where = os.fspath(name)
+    if is_folder(name) and revision is not None:
+        raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
     if is_folder(name):
         folder = Path(os.path.expanduser(where))  # noqa: PTH111  leaves the ~ of an unknown user, where Path raises
         find = _open_local(folder)

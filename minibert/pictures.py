@@ -50,7 +50,7 @@ def position_table(layer: EmbeddingLayer) -> Array:
 
 def _needed(text: str | None, kind: str) -> str:
     if text is None:
-        raise ValueError(f"the picture {kind!r} is about a text; give one")
+        raise ValueError(f"the picture {kind!r} is about a text; give one, --text TEXT on the command line")
     return text
 
 

@@ -88,7 +88,8 @@ def embed(
                 pooled[[start + i for i in block]] = pool(rows, pooling)
 
         numbers = sum(len(row.input_ids) for row in encoded) * layer.dim
-        spread(work, _blocks(encoded, TILE_NUMBERS // layer.dim), 1 if at_once else usable_threads(numbers, threads))
+        count = usable_threads(numbers, threads)
+        spread(work, _blocks(encoded, TILE_NUMBERS // layer.dim), max(1, count - 1) if at_once else count)
     if pooling is None:
         return [normalized(row) for row in ragged] if normalize else ragged
     return normalized(pooled) if normalize else pooled

@@ -169,24 +169,38 @@ def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[
         under_way = coming
 
 
-_queues: dict[int, tuple[SimpleQueue[Callable[[], None]], int]] = {}
-_starting = threading.Lock()
+class _Workers:
+    """Lasting threads and the queue they read: starting threads anew would cost more than a tile."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.running = 0
+        self.starting = threading.Lock()
+
+    def at_least(self, count: int) -> SimpleQueue[Callable[[], None]]:
+        """Give the queue, with `count` threads or more behind it."""
+        if self.running < count:
+            with self.starting:
+                for _ in range(self.running, count):
+                    threading.Thread(target=_work_forever, args=(self.queue,), name="minibert", daemon=True).start()
+                self.running = max(self.running, count)
+        return self.queue
+
+
+_all_workers = [_Workers()]
 
 
 def _workers(count: int) -> SimpleQueue[Callable[[], None]]:
-    """The queue that at least `count` lasting threads read: starting threads anew would cost more than a tile.
+    return _all_workers[0].at_least(count)
 
-    A forked child inherits no threads, so it gets a queue and threads of its own.
-    """
-    process = os.getpid()
-    queue, running = _queues.get(process, (None, 0))
-    if queue is None or running < count:
-        with _starting:
-            queue, running = _queues.get(process, (SimpleQueue(), 0))
-            for _ in range(running, count):
-                threading.Thread(target=_work_forever, args=(queue,), name="minibert", daemon=True).start()
-            _queues[process] = (queue, max(running, count))
-    return queue
+
+def _renew() -> None:
+    """A forked child inherits no threads, and locks as they were: it begins anew."""
+    _all_workers[0] = _Workers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 def _work_forever(queue: SimpleQueue[Callable[[], None]]) -> None:

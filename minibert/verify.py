@@ -21,6 +21,7 @@ from .compare import (
     Traces,
     batches,
     compare,
+    misfits,
     over_kinds,
     read_traces,
     tolerances,
@@ -118,12 +119,14 @@ def _against_live(
 
 def _against_file(report: Report, layer: EmbeddingLayer, opened: Load, inputs: Traces, path: Path) -> None:
     given, theirs = read_traces(path)
-    inputs = {kind: given.get(kind) or inputs.get(kind) or {} for kind in theirs}
+    wanted, inputs = inputs, {kind: given.get(kind) or inputs.get(kind) or {} for kind in theirs}
     if unknown := [kind for kind, batch in inputs.items() if not batch]:
         raise ValueError(
             f'{path}: no inputs for {unknown[0]!r}; store them as "{unknown[0]}|inputs|input_ids" and so on'
         )
     report.lines.append(f"compared with the file {path}; the reference was not run")
+    if absent := [kind for kind in wanted if kind not in theirs]:
+        report.lines.append(f"kinds of batch that the file lacks: {', '.join(absent)}")
     _compare_traces(report, layer, opened, inputs, theirs, "file")
 
 
@@ -169,6 +172,8 @@ def _compare_traces(
         return ours
 
     ours = traces(layer)
+    if odd := misfits(ours, theirs):
+        raise ValueError(f"the {whose} is about something else; {'; '.join(odd[:3])}")
     report.differences = compare(ours, theirs, truth, allowed)
     if not report.differences:
         known = ", ".join(f"plain|{key}" for key in tolerances(layer))

@@ -256,8 +256,8 @@ def test_no_hub_costs_three_seconds_and_names_the_other_ways(
         seconds = time.monotonic() - started
     assert seconds < 4.5
     if kind == "black hole":
-        assert seconds > 2.9
-        assert "has not answered for 3 seconds" in str(error.value)
+        assert seconds > transfer.FIRST_ANSWER - 0.1
+        assert "has not answered for 2.2 seconds" in str(error.value)
     for way in ("a folder", "local_files_only", "minibert extract", "HF_ENDPOINT"):
         assert way in str(error.value)
 
@@ -268,7 +268,7 @@ def test_rows_of_a_known_commit_cost_three_seconds_too(hub: FakeHub) -> None:
     hub.misbehave("", fake_hub.silent)
     started = time.monotonic()
     assert np.array_equal(table.rows(np.array([7])), WORD[[7]])  # cached
-    with pytest.raises(HubError, match="has not answered for 3 seconds"):
+    with pytest.raises(HubError, match=r"has not answered for 2\.2 seconds"):
         table.rows(np.array([8]))
     assert time.monotonic() - started < 4.5
 

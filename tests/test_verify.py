@@ -115,9 +115,16 @@ def test_not_a_number_never_passes(tmp_path: Path) -> None:
         spoilt[0, 0, 0] = np.nan
         save_file(arrays | {key: spoilt}, tmp_path / "port.safetensors")
         assert not verify(str(BERT.folder), against=tmp_path / "port.safetensors").passed
-    shape = {"plain|sum": np.ascontiguousarray(arrays["plain|sum"][:, 1:])}
-    save_file(arrays | shape, tmp_path / "port.safetensors")
-    assert not verify(str(BERT.folder), against=tmp_path / "port.safetensors").passed
+
+
+def test_an_array_of_another_shape_is_refused(tmp_path: Path) -> None:
+    arrays = load_file(BERT.folder / "trace.safetensors")
+    ours = arrays["plain|sum"]
+    for other in (ours[:, 1:], ours[0], ours[:0], ours[..., :-1]):
+        save_file(arrays | {"plain|sum": np.ascontiguousarray(other)}, tmp_path / "port.safetensors")
+        found = re.escape(f"sum in plain: expected shape {ours.shape}, found {other.shape}")
+        with pytest.raises(ValueError, match=found):
+            verify(str(BERT.folder), against=tmp_path / "port.safetensors")
 
 
 def test_a_port_may_show_less_and_it_is_said(tmp_path: Path) -> None:

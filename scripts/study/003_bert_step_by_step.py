@@ -10,7 +10,7 @@
 # %% [markdown]
 # ## Step 1: what is needed
 #
-# Nothing but minibert: NumPy does the arithmetic. matplotlib draws (`pip install 'minibert[study]'`).
+# Nothing but minibert: NumPy does the arithmetic. matplotlib draws (`pip install '.[study]'`).
 
 # %%
 import numpy as np

@@ -3,7 +3,7 @@
 A study file is a plain script and, through jupytext, a notebook:
 
     python scripts/study/000_bert_positions.py --model ./all-MiniLM-L6-v2
-    python scripts/study/build                        makes executed notebooks of all of them
+    sh scripts/study/build                        makes executed notebooks of all of them
 
 Without --model the variable MINIBERT_MODEL names the model, else it is bert-base-uncased from the Hub. As a script a
 file writes its pictures into build/study/, or where --output says; as a notebook it shows them.
