@@ -196,13 +196,14 @@ def _compare(key: str, kind: str, ours: Array, theirs: Array, truth: Array | Non
 
 
 def fits(ours: Array, theirs: Array) -> bool:
-    """Whether two arrays can be compared: of one shape, or a batch of one that stands for a batch of equals.
+    """Whether two arrays can be compared: of one shape, or one of them a batch of one that stands for all.
 
-    References differ in that: positions are (seq,), (1, seq) or (batch, seq), where all rows are the same.
+    References differ in that: positions are (seq,), (1, seq) or (batch, seq). Without a batch axis an array stands for
+    all only where ours are all the same; else an axis was lost.
 
     >>> rows, same = np.arange(6).reshape(2, 3), np.ones((2, 3))
-    >>> fits(rows, rows[:1]), fits(same, same[0]), fits(rows[:1], rows), fits(rows[:1], rows[:0])
-    (False, True, True, False)
+    >>> fits(rows, rows[:1]), fits(same, same[0]), fits(rows, rows[0]), fits(rows, rows[:0])
+    (True, True, False, False)
     """
     axes = max(ours.ndim, theirs.ndim)
     a, b = (x.reshape((1,) * (axes - x.ndim) + x.shape) for x in (ours, theirs))
@@ -210,7 +211,7 @@ def fits(ours: Array, theirs: Array) -> bool:
         return True
     if a.shape[1:] != b.shape[1:] or not a.size or not b.size:
         return False
-    return len(a) == 1 or (len(b) == 1 and bool(np.all(a == a[:1])))
+    return len(a) == 1 or (len(b) == 1 and (theirs.ndim == ours.ndim or bool(np.all(a == a[:1]))))
 
 
 def rms(x: Array) -> float:
