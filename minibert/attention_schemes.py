@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np  # noqa: F401  the examples in the docstrings need it
 from numpy.typing import ArrayLike
 
 from .attention_positions import (
