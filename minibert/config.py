@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from .errors import CheckpointError
+
+LARGEST = 1e38  # what a variance is added to has to stay within float32
 
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
         return MappingProxyType({key: _frozen(item) for key, item in value.items()})
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object. Raises ValueError, whose message is for the person who has the file."""
+    try:
+        data = json.loads(path.read_bytes().decode("utf-8"))
+        if not isinstance(data, dict):
+            raise ValueError(f"expected an object, found {type(data).__name__}")
+    except (ValueError, RecursionError, OSError) as error:
+        raise ValueError(f"{path}: not readable as JSON ({error}); fetch it again") from None
+    return data
 
 
 class Config(Mapping[str, Any]):
@@ -78,6 +92,8 @@ class Config(Mapping[str, Any]):
     def number(self, key: str) -> float:
         """Give a number >= 0 such as eps, or raise CheckpointError where config.json has something else."""
         value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
-            raise CheckpointError(f"config.json: {key!r} must be a number >= 0, found {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+            raise CheckpointError(
+                f"config.json: {key!r} must be a number >= 0, found {value!r}; float32 has to hold it"
+            )
         return float(value)

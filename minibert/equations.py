@@ -156,8 +156,9 @@ def layer_norm(
 
         y = (x - mean) / sqrt(variance + eps) * weight + bias
 
-    x (..., dim), weight and bias (dim,) -> (..., dim). mean and variance are those of one row; the variance is
-    the biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be x itself.
+    x (..., dim), weight and bias (dim,), or (rows, dim) of equal rows -> (..., dim). mean and variance are those of
+    one row; the variance is the biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be
+    x itself.
 
     Two passes over the row: E[x^2] - E[x]^2 in one pass loses three digits at mean 100. Both sums are dot products
     of one row (with ones, with itself), so a row's bits do not depend on its neighbours. Source: Ba et al. 2016.

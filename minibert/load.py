@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checkpoint import Source, Tensor, is_file, open_folder
-from .config import Config
+from .config import Config, read_object
 from .errors import CheckpointError, UnknownFamilyError
 from .families import FAMILIES
 from .family import Family
@@ -125,12 +124,9 @@ def _read_config(find: Find, where: str) -> dict[str, Any]:
     if path is None:
         raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; fetch it beside them")
     try:
-        data = json.loads(path.read_bytes().decode("utf-8"))
-        if not isinstance(data, dict):
-            raise ValueError(f"expected an object, found {type(data).__name__}")
-    except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON ({error}); fetch it again") from None
-    return data
+        return read_object(path)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def row_of(opened: Opened) -> Family:

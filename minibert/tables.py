@@ -55,7 +55,7 @@ class Table(Protocol):
 
 
 # numbers up to which a narrow table is widened once and for all: positions and types, a fiftieth of the words
-SMALL = 1 << 20
+SMALL_TABLE = 1 << 20
 
 
 @cache
@@ -128,7 +128,7 @@ class StoredTable:
         self._raw = raw
         self._same = raw.dtype == self.dtype and stored in ("F32", "F64")
         self._aligned = raw.flags.aligned
-        self._small = not self._same and raw.size <= SMALL
+        self._small = not self._same and raw.size <= SMALL_TABLE
         self._widened: Array | None = None
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:

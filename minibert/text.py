@@ -6,7 +6,6 @@ it; padding and truncation are done here, on the ids.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .config import read_object
 from .errors import MinibertError, TokenizerError
 
 Array = NDArray[Any]
@@ -230,12 +230,9 @@ def _settings(find: Find) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        settings = json.loads(path.read_bytes().decode("utf-8"))
-        if not isinstance(settings, dict):
-            raise ValueError(f"expected an object, found {type(settings).__name__}")
-    except (ValueError, RecursionError, OSError) as error:
-        raise TokenizerError(f"{path}: not readable as JSON ({error}); fetch it again") from None
-    return settings
+        return read_object(path)
+    except ValueError as error:
+        raise TokenizerError(str(error)) from None
 
 
 def _token(settings: dict[str, Any], name: str, default: str) -> str:

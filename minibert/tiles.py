@@ -1,8 +1,8 @@
-"""Runs a layer's steps over tiles that fit a core's cache, on one thread or several.
+"""Runs a layer's steps over tiles, on one thread or several.
 
 Every row of the result depends on its own ids alone, and no equation looks across rows, so the cut into tiles
 shows nowhere: the bits are the same for every tile size, thread count and batch. What a tile buys is speed: the
-nine passes of a BERT layer find their rows in the second-level cache instead of in memory.
+nine passes of a BERT layer find their rows in a cache instead of in memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
 def run(
     steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None, rows: int = 0
 ) -> Array:
-    """Fill `out` (batch, seq, dim) tile by tile. `rows`: tokens a tile, 0 to fit the cache."""
+    """Fill `out` (batch, seq, dim) tile by tile. `rows`: tokens a tile, 0 for as many as is fast."""
     rows = rows or max(1, TILE_NUMBERS // max(width, out.shape[-1]))
     count = usable_threads(out.size, threads)  # first, so that a wrong argument is wrong at any size
     if inputs.batch * inputs.seq <= rows:
