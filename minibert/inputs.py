@@ -25,6 +25,7 @@ class Preparation:
     def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
         self._family, self._config, self._dtype = family, config, dtype
         self._rows, self._width = steps[0].module.table.shape
+        self._embeds_shape = f"(batch, seq, {self._width})"
         self._lookups = [
             (step, module.table.shape[0])
             for step, module in steps
@@ -46,13 +47,12 @@ class Preparation:
         Raises TypeError (floats, ragged lists, an argument this family has no use for), IndexError (an id past its
         table), ValueError (shapes that disagree, a sequence too long, both or neither of ids and inputs_embeds).
         """
-        expected = f"(batch, seq, {self._width})"
         if (input_ids is None) == (inputs_embeds is None):
             found = "neither" if input_ids is None else "both"
-            raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {expected}, found {found}")
+            raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {self._embeds_shape}, found {found}")
         past_length = _count(past_length)
         if input_ids is not None:
-            if isinstance(input_ids, str | Mapping):
+            if not isinstance(input_ids, np.ndarray) and isinstance(input_ids, str | Mapping):
                 found = "a text" if isinstance(input_ids, str) else "a mapping"
                 raise TypeError(f"input_ids must be integers, found {found}; try layer(**layer.tokenize(text))")
             ids = check_ids(input_ids, self._rows, "input_ids")
@@ -61,8 +61,8 @@ class Preparation:
         else:
             embeds = _numbers(inputs_embeds, "inputs_embeds", self._dtype)
             if embeds.ndim == 0 or embeds.shape[-1] != self._width:
-                raise ValueError(f"inputs_embeds must be {expected}, found shape {embeds.shape}")
-            single, shape = _batch_of(embeds.shape[:-1], "inputs_embeds", expected)
+                raise ValueError(f"inputs_embeds must be {self._embeds_shape}, found shape {embeds.shape}")
+            single, shape = _batch_of(embeds.shape[:-1], "inputs_embeds", self._embeds_shape)
             inputs = Inputs(*shape, {}, embeds.reshape(*shape, self._width))
         if attention_mask is not None:
             self._check_mask(inputs, attention_mask, past_length)

@@ -16,8 +16,11 @@ from .tables import Table
 
 Array = NDArray[Any]
 
-
 BLOCK = 16  # rows
+SMALL_TILE = BLOCK * 768  # numbers up to which preparing to be fast takes longer than being slow
+# Numbers in NumPy's buffer. Where one number stands for a whole row (its mean), NumPy fills the buffer with copies of
+# it before it computes, if two rows fit in; if not it computes at once, which saves a fifth of a layer's time.
+BUFFER = 512
 
 
 def blocks(x: Array) -> Iterator[Array]:
@@ -36,6 +39,9 @@ def blocks(x: Array) -> Iterator[Array]:
 
 def add_row(x: Array, row: Array) -> None:
     """Add one row (1, dim) to all of a tile's rows, where they lie."""
+    if x.size <= SMALL_TILE:
+        x += row
+        return
     rows = np.repeat(row, min(BLOCK, x.size // x.shape[-1]), axis=0)
     for block in blocks(x):
         block += rows[: block.shape[-2]]
@@ -83,6 +89,14 @@ class LayerNorm:
 
     def in_place(self, x: Array) -> None:
         """Norm a tile's contiguous rows where they lie: the same equation, a block of rows at a time."""
+        if x.size <= SMALL_TILE:
+            self._in_place(x)
+            return
+        with np.errstate():  # at its end the buffer has its size again
+            np.setbufsize(BUFFER)
+            self._in_place(x)
+
+    def _in_place(self, x: Array) -> None:
         for block in blocks(x):
             rows = block.shape[-2]
             biases = None if self._biases is None else self._biases[:rows]

@@ -22,7 +22,6 @@ from .tables import Table, as_table
 
 Array = NDArray[Any]
 Ids = Array | slice | int
-SMALL_TILE = 16 * 768  # numbers up to which preparing to be fast takes longer than being slow
 Record = Callable[[str, Array], None] | None
 
 
@@ -194,7 +193,7 @@ class Add(Lookup):
         rows = module.table.rows(slice(ids, ids + 1) if isinstance(ids, int) else ids)
         if record:
             record(self.path + self.role, np.broadcast_to(rows, x.shape))
-        if one and x.size > SMALL_TILE:
+        if one:
             add_row(x, rows)
         else:
             x += rows

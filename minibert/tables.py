@@ -139,7 +139,7 @@ class StoredTable:
         if isinstance(ids, slice):
             raw = self._raw[ids]
         elif self._aligned:  # lookup's own np.take, without checking the ids once more
-            raw = np.take(self._raw, ids, axis=0, out=out if self._same else None, mode="clip")
+            raw = self._raw.take(ids, 0, out if self._same else None, "clip")
             if self._same:
                 return raw
         else:  # np.take would copy a whole misaligned table; indexing copies the rows alone

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 # Numbers in a tile, 512 rows of BERT's: of 32 to 2048 rows the best on two threads. Smaller tiles stay nearer to the
 # core, but what that saves goes into calls, and into threads that wait for each other at the interpreter's lock.
-TILE_NUMBERS = 512 * 768
+TILE_NUMBERS = 1024 * 768
 THREAD_NUMBERS = 768 * 768  # up to here, waking a second thread costs more than it saves
 SUMS = 4  # a layer of sums alone has a quarter of the work for each number that one with a norm has
 
@@ -64,12 +64,13 @@ def run(
     steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None, rows: int = 0
 ) -> Array:
     """Fill `out` (batch, seq, dim) tile by tile. `rows`: tokens a tile, 0 for as many as is fast."""
-    rows = rows or max(1, TILE_NUMBERS // max(width, out.shape[-1]))
-    count = usable_threads(out.size, threads)  # first, so that a wrong argument is wrong at any size
-    if inputs.batch * inputs.seq <= rows:
-        return run_steps(steps, inputs, out, width)
-    if not any(isinstance(step, Norm | Project) for step, _ in steps):
+    count = usable_threads(out.size, threads)
+    if count > 1 and not any(isinstance(step, (Norm, Project)) for step, _ in steps):
         count = usable_threads(out.size // SUMS, threads)
+    tokens = inputs.batch * inputs.seq
+    rows = rows or max(1, min(TILE_NUMBERS // max(width, out.shape[-1]), -(-tokens // count)))
+    if tokens <= rows:
+        return run_steps(steps, inputs, out, width)
 
     def work(block: tuple[slice, slice]) -> None:
         run_steps(steps, inputs.tile(*block), out[block], width)
