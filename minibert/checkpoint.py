@@ -15,9 +15,7 @@ import mmap as memory_map
 import os
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,14 +33,15 @@ BITS = {
     "U64": 64,
 }  # fmt: skip
 
+FileName = str | os.PathLike[str]
+
 CONVERT = (
     "convert it once, where torch and transformers are installed: "
     "AutoModel.from_pretrained(folder).save_pretrained(folder, safe_serialization=True)"
 )
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """Where one tensor lies: its numbers are the bytes start..stop-1 of a file of `file_size` bytes."""
 
     name: str
@@ -119,7 +118,7 @@ def parse_header(header: bytes, data_start: int, file_size: int, file: str) -> t
 class SafetensorsFile:
     """One file: its tensors' places, and its bytes mapped read-only (or read on demand with mmap=False)."""
 
-    def __init__(self, path: Path, mmap: bool = True) -> None:
+    def __init__(self, path: FileName, mmap: bool = True) -> None:
         self.path = path
         self.mmap = mmap
         _accept(path)
@@ -146,7 +145,7 @@ class SafetensorsFile:
         return np.frombuffer(numbers, held).reshape(tensor.shape)
 
 
-def _accept(path: Path) -> None:
+def _accept(path: FileName) -> None:
     """Let safetensors' own reader judge the file first."""
     from safetensors import SafetensorError, safe_open
 
@@ -172,7 +171,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self, locate: Callable[[str], Path], weight_map: dict[str, str] | None = None, mmap: bool = True
+        self, locate: Callable[[str], FileName], weight_map: dict[str, str] | None = None, mmap: bool = True
     ) -> None:
         self._locate = locate
         self._mmap = mmap
@@ -189,8 +188,8 @@ class Checkpoint:
             return file.tensors[name]
         except KeyError:
             raise CheckpointError(
-                f"{INDEX} says that {name!r} is in {file.path.name}, which holds {len(file.tensors)} other tensors; "
-                "index and shards are of different saves: fetch both again"
+                f"{INDEX} says that {name!r} is in {os.path.basename(file.path)}, which holds {len(file.tensors)} "
+                "other tensors; index and shards are of different saves: fetch both again"
             ) from None
 
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32") -> Table:
@@ -220,16 +219,11 @@ class Checkpoint:
         return self._files[name]
 
 
-def is_file(path: Path) -> bool:
-    """Say whether a file is there; a name that no file can have, or a folder that nobody may enter, holds none."""
-    return os.path.isfile(path)  # noqa: PTH113  Path.is_file raises for both
-
-
 def read_index(text: bytes, where: str) -> dict[str, str]:
     """Read a sharded checkpoint's index: tensor name -> file name. Raises CheckpointError."""
     try:
         weight_map = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)["weight_map"]
-        if not all(isinstance(file, str) and Path(file).name == file not in ("", "..") for file in weight_map.values()):
+        if not all(isinstance(file, str) and _is_plain(file) for file in weight_map.values()):
             raise ValueError("a shard must be a plain file name")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
@@ -239,26 +233,29 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
     return dict(weight_map)
 
 
-def open_folder(folder: Path, mmap: bool = True) -> Checkpoint:
+def _is_plain(name: str) -> bool:
+    return os.path.basename(name) == name and name not in ("", ".", "..")
+
+
+def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
     """Open a folder's `model.safetensors`, or the shards of its `model.safetensors.index.json`.
 
     Raises CheckpointError where neither is there, and for a missing shard when a tensor of it is asked for.
     """
 
-    def locate(name: str) -> Path:
-        path = folder / name
-        if not is_file(path):
+    def locate(name: str) -> str:
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path):
             raise CheckpointError(f"{folder} has no {name}, which {INDEX} lists; fetch the missing shard")
         return path
 
-    if is_file(folder / SINGLE):
+    if os.path.isfile(os.path.join(folder, SINGLE)):
         return Checkpoint(locate, mmap=mmap)
-    if is_file(folder / INDEX):
-        return Checkpoint(locate, read_index((folder / INDEX).read_bytes(), str(folder / INDEX)), mmap)
-    other = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".h5", ".msgpack", ".ckpt"))
-    found = f"only {', '.join(other)}: {CONVERT}" if other else f"only {_listing(folder)}"
+    index = os.path.join(folder, INDEX)
+    if os.path.isfile(index):
+        with open(index, "rb") as file:
+            return Checkpoint(locate, read_index(file.read(), index), mmap)
+    names = sorted(os.listdir(folder))
+    other = [name for name in names if name.endswith((".bin", ".h5", ".msgpack", ".ckpt"))]
+    found = f"only {', '.join(other)}: {CONVERT}" if other else f"only {', '.join(names[:8]) or 'an empty folder'}"
     raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}; found {found}")
-
-
-def _listing(folder: Path) -> str:
-    return ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "an empty folder"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -19,10 +19,11 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a JSON file that holds an object. Raises ValueError, whose message is for the person who has the file."""
     try:
-        data = json.loads(path.read_bytes().decode("utf-8"))
+        with open(path, "rb") as file:
+            data = json.loads(file.read().decode("utf-8"))
         if not isinstance(data, dict):
             raise ValueError(f"expected an object, found {type(data).__name__}")
     except (ValueError, RecursionError, OSError) as error:

@@ -170,9 +170,9 @@ def layer_norm(
     array([[-1., 11.]])
     """
     dim = x.shape[-1]
-    mean = np.vecdot(x, _ones(dim, x.dtype), keepdims=True) / dim
+    mean = np.vecdot(x, _ones(dim, x.dtype))[..., None] / dim
     y: Array = np.subtract(x, mean, out=out)
-    variance = np.vecdot(y, y, keepdims=True) / dim
+    variance = np.vecdot(y, y)[..., None] / dim
     y *= 1 / np.sqrt(variance + eps)
     y *= weight
     if bias is not None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .config import Config
 from .equations import sinusoidal_positions
 from .family import Family, Scheme
+from .frozen import replace
 from .steps import Add, Binder, Mask, Norm, Positions, Project, Scale, Tokens
 
 if TYPE_CHECKING:

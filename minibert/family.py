@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .config import Config
 from .errors import CheckpointError
+from .frozen import Frozen, replace
 from .steps import Binder, Step
 
 if TYPE_CHECKING:
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 Scheme = Callable[[Config, Binder, str], "AttentionPosition | None"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Family:
+class Family(Frozen):
     """One model_type's input layer.
 
     prefixes     what head models' files put before the base model's tensor names
@@ -40,13 +40,13 @@ class Family:
     model_type: str
     steps: tuple[Step, ...]
     prefixes: tuple[str, ...] = ()
-    tree: Mapping[str, str] = field(default_factory=dict)
+    tree: Mapping[str, str] = MappingProxyType({})
     order: tuple[str, ...] = ()
     owns: tuple[str, ...] = ("embeddings.",)
     ignored: tuple[str, ...] = ("position_ids",)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    only: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = MappingProxyType({})
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    only: Mapping[str, Any] = MappingProxyType({})
     sides: tuple[str, ...] = ("encoder",)
     decoder: tuple[Step, ...] = ()
     ignores: tuple[str, ...] = ()

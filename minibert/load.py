@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .checkpoint import Source, Tensor, is_file, open_folder
+from .checkpoint import Source, Tensor, open_folder
 from .config import Config, read_object
 from .errors import CheckpointError, UnknownFamilyError
 from .families import FAMILIES
@@ -80,7 +79,7 @@ def open_model(
     if is_folder(name) and revision is not None:
         raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
     if is_folder(name):
-        folder = Path(os.path.expanduser(where))  # noqa: PTH111  leaves the ~ of an unknown user, where Path raises
+        folder = os.path.expanduser(where)
         find = _open_local(folder)
         return Opened(_read_config(find, where), lambda: open_folder(folder, mmap), find, where)
     from .hub import resolve
@@ -103,18 +102,19 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
     if not name:
         raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")
     separated = name.replace(os.sep, "/")
-    return (
-        name[0] in "./~" or separated.count("/") > 1 or Path(name).is_absolute() or is_file(Path(name, "config.json"))
-    )
+    if name[0] in "./~" or separated.count("/") > 1 or os.path.isabs(name):
+        return True
+    return os.path.isfile(os.path.join(name, "config.json"))
 
 
-def _open_local(folder: Path) -> Find:
-    if not os.path.isdir(folder):  # noqa: PTH112  a name that is too long is no folder; Path.is_dir raises
-        kind = "a file, not a folder" if is_file(folder) else "no such folder"
+def _open_local(folder: str) -> Find:
+    if not os.path.isdir(folder):
+        kind = "a file, not a folder" if os.path.isfile(folder) else "no such folder"
         raise CheckpointError(f"{folder}: {kind}; expected a folder with config.json and model.safetensors")
 
-    def find(name: str) -> Path | None:
-        return folder / name if is_file(folder / name) else None
+    def find(name: str) -> str | None:
+        path = os.path.join(folder, name)
+        return path if os.path.isfile(path) else None
 
     return find
 

@@ -8,12 +8,12 @@ the layer. Nothing else uses them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from . import wrong_steps as wrong
 from .equations import Array, sinusoidal_positions
 from .family import Family
+from .frozen import replace
 from .steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens
 
 Steps = tuple[Step, ...]
@@ -33,7 +33,7 @@ class Mistake(NamedTuple):
 
 def _as(kind: type[S], step: Step, **more: Any) -> S:
     """The same step as another class, with the fields it adds."""
-    return kind(**{field.name: getattr(step, field.name) for field in fields(step)}, **more)
+    return kind(**vars(step), **more)
 
 
 def _each(change: Callable[[Steps], Steps], *unused: str) -> Callable[[Family], Family | None]:
@@ -63,7 +63,7 @@ def _swap(kind: type[Step], change: Callable[[Any], Step | None], *unused: str) 
 
 
 def _same(a: Step, b: Step) -> bool:
-    return type(a) is type(b) and all(getattr(a, field.name) == getattr(b, field.name) for field in fields(a))
+    return type(a) is type(b) and vars(a) == vars(b)
 
 
 def _norm(formula: wrong.Formula) -> Callable[[Family], Family | None]:

@@ -1,6 +1,6 @@
 """The arrows of an input layer: each step names its tensors and calls one equation.
 
-A step is a recipe (a frozen dataclass in a family's row). Bound to a checkpoint it yields a module; applied, it
+A step is a recipe (a frozen value in a family's row). Bound to a checkpoint it yields a module; applied, it
 takes the current array x (batch, seq, dim) and gives the next one, in place where the width stays the same.
 Steps never look across rows, so any cut of a batch into tiles gives the same bits.
 """
@@ -8,7 +8,6 @@ Steps never look across rows, so any cut of a batch into tiles gives the same bi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from .config import Config
 from .equations import default_position_ids, mask_position_ids, padding_position_ids, project, scale
 from .errors import CheckpointError
+from .frozen import Frozen
 from .modules import Embedding, LayerNorm, Linear, add_row
 from .tables import Table, as_table
 
@@ -42,18 +42,22 @@ class Binder(Protocol):
         """Give a small tensor, read into memory in the dtype that the layer computes in."""
 
 
-@dataclass
 class Inputs:
     """What a call passed, checked and completed; `tile` cuts all of it alike.
 
     Ids are arrays (batch, seq) or (1, seq), one number for all tokens, or a slice of neighbouring positions.
     """
 
-    batch: int
-    seq: int
-    ids: dict[str, Ids]
-    inputs_embeds: Array | None = None
-    attention_mask: Array | None = None
+    def __init__(
+        self,
+        batch: int,
+        seq: int,
+        ids: dict[str, Ids],
+        inputs_embeds: Array | None = None,
+        attention_mask: Array | None = None,
+    ) -> None:
+        self.batch, self.seq, self.ids = batch, seq, ids
+        self.inputs_embeds, self.attention_mask = inputs_embeds, attention_mask
 
     def tile(self, batch: slice, seq: slice) -> Inputs:
         def cut(ids: Ids) -> Ids:
@@ -72,8 +76,7 @@ class Inputs:
         )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Step:
+class Step(Frozen):
     """One arrow. `path` is the module's path in the reference's base model; "{side}" is filled in when bound.
 
     `names` are the tensors that may hold the weight, best first; `when` says for which configs the step exists.
@@ -91,17 +94,11 @@ class Step:
         """Give the next x. `record` takes each named intermediate when a trace is wanted."""
         raise NotImplementedError
 
-    def __repr__(self) -> str:  # one for all steps: what dataclass would write for each takes time at every import
-        values = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
-        set_here = ", ".join(f"{name}={value!r}" for name, value, default in values if value != default)
-        return f"{type(self).__name__}({set_here})"
-
     def tensors(self, part: str = "weight") -> tuple[str, ...]:
         """Candidate names of one tensor of this step: its own path unless the row names others."""
         return self.names if self.names and part == "weight" else (f"{self.path}.{part}",)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Lookup(Step):
     """A step that takes rows of a table: `rows` and `width` are the config keys of its two sizes.
 
@@ -133,7 +130,6 @@ class Lookup(Step):
         return None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Tokens(Lookup):
     """x = word[input_ids], or the caller's inputs_embeds.
 
@@ -170,7 +166,6 @@ class Tokens(Lookup):
         return x
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Add(Lookup):
     """x += table[ids]: token types, languages, tasks. `missing` is the row for calls that pass no ids, None for none.
 
@@ -200,7 +195,6 @@ class Add(Lookup):
         return x
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Positions(Lookup):
     """x += table[position_ids]. `rule` says how tokens are counted when the caller passes no positions:
 
@@ -260,7 +254,6 @@ class Positions(Lookup):
         return np.add(x, rows, out=x)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Scale(Step):
     """x *= factor, where the reference multiplies outside the word module (Marian, Pegasus).
 
@@ -282,7 +275,6 @@ class Scale(Step):
         return x
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Project(Step):
     """x = weight @ x + bias: from the width of the tables to the width of the model."""
 
@@ -302,7 +294,6 @@ class Project(Step):
         return x
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Norm(Step):
     """x = LayerNorm(x). `eps` is a config key, or the number where the reference fixes it.
 
@@ -332,7 +323,6 @@ class Norm(Step):
         return x
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Mask(Step):
     """x *= attention_mask: rows of padding become zero. `counted` builds the mask from the ids where none is passed:
 

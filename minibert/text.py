@@ -6,9 +6,9 @@ it; padding and truncation are done here, on the ids.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from .errors import MinibertError, TokenizerError
 
 Array = NDArray[Any]
 Texts = str | Iterable[str]
-Find = Callable[[str], Path | None]
+FileName = str | os.PathLike[str]
+Find = Callable[[str], FileName | None]
 
 CONVERT = (
     "make tokenizer.json once, where transformers is installed: "
@@ -241,7 +242,7 @@ def _token(settings: dict[str, Any], name: str, default: str) -> str:
     return default if token is None else str(token)
 
 
-def _wordpiece(path: Path, settings: dict[str, Any]) -> Any:
+def _wordpiece(path: FileName, settings: dict[str, Any]) -> Any:
     """BERT's own: split at spaces and punctuation, then greedily into the longest pieces of the vocabulary."""
     from tokenizers import Tokenizer as Reader
     from tokenizers import models, normalizers, pre_tokenizers, processors
@@ -267,7 +268,7 @@ def _wordpiece(path: Path, settings: dict[str, Any]) -> Any:
     return reader
 
 
-def _byte_level(path: Path, merges: Path, settings: dict[str, Any], style: str) -> Any:
+def _byte_level(path: FileName, merges: FileName, settings: dict[str, Any], style: str) -> Any:
     """GPT-2's own: bytes, merged pair by pair in the order in which the pairs were learned."""
     from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
     from tokenizers import Tokenizer as Reader

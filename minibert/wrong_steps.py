@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from .config import Config
 from .equations import default_position_ids, mask_position_ids, scale
+from .frozen import replace
 from .modules import Embedding, LayerNorm
 from .steps import Ids, Inputs, Mask, Norm, Positions, Record, Scale, Tokens
 
@@ -18,7 +18,6 @@ Array = NDArray[Any]
 Formula = Callable[[Array, Array, "Array | None", float], Array]
 
 
-@dataclass(frozen=True, kw_only=True)
 class OtherNorm(Norm):
     """A norm by another formula."""
 
@@ -74,7 +73,6 @@ def _affine(y: Array, weight: Array, bias: Array | None) -> Array:
     return y if bias is None else y + bias
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoundedLate(Tokens):
     """Word rows times a float64 factor."""
 
@@ -87,7 +85,6 @@ class RoundedLate(Tokens):
         return x
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScaleRoundedLate(Scale):
     """x times a float64 factor."""
 
@@ -100,7 +97,6 @@ class ScaleRoundedLate(Scale):
         return x
 
 
-@dataclass(frozen=True, kw_only=True)
 class EmbedsScaledToo(Tokens):
     """The scale of the word module applied to the caller's inputs_embeds too."""
 
@@ -109,7 +105,6 @@ class EmbedsScaledToo(Tokens):
         return x if inputs.inputs_embeds is None else scale(x, module.scale, out=x)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ZeroPadding(Tokens):
     """The row of padding read as zeros."""
 
@@ -122,7 +117,6 @@ class ZeroPadding(Tokens):
         return x
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoOffset(Positions):
     """Positions looked up without the rows that the table has in front."""
 
@@ -130,7 +124,6 @@ class NoOffset(Positions):
         return Positions.apply(replace(self, extra=0), module, inputs, x, record)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PaddingCounted(Positions):
     """RoBERTa's first position, but padding counted like any token."""
 
@@ -139,7 +132,6 @@ class PaddingCounted(Positions):
         return slice(start, start + given.seq)
 
 
-@dataclass(frozen=True, kw_only=True)
 class CountedByIds(Positions):
     """OPT's rule with a mask made from the ids."""
 
@@ -151,7 +143,6 @@ class CountedByIds(Positions):
         return mask_position_ids(np.concatenate([before, real], axis=1), past_length)
 
 
-@dataclass(frozen=True, kw_only=True)
 class CountedAsGenerate(Positions):
     """Positions that `generate()` passes: cumsum(mask) - 1, and 0 where masked."""
 
@@ -160,7 +151,6 @@ class CountedAsGenerate(Positions):
         return np.maximum(positions, 0) if isinstance(positions, np.ndarray) else positions
 
 
-@dataclass(frozen=True, kw_only=True)
 class AddedSinusoids(Positions):
     """Sinusoids where the model adds none."""
 
@@ -170,7 +160,6 @@ class AddedSinusoids(Positions):
         return self.longest, config.integer(self.width)
 
 
-@dataclass(frozen=True, kw_only=True)
 class UnappliedMask(Mask):
     """Rows of padding left as they are."""
 

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 import minibert
 from minibert.equations import layer_norm, lookup
 from minibert.errors import CheckpointError
+from minibert.frozen import replace
 from minibert.steps import Add, Positions, Project, Scale, Tokens
 
 Array = NDArray[Any]
@@ -119,6 +120,24 @@ def test_a_row_that_does_not_fit_is_told_what_is_missing(tensors: dict[str, Arra
     row = minibert.Family(model_type="mine", steps=(Tokens(path="tok", width="width"),))
     with pytest.raises(CheckpointError, match=r"config.json: 'width' must be an integer >= 0, found None"):
         minibert.load("./mine", family=row)
+
+
+def test_a_step_with_a_field_too_many_or_too_few_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Positions: ruel missing or unknown; its fields are path \(required\), names"):
+        Positions(path="pos", ruel="mask")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Tokens: path missing or unknown"):
+        Tokens()  # type: ignore[call-arg]
+
+
+def test_a_step_never_changes() -> None:
+    step = minibert.FAMILIES["bert"].steps[0]
+    with pytest.raises(AttributeError, match="a Tokens never changes"):
+        step.path = "other"  # type: ignore[misc]
+    with pytest.raises(AttributeError, match="a Tokens never changes"):
+        del step.path
+    changed = replace(step, path="other")
+    assert (step.path, changed.path) == ("embeddings.word_embeddings", "other")
+    assert (type(changed), changed.names, changed.when) == (Tokens, step.names, step.when)
 
 
 def test_a_value_that_a_row_does_not_compute_is_refused(tensors: dict[str, Array]) -> None:
