@@ -79,18 +79,23 @@ def _float8_values(stored: str) -> Array:
     return np.asarray(sign * value, np.float32)
 
 
+# of _widen_half, made once: a short sentence's rows take no longer than these would
+_NO_SIGN, _NOT_FINITE = np.uint16(0x7FFF), np.uint16(0x7C00)
+_SHIFT, _KEPT, _BIASES = np.int32(13), np.int32(-0x70002000), np.float32(2.0**112)
+
+
 def _widen_half(raw: Array, out: Array) -> bool:
     """Widen finite float16 numbers in three passes, four times as fast as NumPy's cast; False where one is not finite.
 
     Their exponent and mantissa are moved to where a float32 has the low bits of the one and the high bits of the
     other; what is missing is the difference of the two biases, 127 - 15, as a power of two.
     """
-    if raw.size and np.max(raw.view(np.uint16) & np.uint16(0x7FFF)) >= 0x7C00:
+    if raw.size and (raw.view(np.uint16) & _NO_SIGN).max() >= _NOT_FINITE:
         return False
     bits = out.view(np.int32)
-    np.left_shift(raw.view(np.int16), np.int32(13), out=bits)
-    bits &= np.int32(-0x70002000)  # sign, exponent and mantissa, without the copies of the sign between them
-    out *= np.float32(2.0**112)
+    np.left_shift(raw.view(np.int16), _SHIFT, out=bits)
+    bits &= _KEPT  # sign, exponent and mantissa, without the copies of the sign between them
+    out *= _BIASES
     return True
 
 
