@@ -24,8 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[Any]
 
 
-def check_ids(ids: ArrayLike, rows: int, name: str = "ids") -> Array:
-    """Return `ids` as an int64 array, all of them in 0..rows-1.
+def check_ids(ids: ArrayLike, rows: int, name: str = "ids", first: int = 0) -> Array:
+    """Return `ids` as an int64 array, all of them in first..rows-1.
 
     NumPy would read row -1 as the last row without a word; a table of embeddings has no row -1.
 
@@ -47,10 +47,11 @@ def check_ids(ids: ArrayLike, rows: int, name: str = "ids") -> Array:
         raise TypeError(f"{name} must be integers, found {ids.dtype}; ids are row numbers of a table")
     # small types would wrap where a step adds to ids: uint8 254 + 2 is 0
     whole = ids.astype(np.int64, copy=False)
-    if whole.view(np.uint64).max() >= rows:  # read without a sign, a negative id is larger than any table
-        where = tuple(int(i) for i in np.argwhere((ids < 0) | (ids >= rows))[0])
+    if (whole - first if first else whole).view(np.uint64).max() >= rows - first:  # without a sign, -1 is the largest
+        where = tuple(int(i) for i in np.argwhere((ids < first) | (ids >= rows))[0])
         at = f"{name}[{', '.join(map(str, where))}]" if where else name
-        raise IndexError(f"{at} is {ids[where]}, but the table has rows 0..{rows - 1}; is this the right tokenizer?")
+        hint = "; is this the right tokenizer?" if name in ("ids", "input_ids") else ""
+        raise IndexError(f"{at} is {ids[where]}, but the table has rows {first}..{rows - 1}{hint}")
     return whole
 
 

@@ -112,7 +112,7 @@ class Preparation:
                 if isinstance(step, Positions):
                     _check_length(step, rows, inputs, default, past_length, self._config)
                 continue
-            ids = check_ids(value, rows - step.extra, step.ids)
+            ids = check_ids(value, rows - step.extra, step.ids, step.lowest())
             ids = ids[None] if ids.ndim == 1 else ids
             if ids.shape != shape and not (ids.ndim == 2 and ids.shape == (1, inputs.seq)):
                 raise ValueError(f"{step.ids} must be {shape} as the ids are, found shape {np.shape(value)}")

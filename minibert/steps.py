@@ -129,6 +129,10 @@ class Lookup(Step):
         """Which rows are taken when the caller passes no ids; None takes none."""
         return None
 
+    def lowest(self) -> int:
+        """The smallest id that a caller may pass."""
+        return 0
+
 
 class Tokens(Lookup):
     """x = word[input_ids], or the caller's inputs_embeds.
@@ -226,6 +230,9 @@ class Positions(Lookup):
     def first(self, config: Config) -> int:
         """Position of the first token: RoBERTa starts behind its padding row."""
         return self.padding(config) + 1 if self.rule == "padding" else 0
+
+    def lowest(self) -> int:
+        return -1 if self.rule == "mask" and self.extra else 0  # what the rule itself gives a masked token
 
     def padding(self, config: Config) -> int:
         return self.padding_idx if isinstance(self.padding_idx, int) else config.integer("pad_token_id")

@@ -349,6 +349,13 @@ def test_embed_writes_tokens_with_offsets(
     assert [part.tolist() for part in parts] == [rows.tolist() for rows in expected]
 
 
+def test_a_folder_given_for_a_file(folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    (tmp_path / "vectors.npy").mkdir()
+    message = failure(capsys, "embed", "--model", str(folder), "we", "-o", str(tmp_path / "vectors.npy"))
+    assert message == f"{tmp_path / 'vectors.npy'}: Is a directory"
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["tiny", "vectors.npy"]
+
+
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
 ) -> None:

@@ -118,6 +118,27 @@ def test_a_call_gives_the_last_value_of_the_trace(case: Case) -> None:
             assert output.shape == theirs[kind][case.facts["order"][kind][-1]].shape, kind
 
 
+@every_case
+def test_the_positions_of_a_trace_may_be_passed_back(case: Case) -> None:
+    """Those that OPT gives masked tokens, -1, among them."""
+    inputs, _ = case.read
+    with case.layer() as layer:
+        for kind, batch in inputs.items():
+            traced = trace(layer, batch)
+            if "position_ids" in traced:
+                again = trace(layer, {**batch, "position_ids": traced["position_ids"]})
+                assert list(again.values())[-1].tobytes() == list(traced.values())[-1].tobytes(), kind
+
+
+@pytest.mark.parametrize("wrong", [-2, 16])
+def test_opt_takes_no_position_below_that_of_a_masked_token(wrong: int) -> None:
+    with (
+        minibert.load(REFERENCE / "opt") as layer,
+        pytest.raises(IndexError, match=rf"position_ids\[0, 2\] is {wrong}, but the table has rows -1..15$"),
+    ):
+        layer([[5, 6, 7]], position_ids=[[0, -1, wrong]])
+
+
 def without_layer_norm_bias(tree: str) -> str:
     """torch 2.13 prints `bias=True` in a LayerNorm that has one; older ones, and the seeds, do not."""
     lines = tree.strip().splitlines()
