@@ -35,7 +35,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minibert
-from minibert import EmbeddingLayer, pooling, tiles
+from minibert import EmbeddingLayer, modules, pooling, tiles
 from minibert.equations import Array
 
 CONFIGS = {"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "gpt2": GPT2, "t5": T5} | {
@@ -319,6 +319,24 @@ def test_real_size_is_cut_and_spread_without_a_trace(minilm: Path) -> None:
     whole = np.stack([layer(row[None], token_type_ids=types, threads=1)[0] for row in ids])
     for threads in (1, 2, 5, None):
         assert same_bits(layer(ids, token_type_ids=types, threads=threads), whole)
+
+
+def test_a_token_of_real_size_has_the_same_bits_alone(minilm: Path) -> None:
+    """One row is normed at once, many in blocks of sixteen and with NumPy's buffer made shorter."""
+    layer, ids = minibert.load(minilm), some_ids(1, 67, below=30522)
+    alone = np.stack([layer([[int(token)]], position_ids=[[place]])[0, 0] for place, token in enumerate(ids[0])])
+    assert same_bits(layer(ids)[0], alone)
+
+
+def test_numpy_s_buffer_is_given_back(minilm: Path) -> None:
+    layer, ids = minibert.load(minilm), some_ids(2, 300, below=30522)
+    with np.errstate():
+        np.setbufsize(4096)
+        layer(ids, threads=2)
+        assert np.getbufsize() == 4096
+        with mock.patch.object(modules, "layer_norm", side_effect=MemoryError), pytest.raises(MemoryError):
+            layer(ids)
+        assert np.getbufsize() == 4096
 
 
 def test_wide_projection_keeps_its_bits(tmp_path: Path) -> None:
