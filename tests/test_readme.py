@@ -17,6 +17,7 @@ import minibert
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PARTS = dict(re.findall(r"<!-- \$ (.+?) -->\n(.*?)<!-- end -->", README, re.DOTALL))
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -78,6 +79,18 @@ def test_what_it_points_to_is_there() -> None:
 
 
 def test_no_generated_part_is_empty() -> None:
-    parts = re.findall(r"<!-- \$ (.+?) -->\n(.*?)<!-- end -->", README, re.DOTALL)
-    assert len(parts) >= 5
-    assert [command for command, body in parts if not body.strip()] == []
+    assert len(PARTS) >= 5
+    assert [command for command, body in PARTS.items() if not body.strip()] == []
+
+
+@pytest.mark.parametrize("program", ["minibert explain", "python scripts/word_order.py", "python scripts/exactness.py"])
+def test_a_part_shows_what_its_command_prints(program: str, minilm: Path) -> None:
+    """Errors in the last bits aside, which are another processor's. The other parts are figures of one machine."""
+    (command,) = [command for command in PARTS if command.startswith(program)]
+    here = command.replace("minibert", f"'{sys.executable}' -m minibert").replace("python ", f"'{sys.executable}' ", 1)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "80", "MINIBERT_MODEL": str(minilm)}
+    printed = subprocess.run(here, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert printed.stderr == ""
+    shown = PARTS[command].replace("```", "").strip()
+    assert re.sub(r"\d\.\de-\d\d", "~", printed.stdout).strip() == re.sub(r"\d\.\de-\d\d", "~", shown)
