@@ -57,7 +57,8 @@ def _in_words(error: Exception) -> str:
     foreseen = (MinibertError, ValueError, TypeError, IndexError, OSError, ImportError)
     message = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        message = f"{error.filename2 or error.filename}: {error.strerror}"  # the second is where the first was to go
+        missing = isinstance(error, FileNotFoundError)  # of two names the second is where the first was to go
+        message = f"{error.filename if missing else error.filename2 or error.filename}: {error.strerror}"
     if not message or not isinstance(error, foreseen):
         message = f"{type(error).__name__}: {error}".rstrip(": ")
     for python, shell in IN_SHELL.items():

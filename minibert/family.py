@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .config import Config
@@ -40,13 +39,13 @@ class Family(Frozen):
     model_type: str
     steps: tuple[Step, ...]
     prefixes: tuple[str, ...] = ()
-    tree: Mapping[str, str] = MappingProxyType({})
+    tree: Mapping[str, str] = {}
     order: tuple[str, ...] = ()
     owns: tuple[str, ...] = ("embeddings.",)
     ignored: tuple[str, ...] = ("position_ids",)
-    aliases: Mapping[str, str] = MappingProxyType({})
-    defaults: Mapping[str, Any] = MappingProxyType({})
-    only: Mapping[str, Any] = MappingProxyType({})
+    aliases: Mapping[str, str] = {}
+    defaults: Mapping[str, Any] = {}
+    only: Mapping[str, Any] = {}
     sides: tuple[str, ...] = ("encoder",)
     decoder: tuple[Step, ...] = ()
     ignores: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ F = TypeVar("F", bound="Frozen")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
 class Frozen:
-    """Annotated names are fields, what they are set to is their default.
+    """Annotated names are fields, what they are set to is their default; a subclass needs no decorator.
 
     Raises TypeError for a field that is not known or not given, AttributeError when a field is set later.
 
@@ -33,16 +33,18 @@ class Frozen:
     _fields: ClassVar[dict[str, Any]] = {}  # name -> default, `...` where there is none; a base's names come first
 
     def __init_subclass__(cls) -> None:
-        cls._fields = {name: getattr(cls, name, ...) for name in (*cls._fields, *cls.__annotations__)}
+        annotated = [one for base in reversed(cls.__mro__) for one in getattr(base, "__annotations__", {}).items()]
+        cls._fields = {name: getattr(cls, name, ...) for name, kind in annotated if "ClassVar" not in str(kind)}
 
     def __init__(self, **values: Any) -> None:
         fields = self._fields
-        made = {**fields, **values}
-        wrong = [name for name, value in made.items() if value is ... or name not in fields]
-        if wrong:
-            known = ", ".join(name if value is not ... else f"{name} (required)" for name, value in fields.items())
-            raise TypeError(f"{type(self).__name__}: {', '.join(wrong)} missing or unknown; its fields are {known}")
-        vars(self).update(made)
+        unknown = values.keys() - fields.keys()
+        missing = [name for name, value in fields.items() if value is ... and name not in values]
+        if unknown or missing:
+            found = f"has no {', '.join(sorted(unknown))}" if unknown else f"needs {', '.join(missing)}"
+            raise TypeError(f"a {type(self).__name__} {found}; its fields are {', '.join(fields)}")
+        made = {**fields, **values}  # in the order of the fields
+        vars(self).update({name: dict(value) if type(value) is dict else value for name, value in made.items()})
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a {type(self).__name__} never changes, since many layers share it; make another one")
@@ -57,5 +59,5 @@ class Frozen:
 
 
 def replace(value: F, **changes: Any) -> F:
-    """Make another one with some fields changed."""
+    """Make another one with some fields changed: what `dataclasses.replace` is for dataclasses."""
     return type(value)(**{**vars(value), **changes})

@@ -97,7 +97,8 @@ class EmbeddingLayer:
 
         One sequence of ids (seq,) gives (seq, dim). `past_length` tokens lie in a cache already, so positions
         start there. `inputs_embeds` (batch, seq, width) replace the word rows. `out` receives the result.
-        `threads`: 1 means no other thread; None takes more where it pays. The bits never depend on it.
+        `threads`: 1 means no other thread; more, at most so many; None takes the cores. A second one works only where
+        it pays. The bits never depend on it.
 
         Raises TypeError, IndexError or ValueError that says what was expected, what was found and where.
         """

@@ -75,13 +75,13 @@ def open_model(
     mmap: bool = True,
 ) -> Opened:
     """Open a folder or a Hub name: see `load`."""
-    where = os.fspath(name)
-    if is_folder(name) and revision is not None:
+    folder, where = is_folder(name), os.fspath(name)
+    if folder and revision is not None:
         raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
-    if is_folder(name):
-        folder = os.path.expanduser(where)
-        find = _open_local(folder)
-        return Opened(_read_config(find, where), lambda: open_folder(folder, mmap), find, where)
+    if folder:
+        path = os.path.expanduser(where)
+        find = _open_local(path)
+        return Opened(_read_config(find, where), lambda: open_folder(path, mmap), find, where)
     from .hub import resolve
 
     repository = resolve(where, revision, local_files_only)
@@ -98,6 +98,8 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
     if not isinstance(name, str | os.PathLike):
         raise TypeError(f"the model must be a folder or a Hub name, as str or PathLike, found {type(name).__name__}")
     if not isinstance(name, str):
+        if not isinstance(os.fspath(name), str):
+            raise TypeError(f"the model's path must be text, found {os.fspath(name)!r}; decode it with os.fsdecode")
         return True
     if not name:
         raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")

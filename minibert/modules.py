@@ -18,8 +18,8 @@ Array = NDArray[Any]
 
 BLOCK = 16  # rows
 SMALL_TILE = BLOCK * 768  # numbers up to which preparing to be fast takes longer than being slow
-# Numbers in NumPy's buffer. Where one number stands for a whole row (its mean), NumPy fills the buffer with copies of
-# it before it computes, if two rows fit in; if not it computes at once, which saves a fifth of a layer's time.
+# Numbers in NumPy's buffer, else 8192. Where one number stands for a whole row (its mean), NumPy fills the buffer with
+# copies of it before it computes, if two rows fit in; if not it computes at once: a fifth of a layer's time.
 BUFFER = 512
 
 
@@ -27,7 +27,7 @@ def blocks(x: Array) -> Iterator[Array]:
     """View a tile's rows as blocks of sixteen (n, 16, dim), and what is left over as (rows, dim).
 
     NumPy adds or multiplies sixteen rows by sixteen equal rows in one long loop, but many rows by one row in a loop
-    for each: a fifth of a layer's time. The bits are the same.
+    for each: a twelfth of a layer's time. The bits are the same.
     """
     rows = x.reshape(-1, x.shape[-1])
     whole = len(rows) - len(rows) % BLOCK

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .text import Encoded, Texts, listed
-from .tiles import THREAD_NUMBERS, TILE_NUMBERS, ahead, spread, usable_threads
+from .tiles import SHARE, TILE_NUMBERS, ahead, spread, usable_threads
 
 if TYPE_CHECKING:
     from .layer import EmbeddingLayer
@@ -75,7 +75,7 @@ def embed(
 
     starts = range(0, len(firsts), CHUNK)
     # with several chunks the next one is split into tokens while the rows of this one are added up
-    at_once = len(starts) > 1 and usable_threads(THREAD_NUMBERS, threads) > 1
+    at_once = len(starts) > 1 and usable_threads(2 * SHARE, threads) > 1
     for start, encoded in zip(_shown(starts, progress), ahead(encoded_from, starts, at_once), strict=True):
         layer.steps[0].module.table.expect(row.input_ids for row in encoded)
 

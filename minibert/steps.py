@@ -79,7 +79,8 @@ class Inputs:
 class Step(Frozen):
     """One arrow. `path` is the module's path in the reference's base model; "{side}" is filled in when bound.
 
-    `names` are the tensors that may hold the weight, best first; `when` says for which configs the step exists.
+    `names` are the tensors that may hold the weight, best first; `when` says for which configs the step exists. A kind
+    of step of one's own is a subclass with annotated fields, `bind` and `apply`: see `frozen.Frozen`.
     """
 
     path: str

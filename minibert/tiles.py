@@ -22,10 +22,10 @@ Array = NDArray[Any]
 K = TypeVar("K")
 T = TypeVar("T")
 
-# Numbers in a tile, 512 rows of BERT's: of 32 to 2048 rows the best on two threads. Smaller tiles stay nearer to the
-# core, but what that saves goes into calls, and into threads that wait for each other at the interpreter's lock.
+# Numbers in a tile, 1024 rows of BERT's: of 32 to 4096 rows the best. Smaller tiles stay nearer to the core, but what
+# that saves goes into calls, and into threads that wait for each other at the interpreter's lock.
 TILE_NUMBERS = 1024 * 768
-THREAD_NUMBERS = 768 * 768  # up to here, waking a second thread costs more than it saves
+SHARE = 384 * 768  # numbers; waking a thread for less costs more than it saves
 SUMS = 4  # a layer of sums alone has a quarter of the work for each number that one with a norm has
 
 
@@ -80,12 +80,11 @@ def run(
 
 
 def usable_threads(numbers: int, threads: int | None) -> int:
-    """How many threads to use: what the caller says, else one for small work and every core for large."""
-    if threads is None:
-        return 1 if numbers < THREAD_NUMBERS else cores()
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+    """How many threads to use: at most what the caller says, else the cores, and none without a share worth waking for."""
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
-    return min(threads, numbers // TILE_NUMBERS + 1)  # one more than there are tiles would have nothing to do
+    worth = numbers // SHARE
+    return 1 if worth <= 1 else min(threads or cores(), worth)
 
 
 def cores() -> int:

@@ -14,7 +14,8 @@ What is measured, and how it was chosen
     sizes         bert-base-uncased (30522 x 768) and gpt2 (50257 x 768), made up by tests/seeded.py, with the input
                   layer alone in the file; float32 unless said. Texts and tokenizer: all-MiniLM-L6-v2
     transformers  BertModel's own `embeddings`, GPT2Model's `wte`, `wpe` and `drop`: in eval mode, under
-                  torch.inference_mode(), ids already a tensor, as many threads as this process may use cores.
+                  torch.inference_mode(), ids already a tensor. With one thread and with as many as there are cores in
+                  every round, the faster one is the peer: on a virtual machine a sleeping thread is slow to wake.
                   Not torch.compile: it needs a compiler, and seconds for each new shape.
                   Cold: the classes themselves instead of the Auto classes, no pooling layer, no network
     model2vec     StaticModel over the very same table and tokenizer; encode() in its default setting (from 10,000

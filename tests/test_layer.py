@@ -287,7 +287,7 @@ def test_tiles_and_threads_do_not_show(
 ) -> None:
     layer, ids = load(name), some_ids(batch, seq, seed=seed)
     whole = layer(ids, threads=1)
-    with tile_of(tile), mock.patch.object(tiles, "THREAD_NUMBERS", 0):
+    with tile_of(tile), mock.patch.object(tiles, "SHARE", 1):
         assert same_bits(layer(ids, threads=threads), whole)
         positions = some_ids(batch, seq, below=10, seed=seed)
         keywords = {"position_ids": positions} if name not in ("t5",) else {}
@@ -361,7 +361,7 @@ def test_many_threads_may_share_a_layer(load: Make) -> None:
     layer = load("bert")
     texts = [["we lived above the clouds"[: i % 25 + 1]] * (i % 3 + 1) for i in range(64)]
     serial = [layer.embed(some, threads=1) for some in texts]
-    with tile_of(64), mock.patch.object(tiles, "THREAD_NUMBERS", 0), ThreadPoolExecutor(8) as pool:
+    with tile_of(64), mock.patch.object(tiles, "SHARE", 1), ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda some: layer.embed(some, threads=2), texts))
         called = list(pool.map(lambda some: layer(**layer.tokenize(some)), texts))
     assert all(map(same_bits, together, serial))
@@ -373,7 +373,7 @@ def test_a_forked_child_computes_too(folders: dict[str, Path]) -> None:
     code = (
         "import os, sys, numpy as np, minibert\n"
         "from minibert import tiles\n"
-        "tiles.TILE_NUMBERS = 64; tiles.THREAD_NUMBERS = 0\n"
+        "tiles.TILE_NUMBERS = 64; tiles.SHARE = 1\n"
         "layer = minibert.load(sys.argv[1]); ids = np.arange(60).reshape(5, 12)\n"
         "before = layer(ids, threads=3).tobytes()\n"
         "tiles._all_workers[0].starting.acquire()  # as if another thread were starting workers at this moment\n"
@@ -607,7 +607,7 @@ def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
 ) -> None:
     layer = load(name)
     alone = [layer.embed(text, pool)[0] for text in texts]
-    with tile_of(tile), mock.patch.object(tiles, "THREAD_NUMBERS", 0), mock.patch.object(pooling, "CHUNK", 5):
+    with tile_of(tile), mock.patch.object(tiles, "SHARE", 1), mock.patch.object(pooling, "CHUNK", 5):
         together = layer.embed(texts, pool, threads=threads)
     assert len(together) == len(texts)
     assert all(map(same_bits, together, alone))

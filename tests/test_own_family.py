@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,8 +17,8 @@ from safetensors.numpy import save_file
 import minibert
 from minibert.equations import layer_norm, lookup
 from minibert.errors import CheckpointError
-from minibert.frozen import replace
-from minibert.steps import Add, Positions, Project, Scale, Tokens
+from minibert.frozen import Frozen, replace
+from minibert.steps import Add, Positions, Project, Scale, Step, Tokens, always
 
 Array = NDArray[Any]
 
@@ -123,9 +126,9 @@ def test_a_row_that_does_not_fit_is_told_what_is_missing(tensors: dict[str, Arra
 
 
 def test_a_step_with_a_field_too_many_or_too_few_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Positions: ruel missing or unknown; its fields are path \(required\), names"):
+    with pytest.raises(TypeError, match="a Positions has no ruel; its fields are path, names, when, ids"):
         Positions(path="pos", ruel="mask")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="Tokens: path missing or unknown"):
+    with pytest.raises(TypeError, match="a Tokens needs path; its fields are"):
         Tokens()  # type: ignore[call-arg]
 
 
@@ -138,6 +141,30 @@ def test_a_step_never_changes() -> None:
     changed = replace(step, path="other")
     assert (step.path, changed.path) == ("embeddings.word_embeddings", "other")
     assert (type(changed), changed.names, changed.when) == (Tokens, step.names, step.when)
+
+
+def test_a_family_may_be_sent_to_another_process() -> None:
+    family = minibert.FAMILIES["roberta"]
+    for copied in (pickle.loads(pickle.dumps(family)), copy.deepcopy(family)):
+        assert repr(copied) == repr(family)
+        assert copied.tree == family.tree and copied.tree is not family.tree
+
+
+class Kind(Frozen):
+    first: int
+    other: int = 2
+    kept: ClassVar[int] = 3
+
+
+class Both(Kind, Step):
+    mapping: Mapping[str, int] = {}
+
+
+def test_fields_come_from_every_base() -> None:
+    one, another = Both(path="p", first=1), Both(path="p", first=1)
+    assert vars(one) == {"path": "p", "names": (), "when": always, "first": 1, "other": 2, "mapping": {}}
+    assert one.mapping is not another.mapping
+    assert repr(one) == "Both(path='p', first=1)"
 
 
 def test_a_value_that_a_row_does_not_compute_is_refused(tensors: dict[str, Array]) -> None:
