@@ -80,7 +80,7 @@ def run(
 
 
 def usable_threads(numbers: int, threads: int | None) -> int:
-    """How many threads to use: at most what the caller says, else the cores, and none without a share worth waking for."""
+    """How many threads to use: at most what the caller says or the cores, and none without a share worth waking for."""
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
     worth = numbers // SHARE
