@@ -113,5 +113,5 @@ def _in_attention(layer: EmbeddingLayer) -> str:
 def _tokenizer(layer: EmbeddingLayer) -> str:
     try:
         return f"{layer.tokenizer.kind}, {layer.tokenizer.size:,} tokens"
-    except MinibertError as error:  # ids work without one
-        return f"none: {error}"
+    except MinibertError as error:  # ids work without one; what to do is said when a text is to be split
+        return f"none: {str(error).partition(';')[0]}"
