@@ -251,14 +251,31 @@ def token_map(
     """
     ax = _axes(ax, 7, 6)
     ax.scatter(coordinates[:, 0], coordinates[:, 1], s=18, color=DARK)
-    for point, label in zip(coordinates, labels, strict=True):
-        ax.annotate(label, point, (4, 4), textcoords="offset points", fontsize="small", parse_math=False)
     for axis, number in ((ax.xaxis, 0), (ax.yaxis, 1)):
         share = "" if shares is None else f" ({shares[number]:.0%} of the variance)"
         axis.set_label_text(f"principal component {number + 1}{share}")
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.1)
+    _names(ax, coordinates, labels)
     return _bare(ax)
+
+
+def _names(ax: Axes, coordinates: Array, labels: Sequence[str]) -> None:
+    """Write each point's name at the corner where it covers the fewest points and earlier names."""
+    ax.autoscale_view()
+    ax.apply_aspect()  # from here on a point's place in the picture is known
+    points, taken = ax.transData.transform(coordinates), list[Any]()
+    for point, label in zip(coordinates, labels, strict=True):
+        name = ax.annotate(label, point, (4, 4), textcoords="offset points", fontsize="small", parse_math=False)
+
+        def covered(corner: tuple[int, int], name: Any = name) -> int:
+            x, y = corner
+            name.set(position=corner, ha="left" if x > 0 else "right", va="bottom" if y > 0 else "top")
+            box = name.get_window_extent()
+            return int(box.count_overlaps(taken) + sum(box.contains(*other) for other in points))
+
+        covered(min(((4, 4), (-4, 4), (4, -4), (-4, -4)), key=covered))  # the best one again, to stay
+        taken.append(name.get_window_extent())
 
 
 # what can be drawn, by the name that the command line gives it

@@ -291,6 +291,14 @@ def test_token_map_puts_each_name_at_its_point(ax: Axes) -> None:
         plot.token_map(coordinates, labels[:2], ax)
 
 
+def test_names_on_the_map_cover_neither_each_other_nor_a_point(ax: Axes) -> None:
+    coordinates = np.array([[0, 0], [0.01, 0.01], [0.05, 0.0], [1, 1], [1.0, 1.01]])
+    plot.token_map(coordinates, ["monday", "tuesday", "three", "four", "two"], ax)
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert [box.count_overlaps(boxes) for box in boxes] == [1] * 5  # itself
+    assert not any(box.contains(*point) for box in boxes for point in ax.transData.transform(coordinates))
+
+
 # files
 
 STARTS = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
