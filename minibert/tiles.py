@@ -25,7 +25,7 @@ T = TypeVar("T")
 # Numbers in a tile, 1024 rows of BERT's: of 32 to 4096 rows the best. Smaller tiles stay nearer to the core, but what
 # that saves goes into calls, and into threads that wait for each other at the interpreter's lock.
 TILE_NUMBERS = 1024 * 768
-SHARE = 384 * 768  # numbers; waking a thread for less costs more than it saves
+SHARE = 512 * 768  # numbers; waking a thread for less costs more than it saves
 SUMS = 4  # a layer of sums alone has a quarter of the work for each number that one with a norm has
 
 
