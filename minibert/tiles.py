@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -92,24 +93,29 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def spread(work: Callable[[Any], None], blocks: Iterator[Any], threads: int) -> None:
-    """Do `work` for every block; the calling thread takes part, so 1 means no other thread at all."""
+def spread(work: Callable[[Any], None], blocks: Iterable[Any], threads: int) -> None:
+    """Do `work` for every block; the calling thread takes part, so 1 means no other thread at all.
+
+    It begins at the first block, the others at the last: threads that meet in one page of fresh memory would each fill
+    it with zeros.
+    """
     if threads == 1:
         for block in blocks:
             work(block)
         return
+    waiting = deque(blocks)
     lock = threading.Lock()
     done: SimpleQueue[BaseException | None] = SimpleQueue()
     started, closed = 0, False
 
-    def take() -> None:
+    def take(pop: Callable[[], Any]) -> None:
         nonlocal closed
         try:
             while True:
                 with lock:
-                    block = None if closed else next(blocks, None)
-                if block is None:
-                    return
+                    if closed or not waiting:
+                        return
+                    block = pop()
                 work(block)
         finally:
             closed = True  # nothing left, or it failed: nobody need begin another block
@@ -121,7 +127,7 @@ def spread(work: Callable[[Any], None], blocks: Iterator[Any], threads: int) -> 
                 return
             started += 1
         try:
-            take()
+            take(waiting.pop)
             done.put(None)
         except BaseException as error:  # noqa: BLE001  it is raised where the caller waits
             done.put(error)
@@ -130,11 +136,11 @@ def spread(work: Callable[[Any], None], blocks: Iterator[Any], threads: int) -> 
     for _ in range(threads - 1):
         queue.put(help_out)
     try:
-        take()
+        take(waiting.popleft)
     finally:
         with lock:
-            waiting = started
-        failures = [failure for failure in (done.get() for _ in range(waiting)) if failure is not None]
+            helping = started
+        failures = [failure for failure in (done.get() for _ in range(helping)) if failure is not None]
     if failures:
         raise failures[0]
 
