@@ -261,7 +261,7 @@ class RemoteCheckpoint(Checkpoint):
 
 def _say(what: str) -> None:
     """Tell a person what takes long, unless progress bars are switched off."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, tqdm
 
-    if not are_progress_bars_disabled():
-        sys.stderr.write(f"minibert: {what} (HF_HUB_DISABLE_PROGRESS_BARS=1 silences this)\n")
+    if not are_progress_bars_disabled():  # a bar may be drawn already: its own writer begins a line, and draws it anew
+        tqdm.write(f"minibert: {what} (HF_HUB_DISABLE_PROGRESS_BARS=1 silences this)", file=sys.stderr)
