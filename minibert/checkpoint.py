@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from .config import FileName
 from .errors import CheckpointError
 from .tables import HELD, StoredTable, Table
 
@@ -32,8 +33,6 @@ BITS = {
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64,
     "U64": 64,
 }  # fmt: skip
-
-FileName = str | os.PathLike[str]
 
 CONVERT = (
     "convert it once, where torch and transformers are installed: "

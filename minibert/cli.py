@@ -251,6 +251,8 @@ def _write(path: Path, vectors: Any, layer: EmbeddingLayer) -> None:
     """Write the vectors; the file appears whole or not at all."""
     import numpy as np
 
+    from .whole import whole
+
     arrays: dict[str, Array] = {"embeddings": vectors}
     if isinstance(vectors, list):  # one array a text
         lengths = [len(rows) for rows in vectors]
@@ -258,8 +260,7 @@ def _write(path: Path, vectors: Any, layer: EmbeddingLayer) -> None:
             "embeddings": np.concatenate([np.empty((0, layer.dim), layer.dtype), *vectors]),
             "offsets": np.cumsum([0, *lengths], dtype=np.int64),
         }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with whole(path) as temporary:
         if path.suffix.lower() == ".npy":
             with temporary.open("wb") as file:
                 np.save(file, arrays["embeddings"])
@@ -267,9 +268,6 @@ def _write(path: Path, vectors: Any, layer: EmbeddingLayer) -> None:
             from safetensors.numpy import save
 
             temporary.write_bytes(save(arrays))  # not save_file, whose files their owner alone may read
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     _tell(f"wrote {path}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .layer import EmbeddingLayer
 from .steps import Add, Lookup, Norm, Positions, Project
+from .whole import whole
 
 Array = NDArray[Any]
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
@@ -247,13 +248,9 @@ def write_traces(path: Path, inputs: Traces, traces: Traces) -> None:
 
     arrays = {f"{kind}|inputs|{name}": np.asarray(a) for kind, named in inputs.items() for name, a in named.items()}
     arrays |= {f"{kind}|{key}": array for kind, named in traces.items() for key, array in named.items()}
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
+    with whole(path) as temporary:
         # not save_file, which makes files that their owner alone may read
         temporary.write_bytes(save({name: np.array(array, order="C") for name, array in arrays.items()}))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_traces(path: Path) -> tuple[Traces, Traces]:

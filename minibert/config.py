@@ -10,6 +10,7 @@ from typing import Any
 
 from .errors import CheckpointError
 
+FileName = str | os.PathLike[str]
 LARGEST = 1e38  # what a variance is added to has to stay within float32
 
 
@@ -19,7 +20,7 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
-def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_object(path: FileName) -> dict[str, Any]:
     """Read a JSON file that holds an object. Raises ValueError, whose message is for the person who has the file."""
     try:
         with open(path, "rb") as file:
@@ -42,15 +43,25 @@ class Config(Mapping[str, Any]):
     (768, 768, 1e-05, 1)
     """
 
-    __slots__ = ("_aliases", "_data", "_defaults")  # so that no attribute can be set: a config is read, never written
+    __slots__ = (
+        "_aliases",
+        "_data",
+        "_defaults",
+        "_where",
+    )  # so that no attribute can be set: a config is read, never written
 
     def __init__(
-        self, data: Mapping[str, Any], aliases: Mapping[str, str] = {}, defaults: Mapping[str, Any] = {}
+        self,
+        data: Mapping[str, Any],
+        aliases: Mapping[str, str] = {},
+        defaults: Mapping[str, Any] = {},
+        where: str = "config.json",
     ) -> None:
+        self._where = where
         try:
             self._data = {key: _frozen(value) for key, value in data.items()}
         except RecursionError:
-            raise CheckpointError("config.json: nested too deeply to be a model's configuration") from None
+            raise self.refused("nested too deeply to be a model's configuration") from None
         self._aliases = dict(aliases)
         self._defaults = dict(defaults)
 
@@ -83,18 +94,20 @@ class Config(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Config({dict(self._data)!r})"
 
+    def refused(self, why: str) -> CheckpointError:
+        """Make the error for a config.json that no layer can be made of: it says whose file it is."""
+        return CheckpointError(f"{self._where}: {why}")
+
     def integer(self, key: str) -> int:
         """Give a size or an id, or raise CheckpointError where config.json has none or something else."""
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise CheckpointError(f"config.json: {key!r} must be an integer >= 0, found {value!r}")
+            raise self.refused(f"{key!r} must be an integer >= 0, found {value!r}")
         return value
 
     def number(self, key: str) -> float:
         """Give a number >= 0 such as eps, or raise CheckpointError where config.json has something else."""
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
-            raise CheckpointError(
-                f"config.json: {key!r} must be a number >= 0, found {value!r}; float32 has to hold it"
-            )
+            raise self.refused(f"{key!r} must be a number >= 0, found {value!r}; float32 has to hold it")
         return float(value)

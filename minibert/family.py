@@ -54,17 +54,17 @@ class Family(Frozen):
     tokenizer: str | None = None
     attention: Scheme | None = None
 
-    def configure(self, data: Mapping[str, Any]) -> Config:
+    def configure(self, data: Mapping[str, Any], where: str = "config.json") -> Config:
         """Read config.json with this family's words and defaults. Raises CheckpointError for what no step computes."""
         part = data.get(self.section) or data
         if not isinstance(part, Mapping):
-            raise CheckpointError(f"config.json: {self.section!r} must be an object, found {type(part).__name__}")
-        config = Config(part, self.aliases, self.defaults)
+            raise CheckpointError(f"{where}: {self.section!r} must be an object, found {type(part).__name__}")
+        config = Config(part, self.aliases, self.defaults, where)
         for key, value in self.only.items():
             found = config.get(key)
             if found is not None and found != value:
-                raise CheckpointError(
-                    f"config.json: {key!r} must be {value!r} for {self.model_type}, found {found!r}; that is another "
+                raise config.refused(
+                    f"{key!r} must be {value!r} for {self.model_type}, found {found!r}; that is another "
                     "layer, and this one would give wrong numbers"
                 )
         return config

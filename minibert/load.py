@@ -160,14 +160,9 @@ def assemble(
     """Bind a family's steps to a checkpoint's tensors: nothing missing, nothing left over."""
     if side not in family.sides:
         raise ValueError(f"side must be {' or '.join(map(repr, family.sides))} for {family.model_type}, found {side!r}")
-    try:
-        config, dtype = family.configure(data), np.dtype(dtype)
-        binder = TensorBinder(config, source, family.prefixes, dtype, where)
-        steps = [Bound(step, step.bind(binder)) for step in family.steps_for(side) if step.when(config)]
-    except CheckpointError as error:
-        if str(error).startswith("config.json"):  # a family and its steps do not know whose
-            raise CheckpointError(f"{where}: {error}") from None
-        raise
+    config, dtype = family.configure(data, f"{where}: config.json"), np.dtype(dtype)
+    binder = TensorBinder(config, source, family.prefixes, dtype, where)
+    steps = [Bound(step, step.bind(binder)) for step in family.steps_for(side) if step.when(config)]
     binder.refuse_leftovers(family.scope_for(side), family.ignored)
     pad_id = config.get("pad_token_id")
     if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import inspect
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
@@ -27,6 +26,7 @@ from .explain import by_hand, looked_up, name_of
 from .layer import EmbeddingLayer
 from .modules import LayerNorm
 from .steps import Add, Lookup, Norm, Positions, Project, Scale, Step
+from .whole import whole
 
 Array = NDArray[Any]
 
@@ -108,12 +108,8 @@ def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None) -> str:
 
 def save(html: str, path: Path) -> None:
     """Write a page; the file appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with whole(path) as temporary:
         temporary.write_text(html, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _filled(**parts: str) -> str:

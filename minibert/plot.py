@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .equations import Array, check_ids
+from .whole import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -309,9 +310,5 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     drawn = BytesIO()
     with mpl.rc_context({"svg.hashsalt": "minibert"}):
         figure.savefig(drawn, format=ending[1:], dpi=150, bbox_inches="tight", metadata=dates[ending])
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with whole(path) as temporary:
         temporary.write_bytes(drawn.getvalue())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

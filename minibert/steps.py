@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from .config import Config
 from .equations import default_position_ids, mask_position_ids, padding_position_ids, project, scale
-from .errors import CheckpointError
 from .frozen import Frozen
 from .modules import Embedding, LayerNorm, Linear, add_row
 from .tables import Table, as_table
@@ -218,9 +217,8 @@ class Positions(Lookup):
 
     def bind(self, binder: Binder) -> Embedding:
         if self.first(binder.config) >= self.shape(binder.config)[0] - self.extra:  # refused now, not at a call
-            raise CheckpointError(
-                f"config.json: tokens stand behind the padding row, so {self.rows!r} must be larger than "
-                "'pad_token_id' + 1"
+            raise binder.config.refused(
+                f"tokens stand behind the padding row, so {self.rows!r} must be larger than 'pad_token_id' + 1"
             )
         if self.generate is None:
             return super().bind(binder)

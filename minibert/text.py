@@ -6,7 +6,6 @@ it; padding and truncation are done here, on the ids.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import read_object
+from .config import FileName, read_object
 from .errors import MinibertError, TokenizerError
 
 Array = NDArray[Any]
 Texts = str | Iterable[str]
-FileName = str | os.PathLike[str]
 Find = Callable[[str], FileName | None]
 
 CONVERT = (

@@ -28,8 +28,8 @@ from minibert.steps import Add, Lookup, Norm, Positions, Project
 
 Array = NDArray[Any]
 
-# |difference| / max(1, |reference|) after a norm or a projection. Measured: 3.5e-7 over the tiny checkpoints (after
-# DeBERTa's projection and norm), 2.4e-7 in the stored rows of full size, where outputs reach 27
+# |difference| / max(1, |reference|) after a norm or a projection. Measured: 4.6e-7 over the tiny checkpoints (after
+# DeBERTa's projection and norm), 2.7e-7 in the stored rows of full size, where outputs reach 27
 AFTER_NORM = 2e-6
 # our root mean square error against float64, as a share of the reference's own. Measured: 0.89 to 1.00
 ERROR_SHARE = 1.05
@@ -130,11 +130,13 @@ def test_the_positions_of_a_trace_may_be_passed_back(case: Case) -> None:
                 assert list(again.values())[-1].tobytes() == list(traced.values())[-1].tobytes(), kind
 
 
-@pytest.mark.parametrize("wrong", [np.int64(-2), np.int8(16), np.uint64(2**64 - 1)], ids=str)
-def test_opt_takes_no_position_below_that_of_a_masked_token(wrong: np.integer[Any]) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "first"), [(np.int64(-2), -1), (np.int8(16), -1), (np.uint64(2**64 - 1), 0)], ids=str
+)
+def test_opt_takes_no_position_below_that_of_a_masked_token(wrong: np.integer[Any], first: int) -> None:
     with (
         minibert.load(REFERENCE / "opt") as layer,
-        pytest.raises(IndexError, match=rf"position_ids\[0, 2\] is {wrong}, but the table has rows -?[01]..15$"),
+        pytest.raises(IndexError, match=rf"position_ids\[0, 2\] is {wrong}, but the table has rows {first}\.\.15$"),
     ):
         layer([[5, 6, 7]], position_ids=np.array([[0, 1, wrong]], wrong.dtype))  # 2^64 - 1 has the bits of -1
 

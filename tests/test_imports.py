@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "minibert"
 
 # Row by row: files of one row do not import each other. file -> third parties allowed inside its functions
 ROWS: list[dict[str, set[str]]] = [
-    {"errors": set(), "frozen": set()},
+    {"errors": set(), "frozen": set(), "whole": set()},
     {"equations": set()},
     {"attention_positions": set(), "gradients": set()},
     {"attention_schemes": set()},
