@@ -6,12 +6,13 @@
 `import minibert` loads numpy and the standard library; everything else is loaded where it is used.
 """
 
-from .equations import sinusoidal_positions
+from minibert.equations.input_layer import sinusoidal_positions
+from minibert.families.family import Family
+from minibert.families.rows import FAMILIES
+from minibert.models.layer import EmbeddingLayer
+from minibert.models.load import load
+
 from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
-from .families import FAMILIES
-from .family import Family
-from .layer import EmbeddingLayer
-from .load import load
 
 __version__ = "0.1.0"
 

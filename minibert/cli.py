@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 
 if TYPE_CHECKING:
-    from .layer import Array, EmbeddingLayer
+    from minibert.models.layer import Array, EmbeddingLayer
 
 DEFAULT_MODEL = "bert-base-uncased"
 FEW_TEXTS = 32  # up to so many, the rows they need are fetched from the Hub, and not the whole tables
@@ -109,7 +109,7 @@ def _declare_whole(parser: Any) -> None:
 
 
 def _load(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
-    from .load import load
+    from minibert.models.load import load
 
     return load(
         arguments.model,
@@ -147,11 +147,11 @@ def _declare_explain(commands: Commands) -> None:
 
 
 def _explain(arguments: Any) -> None:
-    from .explain import explain
+    from minibert.show.explain import explain
 
     html: Path | None = arguments.html
     if html is not None:
-        from .page import page, save
+        from minibert.show.page import page, save
 
         _check_target(html, (".html", ".htm"))
         with _load(arguments, lazy=not arguments.whole) as layer:
@@ -182,7 +182,7 @@ def _declare_info(commands: Commands) -> None:
 
 
 def _info(arguments: Any) -> None:
-    from .info import info
+    from minibert.show.info import info
 
     with _load(arguments, lazy=True) as layer:  # sizes alone are told
         _print(info(layer))
@@ -251,7 +251,7 @@ def _write(path: Path, vectors: Any, layer: EmbeddingLayer) -> None:
     """Write the vectors; the file appears whole or not at all."""
     import numpy as np
 
-    from .whole import whole
+    from minibert.files.writing import whole
 
     arrays: dict[str, Array] = {"embeddings": vectors}
     if isinstance(vectors, list):  # one array a text
@@ -288,8 +288,8 @@ def _declare_extract(commands: Commands) -> None:
 
 
 def _extract(arguments: Any) -> None:
-    from .extract import extract
-    from .info import size
+    from minibert.models.extract import extract
+    from minibert.show.info import size
 
     made = extract(
         arguments.model,
@@ -327,7 +327,7 @@ def _declare_verify(commands: Commands) -> None:
 
 
 def _verify(arguments: Any) -> int:
-    from .verify import verify
+    from minibert.verify.verify import verify
 
     if arguments.save is not None:
         _check_target(arguments.save, (".safetensors",))
@@ -369,7 +369,7 @@ def _plot(arguments: Any) -> None:
         import matplotlib as mpl
     except ModuleNotFoundError:
         raise ImportError("plot needs matplotlib; install it with: pip install matplotlib") from None
-    from .plot import FORMATS, save
+    from minibert.show.plot import FORMATS, save
 
     if output is not None:
         _check_target(output, FORMATS)
@@ -378,7 +378,7 @@ def _plot(arguments: Any) -> None:
 
     if output is None and plt.get_backend().lower() in ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template"):
         raise ValueError("there is no display to open a window on; write a file: -o FILE.svg, .png or .pdf")
-    from .pictures import picture
+    from minibert.show.pictures import picture
 
     with _load(arguments, lazy=True) as layer:  # most pictures show one small table
         figure = picture(arguments.kind, layer, arguments.text)

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import minibert
-from minibert.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens
+from minibert.families.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens
 
 REFERENCE = Path(__file__).resolve().parent.parent / "tests" / "reference"
 ADDENDS = {"token_type_ids": "type", "langs": "language", "task_type_ids": "task"}

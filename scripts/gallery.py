@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 
 import minibert
-from minibert import plot
-from minibert.pictures import picture
+from minibert.show import plot
+from minibert.show.pictures import picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ def steps(layer: minibert.EmbeddingLayer) -> Figure:
 
 def similarity(layer: minibert.EmbeddingLayer) -> Figure:
     """Which learned positions resemble each other; a part, so that each pair is a few pixels."""
-    from minibert import analysis
+    from minibert.show import analysis
 
     table = layer.position_embeddings.weight[:128]
     ax = plot.similarity_matrix(analysis.cosine_similarity(table))
@@ -56,7 +56,7 @@ def sinusoids(layer: minibert.EmbeddingLayer) -> Figure:
 
 def tokens(layer: minibert.EmbeddingLayer) -> Figure:
     """Where the word rows of some words lie, before any context."""
-    from minibert import analysis
+    from minibert.show import analysis
 
     ids = [layer.tokenize(word)["input_ids"][0, 1] for word in WORDS.split()]
     found = analysis.principal_components(layer.word_embeddings(ids))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import minibert
-from minibert.compare import Traces, read_traces
+from minibert.verify.compare import Traces, read_traces
 
 REFERENCE = Path(__file__).parent / "reference"
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert import analysis
-from minibert.equations import Array, sinusoidal_positions
+from minibert.equations.input_layer import Array, sinusoidal_positions
+from minibert.show import analysis
 
 # float64 against a definition computed in another order: measured at most 2.7e-14
 DEFINITION_TOLERANCE = 3e-13

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert import attention_positions as positions
-from minibert import attention_schemes as schemes
-from minibert.equations import Array
+from minibert.equations import attention_positions as positions
+from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
+from minibert.families import attention_schemes as schemes
 
 # a rotation keeps the length of each pair: relative error of float32, measured at most 2.4e-7
 LENGTH_TOLERANCE = 1e-6

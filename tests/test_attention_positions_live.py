@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import attention_positions as positions
-from minibert import attention_schemes as schemes
-from minibert.equations import Array
+from minibert.equations import attention_positions as positions
+from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
+from minibert.families import attention_schemes as schemes
 
 pytestmark = pytest.mark.reference
 

@@ -21,8 +21,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import minibert
-from minibert import CheckpointError, EmbeddingLayer, HubError, MinibertError, TokenizerError, UnknownFamilyError, tiles
-from minibert.families import FAMILIES
+from minibert import CheckpointError, EmbeddingLayer, HubError, MinibertError, TokenizerError, UnknownFamilyError
+from minibert.families.rows import FAMILIES
+from minibert.models import tiles
 
 CONFIGS = {"bert": BERT, "roberta": ROBERTA, "gpt2": GPT2, "t5": T5, "electra": ELECTRA, "deberta-v2": DEBERTA}
 GOOD = np.array([[5, 6, 7], [8, 9, 10]])

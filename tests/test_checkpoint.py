@@ -41,8 +41,8 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert import CheckpointError
-from minibert.checkpoint import BITS, SafetensorsFile, open_folder, parse_header
-from minibert.tables import HELD, StoredTable, widen
+from minibert.files.checkpoint import BITS, SafetensorsFile, open_folder, parse_header
+from minibert.files.tables import HELD, StoredTable, widen
 
 IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
 WORD = "embeddings.word_embeddings.weight"

@@ -18,9 +18,10 @@ from safetensors.numpy import load_file
 from seeded import values, write_safetensors
 
 import minibert
-from minibert import cli, plot
+from minibert import cli
 from minibert.cli import main
-from minibert.equations import Array
+from minibert.equations.input_layer import Array
+from minibert.show import plot
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "lived", "above", "the", "clouds", "dog", "bites", "man"]
 VOCAB, DIM, LONGEST = len(WORDS), 8, 16
@@ -182,7 +183,7 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, folder: Path,
 
 
 def test_explain_prints_the_page(folder: Path, capsys: Printed) -> None:
-    from minibert.explain import explain
+    from minibert.show.explain import explain
 
     assert main(["explain", "--model", str(folder), "the dog", "--pair", "bites man"]) == 0
     layer = minibert.load(folder)
@@ -411,8 +412,8 @@ def test_explain_loads_nothing_that_it_does_not_use(folder: Path) -> None:
         "transformers",
         "tqdm",
         "asyncio",
-        "minibert.plot",
-        "minibert.hub",
+        "minibert.show.plot",
+        "minibert.hub.repository",
     }
     assert loaded.isdisjoint(heavy)
-    assert {"tokenizers", "safetensors", "minibert.explain"} <= loaded
+    assert {"tokenizers", "safetensors", "minibert.show.explain"} <= loaded

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minibert
-from minibert import equations
-from minibert.equations import Array
+from minibert.equations import input_layer as equations
+from minibert.equations.input_layer import Array
 
 # All three are per unit of `condition`, which says how many digits a row loses when its mean is taken away.
 # mean and variance of a norm's output in float64: measured at most 6.8e-16 and 2.9e-16 over 20,000 draws

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import minibert
-from minibert.equations import Array
-from minibert.explain import by_hand, columns_of, explain, looked_up, other_order, torch_text
-from minibert.layer import EmbeddingLayer
+from minibert.equations.input_layer import Array
+from minibert.models.layer import EmbeddingLayer
+from minibert.show.explain import by_hand, columns_of, explain, looked_up, other_order, torch_text
 
 SENTENCE = "We lived above the clouds"
 REFERENCE = Path(__file__).parent / "reference"

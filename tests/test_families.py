@@ -19,12 +19,12 @@ from reference_files import CASES, REFERENCE, Case
 from safetensors.numpy import load_file
 
 import minibert
-from minibert import attention_schemes as schemes
-from minibert import tiles
-from minibert.compare import Difference, compare, rms, tolerances, trace
 from minibert.errors import CheckpointError
-from minibert.modules import LayerNorm
-from minibert.steps import Add, Lookup, Norm, Positions, Project
+from minibert.families import attention_schemes as schemes
+from minibert.families.modules import LayerNorm
+from minibert.families.steps import Add, Lookup, Norm, Positions, Project
+from minibert.models import tiles
+from minibert.verify.compare import Difference, compare, rms, tolerances, trace
 
 Array = NDArray[Any]
 

@@ -19,9 +19,9 @@ from reference_files import BY_NAME, CASES, Case
 from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert.compare import Traces, batches, compare, tolerances, trace
 from minibert.errors import CheckpointError
-from minibert.steps import Tokens
+from minibert.families.steps import Tokens
+from minibert.verify.compare import Traces, batches, compare, tolerances, trace
 
 Array = NDArray[Any]
 Tensors = dict[str, Array]

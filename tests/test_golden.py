@@ -17,8 +17,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import minibert
-from minibert.compare import compare, read_traces, tolerances, trace
-from minibert.verify import verify
+from minibert.verify.compare import compare, read_traces, tolerances, trace
+from minibert.verify.verify import verify
 
 Array = NDArray[Any]
 
@@ -90,7 +90,7 @@ def test_the_page_s_own_code_passes(kind: str) -> None:
 
 def test_the_page_s_figures_of_mistakes() -> None:
     """By 3 %, by 1e-3, by 0.5: what is said of step 7 is measured."""
-    from minibert.mistakes import MISTAKES
+    from minibert.verify.mistakes import MISTAKES
 
     inputs, theirs = read_traces(GOLDEN)
     for name, low, high in (

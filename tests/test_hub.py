@@ -14,9 +14,10 @@ import pytest
 from fake_hub import FakeHub, commit_of, environment, no_range, redirect_to_second, slow, status, use
 from safetensors.numpy import save
 
-from minibert import hub_places, remote, transfer
 from minibert.errors import HubError
-from minibert.hub import resolve
+from minibert.hub import places as hub_places
+from minibert.hub import remote, transfer
+from minibert.hub.repository import resolve
 
 ROWS, WIDTH = 400, 320
 RANDOM = np.random.default_rng(0)
@@ -292,7 +293,7 @@ def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, mon
 def test_two_processes_at_once_share_one_cache(hub: FakeHub, tmp_path: Path) -> None:
     """Real variables, real processes: both get the right rows, and a third one needs no Hub."""
     code = (
-        "import sys, numpy as np; from minibert.hub import resolve; "
+        "import sys, numpy as np; from minibert.hub.repository import resolve; "
         "table = resolve('org/tiny').checkpoint(lazy=True).table('embeddings.word', np.dtype('float32')); "
         "sys.stdout.buffer.write(table.rows(np.arange(0, 300, 3)).tobytes())"
     )

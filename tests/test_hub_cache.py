@@ -17,8 +17,8 @@ from fake_hub import environment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert import ranges
-from minibert.ranges import RangeCache, merge, whole_rows
+from minibert.hub import ranges
+from minibert.hub.ranges import RangeCache, merge, whole_rows
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="limits of file sizes and SIGKILL are POSIX")
 
@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -> None
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from minibert.ranges import RangeCache
+from minibert.hub.ranges import RangeCache
 cache = RangeCache(Path(sys.argv[1]), "mine")
 cache.store("small", b"x" * 500)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # the kernel writes 1000 bytes, then refuses
@@ -147,7 +147,7 @@ def test_a_full_disk_leaves_no_half_entry(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from minibert.ranges import RangeCache
+from minibert.hub.ranges import RangeCache
 cache = RangeCache(Path(sys.argv[1]), "mine")
 print("writing", flush=True)
 while True:

@@ -14,9 +14,9 @@ import pytest
 from fake_hub import FakeHub, commit_of, use
 from safetensors.numpy import save
 
-from minibert import transfer
 from minibert.errors import HubError
-from minibert.hub import resolve
+from minibert.hub import transfer
+from minibert.hub.repository import resolve
 
 SECONDS = 12.0  # the longest allowed; measured 5.5 for a small file that is cut again and again (client's own retries)
 WORD = np.random.default_rng(0).normal(size=(400, 320)).astype(np.float32)

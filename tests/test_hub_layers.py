@@ -17,7 +17,7 @@ import pytest
 from fake_hub import FakeHub, commit_of, environment, slow, use
 
 import minibert
-from minibert import hub_places
+from minibert.hub import places as hub_places
 
 VOCAB, DIM, POSITIONS = 30522, 768, 512
 TEXT = "we lived above the clouds"  # seven tokens with [CLS] and [SEP]
@@ -201,7 +201,7 @@ def test_the_watcher_sees_sockets_and_writes(tmp_path: Path) -> None:
 
 
 def test_import_touches_nothing(tmp_path: Path) -> None:
-    code = "import minibert, minibert.hub; result = 'huggingface_hub' in sys.modules"
+    code = "import minibert, minibert.hub.repository; result = 'huggingface_hub' in sys.modules"
     assert watched(code, environment("http://hub.invalid", tmp_path)) is False
 
 

@@ -11,7 +11,8 @@ import pytest
 from fake_hub import use
 
 import minibert
-from minibert import hub_places, printed
+from minibert.hub import places as hub_places
+from minibert.verify import printed
 
 MOST = 1_000_000  # bytes of header, rows and small tensors; config and tokenizer come on top
 

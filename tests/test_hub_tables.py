@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from minibert import remote
 from minibert.errors import CheckpointError, HubError
-from minibert.ranges import RangeCache, Span
-from minibert.remote import RemoteCheckpoint
-from minibert.transfer import Part
+from minibert.hub import remote
+from minibert.hub.ranges import RangeCache, Span
+from minibert.hub.remote import RemoteCheckpoint
+from minibert.hub.transfer import Part
 
 ROWS, WIDTH = 400, 320  # 512 kB as float32: large enough to come by rows
 

@@ -35,8 +35,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minibert
-from minibert import EmbeddingLayer, modules, pooling, tiles
-from minibert.equations import Array
+from minibert import EmbeddingLayer
+from minibert.equations.input_layer import Array
+from minibert.families import modules
+from minibert.models import texts as pooling
+from minibert.models import tiles
 
 CONFIGS = {"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "gpt2": GPT2, "t5": T5} | {
     "electra": ELECTRA,  # projected
@@ -372,7 +375,7 @@ def test_many_threads_may_share_a_layer(load: Make) -> None:
 def test_a_forked_child_computes_too(folders: dict[str, Path]) -> None:
     code = (
         "import os, sys, numpy as np, minibert\n"
-        "from minibert import tiles\n"
+        "from minibert.models import tiles\n"
         "tiles.TILE_NUMBERS = 64; tiles.SHARE = 1\n"
         "layer = minibert.load(sys.argv[1]); ids = np.arange(60).reshape(5, 12)\n"
         "before = layer(ids, threads=3).tobytes()\n"

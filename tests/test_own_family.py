@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 import minibert
-from minibert.equations import layer_norm, lookup
+from minibert.equations.input_layer import layer_norm, lookup
 from minibert.errors import CheckpointError
-from minibert.frozen import Frozen, replace
-from minibert.steps import Add, Positions, Project, Scale, Step, Tokens, always
+from minibert.families.frozen import Frozen, replace
+from minibert.families.steps import Add, Positions, Project, Scale, Step, Tokens, always
 
 Array = NDArray[Any]
 
 EXAMPLE = """\
 import minibert
-from minibert.steps import Norm, Positions, Tokens
+from minibert.families.steps import Norm, Positions, Tokens
 
 mine = minibert.Family(
     model_type="mine",

@@ -55,7 +55,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> No
     about = {f"minibert-{VERSION}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
     licence = f"minibert-{VERSION}.dist-info/licenses/LICENSE"
     assert set(wheel) == package | about | {licence}
-    assert {"minibert/__init__.py", "minibert/equations.py", "minibert/py.typed"} <= package
+    assert {"minibert/__init__.py", "minibert/equations/input_layer.py", "minibert/py.typed"} <= package
     assert wheel[licence] == (ROOT / "LICENSE").read_bytes()
 
 

@@ -18,11 +18,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import minibert
-from minibert import equations
 from minibert.cli import main
-from minibert.equations import Array
-from minibert.layer import EmbeddingLayer
-from minibert.page import page
+from minibert.equations import input_layer as equations
+from minibert.equations.input_layer import Array
+from minibert.models.layer import EmbeddingLayer
+from minibert.show.page import page
 
 SENTENCE = "We lived above the clouds"
 REFERENCE = Path(__file__).parent / "reference"

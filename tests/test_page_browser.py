@@ -13,8 +13,8 @@ import pytest
 from checkpoints import BERT, DISTILBERT, ELECTRA, GPT2, T5, wordpiece_json, write, write_byte_level
 
 import minibert
-from minibert.layer import EmbeddingLayer
-from minibert.page import page, save
+from minibert.models.layer import EmbeddingLayer
+from minibert.show.page import page, save
 
 pytestmark = pytest.mark.browser
 

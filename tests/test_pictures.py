@@ -13,10 +13,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import minibert
-from minibert import plot
-from minibert.analysis import cosine_similarity
-from minibert.layer import EmbeddingLayer
-from minibert.pictures import KINDS, picture, position_table
+from minibert.models.layer import EmbeddingLayer
+from minibert.show import plot
+from minibert.show.analysis import cosine_similarity
+from minibert.show.pictures import KINDS, picture, position_table
 
 REFERENCE = Path(__file__).parent / "reference"
 WORDS = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5))

@@ -14,8 +14,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from minibert import plot
-from minibert.equations import Array, sinusoidal_positions
+from minibert.equations.input_layer import Array, sinusoidal_positions
+from minibert.show import plot
 
 
 def normal(*shape: int, seed: int = 3) -> Array:
@@ -93,7 +93,7 @@ def test_the_colours_lightness_rises_evenly() -> None:
 
 def test_plot_is_imported_without_matplotlib_and_drawn_without_pyplot() -> None:
     code = (
-        "import sys, numpy as np, minibert.plot as plot\n"
+        "import sys, numpy as np, minibert.show.plot as plot\n"
         "assert not any(name.startswith('matplotlib') for name in sys.modules)\n"
         "from matplotlib.figure import Figure\n"
         "plot.similarity_matrix(np.eye(3), Figure().subplots())\n"

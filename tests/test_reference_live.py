@@ -18,11 +18,11 @@ from reference_files import BY_NAME, CASES, REFERENCE, Case
 
 import minibert
 from minibert.cli import main
-from minibert.compare import batches, trace
-from minibert.equations import Array
-from minibert.live import Live
-from minibert.mistakes import MISTAKES
-from minibert.verify import Report, verify
+from minibert.equations.input_layer import Array
+from minibert.verify.compare import batches, trace
+from minibert.verify.live import Live
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.verify import Report, verify
 
 pytestmark = [
     pytest.mark.reference,

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 import minibert
-from minibert import printed
-from minibert.printed import half_units
+from minibert.verify import printed
+from minibert.verify.printed import half_units
 
 pytestmark = pytest.mark.network
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from checkpoints import GPT2, T5, VOCAB, numbers, write, write_byte_level
 
-from minibert.equations import sinusoidal_positions
+from minibert.equations.input_layer import sinusoidal_positions
 
 STUDY = Path(__file__).resolve().parent.parent / "scripts" / "study"
 # each file and its pictures

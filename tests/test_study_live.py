@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from conftest import missing
 
-from minibert import analysis, gradients
-from minibert.equations import Array, sinusoidal_positions
+from minibert.equations import gradients
+from minibert.equations.input_layer import Array, sinusoidal_positions
+from minibert.show import analysis
 
 pytestmark = pytest.mark.reference
 

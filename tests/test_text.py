@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert import EmbeddingLayer, TokenizerError
-from minibert.text import Tokenizer, longest_first
+from minibert.files.tokenizer import Tokenizer, longest_first
 
 CLOUDS = [101, 2057, 2973, 2682, 1996, 8044, 102]
 SINAN = [101, 1045, 2572, 8254, 2319, 102]

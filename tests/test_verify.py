@@ -17,12 +17,12 @@ from reference_files import BY_NAME, CASES, Case
 from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert import printed
-from minibert import verify as verify_module
 from minibert.cli import main
-from minibert.compare import Difference, batches, over_kinds, read_traces, tolerances, trace
-from minibert.printed import check, check_texts, find, half_units
-from minibert.verify import verify
+from minibert.verify import printed
+from minibert.verify import verify as verify_module
+from minibert.verify.compare import Difference, batches, over_kinds, read_traces, tolerances, trace
+from minibert.verify.printed import check, check_texts, find, half_units
+from minibert.verify.verify import verify
 
 Array = NDArray[Any]
 BERT = BY_NAME["bert"]
@@ -401,7 +401,7 @@ def test_a_model_as_printed_passes(planted: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_printed_values_name_a_mistake_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Had the notebooks been run on a layer without type rows, that is what would be said."""
-    from minibert.mistakes import MISTAKES
+    from minibert.verify.mistakes import MISTAKES
 
     (mistake,) = [m for m in MISTAKES if m.name == "type rows left out"]
     values = only_lookups(stored("bert-base-uncased"))

@@ -14,11 +14,11 @@ import pytest
 from reference_files import BY_NAME, Case
 
 import minibert
-from minibert import wrong_steps
-from minibert.compare import TOLERANCE, Traces, batches, compare, tolerances, trace, write_traces
-from minibert.equations import layer_norm
-from minibert.mistakes import MISTAKES, Mistake
-from minibert.verify import verify
+from minibert.equations.input_layer import layer_norm
+from minibert.verify import wrong_steps
+from minibert.verify.compare import TOLERANCE, Traces, batches, compare, tolerances, trace, write_traces
+from minibert.verify.mistakes import MISTAKES, Mistake
+from minibert.verify.verify import verify
 
 MISTAKE = {mistake.name: mistake for mistake in MISTAKES}
 ONE_PASS = "variance in one pass"  # needs rows far from zero, which no reference has: below

@@ -15,7 +15,7 @@
 import numpy as np
 import study
 
-from minibert import analysis, plot
+from minibert.show import analysis, plot
 
 # %% [markdown]
 # ## Step 1: the model

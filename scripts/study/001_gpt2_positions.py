@@ -11,8 +11,8 @@
 import numpy as np
 import study
 
-from minibert import analysis, plot
-from minibert.equations import default_position_ids, gpt2_input
+from minibert.equations.input_layer import default_position_ids, gpt2_input
+from minibert.show import analysis, plot
 
 # %% [markdown]
 # ## Step 1: the model and its numbers

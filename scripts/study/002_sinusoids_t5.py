@@ -19,7 +19,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import study
 
-from minibert import analysis, plot, sinusoidal_positions
+from minibert import sinusoidal_positions
+from minibert.show import analysis, plot
 
 # %% [markdown]
 # ## Step 1: a T5

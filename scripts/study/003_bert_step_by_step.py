@@ -16,9 +16,9 @@
 import numpy as np
 import study
 
-from minibert import plot
-from minibert.equations import default_position_ids, layer_norm
-from minibert.explain import torch_text
+from minibert.equations.input_layer import default_position_ids, layer_norm
+from minibert.show import plot
+from minibert.show.explain import torch_text
 
 # %% [markdown]
 # ## Step 2: the model

@@ -16,10 +16,10 @@
 import numpy as np
 import study
 
-from minibert import plot
-from minibert.equations import bert_input
-from minibert.explain import torch_text
-from minibert.gradients import bert_input_gradient
+from minibert.equations.gradients import bert_input_gradient
+from minibert.equations.input_layer import bert_input
+from minibert.show import plot
+from minibert.show.explain import torch_text
 
 # %% [markdown]
 # ## Step 1: the model

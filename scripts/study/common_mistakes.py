@@ -6,7 +6,7 @@
 # purpose, one after the other, and measured against the right layer on the same inputs. Each is one that somebody has
 # made while porting such a model.
 #
-# The list is `minibert/mistakes.py`. `minibert verify --against` tries all of them on the numbers of a port that
+# The list is `minibert/verify/mistakes.py`. `minibert verify --against` tries all of them on the numbers of a port that
 # differs, and says which one fits.
 #
 # What BERT itself can get wrong is measured on the model that `--model` names; what only other families can, on the
@@ -19,10 +19,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import study
 
-from minibert import plot, wrong_steps
-from minibert.compare import batches, compare, tolerances, trace
-from minibert.equations import layer_norm
-from minibert.mistakes import MISTAKES
+from minibert.equations.input_layer import layer_norm
+from minibert.show import plot
+from minibert.verify import wrong_steps
+from minibert.verify.compare import batches, compare, tolerances, trace
+from minibert.verify.mistakes import MISTAKES
 
 MISTAKE = {mistake.name: mistake for mistake in MISTAKES}
 bert, _ = study.load("bert")

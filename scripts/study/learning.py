@@ -5,7 +5,8 @@
 # change if a number of the table changed, and move the number a little the other way. This file takes the input layer's
 # formulas backward, checks one of them by hand, and lets plain gradient descent find a table again.
 #
-# The formulas are in `minibert/gradients.py`, in the order of `minibert/equations.py`. No model is needed here.
+# The formulas are in `minibert/equations/gradients.py`, in the order of `minibert/equations/input_layer.py`.
+# No model is needed here.
 #
 # * Rumelhart, Hinton, Williams 1986, *Learning representations by back-propagating errors*
 
@@ -14,9 +15,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import study
 
-from minibert import plot
-from minibert.equations import gpt2_input, layer_norm
-from minibert.gradients import gpt2_input_gradient, layer_norm_gradient, learn_word_table, lookup_gradient
+from minibert.equations.gradients import gpt2_input_gradient, layer_norm_gradient, learn_word_table, lookup_gradient
+from minibert.equations.input_layer import gpt2_input, layer_norm
+from minibert.show import plot
 
 generator = np.random.default_rng(0)
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import minibert
-from minibert.equations import Array
+from minibert.equations.input_layer import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,7 +146,7 @@ def show(drawn: Axes | Sequence[Axes], name: str) -> None:
     """Show a picture in a notebook; as a script, write it as a file."""
     import matplotlib.pyplot as plt
 
-    from minibert.plot import save
+    from minibert.show.plot import save
 
     figure: Any = (drawn[0] if isinstance(drawn, Sequence) else drawn).figure
     if NOTEBOOK:

@@ -1,0 +1,57 @@
+"""The recipes: each family is a row of data, its steps in their order and the names of its tensors.
+
+May import: `files`, `equations`, `errors`. Rows and steps of your own are made of the names below:
+`from minibert.families import Family, Norm, Positions, Tokens`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import Config
+    from .family import Family
+    from .frozen import replace
+    from .modules import Embedding, LayerNorm, Linear
+    from .rows import FAMILIES
+    from .steps import Add, Binder, Inputs, Mask, Norm, Positions, Project, Scale, Step, Tokens, always
+
+# file -> its names; a file is imported when one of its names is first asked for, so that one never imports the others
+_FILES = {
+    "config": ("Config",),
+    "family": ("Family",),
+    "frozen": ("replace",),
+    "modules": ("Embedding", "LayerNorm", "Linear"),
+    "rows": ("FAMILIES",),
+    "steps": ("Add", "Binder", "Inputs", "Mask", "Norm", "Positions", "Project", "Scale", "Step", "Tokens", "always"),
+}
+
+__all__ = [
+    "FAMILIES",
+    "Add",
+    "Binder",
+    "Config",
+    "Embedding",
+    "Family",
+    "Inputs",
+    "LayerNorm",
+    "Linear",
+    "Mask",
+    "Norm",
+    "Positions",
+    "Project",
+    "Scale",
+    "Step",
+    "Tokens",
+    "always",
+    "replace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    for file, names in _FILES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{file}"), name)
+    raise AttributeError(f"minibert.families has no {name!r}; it has {', '.join(__all__)}")

@@ -1,0 +1,393 @@
+"""The position scheme that acts inside attention, bound to a checkpoint's numbers: what `layer.attention_position` is.
+
+First the schemes, each answering to one method; then the functions that read a scheme's numbers from config.json;
+last, those that also take its tensors from the checkpoint.
+The formulas are in `attention_positions`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np  # noqa: F401  the examples in the docstrings need it
+from numpy.typing import ArrayLike
+
+from minibert.equations.attention_positions import (
+    alibi_bias,
+    log_bucket_rows,
+    relative_bias,
+    relative_sinusoids,
+    rotary_angles,
+    rotary_frequencies,
+)
+from minibert.equations.input_layer import Array, layer_norm
+from minibert.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from .config import Config
+    from .steps import Binder
+
+
+class AttentionPosition:
+    """What `layer.attention_position` is: one of the five schemes below, each of which answers to one method.
+
+    Asked for what its family does not have, a scheme raises TypeError and says what it has.
+
+    >>> Alibi(heads=8).rotary([[0, 1]])
+    Traceback (most recent call last):
+    TypeError: this model has ALiBi, not rotary(): call alibi(attention_mask)
+    """
+
+    offers: ClassVar[str] = "no scheme of its own"
+    call: ClassVar[str] = "one of its subclasses' methods"
+
+    def rotary(self, position_ids: ArrayLike, layer_type: str | None = None) -> tuple[Array, Array]:
+        """Cos and sin, each (batch, seq, rotary_dim), for `rotate`."""
+        raise self._absent("rotary")
+
+    def relative_bias(self, query_length: int, key_length: int, past_length: int = 0) -> Array:
+        """The bias of the scores, (heads, query, key)."""
+        raise self._absent("relative_bias")
+
+    def alibi(self, attention_mask: ArrayLike) -> Array:
+        """The bias of the scores, (batch, heads, 1, key)."""
+        raise self._absent("alibi")
+
+    def relative_positions(self, query_length: int, key_length: int) -> Array:
+        """Row numbers in the table `relative_embeddings`, (query, key)."""
+        raise self._absent("relative_positions")
+
+    def relative_sinusoids(self, query_length: int, key_length: int) -> Array:
+        """One row for each distance, (rows, dim)."""
+        raise self._absent("relative_sinusoids")
+
+    def _absent(self, asked: str) -> TypeError:
+        return TypeError(f"this model has {self.offers}, not {asked}(): call {self.call}")
+
+
+@dataclass(frozen=True, eq=False)
+class Rotary(AttentionPosition):
+    """Rotary positions: `frequencies` by layer type, or under the one key None where all layers are alike.
+
+    >>> scheme = Rotary({None: rotary_frequencies(4)})
+    >>> [array.shape for array in scheme.rotary([[0, 1, 2]])]
+    [(1, 3, 4), (1, 3, 4)]
+    """
+
+    frequencies: Mapping[str | None, Array]
+    offers: ClassVar[str] = "rotary positions"
+    call: ClassVar[str] = "rotary(position_ids, layer_type=None)"
+
+    def rotary(self, position_ids: ArrayLike, layer_type: str | None = None) -> tuple[Array, Array]:
+        """As `rotary_angles`; ValueError for a layer_type that this model does not have."""
+        if layer_type not in self.frequencies:
+            types = ", ".join(repr(name) for name in self.frequencies)
+            raise ValueError(f"layer_type must be one of {types} in this model, found {layer_type!r}")
+        return rotary_angles(position_ids, self.frequencies[layer_type])
+
+
+@dataclass(frozen=True, eq=False)
+class RelativeBias(AttentionPosition):
+    """T5's and MPNet's learned bias, table (rows, heads). T5 has nothing else: no sinusoids, no position rows.
+
+    The defaults are MPNet's and those of T5's encoder; T5's decoder has bidirectional=False.
+
+    >>> RelativeBias(np.zeros((32, 12))).relative_bias(query_length=3, key_length=5).shape
+    (12, 3, 5)
+    """
+
+    table: Array = field(repr=False)
+    buckets: int = 32
+    max_distance: int = 128
+    bidirectional: bool = True
+    offers: ClassVar[str] = "a relative bias"
+    call: ClassVar[str] = "relative_bias(query_length, key_length, past_length=0)"
+
+    def relative_bias(self, query_length: int, key_length: int, past_length: int = 0) -> Array:
+        """As the function `relative_bias`, with this model's table and buckets."""
+        rule = self.buckets, self.max_distance, self.bidirectional
+        return relative_bias(self.table, query_length, key_length, *rule, past_length)
+
+
+@dataclass(frozen=True, eq=False)
+class Alibi(AttentionPosition):
+    """BLOOM's slopes times key positions.
+
+    >>> Alibi(heads=8).alibi([[1, 1, 1, 0]]).shape
+    (1, 8, 1, 4)
+    """
+
+    heads: int
+    offers: ClassVar[str] = "ALiBi"
+    call: ClassVar[str] = "alibi(attention_mask)"
+
+    def alibi(self, attention_mask: ArrayLike) -> Array:
+        """As `alibi_bias`, with this model's heads."""
+        return alibi_bias(attention_mask, self.heads)
+
+
+@dataclass(frozen=True, eq=False)
+class LogBuckets(AttentionPosition):
+    """DeBERTa's rows by distance: `relative_positions` numbers rows of `relative_embeddings` (2 span, dim).
+
+    `relative_embeddings` is ready for use: layer-normed where the config says so.
+
+    >>> scheme = LogBuckets(np.zeros((16, 4)), buckets=8, max_positions=17)
+    >>> scheme.relative_embeddings[scheme.relative_positions(2, 3)].shape
+    (2, 3, 4)
+    """
+
+    relative_embeddings: Array = field(repr=False)
+    buckets: int
+    max_positions: int
+    offers: ClassVar[str] = "relative positions in log buckets"
+    call: ClassVar[str] = "relative_positions(query_length, key_length), rows of relative_embeddings"
+
+    def relative_positions(self, query_length: int, key_length: int) -> Array:
+        """As `log_bucket_rows`, with this model's buckets."""
+        return log_bucket_rows(query_length, key_length, self.buckets, self.max_positions)
+
+
+@dataclass(frozen=True, eq=False)
+class RelativeSinusoids(AttentionPosition):
+    """XLNet's fixed rows by distance, which each layer then projects.
+
+    >>> RelativeSinusoids(dim=8).relative_sinusoids(query_length=3, key_length=5).shape
+    (8, 8)
+    """
+
+    dim: int
+    attention: str = "bi"
+    clamp_length: int = -1
+    offers: ClassVar[str] = "relative sinusoids"
+    call: ClassVar[str] = "relative_sinusoids(query_length, key_length)"
+
+    def relative_sinusoids(self, query_length: int, key_length: int) -> Array:
+        """As the function `relative_sinusoids`, with this model's dim."""
+        return relative_sinusoids(query_length, key_length, self.dim, self.attention, self.clamp_length)
+
+
+def _number(config: Mapping[str, Any], *keys: str, default: float | None = None, above: float = 0) -> float:
+    """The first of `keys` that the config sets (null counts as not set), a finite number greater than `above`."""
+    key, value = next(((key, config.get(key)) for key in keys if config.get(key) is not None), (keys[0], default))
+    if value is None:
+        raise CheckpointError(f"config.json must set {' or '.join(map(repr, keys))}, and does not; add it")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value < math.inf:
+        raise CheckpointError(f"{key!r} in config.json must be a number above {above}, found {value!r}")
+    return value
+
+
+def _rope_parameters(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The mapping under `key`, or an empty one; refuses any scaling of the frequencies that it asks for."""
+    parameters = config.get(key) or {}
+    if not isinstance(parameters, Mapping):
+        raise CheckpointError(f"{key!r} in config.json must be an object or null, found {parameters!r}")
+    rope_type = parameters.get("rope_type", parameters.get("type", "default"))
+    if rope_type != "default":
+        raise CheckpointError(
+            f"this config asks for {rope_type!r} scaling of the rotary frequencies ({key!r} in config.json), which "
+            "minibert does not compute; only 'default' is supported"
+        )
+    return parameters
+
+
+def _head_dim(config: Mapping[str, Any]) -> int:
+    """The size of a head: stated (Llama, Mistral and Qwen2 may), or the hidden size split among the heads."""
+    if config.get("head_dim"):
+        return int(_number(config, "head_dim"))
+    hidden_size, heads = int(_number(config, "hidden_size")), int(_number(config, "num_attention_heads"))
+    if hidden_size < heads:
+        raise CheckpointError(f"hidden_size {hidden_size} in config.json is too small for {heads} heads")
+    return hidden_size // heads
+
+
+def rotary_from_config(
+    config: Mapping[str, Any],
+    theta: float = 10000.0,
+    share: float | None = None,
+    theta_key: str = "rope_theta",
+    share_key: str = "partial_rotary_factor",
+) -> Rotary:
+    """Read one rotation for all layers: `rope_parameters`, else the older keys, else the family's default.
+
+    theta is the family's default (Nomic 1000), theta_key its older name (GPT-NeoX "rotary_emb_base"). share is
+    the default of the rotating part of a head (GPT-NeoX 0.25, under "rotary_pct"); None: the whole head rotates
+    and no key can change it, as in Llama. A `rope_scaling` takes the place of `rope_parameters`.
+
+    Raises CheckpointError for frequency scaling (linear, dynamic, yarn, longrope, llama3, ...), for parameters
+    that differ by layer, and for numbers that are absent or impossible.
+
+    >>> scheme = rotary_from_config({"hidden_size": 8, "num_attention_heads": 2, "rope_theta": 100.0})
+    >>> scheme.frequencies[None]
+    array([1. , 0.1], dtype=float32)
+    """
+    key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    parameters = _rope_parameters(config, key)
+    nested = [name for name, value in parameters.items() if isinstance(value, Mapping)]
+    if nested:
+        raise CheckpointError(f"{key!r} in config.json must hold numbers; found one set per layer type: {nested}")
+    base = _number(parameters, "rope_theta", default=_number(config, theta_key, default=theta))
+    dim = head_dim = _head_dim(config)
+    if share is not None:
+        part = _number(parameters, "partial_rotary_factor", default=_number(config, share_key, default=share))
+        dim = int(head_dim * part)
+    if not 1 <= dim <= head_dim:
+        raise CheckpointError(f"config.json asks to rotate {dim} of the {head_dim} dimensions of a head")
+    return Rotary({None: rotary_frequencies(dim, base)})
+
+
+MODERNBERT_THETAS = {
+    "full_attention": ("global_rope_theta", 160000.0),
+    "sliding_attention": ("local_rope_theta", 10000.0),
+}
+
+
+def layered_rotary_from_config(
+    config: Mapping[str, Any], thetas: Mapping[str, tuple[str, float]] = MODERNBERT_THETAS
+) -> Rotary:
+    """Read one rotation for each layer type: `rope_parameters[layer type]`, else the older key, else the default.
+
+    thetas: layer type -> (older key, default). Raises CheckpointError as `rotary_from_config`.
+
+    >>> config = {"hidden_size": 8, "num_attention_heads": 2, "local_rope_theta": 100.0}
+    >>> layered_rotary_from_config(config).frequencies["sliding_attention"]
+    array([1. , 0.1], dtype=float32)
+    """
+    _rope_parameters(config, "rope_scaling")
+    by_type = _rope_parameters(config, "rope_parameters")
+    frequencies: dict[str | None, Array] = {}
+    for layer_type, (key, default) in thetas.items():
+        parameters = _rope_parameters(by_type, layer_type)
+        base = _number(parameters, "rope_theta", default=_number(config, key, default=default))
+        frequencies[layer_type] = rotary_frequencies(_head_dim(config), base)
+    return Rotary(frequencies)
+
+
+def relative_bias_from_config(config: Mapping[str, Any], table: Array, bidirectional: bool = True) -> RelativeBias:
+    """Read T5's buckets and distance; `bidirectional` in the encoder, not in the decoder.
+
+    MPNet's code fixes both numbers, whatever its config says: build `RelativeBias(table)` there.
+
+    Raises CheckpointError for a table with another number of rows than the config has buckets.
+
+    >>> relative_bias_from_config({"relative_attention_num_buckets": 8}, np.zeros((8, 2)))
+    RelativeBias(buckets=8, max_distance=128, bidirectional=True)
+    """
+    buckets = int(_number(config, "relative_attention_num_buckets", default=32))
+    distance = int(_number(config, "relative_attention_max_distance", default=128))
+    if table.ndim != 2 or len(table) != buckets:
+        expected = f"relative_attention_bias.weight must be ({buckets} buckets, heads), as config.json says"
+        raise CheckpointError(f"{expected}; found {table.shape}")
+    return RelativeBias(table, buckets, distance, bidirectional)
+
+
+def alibi_from_config(config: Mapping[str, Any]) -> Alibi:
+    """Read the number of heads, `n_head` in BLOOM's config.
+
+    >>> alibi_from_config({"n_head": 16})
+    Alibi(heads=16)
+    """
+    return Alibi(int(_number(config, "n_head", "num_attention_heads")))
+
+
+def log_buckets_from_config(
+    config: Mapping[str, Any], table: Array | None, weight: Array | None = None, bias: Array | None = None
+) -> LogBuckets | None:
+    """Read DeBERTa's scheme; None where the config does not set `relative_attention`.
+
+    table = encoder.rel_embeddings.weight (2 span, dim); weight and bias = encoder.LayerNorm, needed where
+    `norm_rel_ebd` holds "layer_norm". `max_relative_positions` below 1 means `max_position_embeddings`.
+
+    Raises CheckpointError where the config asks for a table, a row or a norm that is not there.
+
+    >>> config = {"relative_attention": True, "position_buckets": 8, "max_position_embeddings": 17}
+    >>> log_buckets_from_config(config, np.zeros((16, 4)))
+    LogBuckets(buckets=8, max_positions=17)
+    """
+    if not config.get("relative_attention"):
+        return None
+    max_positions = _number(config, "max_relative_positions", default=-1, above=-math.inf)
+    if max_positions < 1:
+        max_positions = _number(config, "max_position_embeddings", default=512)
+    buckets = int(_number(config, "position_buckets", default=-1, above=-math.inf))
+    rows = 2 * (buckets if buckets > 0 else int(max_positions))
+    if table is None or len(table) < rows:
+        found = "none" if table is None else str(table.shape)
+        expected = f"encoder.rel_embeddings.weight must have {rows} rows, as config.json says"
+        raise CheckpointError(f"{expected}; found {found}")
+    table = table[:rows]
+    if "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]:
+        if weight is None or bias is None:
+            raise CheckpointError("norm_rel_ebd in config.json asks for encoder.LayerNorm, and its tensors are absent")
+        table = layer_norm(table, weight, bias, _number(config, "layer_norm_eps", default=1e-7))
+    return LogBuckets(table, buckets, int(max_positions))
+
+
+def relative_sinusoids_from_config(config: Mapping[str, Any]) -> RelativeSinusoids:
+    """Read XLNet's `d_model`, `attn_type` and `clamp_len`.
+
+    Raises CheckpointError for `bi_data` (the second half of a batch read backwards, a pretraining device).
+
+    >>> relative_sinusoids_from_config({"d_model": 1024})
+    RelativeSinusoids(dim=1024, attention='bi', clamp_length=-1)
+    """
+    attention = config.get("attn_type") or "bi"
+    if config.get("bi_data") or attention not in ("bi", "uni"):
+        found = f"attn_type={attention!r}, bi_data={config.get('bi_data')!r}"
+        raise CheckpointError(f"minibert computes attn_type 'bi' or 'uni' without bi_data; config.json has {found}")
+    dim = int(_number(config, "d_model", "hidden_size"))
+    return RelativeSinusoids(dim, attention, int(_number(config, "clamp_len", default=-1, above=-math.inf)))
+
+
+# -- with a checkpoint's tensors: what the families' rows name ----------------------------------------------------
+
+
+def rotary(config: Config, binder: Binder, side: str, **families_own: Any) -> AttentionPosition:
+    """Rotary positions, with what this family's config leaves out or calls by another name."""
+    return rotary_from_config(config, **families_own)
+
+
+def layered_rotary(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """Rotary positions with two thetas: ModernBERT's full and sliding layers."""
+    return layered_rotary_from_config(config)
+
+
+def alibi(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """A slope for each head."""
+    return alibi_from_config(config)
+
+
+def t5_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """The bias whose table the first block of each stack owns and all its blocks use."""
+    name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
+    return relative_bias_from_config(config, binder.vector((name,), shape), bidirectional=side == "encoder")
+
+
+def mpnet_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """T5's bias; the config key only sizes the table, the reference computes 32 buckets up to distance 128."""
+    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
+    return RelativeBias(binder.vector(("encoder.relative_attention_bias.weight",), shape))
+
+
+def deberta_log_buckets(config: Config, binder: Binder, side: str) -> AttentionPosition | None:
+    """Learned rows for bucketed distances, layer-normed where the config says so."""
+    if not config.get("relative_attention"):
+        return None
+    dim = config.integer("hidden_size")
+    limit = config.get("max_relative_positions") or -1
+    limit = limit if limit >= 1 else config.integer("max_position_embeddings")
+    buckets = config.get("position_buckets") or -1
+    table = binder.vector(("encoder.rel_embeddings.weight",), (2 * (buckets if buckets > 0 else limit), dim))
+    if "layer_norm" not in str(config.get("norm_rel_ebd")).lower():
+        return log_buckets_from_config(config, table)
+    weight, bias = (binder.vector((f"encoder.LayerNorm.{part}",), (dim,)) for part in ("weight", "bias"))
+    return log_buckets_from_config(config, table, weight, bias)
+
+
+def xlnet_sinusoids(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """Fixed rows for distances."""
+    return relative_sinusoids_from_config(config)

@@ -1,0 +1,115 @@
+"""What a row of the families table is: an ordered tuple of steps, and the reference's words around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from minibert.errors import CheckpointError
+
+from .config import Config
+from .frozen import Frozen, replace
+from .steps import Binder, Step
+
+if TYPE_CHECKING:
+    from .attention_schemes import AttentionPosition
+
+# (config, binder, side) -> what layer.attention_position is
+Scheme = Callable[[Config, Binder, str], "AttentionPosition | None"]
+
+
+class Family(Frozen):
+    """One model_type's input layer.
+
+    prefixes     what head models' files put before the base model's tensor names
+    tree         the reference's class for each module that holds others, for printing: path -> class name
+    order        last parts of paths in the order in which the reference prints them, where it differs from `steps`
+    owns         modules all of whose tensors the steps must account for, besides the steps' own
+    ignored      endings of tensor names in there that are no parameters or that the config switches off
+    aliases      the reference's other words for a config key; `defaults` for keys that config.json leaves out
+    only         the one value that these steps compute for a config key; another one is refused
+    sides        "encoder", "decoder" or both; "{side}" in a path is filled in
+    decoder      the decoder's steps where they are not the encoder's
+    ignores      arguments that act later in the model, so that passing them here is no mistake
+    shared       another name of the word module in the reference
+    section      the part of config.json that describes this layer, where it is a part
+    tokenizer    how files older than tokenizer.json are read: see `text.open_tokenizer`
+    attention    makes the position scheme that acts inside attention
+    """
+
+    model_type: str
+    steps: tuple[Step, ...]
+    prefixes: tuple[str, ...] = ()
+    tree: Mapping[str, str] = {}
+    order: tuple[str, ...] = ()
+    owns: tuple[str, ...] = ("embeddings.",)
+    ignored: tuple[str, ...] = ("position_ids",)
+    aliases: Mapping[str, str] = {}
+    defaults: Mapping[str, Any] = {}
+    only: Mapping[str, Any] = {}
+    sides: tuple[str, ...] = ("encoder",)
+    decoder: tuple[Step, ...] = ()
+    ignores: tuple[str, ...] = ()
+    shared: str = ""
+    section: str = ""
+    tokenizer: str | None = None
+    attention: Scheme | None = None
+
+    def configure(self, data: Mapping[str, Any], where: str = "config.json") -> Config:
+        """Read config.json with this family's words and defaults. Raises CheckpointError for what no step computes."""
+        part = data.get(self.section) or data
+        if not isinstance(part, Mapping):
+            raise CheckpointError(f"{where}: {self.section!r} must be an object, found {type(part).__name__}")
+        config = Config(part, self.aliases, self.defaults, where)
+        for key, value in self.only.items():
+            found = config.get(key)
+            if found is not None and found != value:
+                raise config.refused(
+                    f"{key!r} must be {value!r} for {self.model_type}, found {found!r}; that is another "
+                    "layer, and this one would give wrong numbers"
+                )
+        return config
+
+    def steps_for(self, side: str) -> tuple[Step, ...]:
+        """The steps of one side of the model, with "{side}" and "{other}" filled in."""
+        other = "decoder" if side == "encoder" else "encoder"
+        steps = self.decoder if side == "decoder" and self.decoder else self.steps
+
+        def fill(text: str) -> str:
+            return text.replace("{side}", side).replace("{other}", other)
+
+        return tuple(replace(step, path=fill(step.path), names=tuple(map(fill, step.names))) for step in steps)
+
+    def scope_for(self, side: str) -> tuple[str, ...]:
+        """Beginnings of the names of all tensors that belong to this input layer."""
+        return (*self.owns, *(f"{step.path}." for step in self.steps_for(side)))
+
+    def accepts(self, argument: str) -> bool:
+        """Whether an argument may be passed though no step uses it: the config switched it off, or it acts later."""
+        return argument in self.ignores or any(getattr(step, "ids", None) == argument for step in self.steps)
+
+    def print_tree(self, modules: Mapping[str, Any], side: str) -> str:
+        """Print modules (path -> module) as the reference prints the module that holds them all."""
+        places = {path: i for i, path in enumerate(modules)}
+        paths = sorted(modules, key=lambda path: (self._place(path), places[path]))
+        parents = [path.rpartition(".")[0] for path in paths]
+        root = parents[0] if len(set(parents)) == 1 else ""
+        lines = [f"{self._class(root, side)}("]
+        opened = root
+        for path, parent in zip(paths, parents, strict=True):
+            if opened != parent and opened != root:
+                lines.append("  )")
+            if parent not in (opened, root):
+                lines.append(f"  ({parent}): {self._class(parent, side)}(")
+            opened = parent
+            indent = "  " if parent == root else "    "
+            lines.append(f"{indent}({path.rpartition('.')[2]}): {modules[path]!r}")
+        return "\n".join([*lines, *(["  )"] if opened != root else []), ")"])
+
+    def _place(self, path: str) -> int:
+        last = path.rpartition(".")[2]
+        return self.order.index(last) if last in self.order else len(self.order)
+
+    def _class(self, path: str, side: str) -> str:
+        key = path.replace(side, "{side}") if path not in self.tree else path
+        return self.tree.get(key, "Module").replace("{Side}", side.capitalize())

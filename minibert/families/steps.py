@@ -1,0 +1,357 @@
+"""The arrows of an input layer: each step names its tensors and calls one equation.
+
+A step is a recipe (a frozen value in a family's row). Bound to a checkpoint it yields a module; applied, it
+takes the current array x (batch, seq, dim) and gives the next one, in place where the width stays the same.
+Steps never look across rows, so any cut of a batch into tiles gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.equations.input_layer import default_position_ids, mask_position_ids, padding_position_ids, project, scale
+from minibert.files.tables import Table, as_table
+
+from .config import Config
+from .frozen import Frozen
+from .modules import Embedding, LayerNorm, Linear, add_row
+
+Array = NDArray[Any]
+Ids = Array | slice | int
+Record = Callable[[str, Array], None] | None
+
+
+def always(config: Config) -> bool:
+    """The condition of a step that every model of the family has."""
+    return True
+
+
+class Binder(Protocol):
+    """What a step may ask for while it is bound: the config, and tensors by their candidate names."""
+
+    config: Config
+
+    def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> Table | None:
+        """Give a large table, not read yet. With `optional`, None where no candidate is stored."""
+
+    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        """Give a small tensor, read into memory in the dtype that the layer computes in."""
+
+
+class Inputs:
+    """What a call passed, checked and completed; `tile` cuts all of it alike.
+
+    Ids are arrays (batch, seq) or (1, seq), one number for all tokens, or a slice of neighbouring positions.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        seq: int,
+        ids: dict[str, Ids],
+        inputs_embeds: Array | None = None,
+        attention_mask: Array | None = None,
+    ) -> None:
+        self.batch, self.seq, self.ids = batch, seq, ids
+        self.inputs_embeds, self.attention_mask = inputs_embeds, attention_mask
+
+    def tile(self, batch: slice, seq: slice) -> Inputs:
+        def cut(ids: Ids) -> Ids:
+            if isinstance(ids, slice):
+                return slice(ids.start + seq.start, ids.start + seq.stop)
+            if isinstance(ids, int):
+                return ids
+            return ids[batch if len(ids) > 1 else slice(None), seq]
+
+        return Inputs(
+            batch.stop - batch.start,
+            seq.stop - seq.start,
+            {name: cut(ids) for name, ids in self.ids.items()},
+            None if self.inputs_embeds is None else self.inputs_embeds[batch, seq],
+            None if self.attention_mask is None else self.attention_mask[batch, seq],
+        )
+
+
+class Step(Frozen):
+    """One arrow. `path` is the module's path in the reference's base model; "{side}" is filled in when bound.
+
+    `names` are the tensors that may hold the weight, best first; `when` says for which configs the step exists. A kind
+    of step of one's own is a subclass with annotated fields, `bind` and `apply`: see `frozen.Frozen`.
+    """
+
+    path: str
+    names: tuple[str, ...] = ()
+    when: Callable[[Config], bool] = always
+
+    def bind(self, binder: Binder) -> Any:
+        """Take the step's tensors from the checkpoint: give its module (or factor, or nothing)."""
+        raise NotImplementedError
+
+    def apply(self, module: Any, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        """Give the next x. `record` takes each named intermediate when a trace is wanted."""
+        raise NotImplementedError
+
+    def tensors(self, part: str = "weight") -> tuple[str, ...]:
+        """Candidate names of one tensor of this step: its own path unless the row names others."""
+        return self.names if self.names and part == "weight" else (f"{self.path}.{part}",)
+
+
+class Lookup(Step):
+    """A step that takes rows of a table: `rows` and `width` are the config keys of its two sizes.
+
+    `extra` counts the rows that the table has before position 0 (BART, OPT). `padding_idx` (a config key, or the
+    number itself) is for printing: a lookup never treats that row differently.
+    """
+
+    ids: str
+    rows: str
+    width: str = "hidden_size"
+    extra: int = 0
+    padding_idx: str | int | None = None
+    prints_as: str = "Embedding"
+
+    def bind(self, binder: Binder) -> Embedding:
+        table = binder.table(self.tensors(), self.shape(binder.config))
+        assert table is not None  # a table that is not optional is there, or the binder has raised
+        return self.module(table, binder.config)
+
+    def shape(self, config: Config) -> tuple[int, int]:
+        return config.integer(self.rows) + self.extra, config.integer(self.width)
+
+    def module(self, table: Table, config: Config, factor: float = 1.0) -> Embedding:
+        padding_idx = config.get(self.padding_idx) if isinstance(self.padding_idx, str) else self.padding_idx
+        return Embedding(table, padding_idx, factor, self.prints_as)
+
+    def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
+        """Which rows are taken when the caller passes no ids; None takes none."""
+        return None
+
+    def lowest(self) -> int:
+        """The smallest id that a caller may pass."""
+        return 0
+
+
+class Tokens(Lookup):
+    """x = word[input_ids], or the caller's inputs_embeds.
+
+    `scale`: the reference's module multiplies by it. `head`: the output layer's tensor that is tied to this table.
+    """
+
+    ids: str = "input_ids"
+    rows: str = "vocab_size"
+    padding_idx: str | int | None = "pad_token_id"
+    scale: Callable[[Config], float] | None = None
+    head: str = "lm_head.weight"
+
+    def bind(self, binder: Binder) -> Embedding:
+        names = self.tensors()
+        if binder.config.get("tie_word_embeddings", True):
+            names = (*names, self.head)  # of two tied tensors a file stores one, sometimes the output's
+        table = binder.table(names, self.shape(binder.config))
+        assert table is not None  # not optional
+        module = self.module(table, binder.config)
+        module.scale = 1.0 if self.scale is None else self.scale(binder.config)
+        return module
+
+    def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        if inputs.inputs_embeds is not None:
+            np.copyto(x, inputs.inputs_embeds)
+            return x
+        ids = inputs.ids["input_ids"]
+        assert not isinstance(ids, int)  # one number for all tokens is a default of other ids
+        module.table.rows(ids, x)
+        if module.scale != 1.0:
+            scale(x, module.scale, out=x)
+        if record:
+            record(self.path, x)
+        return x
+
+
+class Add(Lookup):
+    """x += table[ids]: token types, languages, tasks. `missing` is the row for calls that pass no ids, None for none.
+
+    `role` tells a second use of one table apart in a trace: GPT-2 looks types up in its word table.
+    """
+
+    missing: int | None = None
+    role: str = ""
+
+    def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
+        return self.missing
+
+    def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        ids = inputs.ids.get(self.ids)
+        if ids is None:
+            return x
+        if isinstance(ids, np.ndarray) and ids.size and ids.min() == ids.max():
+            ids = int(ids.flat[0])  # one row for the whole tile, the common case of types
+        one = isinstance(ids, int)
+        rows = module.table.rows(slice(ids, ids + 1) if isinstance(ids, int) else ids)
+        if record:
+            record(self.path + self.role, np.broadcast_to(rows, x.shape))
+        if one:
+            add_row(x, rows)
+        else:
+            x += rows
+        return x
+
+
+class Positions(Lookup):
+    """x += table[position_ids]. `rule` says how tokens are counted when the caller passes no positions:
+
+    "count"    0, 1, 2, ... padding included                       (equations.default_position_ids)
+    "padding"  what is not padding, from padding_idx + 1           (equations.padding_position_ids)
+    "mask"     what the attention mask keeps                       (equations.mask_position_ids)
+
+    `generate` makes the table where the file holds none. `cached` is False where a cache does not shift positions.
+    """
+
+    ids: str = "position_ids"
+    rows: str = "max_position_embeddings"
+    rule: str = "count"
+    cached: bool = True
+    generate: Callable[[int, int], Array] | None = None
+
+    def bind(self, binder: Binder) -> Embedding:
+        if self.first(binder.config) >= self.shape(binder.config)[0] - self.extra:  # refused now, not at a call
+            raise binder.config.refused(
+                f"tokens stand behind the padding row, so {self.rows!r} must be larger than 'pad_token_id' + 1"
+            )
+        if self.generate is None:
+            return super().bind(binder)
+        shape = self.shape(binder.config)
+        table = binder.table(self.tensors(), shape, optional=True)
+        return self.module(table if table is not None else as_table(self.generate(*shape)), binder.config)
+
+    def first(self, config: Config) -> int:
+        """Position of the first token: RoBERTa starts behind its padding row."""
+        return self.padding(config) + 1 if self.rule == "padding" else 0
+
+    def lowest(self) -> int:
+        return -1 if self.rule == "mask" and self.extra else 0  # what the rule itself gives a masked token
+
+    def padding(self, config: Config) -> int:
+        return self.padding_idx if isinstance(self.padding_idx, int) else config.integer("pad_token_id")
+
+    def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
+        past = past_length if self.cached else 0
+        if self.rule == "mask" and given.attention_mask is not None:
+            return mask_position_ids(given.attention_mask, past)
+        if self.rule == "padding" and given.inputs_embeds is None:
+            input_ids = given.ids["input_ids"]
+            assert isinstance(input_ids, np.ndarray)
+            return padding_position_ids(input_ids, self.padding(config), past)
+        start = self.first(config) + past
+        return slice(start, start + given.seq)
+
+    def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        ids = inputs.ids["position_ids"]
+        if isinstance(ids, slice):
+            ids = slice(ids.start + self.extra, ids.stop + self.extra)
+        elif self.extra:
+            ids = ids + self.extra
+        assert not isinstance(ids, int)  # as above
+        rows = module.table.rows(ids)
+        if record:
+            record(self.path, rows if rows.ndim == 3 else rows[None])
+        return np.add(x, rows, out=x)
+
+
+class Scale(Step):
+    """x *= factor, where the reference multiplies outside the word module (Marian, Pegasus).
+
+    `embeds`: whether the caller's own inputs_embeds are scaled too.
+    """
+
+    path: str = "scaled"
+    factor: Callable[[Config], float]
+    embeds: bool = False
+
+    def bind(self, binder: Binder) -> float:
+        return self.factor(binder.config)
+
+    def apply(self, module: float, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        if self.embeds or inputs.inputs_embeds is None:
+            scale(x, module, out=x)
+            if record:
+                record(self.path, x)
+        return x
+
+
+class Project(Step):
+    """x = weight @ x + bias: from the width of the tables to the width of the model."""
+
+    source: str = "embedding_size"
+    target: str = "hidden_size"
+    biased: bool = True
+
+    def bind(self, binder: Binder) -> Linear:
+        dim, width = binder.config.integer(self.target), binder.config.integer(self.source)
+        bias = binder.vector(self.tensors("bias"), (dim,)) if self.biased else None
+        return Linear(binder.vector(self.tensors(), (dim, width)), bias)
+
+    def apply(self, module: Linear, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        x = project(x, module.weight, module.bias)
+        if record:
+            record(self.path, x)
+        return x
+
+
+class Norm(Step):
+    """x = LayerNorm(x). `eps` is a config key, or the number where the reference fixes it.
+
+    `names` here are paths; gamma and beta are the older names of weight and bias.
+    """
+
+    eps: str | float = "layer_norm_eps"
+    width: str = "hidden_size"
+    biased: Callable[[Config], bool] = always
+
+    def tensors(self, part: str = "weight") -> tuple[str, ...]:
+        older = {"weight": "gamma", "bias": "beta"}[part]
+        return tuple(f"{path}.{word}" for path in self.names or (self.path,) for word in (part, older))
+
+    def bind(self, binder: Binder) -> LayerNorm:
+        shape = (binder.config.integer(self.width),)
+        eps = binder.config.number(self.eps) if isinstance(self.eps, str) else self.eps
+        bias = binder.vector(self.tensors("bias"), shape) if self.biased(binder.config) else None
+        return LayerNorm(binder.vector(self.tensors(), shape), bias, eps)
+
+    def apply(self, module: LayerNorm, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        if record:
+            record("sum", x)
+        module.in_place(x)
+        if record:
+            record(self.path, x)
+        return x
+
+
+class Mask(Step):
+    """x *= attention_mask: rows of padding become zero. `counted` builds the mask from the ids where none is passed:
+
+    as many ones as there are ids that are not padding, from the left (XLM, which so assumes right padding).
+    """
+
+    path: str = "masked"
+    counted: bool = False
+
+    def bind(self, binder: Binder) -> None:
+        return None
+
+    def default(self, given: Inputs, config: Config) -> Array | None:
+        if not self.counted or given.inputs_embeds is not None:
+            return None
+        length = np.count_nonzero(given.ids["input_ids"] != config.integer("pad_token_id"), axis=-1)
+        mask: Array = default_position_ids(given.seq) < length[:, None]
+        return mask
+
+    def apply(self, module: None, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        if inputs.attention_mask is not None:
+            x *= inputs.attention_mask[..., None]
+        if record:
+            record(self.path, x)
+        return x

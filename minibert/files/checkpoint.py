@@ -1,0 +1,261 @@
+"""A folder of safetensors files -> named tables, mapped and never copied.
+
+The format: 8 bytes hold the header's length N (little endian), N bytes of JSON say for each tensor its format,
+shape and place, the rest is raw numbers. safetensors' own reader has to accept a file first; what is computed
+here is only where each tensor lies, so that NumPy can look at the mapped bytes in place.
+
+Source: the format's description in the safetensors repository.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap as memory_map
+import os
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from minibert.errors import CheckpointError
+
+from .reading import FileName
+from .tables import HELD, StoredTable, Table
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_HEADER = 100_000_000  # bytes; the format's own limit
+LFS_POINTER = b"version https://git-lfs"  # what git leaves in place of a large file that it has not fetched
+
+BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64,
+    "U64": 64,
+}  # fmt: skip
+
+CONVERT = (
+    "convert it once, where torch and transformers are installed: "
+    "AutoModel.from_pretrained(folder).save_pretrained(folder, safe_serialization=True)"
+)
+
+
+class Tensor(NamedTuple):
+    """Where one tensor lies: its numbers are the bytes start..stop-1 of a file of `file_size` bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    file: str
+    file_size: int
+
+
+class Source(Protocol):
+    """What load.py needs of a checkpoint, wherever its numbers live."""
+
+    @property
+    def names(self) -> Collection[str]: ...
+    def tensor(self, name: str) -> Tensor: ...
+    def table(self, name: str, dtype: np.dtype[Any] | str) -> Table: ...
+    def aliases(self) -> dict[str, str]: ...
+    def close(self) -> None: ...
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a key given twice: JSON readers keep the last one in silence, another reader may keep the first."""
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        twice = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"duplicate keys {', '.join(map(repr, twice))}")
+    return entries
+
+
+def _place(name: str, entry: Any, data_start: int, file_size: int, file: str) -> Tensor:
+    """Read what a header says of one tensor. JSON holds anything, so every type is looked at before it is used."""
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        raise ValueError(f"tensor {name!r}: expected a list of sizes and two offsets, found {shape!r} and {offsets!r}")
+    if any(type(size) is not int or not 0 <= size < 2**63 for size in (*shape, *offsets)):
+        raise ValueError(f"tensor {name!r}: sizes and offsets must be integers >= 0, found {shape} and {offsets}")
+    dtype, (start, stop) = entry["dtype"], offsets
+    if 8 * (stop - start) != BITS[dtype] * math.prod(shape):
+        raise ValueError(f"tensor {name!r}: {dtype} of shape {shape} does not fill the {stop - start} bytes it claims")
+    return Tensor(name, dtype, tuple(shape), data_start + start, data_start + stop, file, file_size)
+
+
+def parse_header(header: bytes, data_start: int, file_size: int, file: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a header's JSON: for each tensor where it lies, and the file's `__metadata__`.
+
+    data_start = 8 + length of the header; places are absolute, in bytes. Every promise of the format is
+    checked: known formats, shape x size = length, no hole, no overlap, the file ends where the last tensor does.
+
+    Raises CheckpointError that names the file and the tensor.
+    """
+    try:
+        entries = json.loads(header.decode("utf-8"), object_pairs_hook=_unique)
+        metadata = entries.pop("__metadata__", None) or {}
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise ValueError("__metadata__ must hold texts alone")
+        tensors = {name: _place(name, entry, data_start, file_size, file) for name, entry in entries.items()}
+        expected = data_start
+        for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
+            if tensor.start != expected:
+                raise ValueError(f"tensor {tensor.name!r} starts at byte {tensor.start}, expected {expected}")
+            expected = tensor.stop
+        if expected != file_size:
+            raise ValueError(f"the header describes {expected} bytes, the file has {file_size}")
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise CheckpointError(
+            f"{file}: the safetensors header is wrong: {type(error).__name__}: {error}; "
+            "the file is damaged or incomplete, fetch it again"
+        ) from None
+    return tensors, metadata
+
+
+class SafetensorsFile:
+    """One file: its tensors' places, and its bytes mapped read-only (or read on demand with mmap=False)."""
+
+    def __init__(self, path: FileName, mmap: bool = True) -> None:
+        self.path = path
+        self.mmap = mmap
+        _accept(path)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(8), "little")
+            header = file.read(length)
+            self.tensors, self.metadata = parse_header(header, 8 + length, size, str(path))
+            self._map = memory_map.mmap(file.fileno(), 0, access=memory_map.ACCESS_READ) if mmap else None
+        if self._map is not None and hasattr(memory_map, "MADV_RANDOM"):
+            # rows are taken here and there: reading ahead would pull in fifty times what is asked for
+            self._map.madvise(memory_map.MADV_RANDOM)
+
+    def raw(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """Give the stored numbers as a read-only array over the map, or over bytes read now."""
+        held = HELD[tensor.dtype]
+        if self._map is not None:
+            return np.ndarray(tensor.shape, held, buffer=self._map, offset=tensor.start)
+        with open(self.path, "rb") as file:
+            file.seek(tensor.start)
+            numbers = file.read(tensor.stop - tensor.start)
+        if len(numbers) != tensor.stop - tensor.start:
+            raise CheckpointError(f"{self.path}: ends inside tensor {tensor.name!r}; it changed while it was read")
+        return np.frombuffer(numbers, held).reshape(tensor.shape)
+
+
+def _accept(path: FileName) -> None:
+    """Let safetensors' own reader judge the file first."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="np"):
+            pass
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be opened ({error})") from None
+    except SafetensorError as error:
+        with open(path, "rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise CheckpointError(f"{path} is a Git LFS pointer, not the tensors; run git lfs pull") from None
+        raise CheckpointError(
+            f"{path}: not a whole safetensors file ({error}); it is damaged, incomplete or of another format: "
+            "fetch it again"
+        ) from None
+
+
+class Checkpoint:
+    """Named tensors of one file or of the shards that an index lists; a shard is opened when first needed.
+
+    `weight_map` maps a tensor to its file's name, `locate` a file's name to its path.
+    """
+
+    def __init__(
+        self, locate: Callable[[str], FileName], weight_map: dict[str, str] | None = None, mmap: bool = True
+    ) -> None:
+        self._locate = locate
+        self._mmap = mmap
+        self._files: dict[str, SafetensorsFile] = {}
+        self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._weight_map.keys()
+
+    def tensor(self, name: str) -> Tensor:
+        file = self._file(self._weight_map[name])
+        try:
+            return file.tensors[name]
+        except KeyError:
+            raise CheckpointError(
+                f"{INDEX} says that {name!r} is in {os.path.basename(file.path)}, which holds {len(file.tensors)} "
+                "other tensors; index and shards are of different saves: fetch both again"
+            ) from None
+
+    def table(self, name: str, dtype: np.dtype[Any] | str = "float32") -> Table:
+        tensor = self.tensor(name)
+        if tensor.dtype not in HELD:
+            raise CheckpointError(
+                f"{tensor.file}: tensor {name!r} is stored as {tensor.dtype}; this layer reads {', '.join(HELD)}"
+            )
+        return StoredTable(self._file(self._weight_map[name]).raw(tensor), tensor.dtype, dtype)
+
+    def aliases(self) -> dict[str, str]:
+        """Other names of stored tensors, as some files list them in `__metadata__`: alias -> stored name."""
+        return {
+            alias: name
+            for file in self._files.values()
+            for alias, name in file.metadata.items()
+            if name in self._weight_map and alias not in self._weight_map
+        }
+
+    def close(self) -> None:
+        """Drop the maps; each is unmapped when the last array over it is gone."""
+        self._files.clear()
+
+    def _file(self, name: str) -> SafetensorsFile:
+        if name not in self._files:
+            self._files[name] = SafetensorsFile(self._locate(name), self._mmap)
+        return self._files[name]
+
+
+def read_index(text: bytes, where: str) -> dict[str, str]:
+    """Read a sharded checkpoint's index: tensor name -> file name. Raises CheckpointError."""
+    try:
+        weight_map = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)["weight_map"]
+        if not all(isinstance(file, str) and _is_plain(file) for file in weight_map.values()):
+            raise ValueError("a shard must be a plain file name")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{where}: not an index of shards ({type(error).__name__}: {error}); expected "
+            '{"weight_map": {tensor: file}}; fetch it again'
+        ) from None
+    return dict(weight_map)
+
+
+def _is_plain(name: str) -> bool:
+    return os.path.basename(name) == name and name not in ("", ".", "..")
+
+
+def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
+    """Open a folder's `model.safetensors`, or the shards of its `model.safetensors.index.json`.
+
+    Raises CheckpointError where neither is there, and for a missing shard when a tensor of it is asked for.
+    """
+
+    def locate(name: str) -> str:
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path):
+            raise CheckpointError(f"{folder} has no {name}, which {INDEX} lists; fetch the missing shard")
+        return path
+
+    if os.path.isfile(os.path.join(folder, SINGLE)):
+        return Checkpoint(locate, mmap=mmap)
+    index = os.path.join(folder, INDEX)
+    if os.path.isfile(index):
+        with open(index, "rb") as file:
+            return Checkpoint(locate, read_index(file.read(), index), mmap)
+    names = sorted(os.listdir(folder))
+    other = [name for name in names if name.endswith((".bin", ".h5", ".msgpack", ".ckpt"))]
+    found = f"only {', '.join(other)}: {CONVERT}" if other else f"only {', '.join(names[:8]) or 'an empty folder'}"
+    raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}; found {found}")

@@ -1,0 +1,300 @@
+"""Text -> ids, by one path for one text or a million.
+
+The tokenizers library does the splitting. It is configured once and never touched again, so threads may share
+it; padding and truncation are done here, on the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.errors import MinibertError, TokenizerError
+
+from .reading import FileName, read_object
+
+Array = NDArray[Any]
+Texts = str | Iterable[str]
+Find = Callable[[str], FileName | None]
+
+CONVERT = (
+    "make tokenizer.json once, where transformers is installed: "
+    "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+)
+
+
+class Encoded(NamedTuple):
+    """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to; None where all are of segment 0."""
+
+    input_ids: list[int]
+    token_type_ids: list[int] | None
+
+
+class Tokenizer:
+    """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch."""
+
+    def __init__(self, tokenizer: Any, pad_id: int | None = None) -> None:
+        tokenizer.no_padding()  # a file may store both; then a text's ids would depend on its neighbours,
+        tokenizer.no_truncation()  # or end in silence at the length somebody once trained with
+        self._tokenizer = tokenizer
+        self.pad_id = pad_id if pad_id is not None else 0
+        self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
+
+    @property
+    def kind(self) -> str:
+        """The algorithm by the library's name: WordPiece, BPE, Unigram or WordLevel."""
+        return type(self._tokenizer.model).__name__
+
+    @cached_property
+    def size(self) -> int:
+        """One more than the largest id; some vocabularies have gaps below it."""
+        return int(max(self._tokenizer.get_vocab().values(), default=-1)) + 1
+
+    def encode(
+        self,
+        texts: Texts,
+        text_pair: Texts | None = None,
+        truncation: bool = False,
+        max_length: int | None = None,
+        start: int = 0,
+    ) -> list[Encoded]:
+        """Give each text's ids, with the special tokens of its model; an empty second text means none.
+
+        `start` is the number of the first text, for messages about one of many.
+
+        Raises TypeError for what is no str, ValueError for a lone surrogate, for as many pairs as there are not
+        texts, and for a text longer than `max_length` where `truncation` is not asked for; TokenizerError where the
+        vocabulary has no token for a text, not even an unknown one.
+        """
+        firsts, pairs = listed(texts, text_pair)
+        _refuse_other_than_str(firsts, "texts", start)  # the library would take a pair of str for two texts
+        _refuse_other_than_str(pairs or [], "text_pair", start)
+        joined = firsts if pairs is None else [(a, b) if b else a for a, b in zip(firsts, pairs, strict=True)]
+        try:
+            encodings = self._encode_batch(joined)
+        except (TypeError, UnicodeError):
+            _refuse_surrogates(firsts, "texts", start)
+            _refuse_surrogates(pairs or [], "text_pair", start)
+            raise
+        except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
+            raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
+        # a template treats all texts alike: where it gives one text segment 0, it gives it to every text
+        typed = pairs is not None or (bool(encodings) and any(encodings[0].type_ids))
+        return [self._fit(encoding, start + i, typed, truncation, max_length) for i, encoding in enumerate(encodings)]
+
+    def _fit(self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None) -> Encoded:
+        """Read one encoding; cut it to `max_length`, or refuse it."""
+        ids, types = encoding.ids, encoding.type_ids if typed else None
+        if max_length is None or len(ids) <= max_length:
+            return Encoded(ids, types)
+        if not truncation:
+            raise ValueError(
+                f"text {i} has {len(ids)} tokens, but the longest sequence is {max_length}; "
+                "shorten it, or pass truncation=True"
+            )
+        segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
+        first, second = (int(np.count_nonzero(segment == number)) for number in (0, 1))
+        special = len(ids) - first - second
+        if special > max_length:
+            raise ValueError(f"max_length {max_length} has no room for the {special} special tokens of this model")
+        room = longest_first(first, second, max_length - special)
+        keep = segment == -1
+        for number in (0, 1):
+            here = segment == number
+            keep |= here & (np.cumsum(here) <= room[number])
+        return Encoded(np.array(ids)[keep].tolist(), None if types is None else np.array(types)[keep].tolist())
+
+    def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
+        """Lay rows of unequal length into one batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
+
+        Padding has mask 0, type 0 and the model's padding id; without one (GPT-2) id 0, which mask 0 makes harmless.
+        """
+        if padding not in ("right", "left"):
+            raise ValueError(f"padding must be 'right' or 'left', found {padding!r}")
+        shape = (len(encoded), max((len(row.input_ids) for row in encoded), default=0))
+        batch = {
+            "input_ids": np.full(shape, self.pad_id, np.int64),
+            "attention_mask": np.zeros(shape, np.int64),
+            "token_type_ids": np.zeros(shape, np.int64),
+        }
+        for i, row in enumerate(encoded):
+            length = len(row.input_ids)
+            where = slice(0, length) if padding == "right" else slice(shape[1] - length, shape[1])
+            batch["input_ids"][i, where] = row.input_ids
+            batch["attention_mask"][i, where] = 1
+            if row.token_type_ids is not None:
+                batch["token_type_ids"][i, where] = row.token_type_ids
+        return batch
+
+    def tokens(self, ids: Array) -> Any:
+        """Give the token string of each id, in nested lists of the ids' shape."""
+        if ids.ndim:
+            return [self.tokens(row) for row in ids]
+        token = self._tokenizer.id_to_token(int(ids))
+        if token is None:
+            raise IndexError(f"id {ids} is below {self.size}, but this tokenizer has no token for it")
+        return token
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Share `room` tokens between two texts by shortening the longer one first, both in the end.
+
+    >>> longest_first(10, 3, room=8), longest_first(10, 9, room=7), longest_first(2, 3, room=9)
+    ((5, 3), (4, 3), (2, 3))
+    """
+    if first + second <= room:
+        return first, second
+    short, long = min(first, second), max(first, second)
+    if 2 * short > room:  # both must give way; the odd token stays with the longer text
+        short = room // 2
+    long = room - short
+    return (long, short) if first > second else (short, long)
+
+
+def listed(texts: Texts, text_pair: Texts | None = None) -> tuple[list[str], list[str] | None]:
+    """Make lists of one text or many, and of as many second texts. Raises TypeError and ValueError."""
+    firsts, pairs = _list_of(texts, "texts"), None if text_pair is None else _list_of(text_pair, "text_pair")
+    if pairs is not None and len(pairs) != len(firsts):
+        raise ValueError(f"text_pair must have one text for each of the {len(firsts)} texts, found {len(pairs)}")
+    return firsts, pairs
+
+
+def _list_of(texts: Texts, name: str) -> list[str]:
+    if isinstance(texts, str):
+        return [texts]
+    if isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
+        raise TypeError(f"{name} must be a str or a list of str, found {type(texts).__name__}{_decode_hint(texts)}")
+    return list(texts)
+
+
+def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
+    for i, text in enumerate(texts, start):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{i}] must be a str, found {type(text).__name__}{_decode_hint(text)}")
+
+
+def _refuse_surrogates(texts: Sequence[str], name: str, start: int) -> None:
+    for i, text in enumerate(texts, start):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name}[{i}] has a lone surrogate U+{ord(text[error.start]):04X} at index {error.start}, which is no "
+                "character; read the text with the right encoding, or with errors='replace'"
+            ) from None
+
+
+def _decode_hint(text: Any) -> str:
+    return "; decode it first, text.decode('utf-8')" if isinstance(text, bytes | bytearray) else ""
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def open_tokenizer(find: Find, style: str | None, pad_id: int | None, where: str) -> Tokenizer:
+    """Open tokenizer.json, else vocab.txt, else vocab.json with merges.txt.
+
+    `find` gives a file's path or None; `style` says how this family's older files are read: "wordpiece", "gpt2"
+    or "roberta" (GPT-2's with <s> and </s> around the text). Raises TokenizerError.
+    """
+    path = find("tokenizer.json")
+    try:
+        if path is not None:
+            from tokenizers import Tokenizer as Reader
+
+            return Tokenizer(Reader.from_file(str(path)), pad_id)
+        settings = _settings(find)
+        if style == "wordpiece" and (path := find("vocab.txt")) is not None:
+            return Tokenizer(_wordpiece(path, settings), pad_id)
+        if style in ("gpt2", "roberta") and (path := find("vocab.json")) is not None:
+            merges = find("merges.txt")
+            if merges is None:
+                raise TokenizerError(f"{where} has vocab.json but no merges.txt; both are needed: fetch it")
+            return Tokenizer(_byte_level(path, merges, settings, style), pad_id)
+    except MinibertError:
+        raise  # ours already, or the Hub's
+    except Exception as error:  # noqa: BLE001  as above
+        raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again, or {CONVERT}") from None
+    raise TokenizerError(
+        f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as this "
+        f"family had them; ids work without one; or {CONVERT}"
+    )
+
+
+def _settings(find: Find) -> dict[str, Any]:
+    path = find("tokenizer_config.json")
+    if path is None:
+        return {}
+    try:
+        return read_object(path)
+    except ValueError as error:
+        raise TokenizerError(str(error)) from None
+
+
+def _token(settings: dict[str, Any], name: str, default: str) -> str:
+    token = settings.get(name)
+    token = token.get("content") if isinstance(token, dict) else token
+    return default if token is None else str(token)
+
+
+def _wordpiece(path: FileName, settings: dict[str, Any]) -> Any:
+    """BERT's own: split at spaces and punctuation, then greedily into the longest pieces of the vocabulary."""
+    from tokenizers import Tokenizer as Reader
+    from tokenizers import models, normalizers, pre_tokenizers, processors
+
+    vocab = models.WordPiece.read_file(str(path))
+    names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
+    special = {name: _token(settings, f"{name}_token", default) for name, default in names.items()}
+    for name in ("unk", "cls", "sep"):
+        if special[name] not in vocab:
+            raise TokenizerError(f"{path}: no token {special[name]!r}, which every text needs; is this BERT's file?")
+    reader = Reader(models.WordPiece(vocab, unk_token=special["unk"], max_input_chars_per_word=100))
+    reader.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
+    )
+    reader.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    reader.post_processor = processors.BertProcessing(
+        (special["sep"], vocab[special["sep"]]), (special["cls"], vocab[special["cls"]])
+    )
+    reader.add_special_tokens([token for token in special.values() if token in vocab])
+    return reader
+
+
+def _byte_level(path: FileName, merges: FileName, settings: dict[str, Any], style: str) -> Any:
+    """GPT-2's own: bytes, merged pair by pair in the order in which the pairs were learned."""
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+    from tokenizers import Tokenizer as Reader
+
+    reader = Reader(models.BPE.from_file(str(path), str(merges)))
+    prefix = bool(settings.get("add_prefix_space", False))
+    reader.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    reader.decoder = decoders.ByteLevel()
+    if style == "roberta":
+        cls, sep = _token(settings, "cls_token", "<s>"), _token(settings, "sep_token", "</s>")
+        first, last = reader.token_to_id(cls), reader.token_to_id(sep)
+        if first is None or last is None:
+            raise TokenizerError(f"{path}: no token {cls!r} or {sep!r}; is this RoBERTa's file?")
+        reader.post_processor = processors.RobertaProcessing((sep, last), (cls, first), add_prefix_space=prefix)
+        special = [cls, sep, "<pad>", "<unk>", "<mask>"]
+    else:
+        special = [_token(settings, f"{name}_token", "<|endoftext|>") for name in ("bos", "eos", "unk")]
+        special.append(_token(settings, "pad_token", ""))  # GPT-2 itself has none
+        reader.post_processor = processors.ByteLevel(trim_offsets=False)
+        if settings.get("add_bos_token"):  # OPT's way to begin a text
+            bos, row = special[0], reader.token_to_id(special[0])
+            if row is None:
+                raise TokenizerError(f"{path}: no token {bos!r}, which tokenizer_config.json puts before a text")
+            reader.post_processor = processors.TemplateProcessing(
+                single=[f"{bos}:0", "$A:0"], pair=[f"{bos}:0", "$A:0", f"{bos}:1", "$B:1"], special_tokens=[(bos, row)]
+            )
+    known = [token for token in special if reader.token_to_id(token) is not None]
+    # a mask swallows the space before it, as in RoBERTa's own tokenizer
+    reader.add_special_tokens([AddedToken(token, lstrip=token == "<mask>", special=True) for token in known])
+    return reader

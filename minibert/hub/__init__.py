@@ -1,0 +1,4 @@
+"""A network: a name on the Hub gives a commit, its small files, and tables of which only the needed bytes come.
+
+May import: `files`, `equations`, `errors`.
+"""

@@ -1,0 +1,80 @@
+"""Where the files of a model on the Hub lie on this disk: in the Hub's own cache, and in ours.
+
+The Hub's own cache is read as its documentation lays it out: a revision's commit in `refs`, a commit's files in
+`snapshots`, the names of files that a commit is known not to have in `.no_exist`. It is not asked through the
+client's functions, because importing those takes longer than all the rest, and in some versions writes a probe.
+
+Source: huggingface_hub's guide "Understand caching".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+from .errors import Subject
+from .ranges import RangeCache
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+LAYOUT = "1"  # of our cache; goes into every digest, so that another layout's entries are not taken for ours
+
+
+def cache_root() -> Path:
+    """Say where ranges are kept: MINIBERT_CACHE, or `assets/minibert` in HF_HOME, the client's place for such things.
+
+    Deleting it is always safe.
+    """
+    from huggingface_hub import constants
+
+    named = os.environ.get("MINIBERT_CACHE")
+    return Path(named).expanduser() if named else Path(constants.HF_ASSETS_CACHE) / "minibert"
+
+
+class Places:
+    """The two caches, as far as they belong to one model at one endpoint."""
+
+    def __init__(self, subject: Subject) -> None:
+        from huggingface_hub import constants
+
+        folder = subject.name.replace("/", "--")
+        self._subject = subject
+        self._theirs = Path(constants.HF_HUB_CACHE) / f"models--{folder}"
+        self._ours = cache_root() / quote(subject.endpoint, safe="") / folder
+
+    def cached(self, commit: str, file: str) -> Path | None:
+        """Say where a whole file lies in the Hub's own cache."""
+        path = self._theirs / "snapshots" / commit / file
+        return path if path.is_file() else None
+
+    def known_absent(self, commit: str, file: str) -> bool:
+        """Say whether the client has noted that this commit has no such file."""
+        return (self._theirs / ".no_exist" / commit / file).is_file()
+
+    def ours(self, commit: str = "", file: str = "") -> RangeCache:
+        """Give our cache of what is known of a model, of a commit, of a file: each knows its own entries only."""
+        belongs_to = "\n".join((LAYOUT, self._subject.endpoint, self._subject.name, commit, file))
+        return RangeCache(self._ours / commit / quote(file, safe=""), belongs_to)
+
+    def remember(self, commit: str) -> None:
+        """Note what a revision stands for, for the day on which nobody can be asked."""
+        if self._noted() != commit:
+            self.ours().store(self._label(), commit.encode())
+
+    def last_known(self) -> str | None:
+        """Give the commit that a revision stood for when it was last resolved: by us, or else by the client."""
+        noted = self._noted()
+        if noted is None:
+            try:
+                noted = (self._theirs / "refs" / self._subject.revision).read_text(encoding="utf-8").strip()
+            except (OSError, ValueError):  # ValueError: bytes that are no text, a name that cannot be one
+                return None
+        return noted if COMMIT.fullmatch(noted) else None
+
+    def _noted(self) -> str | None:
+        kept = self.ours().load(self._label())
+        return None if kept is None else kept.tobytes().decode()
+
+    def _label(self) -> str:
+        return "revision-" + quote(self._subject.revision, safe="")

@@ -1,0 +1,268 @@
+"""Safetensors files whose bytes come by range: the header first, then the tensors or the rows that are asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap as memory_map
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from minibert.equations.input_layer import check_ids
+from minibert.errors import CheckpointError, HubError
+from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
+from minibert.files.tables import HELD, StoredTable, Table
+
+from .ranges import RangeCache, Span, merge, whole_rows
+from .transfer import Part, Progress, RangesIgnoredError
+
+Array = NDArray[Any]
+
+HEADER_GUESS = 1 << 15  # bytes: room for the header of most models, so that one request is enough
+BY_ROWS = 256_000  # bytes from which a lazy table is fetched row by row
+MERGE_BYTES = 4096  # unwanted bytes between two rows that cost less than a second request
+MOST_REQUESTS = 256  # for one table; if it needs more it is fetched whole
+AT_ONCE = 8  # requests under way at the same time
+
+
+class Files(Protocol):
+    """What is needed of a repository at one commit."""
+
+    def cached(self, name: str) -> Path | None: ...
+    def cache(self, name: str) -> RangeCache: ...
+    def part(self, name: str, span: Span, progress: Callable[[int], object]) -> Part: ...
+    def download(self, name: str) -> Path: ...
+    def describe(self, name: str) -> str: ...
+
+
+class RemoteFile(SafetensorsFile):
+    """One file of which only the header is here; the rest comes when asked for. Several threads may ask at once."""
+
+    def __init__(self, files: Files, name: str, mmap: bool = True) -> None:
+        # nothing is mapped yet, so the local reader's own start is left out
+        self.path, self.mmap = Path(name), mmap
+        self._files, self._name = files, name
+        self._cache = files.cache(name)
+        self._lock = threading.Lock()
+        self._size: int | None = None
+        self._etag: str | None = None
+        self._whole: Path | None = None  # the file itself, where the server gives no parts of it
+        self._read_header()
+
+    def raw(self, tensor: Tensor) -> Array:
+        (content,) = self.read([(tensor.start, tensor.stop)])
+        return content.view(HELD[tensor.dtype]).reshape(tensor.shape)
+
+    def read(self, spans: list[Span]) -> list[Array]:
+        """Give the bytes of each span, from the cache or fetched, several at a time. Raises HubError."""
+        found = [self._cache.load_span(span, self.mmap) for span in spans]
+        missing = [span for span, content in zip(spans, found, strict=True) if content is None]
+        if missing:
+            fetched = dict(zip(missing, self._fetch(missing), strict=True))
+            found = [fetched[span] if content is None else content for span, content in zip(spans, found, strict=True)]
+        return [content for content in found if content is not None]
+
+    def cached_spans(self) -> list[Span]:
+        return self._cache.spans()
+
+    def load_cached(self, span: Span) -> Array | None:
+        return self._cache.load_span(span, self.mmap)
+
+    def _fetch(self, spans: list[Span]) -> list[Array]:
+        progress = Progress(self._files.describe(self._name), sum(stop - start for start, stop in spans))
+        pool = ThreadPoolExecutor(min(AT_ONCE, len(spans)))
+        try:
+            return list(pool.map(lambda span: self._fetch_one(span, progress), spans))
+        finally:
+            pool.shutdown(cancel_futures=True)
+            progress.close()
+
+    def _fetch_one(self, span: Span, progress: Callable[[int], object]) -> Array:
+        if self._whole is None and span[0] < span[1]:
+            try:
+                part = self._files.part(self._name, span, progress)
+            except RangesIgnoredError:
+                self._fetch_whole()
+            else:
+                self._check_version(part)
+                content = np.frombuffer(part.content, np.uint8)
+                content.flags.writeable = False
+                self._cache.store_span(span, content)
+                return content
+        return self._from_whole(span)
+
+    def _from_whole(self, span: Span) -> Array:
+        start, count = span[0], span[1] - span[0]
+        if self._whole is None or count == 0:
+            return np.empty(0, np.uint8)
+        if self.mmap:
+            return np.memmap(self._whole, np.uint8, "r", offset=start, shape=(count,))
+        return np.fromfile(self._whole, np.uint8, count, offset=start)
+
+    def _fetch_whole(self) -> None:
+        with self._lock:
+            if self._whole is None:
+                _say(f"{self._files.describe(self._name)}: this server gives no parts of files, fetching all of it")
+                path = self._files.download(self._name)
+                self._check_version(Part(bytearray(), path.stat().st_size))
+                self._whole = path
+
+    def _check_version(self, part: Part) -> None:
+        """Hold every part to the version that the header came from."""
+        if self._size is None:
+            self._size, self._etag = part.size, part.etag
+        etags = {self._etag, part.etag} - {None}
+        if part.size != self._size or len(etags) > 1:
+            raise HubError(
+                f"{self._files.describe(self._name)}: the server changed the file under one commit: its header is of "
+                f"{self._etag} with {self._size} bytes, now it is {part.etag} with {part.size}; delete "
+                f"{self._cache.folder} and try again"
+            )
+
+    def _read_header(self) -> None:
+        """Read the header: its length from the first eight bytes, usually with the rest in the same request."""
+        where = self._files.describe(self._name)
+        stored = self._cache.load("header")
+        if stored is not None:
+            line, _, content = stored.tobytes().partition(b"\n")
+            self._size, self._etag = json.loads(line)
+        else:
+            content = self._first(HEADER_GUESS)
+        length = 8 + int.from_bytes(content[:8], "little")
+        if len(content) < 8 or length > min(MAX_HEADER, self._size or 0):
+            raise CheckpointError(f"{where}: not a safetensors file, or one that is not whole; tell its authors")
+        if length > len(content):
+            content = self._first(length)
+        self.tensors, self.metadata = parse_header(content[8:length], length, self._size or 0, where)
+        if stored is None and self._whole is None:
+            self._cache.store("header", json.dumps([self._size, self._etag]).encode() + b"\n" + content[:length])
+
+    def _first(self, count: int) -> bytes:
+        progress = Progress(self._files.describe(self._name), count)
+        try:
+            part = self._files.part(self._name, (0, count), progress)
+        except RangesIgnoredError:
+            self._fetch_whole()
+            return self._from_whole((0, min(count, self._size or 0))).tobytes()
+        finally:
+            progress.close()
+        self._check_version(part)
+        return bytes(part.content)
+
+
+class RowTable:
+    """A table of a remote file: a row is fetched when it is first asked for, and kept.
+
+    The rows lie in a map of zeros as large as the table, of which only the pages that hold rows take memory.
+    """
+
+    def __init__(self, file: RemoteFile, tensor: Tensor, dtype: np.dtype[Any] | str = "float32") -> None:
+        held = HELD[tensor.dtype]
+        self.shape, self.stored, self.dtype = tensor.shape, tensor.dtype, np.dtype(dtype)
+        self._file, self._tensor = file, tensor
+        self._row_bytes = math.prod(tensor.shape[1:]) * held.itemsize
+        self._raw = np.ndarray(tensor.shape, held, buffer=memory_map.mmap(-1, tensor.stop - tensor.start))
+        self._have = np.zeros(tensor.shape[0], np.bool_)
+        self._requests = 0
+        self._lock = threading.Lock()
+        self._use(self._raw)
+
+    def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
+        if isinstance(ids, slice):
+            self._need(np.arange(self.shape[0])[ids])
+        else:
+            self._need(np.unique(check_ids(ids, self.shape[0])))
+        return self._table.rows(ids, out)
+
+    def expect(self, ids: Iterable[ArrayLike]) -> None:
+        self._need(np.unique(np.concatenate([np.empty(0, np.int64), *(np.ravel(some) for some in ids)])))
+
+    def array(self) -> Array:
+        self._need(np.arange(self.shape[0]))
+        return self._table.array()
+
+    def _use(self, raw: Array) -> None:
+        view = raw.view()
+        view.flags.writeable = False  # what is handed out is not to be written to
+        self._table = StoredTable(view, self.stored, self.dtype)
+
+    def _need(self, wanted: Array) -> None:
+        """See to it that these rows (sorted, distinct) are here. Raises HubError."""
+        if self._have[wanted].all():
+            return
+        with self._lock:
+            self._take_cached(wanted)
+            missing = wanted[~self._have[wanted]]
+            runs = merge(missing, MERGE_BYTES // self._row_bytes)
+            self._requests += len(runs)
+            if self._requests > MOST_REQUESTS or 2 * sum(stop - first for first, stop in runs) > self.shape[0]:
+                self._use(self._file.raw(self._tensor))
+                self._have[:] = True
+                return
+            for run, content in zip(runs, self._file.read([self._span(run) for run in runs]), strict=True):
+                self._put(run, content)
+
+    def _take_cached(self, wanted: Array) -> None:
+        """Take from the cache what earlier runs have fetched, in whatever pieces they did."""
+        start, stop = self._tensor.start, self._tensor.stop
+        for span in self._file.cached_spans():
+            first, last = whole_rows(span, start, self._row_bytes, self.shape[0])
+            here = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, last)]
+            if self._have[here].all() or (content := self._file.load_cached(span)) is None:
+                continue
+            if span == (start, stop):
+                self._use(content.view(self._raw.dtype).reshape(self.shape))
+                self._have[:] = True
+                return
+            skip = start + first * self._row_bytes - span[0]
+            self._put((first, last), content[skip : skip + (last - first) * self._row_bytes])
+
+    def _put(self, run: Span, content: Array) -> None:
+        self._raw[run[0] : run[1]].reshape(-1).view(np.uint8)[:] = content  # as bytes: they may lie misaligned
+        self._have[run[0] : run[1]] = True  # after the row itself: readers do not take the lock
+
+    def _span(self, run: Span) -> Span:
+        return self._tensor.start + run[0] * self._row_bytes, self._tensor.start + run[1] * self._row_bytes
+
+
+class RemoteCheckpoint(Checkpoint):
+    """Named tensors of a repository: a file that is cached whole is mapped where it lies, of others parts are fetched.
+
+    lazy: tables of more than 256 kB come row by row.
+    """
+
+    def __init__(self, files: Files, weight_map: dict[str, str] | None, lazy: bool, mmap: bool) -> None:
+        self._remote = files
+        self._lazy = lazy
+        super().__init__(files.download, weight_map, mmap)
+
+    def table(self, name: str, dtype: np.dtype[Any] | str = "float32") -> Table:
+        tensor = self.tensor(name)
+        file = self._file(self._weight_map[name])
+        large = len(tensor.shape) == 2 and tensor.stop - tensor.start > BY_ROWS
+        if self._lazy and large and tensor.dtype in HELD and isinstance(file, RemoteFile):
+            return RowTable(file, tensor, dtype)
+        return super().table(name, dtype)
+
+    def _file(self, name: str) -> SafetensorsFile:
+        if name not in self._files:
+            path = self._remote.cached(name)
+            self._files[name] = (
+                SafetensorsFile(path, self._mmap) if path is not None else RemoteFile(self._remote, name, self._mmap)
+            )
+        return self._files[name]
+
+
+def _say(what: str) -> None:
+    """Tell a person what takes long, unless progress bars are switched off."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, tqdm
+
+    if not are_progress_bars_disabled():  # a bar may be drawn already: its own writer begins a line, and draws it anew
+        tqdm.write(f"minibert: {what} (HF_HUB_DISABLE_PROGRESS_BARS=1 silences this)", file=sys.stderr)

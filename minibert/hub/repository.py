@@ -1,0 +1,230 @@
+"""A name on the Hub -> a commit, its small files, and tables of which only the needed bytes are fetched.
+
+The name is resolved to a commit first; all that follows is of this commit. What lies in the Hub's own cache, put
+there by anyone, is used where it lies. Small files are fetched whole into that cache; of the large file come only
+the header and the ranges that are asked for, and they are kept in a cache of our own (`ranges.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from minibert.errors import HubError
+from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Source, read_index
+
+from .errors import WITHOUT_HUB, RevisionError, Subject
+from .places import COMMIT, Places
+from .ranges import RangeCache, Span
+from .remote import RemoteCheckpoint
+from .transfer import Part, Transfer
+
+# as the Hub has it: an owner's name (except for a few old models) and a name of letters, digits, - _ and .
+NAME = re.compile(r"(?:\b[\w.-]+\b/)?\b[\w.-]{1,96}\b", re.ASCII)
+
+FOLDER = "A folder is written with ./ in front"
+FETCH_ONCE = (
+    "Load it once where there is a network, or give a folder (a path that starts with ./), made elsewhere with "
+    "`minibert extract`; what an earlier lazy run has fetched is enough for another lazy run only"
+)
+
+
+def resolve(name: str, revision: str | None = None, local_files_only: bool = False) -> Repository:
+    """Find the commit that a name and a revision (a branch, a tag, a commit; "main" if none) stand for.
+
+    One request, or none: for forty digits of a commit, with local_files_only or HF_HUB_OFFLINE. Where the Hub cannot
+    say, the commit it named last time stands in, as it does in huggingface_hub.
+
+    Raises HubError.
+    """
+    from huggingface_hub import constants
+
+    subject = Subject(name, revision or "main", constants.ENDPOINT)
+    if not NAME.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
+        raise HubError(f"{name!r} cannot be a name on the Hub, such as 'gpt2' or 'google/mt5-small'. {FOLDER}")
+    why_not = "local_files_only=True" if local_files_only else "HF_HUB_OFFLINE is set"
+    offline = HubError(why_not) if local_files_only or constants.HF_HUB_OFFLINE else None
+    if COMMIT.fullmatch(subject.revision):
+        return Repository(subject, subject.revision, offline)
+    problem = offline
+    if offline is None:
+        try:
+            transfer = Transfer(subject)
+            about = _ask(subject, transfer)
+            return Repository(subject, about.commit, None, about, transfer)
+        except RevisionError:
+            raise
+        except HubError as error:
+            problem = error
+    known = Places(subject).last_known()
+    if known is not None:
+        return Repository(subject, known, problem)
+    if problem is not offline and problem is not None:
+        raise problem
+    raise HubError(f"{subject}: nothing of it is cached, and {why_not}. {FETCH_ONCE}")
+
+
+class Repository:
+    """One model at one commit: files, and a checkpoint. Several threads may use it at once."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        commit: str,
+        unreachable: HubError | None,
+        about: About | None = None,
+        transfer: Transfer | None = None,
+    ) -> None:
+        self.name = subject.name
+        self.revision = subject.revision
+        self.commit = commit
+        self._subject = subject
+        self._unreachable = unreachable
+        self._about = about
+        self._transfer = transfer if transfer is not None else Transfer(subject)
+        self._places = Places(subject)
+        self._entries = self._places.ours(commit)
+        if about is not None and self._entries.load("about") is None:
+            self._entries.store("about", json.dumps(about).encode())
+        self._lock = threading.RLock()
+        self._scratch: str | None = None
+
+    def file(self, filename: str) -> Path | None:
+        """Give the path of a small file (config.json, tokenizer.json), fetched if need be; None if there is none.
+
+        Raises HubError.
+        """
+        path = self.cached(filename)
+        if path is not None or self._places.known_absent(self.commit, filename):
+            return path
+        listing = self._list(filename)
+        return self.download(filename) if filename in listing else None
+
+    def checkpoint(self, lazy: bool = False, mmap: bool = True) -> Source:
+        """Open `model.safetensors`, or the shards of its index, wherever their bytes are.
+
+        A file in the Hub's cache is mapped where it lies. Of others the header is fetched now, a tensor when it is
+        asked for; with `lazy`, the rows of tables over 256 kB as ids ask for them.
+
+        Raises HubError, CheckpointError.
+        """
+        weight_map = None
+        if self.cached(SINGLE) is None and (self.cached(INDEX) is not None or SINGLE not in self._list(SINGLE)):
+            index = self.file(INDEX)
+            if index is None:
+                raise HubError(self._no_safetensors())
+            weight_map = read_index(index.read_bytes(), self.describe(INDEX))
+        opened = RemoteCheckpoint(self, weight_map, lazy, mmap)
+        if self._unreachable is None and self.revision != self.commit:
+            self._places.remember(self.commit)
+        return opened
+
+    # -- what remote.py needs ----------------------------------------------------------------------------------
+
+    def cached(self, name: str) -> Path | None:
+        """Say where a file lies in the Hub's own cache."""
+        return self._places.cached(self.commit, name)
+
+    def cache(self, name: str) -> RangeCache:
+        """Give the cache of one file's ranges."""
+        return self._places.ours(self.commit, name)
+
+    def part(self, name: str, span: Span, progress: Callable[[int], object]) -> Part:
+        """Fetch some bytes of a file."""
+        self._need_hub(name)
+        return self._transfer.get(self._url(name), name, span, self.commit, progress)
+
+    def download(self, name: str) -> Path:
+        """Fetch a whole file into the Hub's cache, or where that cannot be written into a folder for this process."""
+        from huggingface_hub import constants
+
+        self._need_hub(name)
+        self._transfer.probe(self._url(name), name)
+        try:
+            return self._transfer.download(name, self.commit, constants.HF_HUB_CACHE)
+        except OSError as refused:
+            try:
+                return self._transfer.download(name, self.commit, self._scratch_folder())
+            except OSError as error:
+                raise HubError(
+                    f"{self.describe(name)}: no disk takes it: {refused}; {error}. Set HF_HOME to a folder that can be "
+                    "written and has room"
+                ) from None
+
+    def describe(self, name: str) -> str:
+        """Name a file for an error."""
+        return str(replace(self._subject, file=name))
+
+    def _list(self, wanted: str) -> list[str]:
+        """Give the names of all files: asked once for a commit, then kept."""
+        with self._lock:
+            if self._about is None and (kept := self._entries.load("about")) is not None:
+                self._about = About(*json.loads(kept.tobytes()))
+            if self._about is None and self._unreachable is not None:
+                # a cache that somebody else filled: what it does not hold counts as absent, if it holds the model
+                if self.cached("config.json") is None or wanted in (SINGLE, INDEX):
+                    self._need_hub(wanted)
+                return []
+            if self._about is None:
+                self._about = _ask(replace(self._subject, revision=self.commit), self._transfer)
+                self._entries.store("about", json.dumps(self._about).encode())
+            return self._about.files
+
+    def _need_hub(self, name: str) -> None:
+        if self._unreachable is not None:
+            advice = "" if WITHOUT_HUB in str(self._unreachable) else f". {FETCH_ONCE}"
+            raise HubError(f"{self.describe(name)}: not (all) in the cache, and {self._unreachable}{advice}")
+
+    def _url(self, name: str) -> str:
+        from huggingface_hub import hf_hub_url
+
+        current = self._about.name if self._about is not None else self.name  # saves a redirect where it was renamed
+        return hf_hub_url(current, name, revision=self.commit, endpoint=self._subject.endpoint)
+
+    def _scratch_folder(self) -> str:
+        with self._lock:
+            if self._scratch is None:
+                self._scratch = tempfile.mkdtemp(prefix="minibert-")
+                weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
+            return self._scratch
+
+    def _no_safetensors(self) -> str:
+        listing = self._list(INDEX)
+        other = [name for name in listing if name.endswith((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"))]
+        found = f"only {', '.join(other[:8])}: {CONVERT}" if other else f"only {', '.join(listing[:8]) or 'nothing'}"
+        return f"{self._subject}: expected {SINGLE} or {INDEX}, found {found}"
+
+
+class About(NamedTuple):
+    """What the Hub says of a revision: its commit, the names of its files, the model's name of today."""
+
+    commit: str
+    files: list[str]
+    name: str
+
+
+def _ask(subject: Subject, transfer: Transfer) -> About:
+    revision = quote(subject.revision, safe="")
+    url = f"{subject.endpoint}/api/models/{subject.name}/revision/{revision}?expand=sha&expand=siblings"
+    answer = bytes(transfer.get(url).content)
+    try:
+        found = json.loads(answer)
+        files = [sibling["rfilename"] for sibling in found["siblings"]]
+        about = About(found["sha"], files, found.get("id", subject.name))
+        if not COMMIT.fullmatch(about.commit):
+            raise ValueError(f"{about.commit!r} is no commit")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise HubError(
+            f"{subject}: {subject.endpoint} does not answer as a Hub does ({type(error).__name__}: {error}; "
+            f"{answer[:60]!r}). A login page of this network, or a wrong HF_ENDPOINT? {WITHOUT_HUB}"
+        ) from None
+    return about

@@ -1,0 +1,219 @@
+"""A checkpoint -> a folder with its input layer alone: config, tokenizer and one safetensors file.
+
+The tensors keep their names, so transformers and safetensors read the file too. The folder is made under another name
+and moved into place, so a broken run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.errors import CheckpointError, MinibertError
+from minibert.families.family import Family
+from minibert.files.checkpoint import SINGLE, Source, Tensor
+from minibert.files.tables import Table, widen
+
+from .load import Opened, assemble, load, open_model, row_of
+
+Array = NDArray[Any]
+
+NARROW = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+COMPANIONS = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
+    "vocab.json", "merges.txt", "generation_config.json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What was written: bytes of the model's files before and of the one file after, and the largest rounding error."""
+
+    folder: Path
+    tensors: int
+    bytes_before: int
+    bytes_after: int
+    rounding_error: float
+
+
+def extract(
+    model: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    dtype: str | None = None,
+    *,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    force: bool = False,
+) -> Extracted:
+    """Write a folder that holds the input layer of `model` and nothing else.
+
+    dtype: "float32", "float16" or "bfloat16" for the tables; None keeps each as it is stored. Vectors (the norm's
+    weight and bias) keep their format: they are small, and every row passes through them.
+
+    Raises FileExistsError where something lies at `folder` already and `force` is not given, ValueError for another
+    dtype or a number that float16 cannot hold, and what `load` raises.
+    """
+    if dtype is not None and dtype not in NARROW:
+        raise ValueError(f"dtype must be {', '.join(map(repr, NARROW))} or None (as stored), found {dtype!r}")
+    target = Path(folder)
+    _check_target(target, force)
+    if not target.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{target}: there is no folder {target.absolute().parent}; make it first")
+    opened = open_model(model, revision, local_files_only)
+    source = _Recorder(opened.source())
+    family = row_of(opened)
+    sides = _take_all(source, opened, family)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as scratch:
+        made = Path(scratch) / "made"
+        made.mkdir()
+        error = _write_tensors(source, made / SINGLE, dtype)
+        for name in ("config.json", *COMPANIONS):
+            found = opened.find(name)
+            if found is not None:
+                shutil.copyfile(found, made / name)
+        load(made, side=sides[0]).close()  # what is moved into place has been read back
+        size = (made / SINGLE).stat().st_size
+        _replace(made, target, Path(scratch) / "old")
+    before = {tensor.file: tensor.file_size for tensor in source.taken.values()}
+    source.close()
+    return Extracted(target, len(source.taken), sum(before.values()), size, error)
+
+
+def _check_target(target: Path, force: bool) -> None:
+    """Refuse, before anything is computed, to replace what this program has not made."""
+    if not (target.is_symlink() or target.exists()):
+        return
+    if not force:
+        raise FileExistsError(f"{target} exists; choose another name, or pass force=True to replace it")
+    if not target.is_dir() or Path.cwd().is_relative_to(target.resolve()):
+        raise FileExistsError(f"{target} is a file, or the folder we are in; choose another name")
+    if other := sorted({path.name for path in target.iterdir()} - {"config.json", SINGLE, *COMPANIONS}):
+        raise FileExistsError(
+            f"{target} holds other files ({', '.join(other[:3])}); remove it yourself, if you mean it"
+        )
+
+
+class _Recorder:
+    """A checkpoint that remembers which of its tensors were asked for."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.taken: dict[str, Tensor] = {}
+        self.names = source.names
+        self.tensor = source.tensor
+        self.aliases = source.aliases
+
+    def table(self, name: str, dtype: np.dtype[Any] | str) -> Table:
+        self.taken[name] = self._source.tensor(name)
+        return self._source.table(name, dtype)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _take_all(source: _Recorder, opened: Opened, family: Family) -> list[str]:
+    """Let the layer of each side ask for its tensors; give the sides there are (a file may hold a decoder alone)."""
+    sides, problems = [], []
+    for side in family.sides:
+        try:
+            layer = assemble(family, opened.config, source, opened.find, opened.where, side)
+        except CheckpointError as error:
+            problems.append(error)
+            continue
+        sides.append(side)
+        with suppress(MinibertError):  # no concern of the input layer: the file lacks the scheme of its attention,
+            layer.attention_position  # noqa: B018  or asks for one that nothing here computes
+    if not sides:
+        raise problems[0]
+    return sides
+
+
+def _write_tensors(source: _Recorder, path: Path, dtype: str | None) -> float:
+    """Write all taken tensors; give the largest rounding error."""
+    entries: dict[str, tuple[str, Array]] = {}
+    worst = 0.0
+    for name, tensor in source.taken.items():
+        raw, stored = _held(source.table(name, "float32"), name), tensor.dtype
+        if dtype is not None and raw.ndim > 1 and stored != NARROW[dtype]:
+            raw, error = _converted(raw, stored, NARROW[dtype], name)
+            stored, worst = NARROW[dtype], max(worst, error)
+        entries[name] = stored, raw
+    write_safetensors(path, entries)
+    return worst
+
+
+def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]]) -> None:
+    """Write name -> (format, numbers as the file holds them), wide formats first so that each lies aligned.
+
+    Written here because safetensors' NumPy side takes no bfloat16, and what lies under it has changed its arguments
+    between versions; its reader judges the file when it is loaded again.
+    """
+    ordered = sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # what transformers looks for
+    stop = 0
+    for name, (stored, raw) in ordered:
+        start, stop = stop, stop + raw.nbytes
+        header[name] = {"dtype": stored, "shape": list(raw.shape), "data_offsets": [start, stop]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, (_, raw) in ordered:
+            file.write(np.ascontiguousarray(raw).data)  # a strided array would be written in another order
+
+
+def _held(table: Table, name: str) -> Array:
+    """Give the numbers as the file holds them."""
+    raw = getattr(table, "held", None)
+    if raw is None:
+        raise CheckpointError(f"tensor {name!r} is fetched row by row; load it whole to extract it")
+    return np.asarray(raw)
+
+
+def _converted(raw: Array, stored: str, target: str, name: str) -> tuple[Array, float]:
+    """Round to another format, to nearest; give the largest difference too."""
+    exact = widen(raw, stored, np.dtype("float64" if stored == "F64" else "float32"))
+    narrow = narrowed(exact, target)
+    back = widen(narrow, target, exact.dtype)
+    finite = np.isfinite(exact)
+    if not np.isfinite(back[finite]).all():
+        largest = float(np.abs(exact[finite]).max())
+        raise ValueError(f"tensor {name!r} holds {largest:g}, which {target} cannot hold; use bfloat16 or float32")
+    return narrow, float(np.abs(back[finite] - exact[finite]).max(initial=0.0))
+
+
+def narrowed(x: Array, target: str) -> Array:
+    """Round to float32, float16 or bfloat16, ties to even; bfloat16 comes as its bits, which NumPy has no type for.
+
+    >>> narrowed(np.array([1.0, -2.0], np.float32), "BF16")
+    array([16256, 49152], dtype=uint16)
+    """
+    with np.errstate(over="ignore"):
+        if target != "BF16":
+            return x.astype({"F32": np.float32, "F16": np.float16}[target])
+        bits = x.astype(np.float32).view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    quiet_nan = (bits >> np.uint32(16)) | np.uint32(0x40)  # rounding could carry a NaN over into infinity
+    return np.where(np.isnan(x), quiet_nan, rounded >> np.uint32(16)).astype(np.uint16)
+
+
+def _replace(made: Path, target: Path, old: Path) -> None:
+    """Move the finished folder into place; what was there before goes away with the scratch folder, or comes back."""
+    replaced = target.is_symlink() or target.exists()
+    if replaced:
+        target.rename(old)
+    try:
+        made.rename(target)
+    except BaseException:
+        if replaced:
+            old.rename(target)
+        raise

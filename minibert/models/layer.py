@@ -1,0 +1,287 @@
+"""`EmbeddingLayer`: a family's steps bound to a checkpoint's tables; call it, trace it, print it, embed texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from minibert.equations.input_layer import check_ids
+from minibert.families.config import Config
+from minibert.families.family import Family
+from minibert.families.modules import Linear
+from minibert.families.steps import Add, Positions
+
+from . import texts as _pooling
+from .inputs import Preparation
+from .tiles import Bound, run, run_steps
+
+if TYPE_CHECKING:
+    from minibert.files.checkpoint import Tensor
+    from minibert.files.tokenizer import Texts, Tokenizer
+
+Array = NDArray[Any]
+
+
+class EmbeddingLayer:
+    """The input layer of one checkpoint: ids -> rows -> sum -> LayerNorm -> array.
+
+    Made by `minibert.load`. Submodules answer by the reference's names (`layer.word_embeddings`, `layer.wte`,
+    `layer.LayerNorm`), as last part or as the whole path: `layer["embeddings.word_embeddings"]`.
+    Safe to call from many threads at once. A context manager; after `close()` every use raises ValueError.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        config: Config,
+        steps: Sequence[Bound],
+        dtype: np.dtype[Any],
+        side: str = "encoder",
+        tokenizer: Callable[[], Tokenizer] | None = None,
+        attention_position: Callable[[], Any] | None = None,
+        closing: Callable[[], None] | None = None,
+        tensors: Sequence[Tensor] = (),
+    ) -> None:
+        self.family = family
+        self.config = config
+        self.dtype = dtype
+        self.side = side
+        self.tensors = tuple(tensors)  # where each tensor lies in its file
+        self._steps: tuple[Bound, ...] | None = tuple(steps)
+        self._open_tokenizer = tokenizer
+        self._tokenizer: Tokenizer | None = None
+        self._attention_position = attention_position
+        self._closing = closing
+        self._prepare = Preparation(family, config, steps, dtype)
+        self._width: int = steps[0].module.table.shape[1]
+        projections = [module.weight.shape[0] for _, module in steps if isinstance(module, Linear)]
+        self.dim: int = projections[-1] if projections else self._width
+        self.adds_types = any(
+            isinstance(step, Add) and step.ids == "token_type_ids" and step.missing is not None for step, _ in steps
+        )
+
+    # -- numbers ---------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> tuple[Bound, ...]:
+        """The bound steps in the order they are taken."""
+        if self._steps is None:
+            raise ValueError("this layer is closed; load it again")
+        return self._steps
+
+    @property
+    def max_length(self) -> int | None:
+        """How many tokens a sequence may have: the rows of the position table, or None without a limit."""
+        for step, module in self.steps:
+            if isinstance(step, Positions):
+                return int(module.table.shape[0]) - step.extra - step.first(self.config)
+        return None
+
+    def __call__(
+        self,
+        input_ids: ArrayLike | None = None,
+        *,
+        token_type_ids: ArrayLike | None = None,
+        position_ids: ArrayLike | None = None,
+        attention_mask: ArrayLike | None = None,
+        past_length: int = 0,
+        inputs_embeds: ArrayLike | None = None,
+        langs: ArrayLike | None = None,
+        task_type_ids: ArrayLike | None = None,
+        out: Array | None = None,
+        threads: int | None = None,
+    ) -> Array:
+        """Give what enters the first block: (batch, seq) ids -> (batch, seq, dim), float32 (or the layer's dtype).
+
+        One sequence of ids (seq,) gives (seq, dim). `past_length` tokens lie in a cache already, so positions
+        start there. `inputs_embeds` (batch, seq, width) replace the word rows. `out` receives the result.
+        `threads`: 1 means no other thread; more, at most so many; None takes the cores. A second one works only where
+        it pays. The bits never depend on it.
+
+        Raises TypeError, IndexError or ValueError that says what was expected, what was found and where.
+        """
+        given = dict(token_type_ids=token_type_ids, position_ids=position_ids, langs=langs, task_type_ids=task_type_ids)
+        steps = self.steps
+        inputs, single = self._prepare(input_ids, given, attention_mask, past_length, inputs_embeds)
+        shape = (inputs.batch, inputs.seq, self.dim)
+        if out is None:
+            y = np.empty(shape, self.dtype)
+        else:
+            y = _check_out(out, shape[1:] if single else shape, self.dtype).reshape(shape)
+            if inputs.inputs_embeds is not None and np.may_share_memory(y, inputs.inputs_embeds):
+                inputs.inputs_embeds = inputs.inputs_embeds.copy()  # a tile must not overwrite the next one's input
+        if input_ids is not None:
+            steps[0].module.table.expect((inputs.ids["input_ids"],))
+        run(steps, inputs, y, self._width, threads)
+        if out is not None:
+            return out
+        return y[0] if single else y
+
+    def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
+        """Give every named intermediate in the order it arises; the last value is the layer's output.
+
+        Takes what a call takes. Keys are the module paths of the reference's base model, the value is what that
+        module gives there; before them the integers that were derived (`position_ids`), among them `sum`, which
+        enters the norm, and `masked`, which a mask leaves. Bits equal the call's.
+        """
+        keywords = ("attention_mask", "past_length", "inputs_embeds")
+        passed = {key: inputs.pop(key) for key in keywords if key in inputs}
+        steps = self.steps
+        prepared, _ = self._prepare(input_ids, inputs, **passed)
+        trace: dict[str, Array] = {}
+        positions = prepared.ids.get("position_ids")
+        if isinstance(positions, slice):
+            trace["position_ids"] = np.arange(positions.start, positions.stop)[None]
+        elif isinstance(positions, np.ndarray):
+            trace["position_ids"] = positions.copy()
+
+        def record(name: str, x: Array) -> None:
+            trace[name] = x.copy()
+
+        y = np.empty((prepared.batch, prepared.seq, self.dim), self.dtype)
+        run_steps(steps, prepared, y, self._width, record)
+        trace.setdefault("sum", y)
+        return trace
+
+    # -- text ------------------------------------------------------------------------------------------------
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer, opened on first use. Raises TokenizerError where there is none."""
+        self.steps  # noqa: B018  raises where the layer is closed
+        if self._tokenizer is None:
+            if self._open_tokenizer is None:
+                raise ValueError("this layer was made without a tokenizer; pass input_ids")
+            self._tokenizer = self._open_tokenizer()
+        return self._tokenizer
+
+    def tokenize(
+        self,
+        texts: Texts,
+        text_pair: Texts | None = None,
+        *,
+        truncation: bool = False,
+        max_length: int | None = None,
+        padding: str = "right",
+    ) -> dict[str, Any]:
+        """Turn one text or many into a batch of ids: what a call takes as `layer(**batch)`.
+
+        -> input_ids and attention_mask (batch, seq), int64; token_type_ids too where the family adds types by
+        default. Shorter texts are padded on the `padding` side. With `truncation`, what is longer than
+        `max_length` (default: the position table) is cut, pairs longest first; without, it is a ValueError.
+        """
+        encoded = self.tokenizer.encode(texts, text_pair, truncation, self._longest(max_length, truncation))
+        batch = self.tokenizer.pad(encoded, padding)
+        if not self.adds_types:
+            del batch["token_type_ids"]
+        return batch
+
+    def tokens(self, ids: ArrayLike) -> Any:
+        """Give the token strings of ids: a list for (seq,), a list of lists for (batch, seq), a string for one id."""
+        return self.tokenizer.tokens(check_ids(ids, self.tokenizer.size, "ids"))
+
+    def embed(
+        self,
+        texts: Texts,
+        pooling: str | None = "mean",
+        *,
+        text_pair: Texts | None = None,
+        normalize: bool = False,
+        truncation: bool = False,
+        threads: int | None = None,
+        progress: bool = False,
+    ) -> Any:
+        """Turn texts into vectors: "mean" or "max" over a text's tokens -> (n, dim); None -> a list of (seq, dim).
+
+        Special tokens count, padding never does. `normalize` divides each vector by its length. A text without
+        any token gives zeros. The bits of a text's vector do not depend on the texts around it.
+
+        Raises ValueError for another pooling ("cls" among them: see the message) and for a text that is too long.
+        """
+        _pooling.check(pooling)
+        limit = self.max_length  # without one there is nothing to cut to
+        return _pooling.embed(
+            texts, text_pair, pooling, normalize, threads, progress,
+            encode=lambda some, pairs, start: self.tokenizer.encode(some, pairs, truncation, limit, start),
+            layer=self,
+        )  # fmt: skip
+
+    def _longest(self, max_length: int | None, truncation: bool) -> int | None:
+        if max_length is None:
+            max_length = self.max_length
+            if truncation and max_length is None:
+                raise ValueError(f"{self.family.model_type} has no longest length; pass max_length with truncation")
+        elif isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 0:
+            raise ValueError(f"max_length must be an integer >= 0, found {max_length!r}")
+        elif self.max_length is not None:
+            max_length = min(max_length, self.max_length)
+        return max_length
+
+    # -- looking inside --------------------------------------------------------------------------------------
+
+    @property
+    def attention_position(self) -> Any:
+        """The position scheme that acts inside attention (rotary, ALiBi, relative), or None."""
+        self.steps  # noqa: B018  raises where the layer is closed
+        return self._attention_position() if self._attention_position is not None else None
+
+    @property
+    def modules(self) -> dict[str, Any]:
+        """Submodules by their path in the reference's base model."""
+        return {step.path: module for step, module in self.steps if callable(module)}
+
+    def __getitem__(self, path: str) -> Any:
+        try:
+            return self.modules[path]
+        except KeyError:
+            raise KeyError(f"this layer has no {path!r}; its submodules are {', '.join(self.modules)}") from None
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            for path, module in self.modules.items():
+                if path.rpartition(".")[2] == name:
+                    return module
+            shared = self.family.shared
+            if name == shared:
+                return next(iter(self.modules.values()))
+            known = ", ".join(path.rpartition(".")[2] for path in self.modules)
+            raise AttributeError(f"this layer has no {name!r}; its submodules are {known}")
+        raise AttributeError(name)
+
+    def __dir__(self) -> Iterable[str]:
+        modules = self.modules if self._steps is not None else ()
+        return [*super().__dir__(), *(path.rpartition(".")[2] for path in modules)]
+
+    def __repr__(self) -> str:
+        if self._steps is None:
+            return f"<closed EmbeddingLayer of {self.family.model_type}>"
+        return self.family.print_tree(self.modules, self.side)
+
+    def close(self) -> None:
+        """Drop the tables. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
+        self._steps = None
+        self._tokenizer = self._open_tokenizer = self._attention_position = None  # these hold tables too
+        if self._closing is not None:
+            self._closing()
+            self._closing = None
+
+    def __enter__(self) -> EmbeddingLayer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check_out(out: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be an array, found {type(out).__name__}")
+    if out.dtype != dtype:
+        raise TypeError(f"out must be {dtype}, found {out.dtype}")
+    if out.shape != shape:
+        raise ValueError(f"out must have shape {shape}, found {out.shape}")
+    if not out.flags.carray:
+        raise ValueError("out must be contiguous and aligned in memory and writeable; np.empty makes such an array")
+    return out

@@ -1,0 +1,274 @@
+"""The one place where all meet: a name, its config.json, its family's row and its tensors -> an `EmbeddingLayer`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.errors import CheckpointError, UnknownFamilyError
+from minibert.families.config import Config
+from minibert.families.family import Family
+from minibert.families.rows import FAMILIES
+from minibert.files.checkpoint import Source, Tensor, open_folder
+from minibert.files.reading import read_object
+from minibert.files.tables import Table
+from minibert.files.tokenizer import Find, open_tokenizer
+
+from .layer import EmbeddingLayer
+from .tiles import Bound
+
+Array = NDArray[Any]
+
+
+def load(
+    name: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    lazy: bool = False,
+    side: str = "encoder",
+    dtype: str = "float32",
+    mmap: bool = True,
+    family: Family | None = None,
+) -> EmbeddingLayer:
+    """Load the input layer of a checkpoint: a folder, or a name on the Hub.
+
+    A PathLike, or a string that starts with . / ~ or has more than one slash, is a folder and never touches a
+    network; so is a string that names an existing folder with a config.json. Tables are mapped, not read.
+
+    revision, local_files_only: as in huggingface_hub, for Hub names. lazy: fetch rows of a Hub name's tables as ids
+    ask for them. side: "encoder" or "decoder" where a family has both. dtype: "float32" or "float64", what the
+    layer computes in. mmap=False reads the tables into memory (network disks). family: a row of your own.
+
+    Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
+    """
+    if dtype not in ("float32", "float64", np.float32, np.float64):  # a np.dtype equals its name
+        raise ValueError(
+            f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened by themselves"
+        )
+    if family is not None and not isinstance(family, Family):
+        raise TypeError(
+            f"family must be a minibert.Family, found {type(family).__name__}; model_type chooses a known one"
+        )
+    opened = open_model(name, revision, local_files_only, lazy, mmap)
+    row = family if family is not None else row_of(opened)
+    return assemble(row, opened.config, opened.source(), opened.find, opened.where, side, np.dtype(dtype))
+
+
+class Opened(NamedTuple):
+    """A model's parts before they are put together: config.json, tensors, other files, and its name for errors."""
+
+    config: dict[str, Any]
+    source: Callable[[], Source]
+    find: Find
+    where: str
+
+
+def open_model(
+    name: str | os.PathLike[str],
+    revision: str | None = None,
+    local_files_only: bool = False,
+    lazy: bool = False,
+    mmap: bool = True,
+) -> Opened:
+    """Open a folder or a Hub name: see `load`."""
+    folder, where = is_folder(name), os.fspath(name)
+    if folder and revision is not None:
+        raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
+    if folder:
+        path = os.path.expanduser(where)
+        find = _open_local(path)
+        return Opened(_read_config(find, where), lambda: open_folder(path, mmap), find, where)
+    from minibert.hub.repository import resolve
+
+    repository = resolve(where, revision, local_files_only)
+    config = _read_config(repository.file, where)
+    return Opened(config, lambda: repository.checkpoint(lazy, mmap), repository.file, where)
+
+
+def is_folder(name: str | os.PathLike[str]) -> bool:
+    """Say whether a name is meant as a folder; only then the network is out of play.
+
+    >>> is_folder("./bert"), is_folder("~/bert"), is_folder("a/b/c"), is_folder("google/bert"), is_folder("gpt2")
+    (True, True, True, False, False)
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(f"the model must be a folder or a Hub name, as str or PathLike, found {type(name).__name__}")
+    if not isinstance(name, str):
+        if not isinstance(os.fspath(name), str):
+            raise TypeError(f"the model's path must be text, found {os.fspath(name)!r}; decode it with os.fsdecode")
+        return True
+    if not name:
+        raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")
+    separated = name.replace(os.sep, "/")
+    if name[0] in "./~" or separated.count("/") > 1 or os.path.isabs(name):
+        return True
+    return os.path.isfile(os.path.join(name, "config.json"))
+
+
+def _open_local(folder: str) -> Find:
+    if not os.path.isdir(folder):
+        kind = "a file, not a folder" if os.path.isfile(folder) else "no such folder"
+        raise CheckpointError(f"{folder}: {kind}; expected a folder with config.json and model.safetensors")
+
+    def find(name: str) -> str | None:
+        path = os.path.join(folder, name)
+        return path if os.path.isfile(path) else None
+
+    return find
+
+
+def _read_config(find: Find, where: str) -> dict[str, Any]:
+    path = find("config.json")
+    if path is None:
+        raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; fetch it beside them")
+    try:
+        return read_object(path)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def row_of(opened: Opened) -> Family:
+    """Find the row of FAMILIES that config.json's model_type names. Raises UnknownFamilyError, CheckpointError."""
+    model_type, where = opened.config.get("model_type"), opened.where
+    if not isinstance(model_type, str):
+        raise CheckpointError(
+            f"{where}: config.json has no model_type; add the one it was saved from: {', '.join(sorted(FAMILIES))}"
+        )
+    if model_type not in FAMILIES:
+        near = _nearest(model_type, FAMILIES)
+        hint = f" (did you mean {near}?)" if near else ""
+        raise UnknownFamilyError(
+            f"{where}: model_type {model_type!r} is not known{hint}; known are {', '.join(sorted(FAMILIES))}; "
+            "another one can be described: load(..., family=Family(...)), see the README"
+        )
+    return FAMILIES[model_type]
+
+
+def assemble(
+    family: Family,
+    data: dict[str, Any],
+    source: Source,
+    find: Find,
+    where: str,
+    side: str = "encoder",
+    dtype: np.dtype[Any] | str = "float32",
+) -> EmbeddingLayer:
+    """Bind a family's steps to a checkpoint's tensors: nothing missing, nothing left over."""
+    if side not in family.sides:
+        raise ValueError(f"side must be {' or '.join(map(repr, family.sides))} for {family.model_type}, found {side!r}")
+    config, dtype = family.configure(data, f"{where}: config.json"), np.dtype(dtype)
+    binder = TensorBinder(config, source, family.prefixes, dtype, where)
+    steps = [Bound(step, step.bind(binder)) for step in family.steps_for(side) if step.when(config)]
+    binder.refuse_leftovers(family.scope_for(side), family.ignored)
+    pad_id = config.get("pad_token_id")
+    if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:
+        pad_id = None  # null, or -1 as in some files: there is no such row, and mask 0 makes any other harmless
+    return EmbeddingLayer(
+        family,
+        config,
+        steps,
+        dtype,
+        side,
+        tokenizer=lambda: open_tokenizer(find, family.tokenizer, pad_id, where),
+        attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
+        closing=source.close,
+        tensors=binder.taken(),
+    )
+
+
+class TensorBinder:
+    """Finds a step's tensors among a checkpoint's names, whatever prefix a head model's file puts before them."""
+
+    def __init__(
+        self, config: Config, source: Source, prefixes: tuple[str, ...], dtype: np.dtype[Any], where: str
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self._source = source
+        self._where = where
+        self._prefixes = ("", *prefixes)
+        self._names = set(source.names)
+        self._tables: dict[str, Table] = {}
+
+    def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> Table | None:
+        """Give the first candidate that is stored, as a table not read yet. Raises CheckpointError."""
+        name = self._find(names)
+        if name is None:
+            if optional:
+                return None
+            raise CheckpointError(self._missing(names))
+        found = self._source.tensor(name).shape  # looked at before any number of it is
+        if found != shape or 0 in shape:
+            raise CheckpointError(
+                f"{self._where}: tensor {name!r} has shape {found}, but config.json says {shape}; "
+                + (
+                    "a size of 0 leaves nothing to look up"
+                    if 0 in shape
+                    else "config and tensors are of different models"
+                )
+            )
+        if name not in self._tables:
+            self._tables[name] = self._source.table(name, self.dtype)
+        return self._tables[name]
+
+    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        """Give a small tensor whole, in the dtype that the layer computes in."""
+        table = self.table(names, shape)
+        assert table is not None  # not optional
+        return table.array()
+
+    def _find(self, names: tuple[str, ...]) -> str | None:
+        for name in names:
+            found = [prefix + name for prefix in self._prefixes if prefix + name in self._names]
+            if len(found) > 1:
+                raise CheckpointError(
+                    f"{self._where}: two tensors could be {name!r}: {' and '.join(found)}; keep the one that is meant"
+                )
+            if found:
+                return found[0]
+        return self._find_alias(names)
+
+    def _find_alias(self, names: tuple[str, ...]) -> str | None:
+        """Some files name the dropped twins of a tied tensor in their metadata."""
+        aliases = self._source.aliases()
+        candidates = (aliases.get(prefix + name) for name in names for prefix in self._prefixes)
+        return next((name for name in candidates if name is not None), None)
+
+    def _missing(self, names: tuple[str, ...]) -> str:
+        tried = [prefix + name for name in names for prefix in self._prefixes]
+        near = _nearest(tried[0], self._names, cutoff=0.3)
+        nearest = f"; the nearest name there is {near!r}" if near else ""
+        return (
+            f"{self._where}: no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; "
+            "does config.json belong to this file?"
+        )
+
+    def taken(self) -> list[Tensor]:
+        """Say where each tensor lies that has been asked for."""
+        return [self._source.tensor(name) for name in self._tables]
+
+    def refuse_leftovers(self, scope: tuple[str, ...], ignored: tuple[str, ...]) -> None:
+        """Refuse tensors inside the input layer that no step has asked for: the recipe would be incomplete."""
+        left = sorted(
+            name
+            for name in self._names - self._tables.keys()
+            if any(name.startswith(prefix + part) for prefix in self._prefixes for part in scope)
+            and not any(name.endswith(word) for word in ignored)
+        )
+        if left:
+            raise CheckpointError(
+                f"{self._where}: the input layer of this file has tensors that the recipe of this family does not use: "
+                f"{', '.join(left)}; a layer without them would give wrong numbers"
+            )
+
+
+def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    from difflib import get_close_matches  # for errors alone
+
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)

@@ -1,0 +1,214 @@
+"""Runs a layer's steps over tiles, on one thread or several.
+
+Every row of the result depends on its own ids alone, and no equation looks across rows, so the cut into tiles
+shows nowhere: the bits are the same for every tile size, thread count and batch. What a tile buys is speed: the
+nine passes of a BERT layer find their rows in a cache instead of in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.families.steps import Inputs, Norm, Project, Record, Step
+
+Array = NDArray[Any]
+K = TypeVar("K")
+T = TypeVar("T")
+
+# Numbers in a tile, 1024 rows of BERT's: of 32 to 4096 rows the best. Smaller tiles stay nearer to the core, but what
+# that saves goes into calls, and into threads that wait for each other at the interpreter's lock.
+TILE_NUMBERS = 1024 * 768
+SHARE = 512 * 768  # numbers; waking a thread for less costs more than it saves
+SUMS = 4  # a layer of sums alone has a quarter of the work for each number that one with a norm has
+
+
+class Bound(NamedTuple):
+    """A step and what it found in the checkpoint: a module, a factor, or nothing."""
+
+    step: Step
+    module: Any
+
+
+def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, record: Record = None) -> Array:
+    """Take one tile through all steps. `out` (batch, seq, dim) receives the result; `width` is the words' width."""
+    x = out if width == out.shape[-1] else np.empty((*out.shape[:-1], width), out.dtype)
+    for step, module in steps:
+        x = step.apply(module, inputs, x, record)
+    if x is not out:
+        out[...] = x
+    return out
+
+
+def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
+    """Cut (batch, seq) into blocks of about `rows` tokens: whole sequences, or parts of one where it is long.
+
+    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(1, 5, 2)]
+    [(0, 1, 0, 2), (0, 1, 2, 4), (0, 1, 4, 5)]
+    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(3, 2, 4)]
+    [(0, 2, 0, 2), (2, 3, 0, 2)]
+    """
+    tall = max(1, rows // seq) if seq else 1
+    for top in range(0, batch, tall):
+        for left in range(0, seq, rows):
+            yield slice(top, min(top + tall, batch)), slice(left, min(left + rows, seq))
+
+
+def run(
+    steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None, rows: int = 0
+) -> Array:
+    """Fill `out` (batch, seq, dim) tile by tile. `rows`: tokens a tile, 0 for as many as is fast."""
+    count = usable_threads(out.size, threads)
+    if count > 1 and not any(isinstance(step, (Norm, Project)) for step, _ in steps):
+        count = usable_threads(out.size // SUMS, threads)
+    tokens = inputs.batch * inputs.seq
+    rows = rows or max(1, min(TILE_NUMBERS // max(width, out.shape[-1]), -(-tokens // count)))
+    if tokens <= rows:
+        return run_steps(steps, inputs, out, width)
+
+    def work(block: tuple[slice, slice]) -> None:
+        run_steps(steps, inputs.tile(*block), out[block], width)
+
+    spread(work, cut(inputs.batch, inputs.seq, rows), count)
+    return out
+
+
+def usable_threads(numbers: int, threads: int | None) -> int:
+    """How many threads to use: at most what the caller says or the cores, and none without a share worth waking for."""
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
+    worth = numbers // SHARE
+    return 1 if worth <= 1 else min(threads or cores(), worth)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spread(work: Callable[[Any], None], blocks: Iterable[Any], threads: int) -> None:
+    """Do `work` for every block; the calling thread takes part, so 1 means no other thread at all.
+
+    It begins at the first block, the others at the last: threads that meet in one page of fresh memory would each fill
+    it with zeros.
+    """
+    if threads == 1:
+        for block in blocks:
+            work(block)
+        return
+    waiting = deque(blocks)
+    lock = threading.Lock()
+    done: SimpleQueue[BaseException | None] = SimpleQueue()
+    started, closed = 0, False
+
+    def take(pop: Callable[[], Any]) -> None:
+        nonlocal closed
+        try:
+            while True:
+                with lock:
+                    if closed or not waiting:
+                        return
+                    block = pop()
+                work(block)
+        finally:
+            closed = True  # nothing left, or it failed: nobody need begin another block
+
+    def help_out() -> None:
+        nonlocal started
+        with lock:
+            if closed:  # the others were faster; nobody waits for this one
+                return
+            started += 1
+        try:
+            take(waiting.pop)
+            done.put(None)
+        except BaseException as error:  # noqa: BLE001  it is raised where the caller waits
+            done.put(error)
+
+    queue = _workers(threads - 1)
+    for _ in range(threads - 1):
+        queue.put(help_out)
+    try:
+        take(waiting.popleft)
+    finally:
+        with lock:
+            helping = started
+        failures = [failure for failure in (done.get() for _ in range(helping)) if failure is not None]
+    if failures:
+        raise failures[0]
+
+
+def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
+    """Give make(key) for each key in turn; `at_once`, the next is made on another thread while this one is in use."""
+    if not at_once:
+        yield from map(make, keys)
+        return
+    queue = _workers(1)
+
+    def begin(key: K) -> SimpleQueue[tuple[T | None, BaseException | None]]:
+        made: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+        def work() -> None:
+            try:
+                made.put((make(key), None))
+            except BaseException as error:  # noqa: BLE001  it is raised where the caller waits
+                made.put((None, error))
+
+        queue.put(work)
+        return made
+
+    under_way = None
+    for key in [*keys, None]:
+        coming = begin(key) if key is not None else None
+        if under_way is not None:
+            result, error = under_way.get()
+            if error is not None:
+                raise error
+            yield result  # type: ignore[misc]
+        under_way = coming
+
+
+class _Workers:
+    """Lasting threads and the queue they read: starting threads anew would cost more than a tile."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.running = 0
+        self.starting = threading.Lock()
+
+    def at_least(self, count: int) -> SimpleQueue[Callable[[], None]]:
+        """Give the queue, with `count` threads or more behind it."""
+        if self.running < count:
+            with self.starting:
+                for _ in range(self.running, count):
+                    threading.Thread(target=_work_forever, args=(self.queue,), name="minibert", daemon=True).start()
+                self.running = max(self.running, count)
+        return self.queue
+
+
+_all_workers = [_Workers()]
+
+
+def _workers(count: int) -> SimpleQueue[Callable[[], None]]:
+    return _all_workers[0].at_least(count)
+
+
+def _renew() -> None:
+    """A forked child inherits no threads, and locks as they were: it begins anew."""
+    _all_workers[0] = _Workers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+def _work_forever(queue: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        queue.get()()

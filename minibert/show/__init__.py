@@ -1,0 +1,4 @@
+"""A person looks: text on a terminal, a page for a browser, pictures.
+
+May import: `models` and the wings below it.
+"""

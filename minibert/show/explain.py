@@ -1,0 +1,281 @@
+"""A text's way through the layer, step by step, as a page of plain text: what `minibert explain` prints.
+
+Numbers are printed as torch prints a tensor, so that they can be held beside a notebook that runs the reference:
+four decimals, or powers of ten where sizes differ much; the first and last three of a long axis.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.families.steps import Add, Lookup, Mask, Norm, Positions, Project, Scale, Step, Tokens
+from minibert.models.layer import EmbeddingLayer
+from minibert.models.tiles import Bound
+
+Array = NDArray[Any]
+
+WIDTH = 80  # columns of a page, and torch's own line width
+EDGE = 3  # numbers, and rows, that are shown at either end of an axis
+WIDEST_TOKEN = 40  # columns; of a longer token the beginning is shown
+BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+COUNTED = {"input_ids": "id", "position_ids": "position", "token_type_ids": "type", "langs": "language"}
+
+
+# -- numbers as torch prints them --------------------------------------------------------------------------------
+
+
+def torch_text(x: Array, indent: int = 0) -> str:
+    """Write an array of floats as torch prints a large tensor, without the word `tensor` and its parentheses.
+
+    x has at least one axis; `indent` is the column in which the first bracket stands. An axis longer than six
+    shows its first and last three. All numbers share one format, chosen from those that are shown: `1.` where
+    all are whole, else four decimals; powers of ten where the largest is over 1000 times the smallest, where the
+    smallest is below 1e-4 or the largest above 1e8 (zeros do not count).
+
+    The trap: torch itself shortens only tensors of more than 1000 numbers.
+
+    >>> print(torch_text(np.array([[1.0, 0.5, -0.25, 9.0, 9.0, 0.125, 1.0, 2.0], [0.0] * 8])))
+    [[ 1.0000,  0.5000, -0.2500,  ...,  0.1250,  1.0000,  2.0000],
+     [ 0.0000,  0.0000,  0.0000,  ...,  0.0000,  0.0000,  0.0000]]
+    >>> print(torch_text(np.array([0.5, 0.00005])))
+    [5.0000e-01, 5.0000e-05]
+    """
+    if x.size == 0:
+        return "[]"
+    shown = _shown(x).astype(np.float64).reshape(-1)
+    counted = shown[np.isfinite(shown) & (shown != 0)]
+    sizes = np.abs(counted)
+    powers = counted.size > 0 and bool(sizes.max() / sizes.min() > 1000 or sizes.max() > 1e8 or sizes.min() < 1e-4)
+    whole = bool(np.all(counted == np.ceil(counted)))
+
+    def write(number: float) -> str:
+        if powers:
+            return f"{number:.4e}"
+        if whole:
+            return f"{number:.0f}." if math.isfinite(number) else f"{number:.0f}"
+        return f"{number:.4f}"
+
+    width = max((len(write(number)) for number in counted.tolist()), default=1)
+    return _block(x, indent, width, lambda number: write(number).rjust(width))
+
+
+def _shown(x: Array) -> Array:
+    """Leave out the middle of every long axis, as the print does."""
+    for axis, size in enumerate(x.shape):
+        if size > 2 * EDGE:
+            x = np.take(x, [*range(EDGE), *range(size - EDGE, size)], axis)
+    return x
+
+
+def _block(x: Array, indent: int, width: int, write: Callable[[float], str]) -> str:
+    """Write numbers in brackets, from column `indent` on: a vector in as many lines as it needs, else its blocks."""
+    cut = len(x) > 2 * EDGE
+    ends = [*x[:EDGE], *x[-EDGE:]] if cut else list(x)
+    if x.ndim == 1:
+        words = [write(float(number)) for number in ends]
+        words[EDGE:EDGE] = [" ..."] * cut
+        fit = max(1, (WIDTH - indent) // (width + 2))
+        lines = [", ".join(words[start : start + fit]) for start in range(0, len(words), fit)]
+        return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
+    blocks = [_block(part, indent + 1, width, write) for part in ends]
+    blocks[EDGE:EDGE] = ["..."] * cut
+    return "[" + ("," + "\n" * (x.ndim - 1) + " " * (indent + 1)).join(blocks) + "]"
+
+
+# -- the steps, taken by hand ------------------------------------------------------------------------------------
+
+
+def looked_up(steps: Sequence[Bound], batch: Mapping[str, Array], trace: Mapping[str, Array]) -> dict[str, Array]:
+    """Give what each kind of lookup takes, (batch, seq): what was passed, counted, or is the family's default."""
+    ids = {name: value for name, value in batch.items() if name != "attention_mask"}
+    for step, _ in steps:
+        if isinstance(step, Positions):
+            ids[step.ids] = trace["position_ids"]
+        elif isinstance(step, Add) and step.missing is not None:
+            ids.setdefault(step.ids, np.full_like(batch["input_ids"], step.missing))
+    return ids
+
+
+def by_hand(steps: Sequence[Bound], ids: Mapping[str, Array], mask: Array) -> tuple[Array, str]:
+    """Take the steps one after the other with the layer's own submodules: the result, and the formula in words.
+
+    ids: what each kind of lookup takes, (batch, seq); a lookup whose ids are absent is left out. mask (batch, seq).
+    """
+    x, formula, closed = np.zeros(()), "", True
+    for step, module in steps:
+        inner = formula if closed else f"({formula})"
+        if isinstance(step, Tokens):
+            x, formula, closed = module(ids[step.ids]), name_of(step), True
+        elif isinstance(step, Lookup):
+            if step.ids in ids:
+                rows = module(ids[step.ids] + step.extra)
+                x, formula, closed = x + rows, f"{inner} + {name_of(step)}", False
+        elif isinstance(step, Scale):
+            x, formula, closed = x * x.dtype.type(module), f"{module:.6g} * {inner}", False
+        elif isinstance(step, Mask):
+            x, formula, closed = x * mask[..., None].astype(x.dtype), f"{inner} * mask", False
+        else:
+            x, formula, closed = module(x), f"{name_of(step)}({formula})", True
+    return x, formula
+
+
+def name_of(step: Step) -> str:
+    """The step's submodule as a reader of the reference's module tree knows it: the last part of its path."""
+    role = step.role if isinstance(step, Add) else ""
+    return step.path.rpartition(".")[2] + role
+
+
+def other_order(steps: Sequence[Bound], ids: Mapping[str, Array]) -> list[Bound] | None:
+    """The same steps with the two additions of a sum of three exchanged; None where there are fewer or more."""
+    added = [i for i, (step, _) in enumerate(steps) if isinstance(step, Add | Positions) and step.ids in ids]
+    if len(added) != 2:
+        return None
+    first, second = added
+    swapped = list(steps)
+    swapped[first], swapped[second] = steps[second], steps[first]
+    return swapped
+
+
+# -- the page ----------------------------------------------------------------------------------------------------
+
+
+def explain(layer: EmbeddingLayer, text: str, text_pair: str | None = None, colour: bool = False) -> Iterator[str]:
+    """Give the page line by line: the tokens, each step's rows, and the same steps taken by hand.
+
+    Everything is computed before the first line. Raises as `EmbeddingLayer.tokenize` and a call of the layer.
+    """
+    batch: dict[str, Any] = layer.tokenize(text, text_pair)
+    # not layer.tokens: the tokenizer need not be asked whether it knows the ids it has just given
+    tokens = layer.tokenizer.tokens(batch["input_ids"][0])
+    trace = layer.trace(**batch)
+    output = layer(**batch)
+    ids = looked_up(layer.steps, batch, trace)
+
+    def bold(line: str) -> str:
+        return f"{BOLD}{line}{PLAIN}" if colour else line
+
+    def dim(line: str) -> str:
+        return f"{DIM}{line}{PLAIN}" if colour else line
+
+    shape = output.shape
+    yield bold(f"{shape[1]} token{'s' * (shape[1] != 1)} of {layer.family.model_type} -> {shape}, {output.dtype}")
+    yield ""
+    yield from _table(tokens, ids, bold)
+    for name, said, rows in _steps(layer, trace, ids, batch["attention_mask"]):
+        yield ""
+        yield bold(f"{name}  {rows.shape}")
+        yield from (dim(line) for line in wrap(said, 2))
+        yield "  " + torch_text(rows, indent=2)
+    yield ""
+    yield bold("by hand, with the parts of this layer")
+    yield from _closing(layer, ids, batch["attention_mask"], output, dim)
+
+
+def wrap(text: str, indent: int) -> list[str]:
+    """Break a sentence into indented lines of the page's width."""
+    space = " " * indent
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=space, subsequent_indent=space, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Callable[[str], str]) -> Iterator[str]:
+    """Write tokens and what is looked up for each, one line a token, in aligned columns."""
+    names = [_fitting(token) for token in tokens]
+    columns = [(COUNTED.get(name, name.removesuffix("_ids")), value[0].tolist()) for name, value in ids.items()]
+    wide = max(columns_of(name) for name in ["token", *names])
+    widths = [max(len(str(number)) for number in [head, *numbers]) for head, numbers in columns]
+    heads = [head.rjust(width) for (head, _), width in zip(columns, widths, strict=True)]
+    yield bold("  ".join(["token".ljust(wide), *heads]))
+    for i, name in enumerate(names):
+        numbers = [str(numbers[i]).rjust(width) for (_, numbers), width in zip(columns, widths, strict=True)]
+        yield "  ".join([name + " " * (wide - columns_of(name)), *numbers])
+
+
+def _fitting(token: str | None) -> str:
+    """Make a token fit for a cell: what a terminal would obey is escaped, what is long is cut."""
+    if token is None:
+        return "?"
+    token = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in token)
+    while columns_of(token) > WIDEST_TOKEN:
+        token = token.removesuffix("…")[:-1] + "…"
+    return token
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes: Chinese characters take two, combining marks none.
+
+    >>> columns_of("vector"), columns_of("向量"), columns_of("e" + chr(0x301))
+    (6, 4, 1)
+    """
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+def _steps(
+    layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], mask: Array
+) -> Iterator[tuple[str, str, Array]]:
+    """Give each intermediate's name, what it is, and its rows."""
+    by_path = {step.path + (step.role if isinstance(step, Add) else ""): (step, module) for step, module in layer.steps}
+    norms = [i for i, (step, _) in enumerate(layer.steps) if isinstance(step, Norm)]
+    summing = layer.steps[: norms[0]] if norms else layer.steps
+    last: Array | None = None
+    for name, rows in trace.items():
+        if name in ids:
+            continue
+        if name != "sum":
+            step, module = by_path[name]
+            said = _said(step, module)
+            if isinstance(step, Project):  # x may be a sum of which only the addends were shown
+                said += f", x = {by_hand(layer.steps[: layer.steps.index((step, module))], ids, mask)[1]}"
+            yield name_of(step), said, rows
+        elif last is None or not np.array_equal(rows, last):  # a sum of one is the rows just shown
+            yield name, by_hand(summing, ids, mask)[1], rows
+        last = rows
+
+
+def _said(step: Step, module: Any) -> str:
+    if isinstance(step, Lookup):
+        kind = COUNTED.get(step.ids, step.ids.removesuffix("_ids").replace("_", " "))
+        offset = f" + {step.extra}" if step.extra else ""
+        factor = f", times {module.scale:.6g}" if module.scale != 1.0 else ""
+        return f"{module!r}: the row of each {kind}{offset}{factor}"
+    if isinstance(step, Norm):
+        bias = " + bias" if module.bias is not None else ""
+        return f"(x - mean) / sqrt(variance + {module.eps}) * weight{bias}, each row by itself"
+    if isinstance(step, Project):
+        return f"{module!r}: weight @ x{' + bias' if module.bias is not None else ''}"
+    if isinstance(step, Scale):
+        return f"times {module:.6g}"
+    return "times the attention mask, so that rows of padding become zero"
+
+
+def _closing(
+    layer: EmbeddingLayer, ids: Mapping[str, Array], mask: Array, output: Array, dim: Callable[[str], str]
+) -> Iterator[str]:
+    """Compare the layer's output with its steps taken by hand, in its own order and in another one."""
+    other = other_order(layer.steps, ids)
+    for steps in (layer.steps, other):
+        if steps is None:
+            continue
+        result, formula = by_hand(steps, ids, mask)
+        difference = float(np.max(np.abs(result - output), initial=0.0))
+        yield from wrap(formula, 2)
+        most = f"at most {difference:.1e}" if difference else "0"
+        yield f"    differs from the layer by {most}"
+    notes = ["Both sides come from this layer: that shows what it does, and proves nothing about the reference."]
+    if other is not None:
+        notes[:0] = ["Each + rounds, so the order of a sum shows in the last digits; the layer's is the reference's."]
+    yield from (dim(line) for note in notes for line in wrap(note, 2))

@@ -1,0 +1,117 @@
+"""What a checkpoint's input layer is made of, as plain text: what `minibert info` prints."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.errors import MinibertError
+from minibert.families.modules import Embedding, LayerNorm, Linear
+from minibert.families.steps import Positions
+from minibert.models.layer import EmbeddingLayer
+
+Array = NDArray[Any]
+
+
+def info(layer: EmbeddingLayer) -> Iterator[str]:
+    """Give the page line by line: the module tree, sizes, number formats, bytes on disk and in memory, tokenizer."""
+    yield repr(layer)
+    yield ""
+    sides = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
+    on_disk = {tensor.name: tensor.stop - tensor.start for tensor in layer.tensors}
+    files = {tensor.file: tensor.file_size for tensor in layer.tensors}
+    mapped, private = memory(layer)
+    formats = ", ".join(sorted({tensor.dtype for tensor in layer.tensors}))
+    facts = {
+        "family": layer.family.model_type + sides,
+        "vocabulary": f"{layer.steps[0].module.table.shape[0]:,} rows",
+        "width": str(layer.dim),
+        "longest sequence": "no limit" if layer.max_length is None else f"{layer.max_length} tokens",
+        "positions here": _positions(layer),
+        "in attention": _in_attention(layer),
+        "numbers": f"stored as {formats}, computed in {layer.dtype}",
+        "on disk": f"{size(sum(on_disk.values()))} in {_counted(on_disk, 'tensor')}, "
+        f"of {size(sum(files.values()))} in {_counted(files, 'file')}",
+        "in memory": f"{size(private)} of its own, {size(mapped)} mapped, read row by row",
+        "tokenizer": _tokenizer(layer),
+    }
+    column = max(map(len, facts)) + 2
+    yield from (f"{name:{column}}{fact}" for name, fact in facts.items())
+
+
+def size(count: int) -> str:
+    """Write a number of bytes for a person.
+
+    >>> size(0), size(999), size(46881792), size(9950000000)
+    ('0 bytes', '999 bytes', '46.9 MB', '9.9 GB')
+    """
+    for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
+        if count >= 10**power:
+            return f"{count / 10**power:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _counted(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
+
+
+def memory(layer: EmbeddingLayer) -> tuple[int, int]:
+    """Count the bytes of the layer's tables and vectors: those in mapped files, and those of this process alone.
+
+    A mapped page takes memory only once a row on it has been read, and the system may drop it again at any time.
+    """
+    mapped = private = 0
+    for array in {id(array): array for array in _arrays(layer)}.values():
+        if _is_mapped(array):
+            mapped += array.nbytes
+        else:
+            private += array.nbytes
+    return mapped, private
+
+
+def _arrays(layer: EmbeddingLayer) -> Iterator[Array]:
+    for _, module in layer.steps:
+        if isinstance(module, Embedding):
+            if hasattr(module.table, "held"):  # rows that a Hub sends one by one are not counted
+                yield module.table.held
+        elif isinstance(module, LayerNorm | Linear):
+            yield module.weight
+            if module.bias is not None:
+                yield module.bias
+
+
+def _is_mapped(array: Any) -> bool:
+    """Follow an array to whoever owns its bytes."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return isinstance(array, mmap.mmap)
+
+
+def _positions(layer: EmbeddingLayer) -> str:
+    for step, _ in layer.steps:
+        if isinstance(step, Positions):
+            counted = {"count": "every token", "padding": "what is no padding", "mask": "what the mask keeps"}
+            kind = "learned" if step.generate is None else "sines and cosines"
+            return f"added, {kind}; {counted[step.rule]} counts, from row {step.first(layer.config) + step.extra}"
+    return "none"
+
+
+def _in_attention(layer: EmbeddingLayer) -> str:
+    try:
+        scheme = layer.attention_position
+    except MinibertError as error:  # of no concern to this layer, whose numbers are right without it
+        return f"not available: {error}"
+    return "none" if scheme is None else f"{scheme.offers} (layer.attention_position)"
+
+
+def _tokenizer(layer: EmbeddingLayer) -> str:
+    try:
+        return f"{layer.tokenizer.kind}, {layer.tokenizer.size:,} tokens"
+    except MinibertError as error:  # ids work without one; what to do is said when a text is to be split
+        return f"none: {str(error).partition(';')[0]}"

@@ -1,0 +1,281 @@
+"""A text's way through the layer as one HTML page: what `minibert explain --html` writes.
+
+The page is a single string that needs nothing else: no network, no framework, no font. `page.html` beside this file is
+its frame, with the style and the script; here its tables are written and its numbers are packed. The numbers are the
+trace's own, bit by bit; the script adds nothing to them, it draws what is chosen. A page has 4 bytes for each number,
+times 4/3 for base64: about 16 kB for a token of a layer that is 768 wide.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.equations import input_layer as equations
+from minibert.families.modules import LayerNorm
+from minibert.families.steps import Add, Lookup, Norm, Positions, Project, Scale, Step
+from minibert.files.writing import whole
+from minibert.models.layer import EmbeddingLayer
+
+from .analysis import cosine_similarity
+from .explain import by_hand, looked_up, name_of
+
+Array = NDArray[Any]
+
+# what a kind of lookup tells of a token
+TELLS = {"input_ids": "which token it is", "token_type_ids": "first or second text", "position_ids": "where it stands"}
+# what a text may hold though it is not printable: the last two join letters and emoji
+KEPT = "\n\t\u200c\u200d"
+# the formula that counts positions, by the rule of the step
+COUNTS: dict[str, Callable[..., Array]] = {
+    "count": equations.default_position_ids,
+    "padding": equations.padding_position_ids,
+    "mask": equations.mask_position_ids,
+}
+
+
+class Stage(NamedTuple):
+    """One band of colours: `sign` says how it comes from those above: "+" added, "=" their sum, "→" made of it.
+
+    rows (seq, dim). `step` made them, None where they are a sum. `taken` are their numbers in the step's table, None
+    where it has none.
+    """
+
+    name: str
+    sign: str
+    rows: Array
+    step: Step | None = None
+    taken: Array | None = None
+
+    @property
+    def tells(self) -> str:
+        """What these numbers say of a token, in a few words."""
+        if isinstance(self.step, Lookup):
+            return TELLS.get(self.step.ids, "")
+        return {Norm: "mean 0, variance 1, then weight and bias", Project: "to another width"}.get(type(self.step), "")
+
+
+class Normed(NamedTuple):
+    """LayerNorm's way for all tokens in float64: before, mean taken away and divided, after; each (seq, dim)."""
+
+    module: LayerNorm
+    before: Array
+    standard: Array
+    after: Array
+
+
+def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None) -> str:
+    """Give the page. Raises as `EmbeddingLayer.tokenize` and a call of the layer."""
+    batch: dict[str, Any] = layer.tokenize(text, text_pair)
+    input_ids, mask = batch["input_ids"], batch["attention_mask"]
+    tokens = [_visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
+    trace = layer.trace(**batch)
+    ids = looked_up(layer.steps, batch, trace)
+    shown = list(stages(layer, trace, ids, mask))
+    groups, normed, output = by_width(shown), _normed(layer, shown), shown[-1].rows
+    positions = next((stage for stage in shown if isinstance(stage.step, Positions)), None)
+    data = {
+        "float": output.dtype.str[1:],
+        "tokens": tokens,
+        "groups": [_group(group) for group in groups],
+        "norm": None if normed is None else _norm_data(normed, groups),
+        "similarity": None if positions is None else _similarity(positions, ids),
+    }
+    said = _visible(text if text_pair is None else f"{text} / {text_pair}", KEPT)
+    counted = f"{len(tokens)} token{'s' * (len(tokens) != 1)} of {layer.family.model_type}"
+    shape = (1, *output.shape)
+    return _filled(
+        title=escape(f"{' '.join(said[:60].split())} - minibert"),
+        text=escape(said),
+        about=escape(f"{counted} → {shape}, {output.dtype}: {by_hand(layer.steps, ids, mask)[1]}"),
+        layer=escape(repr(layer)),
+        tokens="\n".join(_choice(i, *pair) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))),
+        norm="" if normed is None else "\n".join(_norm_lines(normed, tokens)),
+        positions=_positions_words(layer, positions is not None),
+        formulas="\n".join(_formulas(layer)),
+        # inside a script element HTML is read again behind "</" or "<!--": no "<" is left
+        data=json.dumps(data, ensure_ascii=True).replace("<", "\\u003c"),
+    )
+
+
+def save(html: str, path: Path) -> None:
+    """Write a page; the file appears whole or not at all."""
+    with whole(path) as temporary:
+        temporary.write_text(html, encoding="utf-8")
+
+
+def _filled(**parts: str) -> str:
+    """Fill the frame, in one pass over it, so that nothing which is filled in is read as a mark."""
+    frame = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], frame)
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------
+
+
+def stages(layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], mask: Array) -> Iterator[Stage]:
+    """Give the stages of one text in the order in which they arise, sums among them."""
+    addends = 0
+    for i, (step, _) in enumerate(layer.steps):
+        key = step.path + (step.role if isinstance(step, Add) else "")
+        if key not in trace:  # a lookup that no ids were passed for
+            continue
+        if isinstance(step, Lookup):
+            taken = ids[step.ids][0] + step.extra
+            yield Stage(name_of(step), "+" * bool(addends), trace[key][0], step, taken)
+            addends += 1
+            continue
+        if addends > 1:
+            yield Stage("sum", "=", by_hand(layer.steps[:i], ids, mask)[0][0])
+        yield Stage(name_of(step), "→", trace[key][0], step)
+        addends = 1
+    if addends > 1:
+        yield Stage("sum", "=", trace["sum"][0])
+
+
+def by_width(shown: Sequence[Stage]) -> list[list[Stage]]:
+    """Part the stages where a projection changes the width: only rows of one width share an axis."""
+    groups: list[list[Stage]] = []
+    for stage in shown:
+        if not groups or groups[-1][-1].rows.shape[-1] != stage.rows.shape[-1]:
+            groups.append([])
+        groups[-1].append(stage)
+    return groups
+
+
+def _group(group: Sequence[Stage]) -> dict[str, Any]:
+    """Pack stages of one width. Those up to a sum share one scale of colours, so that their sizes compare."""
+    packed, scale = [], _reach([stage.rows for stage in group if stage.sign != "→"])
+    for stage in group:
+        rows, index = stage.rows, np.arange(len(stage.rows))
+        if stage.taken is not None:  # the row of a word or type that occurs twice is packed once
+            _, first, index = np.unique(stage.taken, return_index=True, return_inverse=True)
+            rows = rows[first]
+        packed.append(
+            {
+                "name": stage.name,
+                "sign": stage.sign,
+                "tells": stage.tells,
+                "taken": None if stage.taken is None else stage.taken.tolist(),
+                "reach": _reach([stage.rows]) if stage.sign == "→" else scale,
+                "index": index.tolist(),
+                "rows": _packed(rows),
+            }
+        )
+    return {"dim": group[0].rows.shape[-1], "stages": packed}
+
+
+def _reach(rows: Sequence[Array]) -> float:
+    """The size at which colours end: 99 % of the numbers are smaller."""
+    numbers = np.abs(np.concatenate([np.ravel(row) for row in rows])) if rows else np.zeros(0)
+    finite = numbers[np.isfinite(numbers)]
+    return float(np.percentile(finite, 99)) or 1.0 if finite.size else 1.0
+
+
+def _packed(numbers: Array) -> str:
+    """Pack numbers as little-endian bytes in base64."""
+    return base64.b64encode(np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).tobytes()).decode()
+
+
+def _normed(layer: EmbeddingLayer, shown: Sequence[Stage]) -> Normed | None:
+    place = next((i for i, stage in enumerate(shown) if isinstance(stage.step, Norm)), None)
+    if place is None:
+        return None
+    module = next(module for step, module in layer.steps if isinstance(step, Norm))
+    before, after = (shown[i].rows.astype(np.float64) for i in (place - 1, place))
+    ones = np.ones(before.shape[-1])
+    return Normed(module, before, equations.layer_norm(before, ones, eps=module.eps), after)
+
+
+def _norm_data(normed: Normed, groups: Sequence[Sequence[Stage]]) -> dict[str, Any]:
+    places = ((g, s) for g, group in enumerate(groups) for s, stage in enumerate(group) if isinstance(stage.step, Norm))
+    group, stage = next(places)
+    bias = normed.module.bias
+    return {
+        "group": group,
+        "stage": stage,
+        "eps": normed.module.eps,
+        "mean": _packed(normed.before.mean(axis=-1)),
+        "variance": _packed(normed.before.var(axis=-1)),
+        "weight": _packed(normed.module.weight),
+        "bias": None if bias is None else _packed(bias),
+    }
+
+
+def _similarity(positions: Stage, ids: Mapping[str, Array]) -> dict[str, Any]:
+    cosines = cosine_similarity(positions.rows).astype(np.float32)
+    return {"positions": ids["position_ids"][0].tolist(), "cosines": _packed(cosines)}
+
+
+# -- as HTML -----------------------------------------------------------------------------------------------------
+
+
+def _visible(text: str | None, kept: str = "") -> str:
+    """Write out what a browser would not show, or would obey: control characters and marks of direction."""
+    if text is None:
+        return "?"
+    return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
+
+
+def _choice(place: int, token: str, token_id: int) -> str:
+    checked = " checked" * (place == 0)
+    return (
+        f'<label><input type="radio" name="token" value="{place}"{checked}>'
+        f'<span><bdi>{escape(token)}</bdi> <small><span class="unseen">, id </span>{token_id}</small></span></label>'
+    )
+
+
+def _norm_lines(normed: Normed, tokens: Sequence[str]) -> Iterator[str]:
+    """Mean and variance of each token's row, three times: a line of the table for each token."""
+    for i, token in enumerate(tokens):
+        rows = normed.before[i], normed.standard[i], normed.after[i]
+        # a mean of -0.00000001 is none
+        numbers = [f"{number:.4f}".replace("-0.0000", "0.0000") for row in rows for number in (row.mean(), row.var())]
+        cells = "".join(f"<td>{number}</td>" for number in numbers)
+        yield f'<tr data-token="{i}"><th scope="row"><bdi>{escape(token)}</bdi></th>{cells}</tr>'
+
+
+def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:
+    if has_table:
+        return (
+            "The cosine of the angle between the position rows of every two tokens. 1 is the same direction; the words "
+            "themselves play no part."
+        )
+    where = "they act inside attention" if layer.family.attention is not None else "it has none"
+    return escape(f"{layer.family.model_type} adds no positions in its input layer: {where}.")
+
+
+def _formulas(layer: EmbeddingLayer) -> Iterator[str]:
+    """Give the formulas that this layer uses, in the order of `equations`, in the words of their docstrings."""
+    used: set[Callable[..., Any]] = {equations.lookup}
+    for step, module in layer.steps:
+        if isinstance(step, Positions):
+            used.add(COUNTS[step.rule])
+            used |= {equations.sinusoidal_positions} if step.generate else set()
+        elif isinstance(step, Norm):
+            used.add(equations.layer_norm)
+        elif isinstance(step, Project):
+            used.add(equations.project)
+        if isinstance(step, Scale) or getattr(module, "scale", 1.0) != 1.0:
+            used.add(equations.scale)
+    whole = {"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type)
+    for name, function in vars(equations).items():
+        if callable(function) and (function in used or function is whole):
+            yield f"<li><h3><code>{name}</code></h3>{_docstring(function)}</li>"
+
+
+def _docstring(function: Callable[..., Any]) -> str:
+    """The first sentence of a docstring and its indented formulas, as HTML."""
+    first, *others = (inspect.getdoc(function) or "").split("\n\n")
+    formulas = [inspect.cleandoc("\n" + other) for other in others if other.startswith("    ")]
+    words = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(" ".join(first.split()), quote=False))
+    return f"<p>{words}</p>" + "".join(f"<pre>{escape(formula, quote=False)}</pre>" for formula in formulas)

@@ -1,0 +1,138 @@
+"""Which arrays of a layer a kind of picture shows: what `minibert plot` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.equations.attention_positions import alibi_slopes
+from minibert.families.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
+from minibert.families.steps import Add, Lookup, Norm, Positions
+from minibert.models.layer import EmbeddingLayer
+
+from . import analysis, plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Array = NDArray[Any]
+Scheme = TypeVar("Scheme", bound=AttentionPosition)
+
+SEEN = 64  # tokens of a text that the pictures of attention show
+
+
+def picture(kind: str, layer: EmbeddingLayer, text: str | None = None) -> Figure:
+    """Draw one of `plot.KINDS` from a layer, and where it is about a text, from this one: the figure, in pyplot.
+
+    rows (over the row of the text's first token, where one is given), similarity, table: of the position table.
+    sum: of the text's first token, special ones left out. tokens: the text's. relative-bias, alibi, rotary: of
+    the scheme inside attention.
+
+    Raises ValueError for an unknown kind, for one that the layer has no numbers for, for a text that is missing.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}; found {kind!r}")
+    drawn = KINDS[kind](layer, text)
+    figure: Figure = (drawn[0] if isinstance(drawn, list) else drawn).figure
+    return figure
+
+
+def position_table(layer: EmbeddingLayer) -> Array:
+    """Give the rows that positions 0, 1, 2, ... of a text take. Raises ValueError where no position is added."""
+    for step, module in layer.steps:
+        if isinstance(step, Positions):
+            rows: Array = module.weight[step.extra + step.first(layer.config) :]
+            return rows
+    raise ValueError(f"{layer.family.model_type} adds no positions in its input layer, so it has no table of them")
+
+
+def _needed(text: str | None, kind: str) -> str:
+    if text is None:
+        raise ValueError(f"the picture {kind!r} is about a text; give one, --text TEXT on the command line")
+    return text
+
+
+def _encoded(layer: EmbeddingLayer, text: str) -> tuple[dict[str, Any], list[str], int]:
+    """Give the batch of one text, its tokens, and where the text begins behind the special tokens."""
+    batch = layer.tokenize(text)
+    ids, alone = batch["input_ids"][0].tolist(), layer.tokenize("")["input_ids"][0].tolist()
+    if ids == alone:
+        raise ValueError("the text has no tokens of its own; give another one")
+    # special tokens before any text stand before none, too
+    first = next((i for i, (a, b) in enumerate(zip(ids, alone, strict=False)) if a != b), min(len(ids), len(alone)))
+    return batch, layer.tokens(ids), first
+
+
+def _rows(layer: EmbeddingLayer, text: str | None) -> Any:
+    table = position_table(layer)
+    if text is None:
+        return plot.position_rows(table)
+    batch, tokens, first = _encoded(layer, text)
+    word = layer.steps[0].module(batch["input_ids"][0, first])
+    if word.shape != table.shape[1:]:
+        raise ValueError(f"word rows are {word.shape}, position rows {table.shape[1:]}: no common axis; give no text")
+    return plot.position_rows(table, word, token=tokens[first])
+
+
+def _sum(layer: EmbeddingLayer, text: str | None) -> Any:
+    batch, tokens, first = _encoded(layer, _needed(text, "sum"))
+    trace = layer.trace(**batch)
+    addends: dict[str, Array] = {}
+    normed = None
+    for step, _ in layer.steps:
+        path = step.path + (step.role if isinstance(step, Add) else "")
+        name = path.rpartition(".")[2]
+        if path not in trace:
+            continue
+        if isinstance(step, Norm):
+            normed = trace[path][0, first]
+            break
+        if not isinstance(step, Lookup):  # a factor or a projection makes one addend of what came before
+            addends.clear()
+        addends[name] = trace[path][0, first]
+    ax = plot.sum_steps(addends, normed)
+    ax.set_title(f"token {tokens[first]!r} at position {first}", loc="left", parse_math=False)
+    return ax
+
+
+def _tokens(layer: EmbeddingLayer, text: str | None) -> Any:
+    batch, tokens, _ = _encoded(layer, _needed(text, "tokens"))
+    ids, at = np.unique(batch["input_ids"][0], return_index=True)
+    found = analysis.principal_components(layer.steps[0].module(ids))
+    return plot.token_map(found.coordinates, [tokens[i] for i in at], shares=found.shares.tolist())
+
+
+def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
+    scheme = layer.attention_position
+    if not isinstance(scheme, wanted):
+        found = "no positions" if scheme is None else scheme.offers
+        raise ValueError(f"{layer.family.model_type} has {found} in attention; this picture is of {wanted.offers}")
+    return scheme
+
+
+def _relative_bias(layer: EmbeddingLayer, _: str | None) -> Any:
+    return plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN))
+
+
+def _alibi(layer: EmbeddingLayer, _: str | None) -> Any:
+    return plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN)
+
+
+def _rotary(layer: EmbeddingLayer, _: str | None) -> Any:
+    frequencies = next(iter(_scheme(layer, Rotary).frequencies.values()))  # of the first kind of attention layer
+    return plot.rotary(np.outer(np.arange(2 * SEEN), frequencies))
+
+
+KINDS: dict[str, Callable[[EmbeddingLayer, str | None], Any]] = {
+    "rows": _rows,
+    "similarity": lambda layer, _: plot.similarity_matrix(analysis.cosine_similarity(position_table(layer))),
+    "table": lambda layer, _: plot.table_image(position_table(layer)),
+    "sum": _sum,
+    "relative-bias": _relative_bias,
+    "alibi": _alibi,
+    "rotary": _rotary,
+    "tokens": _tokens,
+}

@@ -1,0 +1,314 @@
+"""Arrays -> pictures. Every function draws one thing into an Axes and returns it.
+
+Pass `ax` to draw into a figure of your own, and pyplot is not touched; without it pyplot opens a new figure.
+Nothing here computes what a picture shows, or knows a model: similarities and coordinates come from `analysis`,
+tables and rows from a layer.
+
+Values become colours by viridis alone: its lightness rises evenly with the value, so a picture keeps its meaning
+in black and white and for the colour-blind. A map that is dark at both ends would not, so signed values use it too.
+
+>>> from matplotlib.figure import Figure
+>>> ax = similarity_matrix(np.eye(3), ax=Figure().subplots())
+>>> ax.get_xlabel(), ax.get_ylabel(), ax.images[0].get_array().shape
+('position', 'position', (3, 3))
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array, check_ids
+from minibert.files.writing import whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = "viridis"
+# a dark and a light ink, apart in lightness as much as in hue
+DARK, LIGHT = "#14284b", "#f0a32f"
+FORMATS = (".svg", ".png", ".pdf")
+
+
+def _axes(ax: Axes | None, width: float, height: float) -> Axes:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def _image(ax: Axes, values: Array, label: str, limits: tuple[float, float] | None = None, **options: Any) -> Axes:
+    """Draw a matrix as colours, with a colour bar whose arrows say where values lie beyond its ends."""
+    if values.ndim != 2:
+        raise ValueError(f"expected a matrix to draw as an image, found shape {values.shape}")
+    low, high = limits or (float(values.min()), float(values.max()))
+    # nearest: one entry is one block of one colour, not a blend with its neighbours
+    image = ax.imshow(values, cmap=COLOURS, vmin=low, vmax=high, interpolation="nearest", **options)
+    extend = "neither" if low <= values.min() and values.max() <= high else "both"
+    ax.figure.colorbar(image, ax=ax, label=label, extend=extend)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
+def _bare(ax: Axes) -> Axes:
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def position_row(
+    row: Array, token_row: Array | None = None, ax: Axes | None = None, label: str = "position", token: str = ""
+) -> Axes:
+    """One row of a position table as a line, over the row of a token where one is passed.
+
+    row and token_row (dim,). Both lines share the axis: what counts is how large one is beside the other.
+    `label` names the row, `token` the token.
+    """
+    ax = _axes(ax, 12, 1.6)
+    if token_row is not None:
+        ax.plot(np.arange(len(token_row)), token_row, color=LIGHT, linewidth=0.8, label=f"token {token}".strip())
+    ax.plot(np.arange(len(row)), row, color=DARK, linewidth=0.8, label=label)
+    ax.set(xlim=(0, len(row) - 1), xlabel="dimension", ylabel="value")
+    legend = ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a token can hold a dollar sign
+    return _bare(ax)
+
+
+def _stack(count: int) -> list[Axes]:
+    import matplotlib.pyplot as plt
+
+    figure = plt.figure(figsize=(12, 0.9 * count + 0.6), layout="constrained")
+    return list(figure.subplots(count, sharex=True, squeeze=False)[:, 0])
+
+
+def position_rows(
+    table: Array,
+    token_row: Array | None = None,
+    positions: Sequence[int] | None = None,
+    axes: Sequence[Axes] | None = None,
+    token: str = "",
+) -> list[Axes]:
+    """Several rows of a position table below each other, on one scale, each over the row of a token.
+
+    table (positions, dim), token_row (dim,). Without `positions`: 0, 1, 2, 10 and then even steps, of 100 for 512.
+    `axes` are as many Axes as positions. Trained rows hold a few entries ten times the others, above all row 0:
+    the scale fits the rest, and where a row leaves the picture its label says how far it goes.
+
+    Raises as `check_ids` for a position outside the table, ValueError for another number of axes than positions.
+    """
+    if positions is None:
+        step = max(1, int(float(f"{len(table) // 5:.0e}")))  # rounded to one digit
+        positions = [p for p in sorted({0, 1, 2, 10, *range(step, len(table), step)}) if p < len(table)]
+    axes = _stack(len(positions)) if axes is None else list(axes)
+    rows = table[check_ids(positions, len(table), "positions")]
+    reach = float(np.percentile(np.abs(rows), 99.5))
+    if token_row is not None:
+        reach = max(reach, float(np.abs(token_row).max()))
+    for ax, position, row in zip(axes, positions, rows, strict=True):
+        farthest = float(row[np.abs(row).argmax()])
+        beyond = f", to {farthest:.2g}" if abs(farthest) > 1.1 * reach else ""
+        position_row(row, token_row, ax, f"position {position}{beyond}", token)
+        ax.set_ylim(-1.1 * reach, 1.1 * reach)
+        ax.set_ylabel("value" if ax is axes[len(axes) // 2] else "")
+        ax.set_xlabel("dimension" if ax is axes[-1] else "")
+    return axes
+
+
+def similarity_matrix(
+    similarity: Array, ax: Axes | None = None, labels: Sequence[str] | None = None, of: str = "position"
+) -> Axes:
+    """A matrix of cosine similarities as an image; row 0 is on top, as in the matrix.
+
+    similarity (n, n), from `analysis.cosine_similarity`. `labels` name the rows, where there are few.
+    """
+    ax = _axes(ax, 6, 5)
+    _image(ax, similarity, "cosine similarity")
+    ax.set(xlabel=of, ylabel=of)
+    if labels is not None:
+        ax.set_xticks(range(len(labels)), labels, rotation=90, parse_math=False)
+        ax.set_yticks(range(len(labels)), labels, parse_math=False)
+    return ax
+
+
+def table_image(table: Array, ax: Axes | None = None, rows: str = "position") -> Axes:
+    """A whole table as an image: one line for each row, one column for each dimension.
+
+    table (rows, dim). Trained tables hold a few entries ten times the others: then the colours span the middle
+    98 %, and the colour bar's pointed ends say that some lie beyond.
+    """
+    ax = _axes(ax, 8, 5)
+    lowest, low, high, highest = (float(value) for value in np.percentile(table, (0, 1, 99, 100)))
+    limits = (low, high) if highest - lowest > 2 * (high - low) else (lowest, highest)
+    _image(ax, table, "value", limits, aspect="auto")
+    ax.set(xlabel="dimension", ylabel=rows)
+    return ax
+
+
+def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axes | None = None) -> Axes:
+    """How one token's vector comes about: every addend, their sum, and what LayerNorm makes of it.
+
+    addends: name -> row (dim,), in the order in which they are added; normed (dim,). The addends and the sum are
+    drawn on one scale, so that their sizes compare. LayerNorm's row has a scale of its own; the mean and the
+    standard deviation beside each line tell how far apart the two scales are.
+    """
+    ax = _axes(ax, 12, 1 + 0.8 * (len(addends) + 2))
+    total = np.sum(list(addends.values()), axis=0)
+    rows = {**addends, "sum": total}
+    reach = max(float(np.abs(row).max()) for row in rows.values()) or 1.0
+    gains = [0.48 / reach] * len(rows)
+    if normed is not None:
+        rows["LayerNorm"] = normed
+        gains.append(0.48 / (float(np.abs(normed).max()) or 1.0))
+    heights = range(len(rows) - 1, -1, -1)  # the first addend on top
+    for height, row, gain in zip(heights, rows.values(), gains, strict=True):
+        ax.axhline(height, color="0.8", linewidth=0.6)
+        ax.plot(np.arange(len(row)), height + gain * row, color=DARK, linewidth=0.8)
+        note = f"mean {row.mean():.3f}\nstd {row.std():.3f}"
+        ax.annotate(note, (1.01, height), xycoords=("axes fraction", "data"), va="center", fontsize="small")
+    signs = ["", *["+ "] * (len(addends) - 1), "= ", "→ "]
+    ax.set_yticks(heights, [sign + name for sign, name in zip(signs, rows, strict=False)], parse_math=False)
+    ax.tick_params(axis="y", length=0)
+    ax.set(xlim=(0, len(total) - 1), ylim=(-0.6, len(rows) - 0.4), xlabel="dimension")
+    ax.spines["left"].set_visible(False)
+    return _bare(ax)
+
+
+def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
+    """A bias that depends on distance alone, as T5's: one line of colours for each head, over the distance.
+
+    bias (heads, query, key) -> distances -(query - 1)..key - 1, a distance being key - query: left of 0 lie the
+    tokens before. Raises ValueError where two entries of one distance differ; draw that with `bias_matrix`.
+    """
+    query, key = bias.shape[1:]
+    by_distance = np.concatenate([bias[:, :0:-1, 0], bias[:, 0, :]], axis=1)
+    distance = np.arange(key) - np.arange(query)[:, None]
+    if not np.array_equal(by_distance[:, distance + query - 1], bias):
+        raise ValueError("bias must depend on key - query alone, and does not; draw one head of it with bias_matrix")
+    ax = _axes(ax, 8, 3)
+    _image(ax, by_distance, "bias", aspect="auto", extent=(-query + 0.5, key - 0.5, len(bias) - 0.5, -0.5))
+    ax.set(xlabel="key position - query position", ylabel="head")
+    ax.locator_params(axis="y", integer=True)
+    return ax
+
+
+def bias_matrix(bias: Array, head: int = 0, ax: Axes | None = None) -> Axes:
+    """What one head adds to its attention scores, bias (heads, query, key): a row for each query."""
+    ax = _axes(ax, 6, 5)
+    _image(ax, bias[head], f"bias of head {head}")
+    ax.set(xlabel="key position", ylabel="query position")
+    return ax
+
+
+def alibi(slopes: Array, length: int = 64, ax: Axes | None = None) -> Axes:
+    """ALiBi's straight lines: what each head subtracts from a score as the key lies further back.
+
+        bias = -slope * (query - key)
+
+    slopes (heads,). A steep head sees its neighbours only, a flat one the whole text. Lines carry their slopes,
+    except where two would overlap; the steepest leave the picture below.
+    """
+    ax = _axes(ax, 8, 4.5)
+    distance, named = np.arange(length), -np.inf
+    floor = -0.4 * length * float(np.max(slopes))
+    for slope in sorted(slopes.tolist(), reverse=True):
+        ax.plot(distance, -slope * distance, color=DARK, linewidth=1)
+        end = -slope * distance[-1]
+        name = f"slope 1/{1 / slope:.0f}" if np.isclose(1 / slope, round(1 / slope)) else f"slope {slope:.3g}"
+        if end < floor:
+            ax.annotate(name, (floor / -slope, floor), (3, 4), textcoords="offset points", fontsize="small")
+        elif end - named > -floor / 25:
+            ax.annotate(name, (distance[-1], end), (5, 0), textcoords="offset points", va="center", fontsize="small")
+            named = end
+    ax.set(xlim=(0, length - 1), ylim=(floor, 0), xlabel="query position - key position", ylabel="bias")
+    return _bare(ax)
+
+
+def rotary(angles: Array, ax: Axes | None = None) -> Axes:
+    """Rotary's angles as an image: by how much a pair of dimensions is turned at each position, as its cosine.
+
+    angles (positions, pairs) in radians, for example `np.outer(np.arange(128), frequencies)`. The first pairs turn
+    fast and tell neighbours apart; the last hardly turn and tell far from near.
+    """
+    ax = _axes(ax, 8, 4.5)
+    _image(ax, np.cos(angles), "cosine of the angle", (-1.0, 1.0), aspect="auto")
+    ax.set(xlabel="pair of dimensions", ylabel="position")
+    return ax
+
+
+def token_map(
+    coordinates: Array, labels: Sequence[str], ax: Axes | None = None, shares: Sequence[float] | None = None
+) -> Axes:
+    """Tokens as points of a plane, each with its name.
+
+    coordinates (tokens, 2) and shares, the part of the variance that each axis shows: both from
+    `analysis.principal_components`. One unit is as long on either axis, so that distances can be compared.
+    """
+    ax = _axes(ax, 7, 6)
+    ax.scatter(coordinates[:, 0], coordinates[:, 1], s=18, color=DARK)
+    for axis, number in ((ax.xaxis, 0), (ax.yaxis, 1)):
+        share = "" if shares is None else f" ({shares[number]:.0%} of the variance)"
+        axis.set_label_text(f"principal component {number + 1}{share}")
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.margins(0.1)
+    _names(ax, coordinates, labels)
+    return _bare(ax)
+
+
+def _names(ax: Axes, coordinates: Array, labels: Sequence[str]) -> None:
+    """Write each point's name at the corner where it covers the fewest points and earlier names."""
+    ax.autoscale_view()
+    ax.apply_aspect()  # from here on a point's place in the picture is known
+    points, taken = ax.transData.transform(coordinates), list[Any]()
+    for point, label in zip(coordinates, labels, strict=True):
+        name = ax.annotate(label, point, (4, 4), textcoords="offset points", fontsize="small", parse_math=False)
+
+        def covered(corner: tuple[int, int], name: Any = name) -> int:
+            x, y = corner
+            name.set(position=corner, ha="left" if x > 0 else "right", va="bottom" if y > 0 else "top")
+            box = name.get_window_extent()
+            return int(box.count_overlaps(taken) + sum(box.contains(*other) for other in points))
+
+        covered(min(((4, 4), (-4, 4), (4, -4), (-4, -4)), key=covered))  # the best one again, to stay
+        taken.append(name.get_window_extent())
+
+
+# what can be drawn, by the name that the command line gives it
+KINDS: dict[str, Callable[..., Any]] = {
+    "rows": position_rows,
+    "similarity": similarity_matrix,
+    "table": table_image,
+    "sum": sum_steps,
+    "relative-bias": relative_bias,
+    "alibi": alibi,
+    "rotary": rotary,
+    "tokens": token_map,
+}
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure as .svg, .png or .pdf, by the ending of the path.
+
+    The file appears whole or not at all: it is written under another name and then moved. The same figure gives
+    the same bytes each time. Raises ValueError for another ending, FileNotFoundError where the folder is absent.
+    """
+    import matplotlib as mpl
+
+    ending = (path := Path(path)).suffix.lower()
+    if ending not in FORMATS:
+        raise ValueError(f"a picture ends in .svg, .png or .pdf, found {ending!r} in {path}; choose one of the three")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent} is no folder, so {path.name} cannot be written there; make it first")
+    # a date or a random id in the file would make every run a change
+    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+    drawn = BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "minibert"}):
+        figure.savefig(drawn, format=ending[1:], dpi=150, bbox_inches="tight", metadata=dates[ending])
+    with whole(path) as temporary:
+        temporary.write_bytes(drawn.getvalue())

@@ -1,0 +1,190 @@
+"""The reference itself, run beside a layer: transformers on torch, watched through hooks.
+
+Needs both installed; nothing else in this package does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.families.steps import Norm, Positions
+from minibert.models.layer import EmbeddingLayer
+from minibert.models.load import is_folder
+
+Array = NDArray[Any]
+
+
+def installed() -> bool:
+    """Whether torch and transformers can be imported."""
+    return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+
+
+class Live:
+    """The reference's model of a checkpoint, in float32 on the CPU, and a way to trace it like a layer.
+
+    A trace has the layer's keys. What no module of the reference gives is left out: the word rows times sqrt(dim) of
+    Marian and Pegasus, which their sum shows. Every trace ends with what enters the reference's first block.
+    """
+
+    def __init__(
+        self, layer: EmbeddingLayer, where: str, revision: str | None = None, local_files_only: bool = False
+    ) -> None:
+        self._layer = layer
+        self._where = str(Path(where).expanduser()) if is_folder(where) else where
+        self._options = {"revision": revision, "local_files_only": local_files_only}
+        self.name = f"transformers {version('transformers')} on torch {version('torch')}"
+        self._model = self._load()
+        self._prefix = self._find_prefix()
+        self._caching: Any = None  # the same model as a decoder, loaded only where the first one keeps no cache
+
+    def _load(self, **changes: Any) -> Any:
+        import torch
+        import transformers
+
+        with _quiet():
+            loaded = transformers.AutoModel.from_pretrained(
+                self._where, dtype=torch.float32, **self._options, **changes
+            )
+        return loaded.eval()
+
+    def takes(self, inputs: Mapping[str, Array]) -> bool:
+        """Whether the reference's module has arguments of these names."""
+        known = inspect.signature(self._module(self._model).forward).parameters
+        return all(name in known or name == "past_length" for name in inputs)
+
+    def _find_prefix(self) -> str:
+        """Where the layer's paths begin: in the model itself, or in a text model inside a larger one."""
+        first = self._layer.steps[0].step.path
+        paths = {path for path, _ in self._model.named_modules()}
+        for prefix in ("", *self._layer.family.prefixes):
+            if prefix + first in paths:
+                return prefix.rstrip(".")
+        raise ValueError(f"{type(self._model).__name__} has no module {first!r}, which this family's row names")
+
+    def _part(self, model: Any) -> Any:
+        return model.get_submodule(self._prefix)
+
+    def _module(self, model: Any) -> Any:
+        """What is called: the part, or one side of it."""
+        part = self._part(model)
+        return getattr(part, self._layer.side) if self._layer.family.sides != ("encoder",) else part
+
+    def tokenize(self, text: str) -> Array | str:
+        """The reference's ids of a text, (1, seq), or why its tokenizer cannot be opened."""
+        import transformers
+
+        try:
+            with _quiet():
+                tokenizer = transformers.AutoTokenizer.from_pretrained(self._where, **self._options)
+        except (OSError, ValueError, ImportError) as error:
+            return f"the reference's tokenizer cannot be opened: {str(error).splitlines()[0]}"
+        return np.array([tokenizer(text)["input_ids"]], np.int64)
+
+    def trace(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch; `past_length` tokens are run before it, so that a cache holds them."""
+        import torch
+
+        named = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
+        past_length = int(named.pop("past_length", torch.tensor(0)).item())
+        model = self._model
+        with torch.no_grad():
+            if past_length:
+                model, named["past_key_values"] = self._cache(named, past_length)
+            batch, seq = (inputs["input_ids"] if "input_ids" in inputs else inputs["inputs_embeds"]).shape[:2]
+            return self._watch(model, named, (batch, seq))
+
+    def _cache(self, named: Mapping[str, Any], past_length: int) -> tuple[Any, Any]:
+        import torch
+
+        before = {"input_ids": torch.zeros((len(named["input_ids"]), past_length), dtype=torch.int64)}
+        if "attention_mask" in named:
+            before["attention_mask"] = named["attention_mask"][:, :past_length]
+        cache = getattr(self._module(self._model)(**before, use_cache=True), "past_key_values", None)
+        if cache is not None:
+            return self._model, cache
+        if self._caching is None:
+            self._caching = self._load(is_decoder=True)
+        return self._caching, self._module(self._caching)(**before, use_cache=True).past_key_values
+
+    def _watch(self, model: Any, named: Mapping[str, Any], shape: tuple[int, int]) -> dict[str, Array]:
+        """Call the model with a hook on every module that a step names."""
+        part, kept = self._part(model), dict[str, Array]()
+
+        def keep(key: str, value: Any) -> None:
+            if value.ndim == 3 and tuple(value.shape[:2]) == shape[::-1] and shape[0] != shape[1]:
+                value = value.transpose(0, 1)  # XLNet computes with (seq, batch)
+            kept[key] = value.detach().clone().numpy()
+
+        def output_of(path: str) -> Callable[..., None]:
+            return lambda _module, _args, output: keep(f"{path} (types)" if path in kept else path, output)
+
+        def entering(_module: Any, args: Any, named: Any) -> None:
+            keep("sum", args[0] if args else named["hidden_states"])
+
+        hooks: list[tuple[str, Any]] = []
+        for step, bound in self._layer.steps:
+            if callable(bound) and step.path not in {path for path, _ in hooks}:
+                hooks.append((step.path, part.get_submodule(step.path).register_forward_hook(output_of(step.path))))
+            if isinstance(step, Norm):
+                norm = part.get_submodule(step.path)
+                hooks.append(("sum", norm.register_forward_pre_hook(entering, with_kwargs=True)))
+        try:
+            with _lookups(part, self._layer, kept):
+                result = self._module(model)(**named, output_hidden_states=True)
+        finally:
+            for _, hook in hooks:
+                hook.remove()
+        if not result.hidden_states:
+            raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
+        steps = [step for step, _ in self._layer.steps]
+        last = steps[-1].path if any(isinstance(step, Norm) for step in steps) else "sum"
+        kept[last] = result.hidden_states[
+            0
+        ].numpy()  # whatever the modules gave, it is this that enters the first block
+        return kept
+
+
+@contextmanager
+def _lookups(part: Any, layer: EmbeddingLayer, kept: dict[str, Array]) -> Iterator[None]:
+    """Record which rows of the position table are asked for, less those that the table has in front."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    step = next((step for step, _ in layer.steps if isinstance(step, Positions)), None)
+    table = None if step is None else part.get_submodule(step.path).weight
+
+    class Watch(TorchFunctionMode):  # type: ignore[misc]  # torch's types are not read
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
+            # Whisper indexes its table, everyone else looks rows up
+            place = {torch.nn.functional.embedding: 1, torch.Tensor.__getitem__: 0}.get(function)
+            if step is not None and place is not None and args[place] is table and torch.is_tensor(args[1 - place]):
+                kept["position_ids"] = args[1 - place].numpy() - step.extra
+            return function(*args, **(named or {}))
+
+    with Watch():
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' progress bars and its words about heads that are not loaded off the terminal."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

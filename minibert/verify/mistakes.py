@@ -1,0 +1,162 @@
+"""The classic mistakes of an input layer, each as a row of the families table that makes it.
+
+A mistake is a name, one sentence, and a function that takes a right row and gives the wrong one, or None where the row
+has nothing to get wrong. `verify` tries them on the numbers of a port that differs; `load(..., family=wrong)` makes
+the layer. Nothing else uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from minibert.equations.input_layer import Array, sinusoidal_positions
+from minibert.families.family import Family
+from minibert.families.frozen import replace
+from minibert.families.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens
+
+from . import wrong_steps as wrong
+
+Steps = tuple[Step, ...]
+S = TypeVar("S", bound=Step)
+
+
+class Mistake(NamedTuple):
+    """A name, why it is one, and right row -> wrong row (None where it cannot be made)."""
+
+    name: str
+    why: str
+    make: Callable[[Family], Family | None]
+
+
+# -- rows with one step changed ----------------------------------------------------------------------------------
+
+
+def _as(kind: type[S], step: Step, **more: Any) -> S:
+    """The same step as another class, with the fields it adds."""
+    return kind(**vars(step), **more)
+
+
+def _each(change: Callable[[Steps], Steps], *unused: str) -> Callable[[Family], Family | None]:
+    """Change the steps of both sides; tensors with these endings are then left over, and no fault of the file's."""
+
+    def make(family: Family) -> Family | None:
+        steps, decoder = change(family.steps), change(family.decoder)
+        if (steps, decoder) == (family.steps, family.decoder):
+            return None
+        # what a step no longer takes is no fault of the caller's either
+        ignores = (*family.ignores, "token_type_ids", "position_ids")
+        return replace(family, steps=steps, decoder=decoder, ignored=(*family.ignored, *unused), ignores=ignores)
+
+    return make
+
+
+def _swap(kind: type[Step], change: Callable[[Any], Step | None], *unused: str) -> Callable[[Family], Family | None]:
+    """Change every step of one kind; None leaves it out."""
+
+    def all_steps(steps: Steps) -> Iterator[Step]:
+        for step in steps:
+            changed = change(step) if isinstance(step, kind) else step
+            if changed is not None:
+                yield step if _same(step, changed) else changed
+
+    return _each(lambda steps: tuple(all_steps(steps)), *unused)
+
+
+def _same(a: Step, b: Step) -> bool:
+    return type(a) is type(b) and vars(a) == vars(b)
+
+
+def _norm(formula: wrong.Formula) -> Callable[[Family], Family | None]:
+    return _swap(Norm, lambda step: _as(wrong.OtherNorm, step, formula=formula))
+
+
+def _other_order(steps: Steps) -> Steps:
+    """Rows are added in the opposite order; the word rows stay first."""
+    added = [step for step in steps if isinstance(step, Add | Positions)]
+    return tuple(added.pop() if isinstance(step, Add | Positions) else step for step in steps)
+
+
+def _shared_first(step: Tokens) -> Step:
+    return replace(step, names=tuple(sorted(step.names, key=lambda name: name != "shared.weight")))
+
+
+def _no_file(step: Positions, table: Callable[[int, int], Array]) -> Step:
+    return step if step.generate is None else replace(step, names=("computed",), generate=table)
+
+
+def _with_sinusoids(steps: Steps) -> Steps:
+    if not steps or any(isinstance(step, Positions) for step in steps):
+        return steps
+    place = 1 + max(i for i, step in enumerate(steps) if isinstance(step, Tokens | Add))
+    return (*steps[:place], wrong.AddedSinusoids(path="sinusoids", generate=sinusoidal_positions), *steps[place:])
+
+
+def _when(rule: str, change: Callable[[Positions], Step]) -> Callable[[Positions], Step]:
+    return lambda step: change(step) if step.rule == rule else step
+
+
+# fmt: off
+MISTAKES: tuple[Mistake, ...] = (
+    Mistake("variance divided by dim - 1", "LayerNorm divides by dim; only a sample's estimate divides by dim - 1.",
+            _norm(wrong.unbiased)),
+    Mistake("eps outside the root", "eps is added to the variance, not to its root.", _norm(wrong.eps_outside)),
+    Mistake("variance divided by dim - 1, eps outside the root",
+            "What `std(-1) + eps` gives in torch, and many tutorials print.", _norm(wrong.unbiased_eps_outside)),
+    Mistake("variance in one pass", "E[x^2] - E[x]^2 cancels where the mean is large.", _norm(wrong.one_pass)),
+    Mistake("eps 1e-5", "1e-5 is the default of most frameworks; BERT has 1e-12.",
+            _swap(Norm, lambda step: replace(step, eps=1e-5))),
+    Mistake("eps 1e-12", "1e-12 is BERT's; RoBERTa, BART and others have 1e-5.",
+            _swap(Norm, lambda step: replace(step, eps=1e-12))),
+    Mistake("weight and bias of the norm ignored", "Old files call them gamma and beta, and readers miss them.",
+            _norm(wrong.no_affine)),
+    Mistake("RMSNorm for LayerNorm", "T5 and Llama norm without the mean, in their blocks; this norm takes it away.",
+            _norm(wrong.root_mean_square)),
+    Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
+            _each(_other_order)),
+    Mistake("type rows left out", "Without types the reference still adds row 0.",
+            _swap(Add, lambda step: None if step.ids == "token_type_ids" else step, "token_type_embeddings.weight")),
+    Mistake("type row 0 added", "GPT-2 and XLM add a row for types only where types are passed.",
+            _swap(Add, lambda s: replace(s, missing=0) if s.ids == "token_type_ids" and s.missing is None else s)),
+    Mistake("position rows left out", "Attention alone knows no order.",
+            _swap(Positions, lambda step: None, "position_embeddings.weight", "position_embedding.weight")),
+    Mistake("positions counted from 0", "RoBERTa's first token stands behind the padding row, at padding_idx + 1.",
+            _swap(Positions, _when("padding", lambda step: replace(step, rule="count")))),
+    Mistake("padding counted as tokens", "RoBERTa's positions skip padding.",
+            _swap(Positions, _when("padding", lambda step: _as(wrong.PaddingCounted, step)))),
+    Mistake("padding id from the config", "MPNet's positions skip id 1 whatever config.json says.",
+            _swap(Positions, lambda s: replace(s, padding_idx="pad_token_id") if s.padding_idx == 1 else s)),
+    Mistake("ids instead of the mask", "OPT counts what the attention mask keeps; padding without a mask counts.",
+            _swap(Positions, _when("mask", lambda step: _as(wrong.CountedByIds, step)))),
+    Mistake("mask ignored in positions", "OPT counts what the attention mask keeps.",
+            _swap(Positions, _when("mask", lambda step: replace(step, rule="count")))),
+    Mistake("positions counted by the mask", "Only `generate()` does so, and passes them; a plain call counts padding.",
+            _swap(Positions, _when("count", lambda step: replace(_as(wrong.CountedAsGenerate, step), rule="mask")))),
+    Mistake("offset of the position table missing", "BART's and OPT's tables have two rows in front of position 0.",
+            _swap(Positions, lambda step: _as(wrong.NoOffset, step) if step.extra else step)),
+    Mistake("cached tokens not counted", "With a cache the first new token stands behind the cached ones.",
+            _swap(Positions, lambda step: step if step.rule == "mask" else replace(step, cached=False))),
+    Mistake("sinusoids in the other layout", "Marian has all sines first, Vaswani's paper alternates.",
+            _swap(Positions, lambda step: _no_file(step, sinusoidal_positions), "embed_positions.weight")),
+    Mistake("sinusoids from float32 angles", "At position 4095 a float32 angle is 1e-4 off.",
+            _swap(Positions, lambda step: _no_file(step, wrong.sinusoids_in_float32), "embed_positions.weight")),
+    Mistake("sinusoids added", "T5, Llama and their like add no position row; position enters in attention.",
+            _each(_with_sinusoids)),
+    Mistake("scale in float64", "sqrt(dim) is rounded to float32 before it multiplies.",
+            lambda row: _swap(Tokens, lambda s: _as(wrong.RoundedLate, s) if s.scale else s)(row)
+            or _swap(Scale, lambda step: _as(wrong.ScaleRoundedLate, step))(row)),
+    Mistake("scale left out", "Word rows are multiplied by sqrt(dim) before positions are added.",
+            lambda row: _swap(Tokens, lambda step: replace(step, scale=None))(row)
+            or _swap(Scale, lambda step: None)(row)),
+    Mistake("inputs_embeds scaled", "BART scales inside its word module, so the caller's own embeddings stay.",
+            _swap(Tokens, lambda step: _as(wrong.EmbedsScaledToo, step) if step.scale else step)),
+    Mistake("padding row zeroed", "padding_idx starts a row at zero before training; trained files hold numbers there.",
+            _swap(Tokens, lambda step: _as(wrong.ZeroPadding, step))),
+    Mistake("shared table first", "In untied BART each side has a table of its own, and `shared` is not used.",
+            _swap(Tokens, lambda s: _shared_first(s) if "shared.weight" in s.names else s, "embed_tokens.weight")),
+    Mistake("bias of the projection left out", "ALBERT's and ELECTRA's projections have one.",
+            _swap(Project, lambda step: replace(step, biased=False), "_in.bias", "_project.bias")),
+    Mistake("mask not applied", "DeBERTa and XLM multiply the normed rows by the attention mask.",
+            _swap(Mask, lambda step: _as(wrong.UnappliedMask, step))),
+)
+# fmt: on

@@ -1,0 +1,88 @@
+"""What others have printed of two well-known checkpoints, and the check of a layer against it.
+
+`data/*.json` ship with the package: a few hundred numbers of bert-base-uncased and gpt2 as they stand in notebooks that
+run the reference. Digits as printed, so each number says by itself how far it may be off: half a unit of its last one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.models.layer import EmbeddingLayer
+
+from .compare import tolerances, trace
+
+Array = NDArray[Any]
+
+DATA = Path(__file__).parent / "data"
+SLACK = 1e-15  # a number printed with all its digits is read back into float64 with an error of its own
+
+
+class Checked(NamedTuple):
+    """How many printed numbers of one intermediate were held against the layer, and the largest difference."""
+
+    key: str
+    numbers: int
+    largest: float
+    allowed: float  # at that number
+    passes: bool
+
+
+def find(model: str, layer: EmbeddingLayer) -> dict[str, Any] | None:
+    """Give the stored values for a model of this name (a Hub name, a folder, the Hub's cache) and these sizes."""
+    parts = {part.rpartition("--")[2] for part in PurePath(model).parts}
+    for path in sorted(DATA.glob("*.json")):
+        if path.stem in parts:
+            stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if all(layer.config.get(key) == size for key, size in stored["sizes"].items()):
+                return stored
+    return None
+
+
+def check(layer: EmbeddingLayer, stored: Mapping[str, Any]) -> list[Checked]:
+    """Hold every stored number against the layer's trace: half a printed unit, and what a norm's rounding allows."""
+    allowed = tolerances(layer)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for entry in stored["values"]:
+        key = entry["key"]
+        rows = trace(layer, {"input_ids": np.array([entry["input_ids"]])})[key][0]
+        got = rows[np.ix_(entry["tokens"], np.arange(rows.shape[-1])[entry["columns"]])].astype(np.float64)
+        printed = np.array(entry["printed"], np.float64)
+        limit = half_units(entry["printed"]) + SLACK + allowed[key] * np.maximum(1, np.abs(printed))
+        pairs = zip(np.abs(got - printed).flat, limit.flat, strict=True)
+        found.setdefault(key, []).extend((float(off), float(most)) for off, most in pairs)
+    return [_sum_up(key, pairs) for key, pairs in found.items()]
+
+
+def _sum_up(key: str, pairs: list[tuple[float, float]]) -> Checked:
+    off, most = max(pairs, key=lambda pair: pair[0] / pair[1])
+    return Checked(key, len(pairs), off, most, all(off <= most for off, most in pairs))
+
+
+def half_units(printed: Iterable[Iterable[str]]) -> Array:
+    """Half a unit of each number's last printed digit.
+
+    >>> half_units([["0.0136", "1.7505e-02"]])
+    array([[5.e-05, 5.e-07]])
+    """
+
+    def half_unit(text: str) -> float:
+        digits, _, power = text.lower().partition("e")
+        return 0.5 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
+
+    return np.array([[half_unit(text) for text in row] for row in printed])
+
+
+def check_texts(layer: EmbeddingLayer, stored: Mapping[str, Any]) -> list[str]:
+    """Tokenize the stored texts; give a sentence for each whose ids are not those that were printed."""
+    return [
+        f"{text['text']!r} gives the ids {ids}, printed are {text['input_ids']}"
+        for text in stored["texts"]
+        if (ids := layer.tokenize(text["text"])["input_ids"][0].tolist()) != text["input_ids"]
+    ]

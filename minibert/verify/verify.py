@@ -1,0 +1,243 @@
+"""Is this layer what the reference computes? What `minibert verify` does, and what it says.
+
+Three things to compare with, best first: the reference itself, where torch and transformers are installed; a file of
+someone's own intermediates; the numbers that others have printed of two well-known checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.errors import CheckpointError, TokenizerError
+from minibert.models.layer import EmbeddingLayer
+from minibert.models.load import is_folder, load
+
+from . import printed
+from .compare import (
+    TOLERANCE,
+    Difference,
+    Traces,
+    batches,
+    compare,
+    misfits,
+    over_kinds,
+    read_traces,
+    tolerances,
+    trace,
+    write_traces,
+)
+from .live import Live, installed
+from .mistakes import MISTAKES
+
+Load = Callable[..., EmbeddingLayer]
+
+
+@dataclass
+class Report:
+    """What was compared and how it came out: `lines` for a person, `passed` for a program."""
+
+    passed: bool = True
+    lines: list[str] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    matches: list[str] = field(default_factory=list)  # names of the mistakes that fit
+
+
+def verify(
+    model: str,
+    texts: Sequence[str] = (),
+    *,
+    side: str = "encoder",
+    revision: str | None = None,
+    local_files_only: bool = False,
+    against: Path | None = None,
+    save: Path | None = None,
+) -> Report:
+    """Compare a checkpoint's input layer, intermediate by intermediate, with the best reference there is.
+
+    against: a file as `save` writes it, with somebody's own numbers. Without it, live with transformers where
+    installed, and with the printed values that the package has of this model. save: write inputs and intermediates.
+
+    Raises ValueError where there is nothing to compare with and nothing to save.
+    """
+    opened = partial(load, model, side=side, revision=revision, local_files_only=local_files_only, lazy=True)
+    report = Report()
+    with opened() as layer:
+        inputs = batches(layer) | {
+            f"text {i}": dict(layer.tokenize(text)) for i, text in enumerate(texts, 1)
+        }  # tokenizers give plain arrays
+        report.lines.append(f"{model} ({layer.family.model_type}{_side(layer)})")
+        if save is not None:
+            write_traces(save, inputs, {kind: trace(layer, batch) for kind, batch in inputs.items()})
+            report.lines.append(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
+        # a folder's name promises nothing: where the reference can be run, it alone decides
+        stored = None if installed() and is_folder(model) else printed.find(model, layer)
+        if against is not None:
+            _against_file(report, layer, opened, inputs, against)
+        elif installed():
+            _against_live(report, layer, opened, inputs, Live(layer, model, revision, local_files_only), texts)
+        if stored is not None and against is None:
+            _against_printed(report, layer, opened, stored, not installed())
+        elif against is None and not installed():
+            if save is None:
+                raise ValueError(
+                    f"nothing to compare {model} with: torch and transformers are not installed, and the package has "
+                    f"no printed values of it (only of {', '.join(p.stem for p in sorted(printed.DATA.glob('*.json')))}"
+                    "); install both (the extra `reference`), or pass --against FILE"
+                )
+            report.lines.append("compared with nothing: torch and transformers are not installed")
+    return report
+
+
+def _side(layer: EmbeddingLayer) -> str:
+    return f", {layer.side} side" if len(layer.family.sides) > 1 else ""
+
+
+# -- the three comparisons ---------------------------------------------------------------------------------------
+
+
+def _against_live(
+    report: Report, layer: EmbeddingLayer, opened: Load, inputs: Traces, live: Live, texts: Sequence[str]
+) -> None:
+    report.lines.append(f"compared live with {live.name}, on the CPU in float32")
+    asked = {kind: batch for kind, batch in inputs.items() if live.takes(batch)}
+    if left := [kind for kind in inputs if kind not in asked]:
+        report.lines.append(f"left out, since the reference's module has no such argument: {', '.join(left)}")
+    theirs = {kind: live.trace(batch) for kind, batch in asked.items()}
+    for i, text in enumerate(texts, 1):
+        ids = live.tokenize(text)
+        if isinstance(ids, str):
+            report.lines.append(f"ids of text {i} not compared: {ids}")
+        else:
+            theirs[f"text {i}"]["input_ids"] = ids
+    _compare_traces(report, layer, opened, asked, theirs, "reference")
+
+
+def _against_file(report: Report, layer: EmbeddingLayer, opened: Load, inputs: Traces, path: Path) -> None:
+    given, theirs = read_traces(path)
+    wanted, inputs = inputs, {kind: given.get(kind) or inputs.get(kind) or {} for kind in theirs}
+    if unknown := [kind for kind, batch in inputs.items() if not batch]:
+        raise ValueError(
+            f'{path}: no inputs for {unknown[0]!r}; store them as "{unknown[0]}|inputs|input_ids" and so on'
+        )
+    report.lines.append(f"compared with the file {path}; the reference was not run")
+    if absent := [kind for kind in wanted if kind not in theirs]:
+        report.lines.append(f"kinds of batch that the file lacks: {', '.join(absent)}")
+    _compare_traces(report, layer, opened, inputs, theirs, "file")
+
+
+def _against_printed(report: Report, layer: EmbeddingLayer, opened: Load, stored: dict[str, Any], alone: bool) -> None:
+    also = "torch and transformers are not installed, so the reference was not run; " if alone else "also "
+    report.lines.append(
+        f"{also}compared with numbers of {stored['model']}, as this model's name and sizes say it is, that ship with "
+        f"minibert: {stored['source']}"
+    )
+    checked = printed.check(layer, stored)
+    rows = [["intermediate", "numbers", "max difference", "allowed there", "verdict"]]
+    for c in checked:
+        verdict = "as printed" if c.passes else "DIFFERENT"
+        rows.append([c.key, str(c.numbers), f"{c.largest:.2g}", f"{c.allowed:.2g}", verdict])
+    report.lines += ["", *_table(rows), ""]
+    wrong: list[str] = []
+    try:
+        wrong = printed.check_texts(layer, stored)
+        report.lines += wrong or [f"ids of {len(stored['texts'])} texts: as printed"]
+    except TokenizerError as error:
+        report.lines.append(f"ids of {len(stored['texts'])} texts not compared: {error}")
+    if all(c.passes for c in checked) and not wrong:
+        report.lines.append("every number is the one that was printed")
+        return
+    report.passed = False
+    if not all(c.passes for c in checked):
+        _name_mistake(report, layer, opened, lambda other: all(c.passes for c in printed.check(other, stored)))
+
+
+def _compare_traces(
+    report: Report, layer: EmbeddingLayer, opened: Load, inputs: Traces, theirs: Traces, whose: str
+) -> None:
+    """Compare with somebody's traces, print the table, and look for the mistake where they differ."""
+    allowed = {**tolerances(layer), "input_ids": 0.0}
+    with opened(dtype="float64") as exact:
+        truth = {kind: trace(exact, batch) for kind, batch in inputs.items()}
+
+    def traces(other: EmbeddingLayer) -> Traces:
+        ours = {kind: trace(other, batch) for kind, batch in inputs.items()}
+        for kind, batch in inputs.items():
+            if "input_ids" in theirs[kind]:
+                ours[kind] = {"input_ids": batch["input_ids"], **ours[kind]}
+        return ours
+
+    ours = traces(layer)
+    if whose == "file" and (odd := misfits(ours, theirs)):  # the reference's other shape is a finding, not a slip
+        raise ValueError(f"the {whose} is about something else; {'; '.join(odd[:3])}")
+    report.differences = compare(ours, theirs, truth, allowed)
+    if not report.differences:
+        known = ", ".join(f"plain|{key}" for key in tolerances(layer))
+        raise ValueError(f"no intermediate has a name that this layer knows; expected names such as {known}")
+    report.lines += [f"{len(inputs)} batches: {', '.join(inputs)}", "", *_differences(report.differences, whose), ""]
+    here, there = ({key: None for named in both.values() for key in named} for both in (ours, theirs))
+    if unknown := [key for key in there if key not in here]:
+        report.lines.append(f"not compared, since this layer has no such intermediate: {', '.join(unknown)}")
+    if missing := [key for key in here if key not in there]:
+        report.lines.append(f"not compared, since the {whose} does not show it: {', '.join(missing)}")
+    failed = [d for d in report.differences if not d.passes]
+    if not failed:
+        report.lines.append("no difference beyond what rounding allows")
+        return
+    report.passed = False
+    for key in dict.fromkeys(d.key for d in failed):
+        kinds = [kind for d in failed if d.key == key for kind in d.kinds]
+        report.lines.append(f"{key} differs in {', '.join(kinds)}")
+    _name_mistake(
+        report, layer, opened, lambda other: all(d.passes for d in compare(traces(other), theirs, truth, allowed))
+    )
+
+
+def _name_mistake(report: Report, layer: EmbeddingLayer, opened: Load, fits: Callable[[EmbeddingLayer], bool]) -> None:
+    """Try every classic mistake on the same inputs."""
+    tried = 0
+    for mistake in MISTAKES:
+        row = mistake.make(layer.family)
+        if row is None:
+            continue
+        tried += 1
+        try:
+            with opened(family=row) as other:
+                if fits(other):
+                    report.matches.append(mistake.name)
+                    report.lines.append(f"matches: {mistake.name}. {mistake.why}")
+        except (CheckpointError, ValueError, TypeError, IndexError, KeyError):
+            continue  # this mistake cannot be made with these inputs
+    if not report.matches:
+        report.lines.append(f"none of the {tried} classic mistakes that this family allows fits")
+
+
+# -- words -------------------------------------------------------------------------------------------------------
+
+
+def _differences(differences: Sequence[Difference], whose: str) -> list[str]:
+    """One line for each intermediate, over all batches."""
+    rows = [["intermediate", "batches", "max difference", "equal", "rms error here", f"rms error {whose}", "verdict"]]
+    for d in over_kinds(differences):
+        exact = "equal" if d.largest == 0 else "within rounding"
+        errors = [f"{error:.2g}" if np.isfinite(error) else "-" for error in (d.error_ours, d.error_theirs)]
+        share = f"{int(d.equal * 1000) / 10:g} %"  # never rounded up to 100
+        rows.append([d.key, str(len(d.kinds)), f"{d.largest:.2g}", share, *errors, exact if d.passes else "DIFFERENT"])
+    return [
+        *_table(rows),
+        "",
+        "difference: |here - there| / max(1, |there|); 0 is allowed before a norm or a projection, "
+        f"{TOLERANCE:g} after; rms error: against the same layer in float64",
+    ]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        first, *numbers, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join([first, *(cell.rstrip().rjust(len(cell)) for cell in numbers), last]).rstrip()
