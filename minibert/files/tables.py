@@ -124,16 +124,19 @@ def widen(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = Non
 
 
 class StoredTable:
-    """A table over bytes that lie in memory or in a mapped file; nothing is copied until rows are asked for."""
+    """A table over bytes that lie in memory or in a mapped file; nothing is copied until rows are asked for.
 
-    def __init__(self, raw: Array, stored: str, dtype: np.dtype[Any] | str = "float32") -> None:
+    filling: rows of `raw` are still to be written (a remote table's), so no widened copy of them is kept.
+    """
+
+    def __init__(self, raw: Array, stored: str, dtype: np.dtype[Any] | str = "float32", filling: bool = False) -> None:
         self.stored = stored
         self.dtype = np.dtype(dtype)
         self.shape = raw.shape
         self._raw = raw
         self._same = raw.dtype == self.dtype and stored in ("F32", "F64")
         self._aligned = raw.flags.aligned
-        self._small = not self._same and raw.size <= SMALL_TABLE
+        self._small = not self._same and not filling and raw.size <= SMALL_TABLE
         self._widened: Array | None = None
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:

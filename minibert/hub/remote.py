@@ -172,7 +172,7 @@ class RowTable:
         self._have = np.zeros(tensor.shape[0], np.bool_)
         self._requests = 0
         self._lock = threading.Lock()
-        self._use(self._raw)
+        self._use(self._raw, filling=True)
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
         if isinstance(ids, slice):
@@ -188,10 +188,10 @@ class RowTable:
         self._need(np.arange(self.shape[0]))
         return self._table.array()
 
-    def _use(self, raw: Array) -> None:
+    def _use(self, raw: Array, filling: bool = False) -> None:
         view = raw.view()
         view.flags.writeable = False  # what is handed out is not to be written to
-        self._table = StoredTable(view, self.stored, self.dtype)
+        self._table = StoredTable(view, self.stored, self.dtype, filling)
 
     def _need(self, wanted: Array) -> None:
         """See to it that these rows (sorted, distinct) are here. Raises HubError."""
