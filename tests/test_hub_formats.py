@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from test_hub_tables import Memory
 
 import minibert
-from minibert import remote
-from minibert.layer import EmbeddingLayer
-from minibert.load import assemble
-from minibert.tables import SMALL_TABLE
+from minibert.files.tables import SMALL_TABLE
+from minibert.hub import remote
+from minibert.models.layer import EmbeddingLayer
+from minibert.models.load import assemble
 
 Array = NDArray[Any]
 
