@@ -327,11 +327,13 @@ def test_clamped_distances_are_all_the_furthest() -> None:
 # the schemes as a layer hands them out
 
 SCHEMES: dict[str, schemes.AttentionPosition] = {
-    "rotary": schemes.Rotary({None: positions.rotary_frequencies(4)}),
-    "relative_bias": schemes.RelativeBias(np.zeros((32, 2), np.float32)),
-    "alibi": schemes.Alibi(2),
-    "relative_positions": schemes.LogBuckets(np.zeros((16, 4), np.float32), 8, 17),
-    "relative_sinusoids": schemes.RelativeSinusoids(4),
+    "rotary": schemes.Rotary(frequencies={None: positions.rotary_frequencies(4)}),
+    "relative_bias": schemes.RelativeBias(table=np.zeros((32, 2), np.float32)),
+    "alibi": schemes.Alibi(heads=2),
+    "relative_positions": schemes.LogBuckets(
+        relative_embeddings=np.zeros((16, 4), np.float32), buckets=8, max_positions=17
+    ),
+    "relative_sinusoids": schemes.RelativeSinusoids(dim=4),
 }
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "rotary": ([[0, 1]],),
@@ -345,29 +347,30 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("asked", SCHEMES)
 @pytest.mark.parametrize("has", SCHEMES)
 def test_a_scheme_answers_to_its_own_method_and_names_it_elsewhere(has: str, asked: str) -> None:
-    method = getattr(SCHEMES[has], asked)
     if has == asked:
-        method(*ARGUMENTS[asked])
+        getattr(SCHEMES[has], asked)(*ARGUMENTS[asked])
     else:
-        with pytest.raises(TypeError, match=rf"this model has .*, not {asked}\(\): call {has}\("):
-            method(*ARGUMENTS[asked])
+        with pytest.raises(AttributeError, match=rf"this model has .*, not {asked}: call {has}\("):
+            getattr(SCHEMES[has], asked)
 
 
 def test_schemes_compute_what_the_functions_do() -> None:
     table, frequencies = normal(8, 2), positions.rotary_frequencies(4, 500.0)
-    rotary = schemes.Rotary({"local": frequencies, "global": positions.rotary_frequencies(4)})
+    rotary = schemes.Rotary(frequencies={"local": frequencies, "global": positions.rotary_frequencies(4)})
     for got, want in zip(rotary.rotary([[5]], "local"), positions.rotary_angles([[5]], frequencies), strict=True):
         np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(
-        schemes.RelativeBias(table, 8, 20, bidirectional=False).relative_bias(2, 9, past_length=7),
+        schemes.RelativeBias(table=table, buckets=8, max_distance=20, bidirectional=False).relative_bias(
+            2, 9, past_length=7
+        ),
         positions.relative_bias(table, 2, 9, 8, 20, False, 7),
     )
     np.testing.assert_array_equal(
-        schemes.RelativeSinusoids(4, "uni", 2).relative_sinusoids(3, 5),
+        schemes.RelativeSinusoids(dim=4, attention="uni", clamp_length=2).relative_sinusoids(3, 5),
         positions.relative_sinusoids(3, 5, 4, "uni", 2),
     )
     with pytest.raises(AttributeError):
-        schemes.Alibi(2).heads = 3  # type: ignore[misc]
+        schemes.Alibi(heads=2).heads = 3  # type: ignore[misc]
 
 
 def test_layer_types_are_asked_for_by_name() -> None:

@@ -190,7 +190,7 @@ def test_alibi_of_every_head_count(torch: ModuleType, heads: int) -> None:
     mask = np.ones((3, LONGEST), np.int64)
     mask[0, :1000] = mask[1, 3000:] = mask[2, 5:9] = 0
     want = numpy(reference("bloom", "build_alibi_tensor")(torch.from_numpy(mask), heads, torch.float32))
-    got = schemes.Alibi(heads).alibi(mask)
+    got = schemes.Alibi(heads=heads).alibi(mask)
     assert got.shape == (3, heads, 1, LONGEST)
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=ALIBI_TOLERANCE, atol=0)
 
@@ -265,7 +265,7 @@ def test_bias_of_t5(torch: ModuleType, family: str, name: str, side: str, query:
     table = numpy(attention.relative_attention_bias.weight)
     scheme = schemes.relative_bias_from_config(model.config.to_dict(), table, bidirectional=side == "encoder")
     np.testing.assert_array_equal(scheme.relative_bias(query, key, past), want)
-    other_side = schemes.RelativeBias(table, bidirectional=side == "decoder")
+    other_side = schemes.RelativeBias(table=table, bidirectional=side == "decoder")
     assert largest(other_side.relative_bias(query, key, past), want) > 0.1
     assert largest(scheme.relative_bias(query, key, past + 1), want) > 0.1
 
@@ -275,7 +275,7 @@ def test_bias_of_mpnet(torch: ModuleType) -> None:
     encoder = reference("mpnet", "MPNetEncoder")(config)
     encoder.relative_attention_bias.weight.data = torch.from_numpy(normal(32, 4))
     want = numpy(encoder.compute_position_bias(torch.zeros(2, 700, 64)))
-    got = schemes.RelativeBias(numpy(encoder.relative_attention_bias.weight)).relative_bias(700, 700)
+    got = schemes.RelativeBias(table=numpy(encoder.relative_attention_bias.weight)).relative_bias(700, 700)
     np.testing.assert_array_equal(got, want[0])
     np.testing.assert_array_equal(got, want[1])
 

@@ -15,7 +15,7 @@ from reference_files import BY_NAME, Case
 
 import minibert
 from minibert.equations.input_layer import layer_norm
-from minibert.verify import wrong_steps
+from minibert.verify import mistakes
 from minibert.verify.compare import TOLERANCE, Traces, batches, compare, tolerances, trace, write_traces
 from minibert.verify.mistakes import MISTAKES, Mistake
 from minibert.verify.verify import verify
@@ -122,7 +122,7 @@ def test_each_wrong_formula_is_near_the_right_one_or_nobody_would_make_it() -> N
     x = np.random.default_rng(1).standard_normal((5, 64)).astype(np.float32)
     weight, bias = np.ones(64, np.float32), np.zeros(64, np.float32)
     right = layer_norm(x, weight, bias, 1e-5)
-    for formula in (wrong_steps.unbiased, wrong_steps.eps_outside, wrong_steps.unbiased_eps_outside):
+    for formula in (mistakes.unbiased, mistakes.eps_outside, mistakes.unbiased_eps_outside):
         off = np.abs(formula(x, weight, bias, 1e-5) - right).max()
         assert 1e-6 < off < 0.05, formula.__name__
 

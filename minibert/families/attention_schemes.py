@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-import numpy as np  # noqa: F401  the examples in the docstrings need it
+import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.attention_positions import (
@@ -26,53 +25,38 @@ from minibert.equations.attention_positions import (
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.errors import CheckpointError
 
+from .frozen import Frozen
+
 if TYPE_CHECKING:
     from .config import Config
     from .steps import Binder
 
 
-class AttentionPosition:
+class AttentionPosition(Frozen):
     """What `layer.attention_position` is: one of the five schemes below, each of which answers to one method.
 
-    Asked for what its family does not have, a scheme raises TypeError and says what it has.
+    Asked for what its family does not have, a scheme raises AttributeError and says what it has.
 
     >>> Alibi(heads=8).rotary([[0, 1]])
     Traceback (most recent call last):
-    TypeError: this model has ALiBi, not rotary(): call alibi(attention_mask)
+    AttributeError: this model has ALiBi, not rotary: call alibi(attention_mask)
     """
 
-    offers: ClassVar[str] = "no scheme of its own"
-    call: ClassVar[str] = "one of its subclasses' methods"
+    offers: ClassVar[str]
+    call: ClassVar[str]
 
-    def rotary(self, position_ids: ArrayLike, layer_type: str | None = None) -> tuple[Array, Array]:
-        """Cos and sin, each (batch, seq, rotary_dim), for `rotate`."""
-        raise self._absent("rotary")
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"this model has {self.offers}, not {name}: call {self.call}")
 
-    def relative_bias(self, query_length: int, key_length: int, past_length: int = 0) -> Array:
-        """The bias of the scores, (heads, query, key)."""
-        raise self._absent("relative_bias")
-
-    def alibi(self, attention_mask: ArrayLike) -> Array:
-        """The bias of the scores, (batch, heads, 1, key)."""
-        raise self._absent("alibi")
-
-    def relative_positions(self, query_length: int, key_length: int) -> Array:
-        """Row numbers in the table `relative_embeddings`, (query, key)."""
-        raise self._absent("relative_positions")
-
-    def relative_sinusoids(self, query_length: int, key_length: int) -> Array:
-        """One row for each distance, (rows, dim)."""
-        raise self._absent("relative_sinusoids")
-
-    def _absent(self, asked: str) -> TypeError:
-        return TypeError(f"this model has {self.offers}, not {asked}(): call {self.call}")
+    def __repr__(self) -> str:
+        numbers = {name: value for name, value in vars(self).items() if not isinstance(value, np.ndarray)}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in numbers.items())})"
 
 
-@dataclass(frozen=True, eq=False)
 class Rotary(AttentionPosition):
     """Rotary positions: `frequencies` by layer type, or under the one key None where all layers are alike.
 
-    >>> scheme = Rotary({None: rotary_frequencies(4)})
+    >>> scheme = Rotary(frequencies={None: rotary_frequencies(4)})
     >>> [array.shape for array in scheme.rotary([[0, 1, 2]])]
     [(1, 3, 4), (1, 3, 4)]
     """
@@ -89,17 +73,16 @@ class Rotary(AttentionPosition):
         return rotary_angles(position_ids, self.frequencies[layer_type])
 
 
-@dataclass(frozen=True, eq=False)
 class RelativeBias(AttentionPosition):
     """T5's and MPNet's learned bias, table (rows, heads). T5 has nothing else: no sinusoids, no position rows.
 
     The defaults are MPNet's and those of T5's encoder; T5's decoder has bidirectional=False.
 
-    >>> RelativeBias(np.zeros((32, 12))).relative_bias(query_length=3, key_length=5).shape
+    >>> RelativeBias(table=np.zeros((32, 12))).relative_bias(query_length=3, key_length=5).shape
     (12, 3, 5)
     """
 
-    table: Array = field(repr=False)
+    table: Array
     buckets: int = 32
     max_distance: int = 128
     bidirectional: bool = True
@@ -107,12 +90,11 @@ class RelativeBias(AttentionPosition):
     call: ClassVar[str] = "relative_bias(query_length, key_length, past_length=0)"
 
     def relative_bias(self, query_length: int, key_length: int, past_length: int = 0) -> Array:
-        """As the function `relative_bias`, with this model's table and buckets."""
+        """As the function `relative_bias`, with this model's table and buckets: (heads, query, key)."""
         rule = self.buckets, self.max_distance, self.bidirectional
         return relative_bias(self.table, query_length, key_length, *rule, past_length)
 
 
-@dataclass(frozen=True, eq=False)
 class Alibi(AttentionPosition):
     """BLOOM's slopes times key positions.
 
@@ -125,33 +107,31 @@ class Alibi(AttentionPosition):
     call: ClassVar[str] = "alibi(attention_mask)"
 
     def alibi(self, attention_mask: ArrayLike) -> Array:
-        """As `alibi_bias`, with this model's heads."""
+        """As `alibi_bias`, with this model's heads: (batch, heads, 1, key)."""
         return alibi_bias(attention_mask, self.heads)
 
 
-@dataclass(frozen=True, eq=False)
 class LogBuckets(AttentionPosition):
     """DeBERTa's rows by distance: `relative_positions` numbers rows of `relative_embeddings` (2 span, dim).
 
     `relative_embeddings` is ready for use: layer-normed where the config says so.
 
-    >>> scheme = LogBuckets(np.zeros((16, 4)), buckets=8, max_positions=17)
+    >>> scheme = LogBuckets(relative_embeddings=np.zeros((16, 4)), buckets=8, max_positions=17)
     >>> scheme.relative_embeddings[scheme.relative_positions(2, 3)].shape
     (2, 3, 4)
     """
 
-    relative_embeddings: Array = field(repr=False)
+    relative_embeddings: Array
     buckets: int
     max_positions: int
     offers: ClassVar[str] = "relative positions in log buckets"
     call: ClassVar[str] = "relative_positions(query_length, key_length), rows of relative_embeddings"
 
     def relative_positions(self, query_length: int, key_length: int) -> Array:
-        """As `log_bucket_rows`, with this model's buckets."""
+        """As `log_bucket_rows`, with this model's buckets: (query, key)."""
         return log_bucket_rows(query_length, key_length, self.buckets, self.max_positions)
 
 
-@dataclass(frozen=True, eq=False)
 class RelativeSinusoids(AttentionPosition):
     """XLNet's fixed rows by distance, which each layer then projects.
 
@@ -166,7 +146,7 @@ class RelativeSinusoids(AttentionPosition):
     call: ClassVar[str] = "relative_sinusoids(query_length, key_length)"
 
     def relative_sinusoids(self, query_length: int, key_length: int) -> Array:
-        """As the function `relative_sinusoids`, with this model's dim."""
+        """As the function `relative_sinusoids`, with this model's dim: (rows, dim)."""
         return relative_sinusoids(query_length, key_length, self.dim, self.attention, self.clamp_length)
 
 
@@ -236,7 +216,7 @@ def rotary_from_config(
         dim = int(head_dim * part)
     if not 1 <= dim <= head_dim:
         raise CheckpointError(f"config.json asks to rotate {dim} of the {head_dim} dimensions of a head")
-    return Rotary({None: rotary_frequencies(dim, base)})
+    return Rotary(frequencies={None: rotary_frequencies(dim, base)})
 
 
 MODERNBERT_THETAS = {
@@ -263,13 +243,13 @@ def layered_rotary_from_config(
         parameters = _rope_parameters(by_type, layer_type)
         base = _number(parameters, "rope_theta", default=_number(config, key, default=default))
         frequencies[layer_type] = rotary_frequencies(_head_dim(config), base)
-    return Rotary(frequencies)
+    return Rotary(frequencies=frequencies)
 
 
 def relative_bias_from_config(config: Mapping[str, Any], table: Array, bidirectional: bool = True) -> RelativeBias:
     """Read T5's buckets and distance; `bidirectional` in the encoder, not in the decoder.
 
-    MPNet's code fixes both numbers, whatever its config says: build `RelativeBias(table)` there.
+    MPNet's code fixes both numbers, whatever its config says: build `RelativeBias(table=table)` there.
 
     Raises CheckpointError for a table with another number of rows than the config has buckets.
 
@@ -281,7 +261,7 @@ def relative_bias_from_config(config: Mapping[str, Any], table: Array, bidirecti
     if table.ndim != 2 or len(table) != buckets:
         expected = f"relative_attention_bias.weight must be ({buckets} buckets, heads), as config.json says"
         raise CheckpointError(f"{expected}; found {table.shape}")
-    return RelativeBias(table, buckets, distance, bidirectional)
+    return RelativeBias(table=table, buckets=buckets, max_distance=distance, bidirectional=bidirectional)
 
 
 def alibi_from_config(config: Mapping[str, Any]) -> Alibi:
@@ -290,7 +270,7 @@ def alibi_from_config(config: Mapping[str, Any]) -> Alibi:
     >>> alibi_from_config({"n_head": 16})
     Alibi(heads=16)
     """
-    return Alibi(int(_number(config, "n_head", "num_attention_heads")))
+    return Alibi(heads=int(_number(config, "n_head", "num_attention_heads")))
 
 
 def log_buckets_from_config(
@@ -323,7 +303,7 @@ def log_buckets_from_config(
         if weight is None or bias is None:
             raise CheckpointError("norm_rel_ebd in config.json asks for encoder.LayerNorm, and its tensors are absent")
         table = layer_norm(table, weight, bias, _number(config, "layer_norm_eps", default=1e-7))
-    return LogBuckets(table, buckets, int(max_positions))
+    return LogBuckets(relative_embeddings=table, buckets=buckets, max_positions=int(max_positions))
 
 
 def relative_sinusoids_from_config(config: Mapping[str, Any]) -> RelativeSinusoids:
@@ -339,7 +319,8 @@ def relative_sinusoids_from_config(config: Mapping[str, Any]) -> RelativeSinusoi
         found = f"attn_type={attention!r}, bi_data={config.get('bi_data')!r}"
         raise CheckpointError(f"minibert computes attn_type 'bi' or 'uni' without bi_data; config.json has {found}")
     dim = int(_number(config, "d_model", "hidden_size"))
-    return RelativeSinusoids(dim, attention, int(_number(config, "clamp_len", default=-1, above=-math.inf)))
+    clamp_length = int(_number(config, "clamp_len", default=-1, above=-math.inf))
+    return RelativeSinusoids(dim=dim, attention=attention, clamp_length=clamp_length)
 
 
 # -- with a checkpoint's tensors: what the families' rows name ----------------------------------------------------
@@ -370,7 +351,7 @@ def t5_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
 def mpnet_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
     """T5's bias; the config key only sizes the table, the reference computes 32 buckets up to distance 128."""
     shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
-    return RelativeBias(binder.vector(("encoder.relative_attention_bias.weight",), shape))
+    return RelativeBias(table=binder.vector(("encoder.relative_attention_bias.weight",), shape))
 
 
 def deberta_log_buckets(config: Config, binder: Binder, side: str) -> AttentionPosition | None:

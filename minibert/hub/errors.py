@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from minibert.errors import HubError
 
@@ -29,8 +29,7 @@ class PassingError(Exception):
         self.pause = pause
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """What a request is about, for the words of an error."""
 
     name: str

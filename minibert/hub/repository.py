@@ -14,7 +14,6 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -162,7 +161,7 @@ class Repository:
 
     def describe(self, name: str) -> str:
         """Name a file for an error."""
-        return str(replace(self._subject, file=name))
+        return str(self._subject._replace(file=name))
 
     def _list(self, wanted: str) -> list[str]:
         """Give the names of all files: asked once for a commit, then kept."""
@@ -175,7 +174,7 @@ class Repository:
                     self._need_hub(wanted)
                 return []
             if self._about is None:
-                self._about = _ask(replace(self._subject, revision=self.commit), self._transfer)
+                self._about = _ask(self._subject._replace(revision=self.commit), self._transfer)
                 self._entries.store("about", json.dumps(self._about).encode())
             return self._about.files
 

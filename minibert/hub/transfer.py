@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,13 +37,11 @@ class RangesIgnoredError(Exception):
     """The server answers with the whole file where a part was asked for."""
 
 
-@dataclass
 class Part:
     """Bytes that came, the size of the whole file, and what the server calls this version of it."""
 
-    content: bytearray
-    size: int | None = None
-    etag: str | None = None
+    def __init__(self, content: bytearray, size: int | None = None, etag: str | None = None) -> None:
+        self.content, self.size, self.etag = content, size, etag
 
 
 class Transfer:
@@ -69,7 +66,7 @@ class Transfer:
 
         Raises HubError, and RangesIgnoredError.
         """
-        part, subject = Part(bytearray()), replace(self.subject, file=file)
+        part, subject = Part(bytearray()), self.subject._replace(file=file)
 
         def attempt(alive: Alive) -> None:
             rest = (span[0] + len(part.content), span[1]) if span else None
@@ -90,7 +87,7 @@ class Transfer:
 
     def probe(self, url: str, file: str) -> None:
         """Ask whether a file would be given. Raises HubError."""
-        subject = replace(self.subject, file=file)
+        subject = self.subject._replace(file=file)
 
         def attempt(alive: Alive) -> None:
             with _response("HEAD", url, subject, alive, follow_redirects=False):
@@ -106,7 +103,7 @@ class Transfer:
         """
         from huggingface_hub import hf_hub_download
 
-        subject = replace(self.subject, file=file)
+        subject = self.subject._replace(file=file)
         options: dict[str, Any] = {"cache_dir": folder, "endpoint": subject.endpoint}
         if "tqdm_class" in inspect.signature(hf_hub_download).parameters:  # not in the oldest 1.x
             options["tqdm_class"] = _late_bar()

@@ -2,7 +2,7 @@
 
 A mistake is a name, one sentence, and a function that takes a right row and gives the wrong one, or None where the row
 has nothing to get wrong. `verify` tries them on the numbers of a port that differs; `load(..., family=wrong)` makes
-the layer. Nothing else uses them.
+the layer. Nothing else uses them. First the steps that compute wrongly, then the rows that take them, last the list.
 """
 
 from __future__ import annotations
@@ -10,14 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from minibert.equations.input_layer import Array, sinusoidal_positions
+import numpy as np
+
+from minibert.equations.input_layer import Array, default_position_ids, mask_position_ids, scale, sinusoidal_positions
+from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.frozen import replace
-from minibert.families.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens
-
-from . import wrong_steps as wrong
+from minibert.families.modules import Embedding, LayerNorm
+from minibert.families.steps import (
+    Add,
+    Ids,
+    Inputs,
+    Mask,
+    Norm,
+    Positions,
+    Project,
+    Record,
+    Scale,
+    Step,
+    Tokens,
+)
 
 Steps = tuple[Step, ...]
+Formula = Callable[[Array, Array, "Array | None", float], Array]
 S = TypeVar("S", bound=Step)
 
 
@@ -27,6 +42,172 @@ class Mistake(NamedTuple):
     name: str
     why: str
     make: Callable[[Family], Family | None]
+
+
+# -- steps that compute wrongly ----------------------------------------------------------------------------------------
+
+
+class OtherNorm(Norm):
+    """A norm by another formula."""
+
+    formula: Formula
+
+    def apply(self, module: LayerNorm, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        if record:
+            record("sum", x)
+        x = self.formula(x, module.weight, module.bias, module.eps)
+        if record:
+            record(self.path, x)
+        return x
+
+
+def unbiased(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+    """(x - mean) / sqrt(sum of squares / (dim - 1) + eps)."""
+    return _affine((x - _mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True, ddof=1) + eps), weight, bias)
+
+
+def eps_outside(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+    """(x - mean) / (sqrt(variance) + eps)."""
+    return _affine((x - _mean(x)) / (x.std(axis=-1, keepdims=True) + eps), weight, bias)
+
+
+def unbiased_eps_outside(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+    """(x - mean) / (sqrt(sum of squares / (dim - 1)) + eps)."""
+    return _affine((x - _mean(x)) / (x.std(axis=-1, keepdims=True, ddof=1) + eps), weight, bias)
+
+
+def one_pass(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+    """variance = E[x^2] - E[x]^2, in x's own dtype."""
+    variance = np.maximum(_mean(x * x) - _mean(x) ** 2, 0)
+    return _affine((x - _mean(x)) / np.sqrt(variance + eps), weight, bias)
+
+
+def no_affine(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+    """weight 1 and bias 0."""
+    return _affine((x - _mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True) + eps), np.ones_like(weight), None)
+
+
+def root_mean_square(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+    """x / sqrt(E[x^2] + eps): the mean is not taken away."""
+    return _affine(x / np.sqrt(_mean(x * x) + eps), weight, bias)
+
+
+def _mean(x: Array) -> Array:
+    mean: Array = x.mean(axis=-1, keepdims=True)
+    return mean
+
+
+def _affine(y: Array, weight: Array, bias: Array | None) -> Array:
+    y = y * weight
+    return y if bias is None else y + bias
+
+
+class RoundedLate(Tokens):
+    """Word rows times a float64 factor."""
+
+    def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        if inputs.inputs_embeds is not None or module.scale == 1.0:
+            return super().apply(module, inputs, x, record)
+        x[...] = module.table.rows(_array(inputs.ids["input_ids"])).astype(np.float64) * module.scale
+        if record:
+            record(self.path, x)
+        return x
+
+
+class ScaleRoundedLate(Scale):
+    """x times a float64 factor."""
+
+    def apply(self, module: float, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        if not self.embeds and inputs.inputs_embeds is not None:
+            return x
+        x[...] = x.astype(np.float64) * module
+        if record:
+            record(self.path, x)
+        return x
+
+
+class EmbedsScaledToo(Tokens):
+    """The scale of the word module applied to the caller's inputs_embeds too."""
+
+    def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        x = super().apply(module, inputs, x, record)
+        return x if inputs.inputs_embeds is None else scale(x, module.scale, out=x)
+
+
+class ZeroPadding(Tokens):
+    """The row of padding read as zeros."""
+
+    def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        x = super().apply(module, inputs, x)
+        if inputs.inputs_embeds is None and module.padding_idx is not None:
+            x[_array(inputs.ids["input_ids"]) == module.padding_idx] = 0
+        if record and inputs.inputs_embeds is None:
+            record(self.path, x)
+        return x
+
+
+class NoOffset(Positions):
+    """Positions looked up without the rows that the table has in front."""
+
+    def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        return Positions.apply(replace(self, extra=0), module, inputs, x, record)
+
+
+class PaddingCounted(Positions):
+    """RoBERTa's first position, but padding counted like any token."""
+
+    def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
+        start = self.first(config) + (past_length if self.cached else 0)
+        return slice(start, start + given.seq)
+
+
+class CountedByIds(Positions):
+    """OPT's rule with a mask made from the ids."""
+
+    def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
+        if given.inputs_embeds is not None:
+            return super().default(given, config, past_length)
+        real = _array(given.ids["input_ids"]) != config.integer("pad_token_id")
+        before = np.ones((given.batch, past_length), bool)
+        return mask_position_ids(np.concatenate([before, real], axis=1), past_length)
+
+
+class CountedAsGenerate(Positions):
+    """Positions that `generate()` passes: cumsum(mask) - 1, and 0 where masked."""
+
+    def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
+        positions = super().default(given, config, past_length)
+        return np.maximum(positions, 0) if isinstance(positions, np.ndarray) else positions
+
+
+class AddedSinusoids(Positions):
+    """Sinusoids where the model adds none."""
+
+    longest: int = 4096
+
+    def shape(self, config: Config) -> tuple[int, int]:
+        return self.longest, config.integer(self.width)
+
+
+class UnappliedMask(Mask):
+    """Rows of padding left as they are."""
+
+    def apply(self, module: None, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        if record:
+            record(self.path, x)
+        return x
+
+
+def sinusoids_in_float32(rows: int, dim: int) -> Array:
+    """Marian's table with angles computed in float32."""
+    exponent = np.float32(2) * (np.arange(dim) // 2).astype(np.float32) / np.float32(dim)
+    angle = default_position_ids(rows)[0][:, None].astype(np.float32) / np.float32(10000) ** exponent
+    return np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=1)
+
+
+def _array(ids: Ids) -> Array:
+    assert isinstance(ids, np.ndarray)  # input_ids always are
+    return ids
 
 
 # -- rows with one step changed ----------------------------------------------------------------------------------
@@ -67,8 +248,8 @@ def _same(a: Step, b: Step) -> bool:
     return type(a) is type(b) and vars(a) == vars(b)
 
 
-def _norm(formula: wrong.Formula) -> Callable[[Family], Family | None]:
-    return _swap(Norm, lambda step: _as(wrong.OtherNorm, step, formula=formula))
+def _norm(formula: Formula) -> Callable[[Family], Family | None]:
+    return _swap(Norm, lambda step: _as(OtherNorm, step, formula=formula))
 
 
 def _other_order(steps: Steps) -> Steps:
@@ -89,7 +270,7 @@ def _with_sinusoids(steps: Steps) -> Steps:
     if not steps or any(isinstance(step, Positions) for step in steps):
         return steps
     place = 1 + max(i for i, step in enumerate(steps) if isinstance(step, Tokens | Add))
-    return (*steps[:place], wrong.AddedSinusoids(path="sinusoids", generate=sinusoidal_positions), *steps[place:])
+    return (*steps[:place], AddedSinusoids(path="sinusoids", generate=sinusoidal_positions), *steps[place:])
 
 
 def _when(rule: str, change: Callable[[Positions], Step]) -> Callable[[Positions], Step]:
@@ -99,19 +280,19 @@ def _when(rule: str, change: Callable[[Positions], Step]) -> Callable[[Positions
 # fmt: off
 MISTAKES: tuple[Mistake, ...] = (
     Mistake("variance divided by dim - 1", "LayerNorm divides by dim; only a sample's estimate divides by dim - 1.",
-            _norm(wrong.unbiased)),
-    Mistake("eps outside the root", "eps is added to the variance, not to its root.", _norm(wrong.eps_outside)),
+            _norm(unbiased)),
+    Mistake("eps outside the root", "eps is added to the variance, not to its root.", _norm(eps_outside)),
     Mistake("variance divided by dim - 1, eps outside the root",
-            "What `std(-1) + eps` gives in torch, and many tutorials print.", _norm(wrong.unbiased_eps_outside)),
-    Mistake("variance in one pass", "E[x^2] - E[x]^2 cancels where the mean is large.", _norm(wrong.one_pass)),
+            "What `std(-1) + eps` gives in torch, and many tutorials print.", _norm(unbiased_eps_outside)),
+    Mistake("variance in one pass", "E[x^2] - E[x]^2 cancels where the mean is large.", _norm(one_pass)),
     Mistake("eps 1e-5", "1e-5 is the default of most frameworks; BERT has 1e-12.",
             _swap(Norm, lambda step: replace(step, eps=1e-5))),
     Mistake("eps 1e-12", "1e-12 is BERT's; RoBERTa, BART and others have 1e-5.",
             _swap(Norm, lambda step: replace(step, eps=1e-12))),
     Mistake("weight and bias of the norm ignored", "Old files call them gamma and beta, and readers miss them.",
-            _norm(wrong.no_affine)),
+            _norm(no_affine)),
     Mistake("RMSNorm for LayerNorm", "T5 and Llama norm without the mean, in their blocks; this norm takes it away.",
-            _norm(wrong.root_mean_square)),
+            _norm(root_mean_square)),
     Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
             _each(_other_order)),
     Mistake("type rows left out", "Without types the reference still adds row 0.",
@@ -123,40 +304,40 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("positions counted from 0", "RoBERTa's first token stands behind the padding row, at padding_idx + 1.",
             _swap(Positions, _when("padding", lambda step: replace(step, rule="count")))),
     Mistake("padding counted as tokens", "RoBERTa's positions skip padding.",
-            _swap(Positions, _when("padding", lambda step: _as(wrong.PaddingCounted, step)))),
+            _swap(Positions, _when("padding", lambda step: _as(PaddingCounted, step)))),
     Mistake("padding id from the config", "MPNet's positions skip id 1 whatever config.json says.",
             _swap(Positions, lambda s: replace(s, padding_idx="pad_token_id") if s.padding_idx == 1 else s)),
     Mistake("ids instead of the mask", "OPT counts what the attention mask keeps; padding without a mask counts.",
-            _swap(Positions, _when("mask", lambda step: _as(wrong.CountedByIds, step)))),
+            _swap(Positions, _when("mask", lambda step: _as(CountedByIds, step)))),
     Mistake("mask ignored in positions", "OPT counts what the attention mask keeps.",
             _swap(Positions, _when("mask", lambda step: replace(step, rule="count")))),
     Mistake("positions counted by the mask", "Only `generate()` does so, and passes them; a plain call counts padding.",
-            _swap(Positions, _when("count", lambda step: replace(_as(wrong.CountedAsGenerate, step), rule="mask")))),
+            _swap(Positions, _when("count", lambda step: replace(_as(CountedAsGenerate, step), rule="mask")))),
     Mistake("offset of the position table missing", "BART's and OPT's tables have two rows in front of position 0.",
-            _swap(Positions, lambda step: _as(wrong.NoOffset, step) if step.extra else step)),
+            _swap(Positions, lambda step: _as(NoOffset, step) if step.extra else step)),
     Mistake("cached tokens not counted", "With a cache the first new token stands behind the cached ones.",
             _swap(Positions, lambda step: step if step.rule == "mask" else replace(step, cached=False))),
     Mistake("sinusoids in the other layout", "Marian has all sines first, Vaswani's paper alternates.",
             _swap(Positions, lambda step: _no_file(step, sinusoidal_positions), "embed_positions.weight")),
     Mistake("sinusoids from float32 angles", "At position 4095 a float32 angle is 1e-4 off.",
-            _swap(Positions, lambda step: _no_file(step, wrong.sinusoids_in_float32), "embed_positions.weight")),
+            _swap(Positions, lambda step: _no_file(step, sinusoids_in_float32), "embed_positions.weight")),
     Mistake("sinusoids added", "T5, Llama and their like add no position row; position enters in attention.",
             _each(_with_sinusoids)),
     Mistake("scale in float64", "sqrt(dim) is rounded to float32 before it multiplies.",
-            lambda row: _swap(Tokens, lambda s: _as(wrong.RoundedLate, s) if s.scale else s)(row)
-            or _swap(Scale, lambda step: _as(wrong.ScaleRoundedLate, step))(row)),
+            lambda row: _swap(Tokens, lambda s: _as(RoundedLate, s) if s.scale else s)(row)
+            or _swap(Scale, lambda step: _as(ScaleRoundedLate, step))(row)),
     Mistake("scale left out", "Word rows are multiplied by sqrt(dim) before positions are added.",
             lambda row: _swap(Tokens, lambda step: replace(step, scale=None))(row)
             or _swap(Scale, lambda step: None)(row)),
     Mistake("inputs_embeds scaled", "BART scales inside its word module, so the caller's own embeddings stay.",
-            _swap(Tokens, lambda step: _as(wrong.EmbedsScaledToo, step) if step.scale else step)),
+            _swap(Tokens, lambda step: _as(EmbedsScaledToo, step) if step.scale else step)),
     Mistake("padding row zeroed", "padding_idx starts a row at zero before training; trained files hold numbers there.",
-            _swap(Tokens, lambda step: _as(wrong.ZeroPadding, step))),
+            _swap(Tokens, lambda step: _as(ZeroPadding, step))),
     Mistake("shared table first", "In untied BART each side has a table of its own, and `shared` is not used.",
             _swap(Tokens, lambda s: _shared_first(s) if "shared.weight" in s.names else s, "embed_tokens.weight")),
     Mistake("bias of the projection left out", "ALBERT's and ELECTRA's projections have one.",
             _swap(Project, lambda step: replace(step, biased=False), "_in.bias", "_project.bias")),
     Mistake("mask not applied", "DeBERTa and XLM multiply the normed rows by the attention mask.",
-            _swap(Mask, lambda step: _as(wrong.UnappliedMask, step))),
+            _swap(Mask, lambda step: _as(UnappliedMask, step))),
 )
 # fmt: on

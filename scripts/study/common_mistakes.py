@@ -21,7 +21,7 @@ import study
 
 from minibert.equations.input_layer import layer_norm
 from minibert.show import plot
-from minibert.verify import wrong_steps
+from minibert.verify import mistakes
 from minibert.verify.compare import batches, compare, tolerances, trace
 from minibert.verify.mistakes import MISTAKES
 
@@ -95,7 +95,7 @@ measure("eps outside the root", "eps 1e-12", on="roberta")
 far = (100 + np.random.default_rng(0).integers(-16, 17, (32, 16)) / 8).astype(np.float32)
 ones, zeros = np.ones(16, np.float32), np.zeros(16, np.float32)
 truth = layer_norm(far.astype(np.float64), np.ones(16), eps=1e-5)
-one_pass, two_passes = wrong_steps.one_pass(far, ones, zeros, 1e-5), layer_norm(far, ones, eps=1e-5)
+one_pass, two_passes = mistakes.one_pass(far, ones, zeros, 1e-5), layer_norm(far, ones, eps=1e-5)
 name = "variance in one pass"
 measured[name] = float(np.abs(one_pass - truth).max())
 print(f"off by {measured[name]:8.1e} {name}: {MISTAKE[name].why} Two passes: {np.abs(two_passes - truth).max():.1e}")
