@@ -1,8 +1,8 @@
 """What all tests share: the real checkpoint, the folder of real values, and the reason where one is missing.
 
-The marks `reference`, `network` and `browser` (pyproject.toml) are left out of a plain `pytest`. Asked for with -m, a
-marked test says why it skips where its tool is missing. Where the variable CI is "true" nothing skips for a missing
-checkpoint or tool: it fails, because a check that quietly did not happen looks like one that passed.
+The marks `reference`, `network`, `browser` and `slow` (pyproject.toml) are left out of a plain `pytest`. Asked
+for with -m, a marked test says why it skips where its tool is missing. Where the variable CI is "true" nothing skips
+for a missing checkpoint or tool: it fails, because a check that quietly did not happen looks like one that passed.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import sleep  # the Hub's own slowness; `quick_pauses` shortens time.sleep, which its clients call
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -216,7 +217,7 @@ def late(seconds: float) -> Fault:
     """Answer rightly, but not at once."""
 
     def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-        time.sleep(seconds)
+        sleep(seconds)
         return answer
 
     return fault
@@ -355,7 +356,7 @@ class FakeHub:
                 handler.close_connection = True
                 return
             if answer.bytes_per_second is not None:
-                time.sleep(len(piece) / answer.bytes_per_second)
+                sleep(len(piece) / answer.bytes_per_second)
 
     def _count(self, request: Request | None, sent: int) -> None:
         with self._lock:
@@ -450,6 +451,21 @@ def use(monkeypatch: Any, endpoint: str, home: Path) -> None:
         "HF_HUB_DISABLE_XET": True,
     }.items():
         monkeypatch.setattr(constants, name, value)
+
+
+def quick_pauses(monkeypatch: Any) -> list[float]:
+    """Let a client wait a twentieth of what it means to wait before it tries again; returns what it meant to wait."""
+    from minibert.hub import transfer
+
+    meant: list[float] = []
+
+    def quick(seconds: float) -> None:
+        meant.append(seconds)
+        sleep(seconds / 20)
+
+    monkeypatch.setattr(time, "sleep", quick)
+    monkeypatch.setattr(transfer, "RETRIED", transfer.RETRIED / 20)
+    return meant
 
 
 def environment(endpoint: str, home: Path, **more: str) -> dict[str, str]:

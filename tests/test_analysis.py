@@ -280,19 +280,23 @@ def within(band: tuple[float, float], errors: list[float]) -> bool:
     return bool(band[0] <= np.mean(errors) <= band[1])
 
 
+@pytest.mark.slow
 def test_absolute_probe_reads_sinusoids() -> None:
     table = sinusoidal_positions(512, 768)
     assert within(SINUSOID_ABSOLUTE, [analysis.absolute_position_error(table, seed) for seed in SEEDS])
 
 
+@pytest.mark.slow
 def test_relative_probe_reads_sinusoids() -> None:
     table = sinusoidal_positions(512, 768)
     assert within(SINUSOID_RELATIVE, [analysis.relative_position_error(table, seed) for seed in SEEDS])
 
 
+@pytest.mark.slow
 def test_absolute_probe_of_bert_is_the_papers(bert_table: Array) -> None:
     assert within(BERT_ABSOLUTE, [analysis.absolute_position_error(bert_table, seed) for seed in SEEDS])
 
 
+@pytest.mark.slow
 def test_relative_probe_of_bert_is_the_papers(bert_table: Array) -> None:
     assert within(BERT_RELATIVE, [analysis.relative_position_error(bert_table, seed) for seed in SEEDS])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -236,26 +237,18 @@ def filled(
 
 
 @pytest.mark.parametrize("how", OFFLINE)
-def test_what_is_cached_touches_nothing(filled: tuple[FakeHub, Path, str], small: Path, how: str) -> None:
+def test_what_is_cached_touches_nothing_and_waits_for_no_http_library(
+    filled: tuple[FakeHub, Path, str], small: Path, how: str
+) -> None:
     hub, home, lazy = filled
     name, variables = OFFLINE[how]
     hub.forget()
     before = tree(home)
     code = EMBED.replace("NAME", name.replace("COMMIT", commit_of("org/bert")) + lazy)
-    assert watched(code, environment(hub.endpoint, home) | variables) == expected(small)
+    code += "result = [result, sorted({'httpx', 'httpx2', 'requests'} & set(sys.modules))]"
+    assert watched(code, environment(hub.endpoint, home) | variables) == [expected(small), []]
     assert tree(home) == before
     assert hub.requests == []
-
-
-@pytest.mark.parametrize("how", OFFLINE)
-def test_what_is_cached_does_not_wait_for_an_http_library(
-    filled: tuple[FakeHub, Path, str], small: Path, how: str
-) -> None:
-    hub, home, lazy = filled
-    name, variables = OFFLINE[how]
-    code = EMBED.replace("NAME", name.replace("COMMIT", commit_of("org/bert")) + lazy)
-    code += "result = sorted({'httpx', 'httpx2', 'requests'} & set(sys.modules))"
-    assert watched(code, environment(hub.endpoint, home) | variables) == []
 
 
 @pytest.mark.parametrize("how", OFFLINE)
@@ -287,7 +280,7 @@ def test_killed_at_any_moment_the_next_run_is_right(small: Path, tmp_path: Path,
         env = environment(hub.endpoint, tmp_path / "home")
         for sent in (1_000, 100_000, 300_000):  # in the header, in a tensor, later
             hub.forget()
-            hub.misbehave("safetensors", slow(300_000))
+            hub.misbehave("safetensors", slow(600_000))
             process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, env=env)
             deadline = time.monotonic() + 30
             while hub.sent < sent and process.poll() is None and time.monotonic() < deadline:
@@ -328,16 +321,19 @@ def said_on_a_terminal(code: str, env: dict[str, str]) -> str:
 def test_a_bar_for_what_takes_longer_than_a_second_on_a_terminal_only(small: Path, tmp_path: Path) -> None:
     with FakeHub() as hub:
         hub.add("org/bert", files_of(small))
-        homes = (tmp_path / str(number) for number in range(9))
+        pipe, terminal, silent = (environment(hub.endpoint, tmp_path / home) for home in ("pipe", "terminal", "silent"))
+        silent["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
         hub.misbehave("safetensors", slow(250_000))
-        assert run(SLOW_TENSOR, environment(hub.endpoint, next(homes))) == ""  # stderr is a pipe
-        said = said_on_a_terminal(SLOW_TENSOR, environment(hub.endpoint, next(homes)))
+        with ThreadPoolExecutor(3) as together:
+            to_a_pipe = together.submit(run, SLOW_TENSOR, pipe)
+            switched_off = together.submit(said_on_a_terminal, SLOW_TENSOR, silent)
+            said = said_on_a_terminal(SLOW_TENSOR, terminal)
         assert "org/bert at main, model.safetensors:" in said
         assert "B/s" in said
-        switched_off = environment(hub.endpoint, next(homes), HF_HUB_DISABLE_PROGRESS_BARS="1")
-        assert said_on_a_terminal(SLOW_TENSOR, switched_off) == ""
+        assert switched_off.result() == ""
+        assert to_a_pipe.result() == ""
         hub.forget()
-        quick = said_on_a_terminal(SLOW_TENSOR, environment(hub.endpoint, next(homes)))
+        quick = said_on_a_terminal(SLOW_TENSOR, environment(hub.endpoint, tmp_path / "quick"))
         assert "model.safetensors" not in quick
 
 
