@@ -50,7 +50,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_row_has_a_reference_and_every_reference_a_row() -> None:
     asked = {(case.facts["family"], case.side) for case in CASES}
     rows = {(name, side) for name, row in minibert.FAMILIES.items() for side in row.sides}
-    assert rows - asked == set(), "make a case in scripts/reference_cases.py, then run scripts/make_reference.py"
+    assert rows - asked == set(), "make a case in scripts/reference/cases.py, then run scripts/reference/make.py"
     assert asked - rows == set()
     assert len(CASES) >= 65 and len(minibert.FAMILIES) >= 33  # a glob that finds nothing would pass all the rest
 

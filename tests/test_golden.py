@@ -28,8 +28,8 @@ TOLERANCE = 2e-6  # after the norm; measured with the page's own code: 2.5e-7
 
 
 def test_the_file_is_what_the_script_makes(tmp_path: Path) -> None:
-    script = REFERENCE.parent.parent / "scripts" / "reference_golden.py"
-    spec = importlib.util.spec_from_file_location("reference_golden", script)
+    script = REFERENCE.parent.parent / "scripts" / "reference" / "golden.py"
+    spec = importlib.util.spec_from_file_location("golden", script)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

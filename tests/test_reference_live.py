@@ -130,8 +130,8 @@ def test_a_reference_that_makes_a_mistake_is_found_out(
 
 
 def test_committed_references_are_made_again(minilm: Path) -> None:
-    """scripts/make_reference.py --check: the files under tests/reference are what the reference computes."""
-    script = REFERENCE.parent.parent / "scripts" / "make_reference.py"
+    """scripts/reference/make.py --check: the files under tests/reference are what the reference computes."""
+    script = REFERENCE.parent.parent / "scripts" / "reference" / "make.py"
     command = [sys.executable, str(script), "--check", "--minilm", str(minilm)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr

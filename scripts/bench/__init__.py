@@ -1,1 +1,1 @@
-"""What `scripts/bench.py` measures: one function a section, each giving rows of the table."""
+"""What `scripts/bench` measures: one function a section, each giving rows of the table."""

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fill README.md's generated parts with what their commands print now.
 
-    python scripts/readme.py            all of them
-    python scripts/readme.py exactness  those whose command holds this word
+    python scripts/readme/tables.py            all of them
+    python scripts/readme/tables.py exactness  those whose command holds this word
 
 A part stands between `<!-- $ command -->` and `<!-- end -->`.
 """
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PART = re.compile(r"(<!-- \$ (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

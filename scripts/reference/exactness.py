@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Print README's table of families: each distinct recipe, who uses it, and how far it is from transformers.
 
-    python scripts/exactness.py
+    python scripts/reference/exactness.py
 
 Every number is measured now, against the reference values in tests/reference; torch is not needed.
 """
@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.families.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens
 
-REFERENCE = Path(__file__).resolve().parent.parent / "tests" / "reference"
+REFERENCE = Path(__file__).resolve().parents[2] / "tests" / "reference"
 ADDENDS = {"token_type_ids": "type", "langs": "language", "task_type_ids": "task"}
 COUNTS = {"padding": "position of what is no padding", "mask": "position of what the mask keeps"}
 

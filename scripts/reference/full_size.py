@@ -1,4 +1,4 @@
-"""Facts of full size for `make_reference.py`: BERT and GPT-2 from integers, and all-MiniLM-L6-v2 as published.
+"""Facts of full size for `make.py`: BERT and GPT-2 from integers, and all-MiniLM-L6-v2 as published.
 
 The checkpoints are too large to commit, so tests/reference/full_size.json holds what a result can be held to:
 for each batch of `seeded.batch` the sha256 of the reference's sum before LayerNorm (float32, little-endian,
@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from check import write_json
 from numpy.typing import NDArray
-from reference_check import write_json
 from safetensors.numpy import save_file
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 import seeded
 
 Array = NDArray[Any]

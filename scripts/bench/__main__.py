@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """minibert side by side with what people would use instead, and with what no program can beat.
 
-    python scripts/bench.py                     every section, one after another
-    python scripts/bench.py forward --quick     one of cold, forward, bulk, memory, load, growth; three rounds
-    python scripts/bench.py --json FILE         the figures as JSON too
+    python scripts/bench                     every section, one after another
+    python scripts/bench forward --quick     one of cold, forward, bulk, memory, load, growth; three rounds
+    python scripts/bench --json FILE         the figures as JSON too
 
 Prints a Markdown table for each section. Every figure is a ratio of two things measured in turn in the same run:
 round by round, each round's ratio by itself, of those the median and the middle half. Single times mean little on a
@@ -42,7 +42,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this source, not an installed one
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # its files are the package `bench`
 
 from bench.measure import OtherWork, Row, Settings, as_json, machine, markdown
 
@@ -61,7 +61,15 @@ def several(sections: Sequence[str], settings: Settings) -> list[dict[str, objec
     for section in sections:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "rows.json")
-            command = [sys.executable, __file__, section, "--json", str(file), "--models", str(settings.models)]
+            command = [
+                sys.executable,
+                str(Path(__file__).parent),
+                section,
+                "--json",
+                str(file),
+                "--models",
+                str(settings.models),
+            ]
             subprocess.run([*command, *(["--quick"] if settings.quick else [])], check=True)
             found += json.loads(file.read_text(encoding="utf-8"))
     return found

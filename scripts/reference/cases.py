@@ -1,4 +1,4 @@
-"""The tiny checkpoints that `make_reference.py` builds: one row per case, sizes small enough to commit.
+"""The tiny checkpoints that `make.py` builds: one row per case, sizes small enough to commit.
 
 A case is one model folder, one side of it, and the batches it is asked for. Cases of one family differ in what
 the file looks like (saved from the base model or from one with a head) or in a config value that changes the

@@ -1,4 +1,4 @@
-"""Compare two folders of references for `make_reference.py --check`, and write the manifest.
+"""Compare two folders of references for `make.py --check`, and write the manifest.
 
 What enters a norm or a projection must be equal to the bit, and so must all integers, tensors and configs. What
 comes out of one may differ by `TOLERANCE`: another processor adds a row's numbers in another order.
@@ -34,7 +34,7 @@ def sha256(path: Path) -> str:
 
 
 def files(folder: Path) -> list[str]:
-    """What `make_reference.py` writes: folders with a case.json, the facts of full size and the golden file."""
+    """What `make.py` writes: folders with a case.json, the facts of full size and the golden file."""
     found = [path for case in folder.glob("*/case.json") for path in case.parent.iterdir()]
     others = [*folder.glob("full_size.*"), *folder.glob("golden.safetensors")]
     return sorted(path.relative_to(folder).as_posix() for path in (*found, *others))
@@ -55,7 +55,7 @@ def write_json(path: Path, value: Any, depth: int) -> None:
 def write_manifest(folder: Path) -> None:
     """Write down what made the files, and their hashes."""
     manifest = {
-        "made_by": "scripts/make_reference.py",
+        "made_by": "scripts/reference/make.py",
         "seed": "none: every number comes from tests/seeded.py, by integer arithmetic on its place",
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         "sha256": {name: sha256(folder / name) for name in files(folder)},

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Print how large minibert and what it needs are once installed, package by package.
 
-python scripts/installed_size.py
+python scripts/readme/installed_size.py
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent.parent / "minibert"
+PACKAGE = Path(__file__).resolve().parents[2] / "minibert"
 
 
 def needed(name: str, found: dict[str, Distribution]) -> None:

@@ -1,6 +1,6 @@
 """One small file for ports to other languages: a checkpoint, inputs, and every intermediate of a tiny BERT.
 
-`make_reference.py` calls it. The file is the case `bert` in one piece: the input layer's tensors under their own names
+`make.py` calls it. The file is the case `bert` in one piece: the input layer's tensors under their own names
 (so it is a checkpoint as well), "<kind>|inputs|<name>", "<kind>|<key>", and config.json as text under "config" in the
 metadata. tests/reference/GOLDEN.md says in which order to check, and what each failure means.
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Show what the order of words does to vectors before attention: next to nothing.
 
-MINIBERT_MODEL=folder python scripts/word_order.py
+MINIBERT_MODEL=folder python scripts/readme/word_order.py
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Make tests/reference: tiny checkpoints of every family, and all that the reference computes from them.
 
-    python scripts/make_reference.py --minilm FOLDER            write tests/reference anew
-    python scripts/make_reference.py --minilm FOLDER --check    make it elsewhere, compare; exit 1 on a difference
-    python scripts/make_reference.py --only bert --only opt     only these cases (both with and without --check)
+    python scripts/reference/make.py --minilm FOLDER            write tests/reference anew
+    python scripts/reference/make.py --minilm FOLDER --check    make it elsewhere, compare; exit 1 on a difference
+    python scripts/reference/make.py --only bert --only opt     only these cases (both with and without --check)
 
-The reference is transformers on torch, on one CPU thread. Each case of `reference_cases.py` becomes a folder:
+The reference is transformers on torch, on one CPU thread. Each case of `cases.py` becomes a folder:
 
     config.json, model.safetensors   as save_pretrained writes them
     case.json                        family, side, kinds of batches, order of the trace, printed module tree
@@ -32,14 +32,14 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from cases import CASES, PAST, VOCAB, Case
+from check import compare_folders, write_json, write_manifest
+from full_size import write_full_size
+from golden import write_golden
 from numpy.typing import NDArray
-from reference_cases import CASES, PAST, VOCAB, Case
-from reference_check import compare_folders, write_json, write_manifest
-from reference_full_size import write_full_size
-from reference_golden import write_golden
 from safetensors.numpy import save_file
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 import seeded  # noqa: E402  (lies in tests, which is not a package)
 

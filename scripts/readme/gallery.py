@@ -1,6 +1,6 @@
-"""Draw the README's four pictures into scripts/gallery/, small enough to be kept with the sources.
+"""Draw the README's four pictures into scripts/readme/gallery/, small enough to be kept with the sources.
 
-    python scripts/gallery.py [--model ./all-MiniLM-L6-v2] [--output FOLDER]
+    python scripts/readme/gallery.py [--model ./all-MiniLM-L6-v2] [--output FOLDER]
 
 Three show all-MiniLM-L6-v2's tables (the model that scripts/demo fetches), one a formula alone.
 """
