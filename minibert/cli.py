@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from . import __version__
 
@@ -124,14 +124,6 @@ def _tell(what: str) -> None:
     print(f"minibert: {what}", file=sys.stderr)
 
 
-def _check_target(path: Path, endings: Sequence[str]) -> None:
-    """Refuse a file that could not be written, before anything is computed."""
-    if path.suffix.lower() not in endings:
-        raise ValueError(f"{path}: the file must end in {' or '.join(endings)}, found {path.suffix or 'no ending'!r}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
-
-
 # -- explain -----------------------------------------------------------------------------------------------------
 
 
@@ -151,9 +143,10 @@ def _explain(arguments: Any) -> None:
 
     html: Path | None = arguments.html
     if html is not None:
+        from minibert.files.writing import output_ending
         from minibert.show.page import page, save
 
-        _check_target(html, (".html", ".htm"))
+        output_ending(html, (".html", ".htm"))
         with _load(arguments, lazy=not arguments.whole) as layer:
             save(page(layer, arguments.text, arguments.pair), html)
         _tell(f"wrote {html}")
@@ -164,11 +157,11 @@ def _explain(arguments: Any) -> None:
         _print(explain(layer, arguments.text, arguments.pair, colour))
 
 
-def _print(lines: Iterable[str]) -> None:
+def _print(lines: Iterable[str], file: TextIO | None = None) -> None:
     if hasattr(sys.stdout, "reconfigure"):  # a token that the terminal's encoding lacks is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
     for line in lines:
-        print(line)
+        print(line, file=file)
 
 
 # -- info --------------------------------------------------------------------------------------------------------
@@ -205,22 +198,33 @@ def _declare_embed(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="divide each vector by its length")
     parser.add_argument("--truncate", action="store_true", help="cut texts that are too long for the model")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write FILE.npy or FILE.safetensors instead")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write FILE.npy or FILE.safetensors instead; into a pipe, .npy",
+    )
     _declare_whole(parser)
 
 
 def _embed(arguments: Any) -> None:
     pooling = None if arguments.pooling == "none" else arguments.pooling
     output: Path | None = arguments.output
+    ending = ""
     if output is not None:
-        _check_target(output, (".npy", ".safetensors"))
-        if pooling is None and output.suffix.lower() == ".npy":
+        from minibert.files.writing import output_ending, refuse_source
+
+        ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
+        if pooling is None and ending == ".npy":
             raise ValueError(
                 f"{output}: texts have different numbers of tokens, and a .npy file holds one array; use .safetensors, "
                 "which gets embeddings (tokens, dim) and offsets: text i has the rows offsets[i] to offsets[i + 1] - 1"
             )
     texts = arguments.texts or _lines_of_stdin()
     with _load(arguments, lazy=len(texts) <= FEW_TEXTS and not arguments.whole) as layer:
+        if output is not None:
+            refuse_source(output, (tensor.file for tensor in layer.tensors))
         vectors = layer.embed(
             texts,
             pooling,
@@ -229,7 +233,7 @@ def _embed(arguments: Any) -> None:
             truncation=arguments.truncate,
         )
         if output is not None:
-            _write(output, vectors, layer)
+            _write(output, ending, vectors, layer)
             return
         for rows in [vectors] if pooling else vectors:
             pattern = " ".join(["%.9g"] * layer.dim)  # nine digits tell any two float32 numbers apart
@@ -247,11 +251,13 @@ def _lines_of_stdin() -> list[str]:
         raise ValueError(f"stdin is not {error.encoding} ({error.reason}); convert it, with iconv or so") from None
 
 
-def _write(path: Path, vectors: Any, layer: EmbeddingLayer) -> None:
+def _write(path: Path, ending: str, vectors: Any, layer: EmbeddingLayer) -> None:
     """Write the vectors; the file appears whole or not at all."""
+    from io import BytesIO
+
     import numpy as np
 
-    from minibert.files.writing import whole
+    from minibert.files.writing import write_output
 
     arrays: dict[str, Array] = {"embeddings": vectors}
     if isinstance(vectors, list):  # one array a text
@@ -260,14 +266,15 @@ def _write(path: Path, vectors: Any, layer: EmbeddingLayer) -> None:
             "embeddings": np.concatenate([np.empty((0, layer.dim), layer.dtype), *vectors]),
             "offsets": np.cumsum([0, *lengths], dtype=np.int64),
         }
-    with whole(path) as temporary:
-        if path.suffix.lower() == ".npy":
-            with temporary.open("wb") as file:
-                np.save(file, arrays["embeddings"])
-        else:
-            from safetensors.numpy import save
+    if ending == ".npy":
+        # np.save wants a file that it can seek in, and forgets why a write failed
+        header, rows = BytesIO(), np.ascontiguousarray(arrays["embeddings"])
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(rows))
+        write_output(path, header.getvalue(), rows.data)
+    else:
+        from safetensors.numpy import save
 
-            temporary.write_bytes(save(arrays))  # not save_file, whose files their owner alone may read
+        write_output(path, save(arrays))  # not save_file, whose files their owner alone may read
     _tell(f"wrote {path}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
 
 
@@ -322,15 +329,22 @@ def _declare_verify(commands: Commands) -> None:
         "--save", type=Path, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
     )
     parser.add_argument(
-        "--against", type=Path, metavar="FILE", help="compare with such a file, in which a port has put its numbers"
-    )
+        "--against", type=Path, metavar="FILE",
+        help="compare with such a file, in which a port has put its numbers; an intermediate that is missing there, "
+        "in any batch of the file, is an error as a difference is",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", nargs="+", metavar="KEY",
+        help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
+    )  # fmt: skip
 
 
 def _verify(arguments: Any) -> int:
+    from minibert.files.writing import is_stdout, output_ending
     from minibert.verify.verify import verify
 
     if arguments.save is not None:
-        _check_target(arguments.save, (".safetensors",))
+        output_ending(arguments.save, (".safetensors",))
     report = verify(
         arguments.model,
         arguments.text,
@@ -339,8 +353,9 @@ def _verify(arguments: Any) -> int:
         local_files_only=arguments.local_files_only,
         against=arguments.against,
         save=arguments.save,
+        only=arguments.only,
     )
-    _print(report.lines)
+    _print(report.lines, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
     return 0 if report.passed else 1
 
 
@@ -369,10 +384,11 @@ def _plot(arguments: Any) -> None:
         import matplotlib as mpl
     except ModuleNotFoundError:
         raise ImportError("plot needs matplotlib; install it with: pip install matplotlib") from None
+    from minibert.files.writing import output_ending
     from minibert.show.plot import FORMATS, save
 
     if output is not None:
-        _check_target(output, FORMATS)
+        output_ending(output, FORMATS)
         mpl.use("agg")  # a file needs no window
     import matplotlib.pyplot as plt
 

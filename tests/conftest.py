@@ -7,14 +7,16 @@ for a missing checkpoint or tool: it fails, because a check that quietly did not
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import importlib.util
+import io
 import os
 import shutil
 import urllib.request
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -110,3 +112,28 @@ def reference_folder() -> Path:
     if not Path(named).is_dir():
         pytest.fail(f"MINIBERT_REFERENCE names {named}, which is no folder", pytrace=False)
     return Path(named)
+
+
+ROOM = 100  # bytes that the full disk still takes
+
+
+class _FullDisk(io.FileIO):
+    """A file on a disk that takes its first bytes, then no more."""
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        if self.tell() + len(content) > ROOM:
+            super().write(content[: ROOM - self.tell()])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(content) or 0
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the package writes goes to a disk with room for ROOM bytes."""
+    from minibert.files import writing
+
+    def opened(path: Any, mode: str, opener: Any = None) -> io.BufferedWriter:
+        return io.BufferedWriter(_FullDisk(path, mode.replace("b", ""), opener=opener))
+
+    monkeypatch.setattr(writing, "open", opened, raising=False)

@@ -8,13 +8,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load, load_file
 from seeded import values, write_safetensors
 
 import minibert
@@ -31,9 +33,12 @@ Printed = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def no_model_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_model_named(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("MINIBERT_MODEL", raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
+    yield
+    if "matplotlib.pyplot" in sys.modules:  # no figure stays for the tests of another file
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture
@@ -350,23 +355,107 @@ def test_embed_writes_tokens_with_offsets(
     assert [part.tolist() for part in parts] == [rows.tolist() for rows in expected]
 
 
-def test_a_folder_given_for_a_file(folder: Path, tmp_path: Path, capsys: Printed) -> None:
-    (tmp_path / "vectors.npy").mkdir()
-    message = failure(capsys, "embed", "--model", str(folder), "we", "-o", str(tmp_path / "vectors.npy"))
-    assert message == f"{tmp_path / 'vectors.npy'}: Is a directory"
-    assert [file.name for file in sorted(tmp_path.iterdir())] == ["tiny", "vectors.npy"]
+# -- where a file goes -------------------------------------------------------------------------------------------
+
+# each with the argument that names its file; no model is there, so that one which is looked for is the error
+WRITERS = {
+    "embed": (["embed", "we", "-o"], ".npy"),
+    "explain": (["explain", "we", "--html"], ".html"),
+    "verify": (["verify", "--save"], ".safetensors"),
+    "plot": (["plot", "rows", "-o"], ".svg"),
+}
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="pipes with a name and /dev are POSIX")
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing_behind(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_folder_given_for_a_file_is_refused_before_anything_is_computed(
+    name: str, tmp_path: Path, capsys: Printed
 ) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
+    (arguments, ending), target = WRITERS[name], tmp_path / "made"
+    for path in (target, target.with_suffix(ending)):
+        path.mkdir()
+        message = failure(capsys, *arguments, str(path), "--model", "./nowhere")
+        assert message == f"{path} is a folder; name the file to write, in it or elsewhere"
+        assert list(path.iterdir()) == []
 
-    monkeypatch.setattr(np, "save", full)
-    message = failure(capsys, "embed", "--model", str(folder), "we", "-o", str(tmp_path / "vectors.npy"))
-    assert "No space left" in message
-    assert [file.name for file in tmp_path.iterdir()] == ["tiny"]
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_full_disk_is_said_and_leaves_nothing_behind(
+    name: str, folder: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    arguments, ending = WRITERS[name]
+    for path in (tmp_path / f"vectors{ending}", tmp_path / f"there{ending}"):
+        if path.stem == "there":
+            path.write_text("before")
+        message = failure(capsys, *arguments, str(path), "--model", str(folder))
+        assert message == f"{path}: No space left on device"
+        assert sorted(file.name for file in tmp_path.iterdir()) in (["tiny"], [path.name, "tiny"])
+    assert path.read_text() == "before"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_device_that_is_full(name: str, folder: Path, capsys: Printed) -> None:
+    message = failure(capsys, *WRITERS[name][0], "/dev/full", "--model", str(folder))
+    assert message == "/dev/full: No space left on device"
+    assert Path("/dev/full").is_char_device()
+
+
+@POSIX
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_device_stays_one(name: str, folder: Path) -> None:
+    assert main([*WRITERS[name][0], os.devnull, "--model", str(folder)]) in (0, 1)  # verify has nothing to compare
+    assert Path(os.devnull).is_char_device()
+
+
+@POSIX
+def test_a_pipe_with_a_name_gets_the_bytes(folder: Path, tmp_path: Path) -> None:
+    pipe, kept = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: kept.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    assert main(["embed", "--model", str(folder), *TEXTS, "-o", str(pipe)]) == 0
+    reader.join(30)
+    assert np.array_equal(np.load(io.BytesIO(kept[0])), minibert.load(folder).embed(TEXTS))
+    assert pipe.is_fifo()
+
+
+@POSIX
+@pytest.mark.parametrize("pooling", ["mean", "none"])
+def test_stdout_gets_the_bytes_and_keeps_what_it_has(pooling: str, folder: Path, tmp_path: Path) -> None:
+    """Through a pipe, and sent to a file that is added to."""
+    command = [sys.executable, "-m", "minibert", "embed", "--model", str(folder), "--pooling", pooling, *TEXTS]
+    through = subprocess.run([*command, "-o", "/dev/stdout"], capture_output=True, check=True).stdout
+    log = tmp_path / "log"
+    log.write_bytes(b"before")
+    with log.open("ab") as file:
+        subprocess.run([*command, "-o", "/dev/stdout"], stdout=file, check=True)
+    assert log.read_bytes() == b"before" + through
+    if pooling == "mean":
+        assert np.array_equal(np.load(io.BytesIO(through)), minibert.load(folder).embed(TEXTS))
+    else:
+        assert load(through)["offsets"].tolist() == [0, 7, 12]
+
+
+@POSIX
+def test_verify_saves_to_stdout_and_talks_elsewhere(folder: Path) -> None:
+    command = [sys.executable, "-m", "minibert", "verify", "--model", str(folder), "--save", "/dev/stdout"]
+    result = subprocess.run(command, capture_output=True, check=False)
+    assert "plain|sum" in load(result.stdout)
+    assert b"wrote inputs" in result.stderr
+
+
+@pytest.mark.parametrize("ending", [".npy", ".safetensors"])
+def test_the_model_s_own_file_is_not_written_over(ending: str, folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    weights, link = folder / "model.safetensors", tmp_path / f"link{ending}"
+    link.symlink_to(weights)
+    before = weights.read_bytes()
+    message = failure(capsys, "embed", "--model", str(folder), "we", "-o", str(link))
+    assert "which is read here, and would be lost" in message
+    if ending == ".safetensors":
+        assert "would be lost" in failure(capsys, "verify", "--model", str(folder), "--save", str(weights))
+    assert weights.read_bytes() == before
 
 
 # -- plot --------------------------------------------------------------------------------------------------------

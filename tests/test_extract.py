@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from conftest import missing
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from safetensors.numpy import load_file
 
 import minibert
 from minibert.cli import main
@@ -22,6 +24,7 @@ from minibert.files.tables import widen
 from minibert.models.extract import extract, narrowed, write_safetensors
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("reference/*/case.json"))
+GPT2 = Path(__file__).parent / "reference" / "gpt2"
 IDS = np.arange(12).reshape(2, 6)
 # half a unit in the last place of the largest number in a table, as a share of that number
 HALF_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -56,8 +59,6 @@ def test_narrow_tables_round_to_nearest_and_say_how_far(minilm: Path, tmp_path: 
 
 
 def test_other_readers_read_the_same_tensors(minilm: Path, tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
-
     made = extract(minilm, tmp_path / "made")
     original, own = load_file(minilm / "model.safetensors"), load_file(made.folder / "model.safetensors")
     assert 0 < len(own) < len(original)
@@ -87,6 +88,72 @@ def test_force_replaces_nothing_that_extract_did_not_make(tmp_path: Path) -> Non
     with pytest.raises(FileExistsError, match="is a file"):
         extract(case, target / "thesis.txt", force=True)
     assert (target / "thesis.txt").read_text() == "mine"
+
+
+def whole_model(folder: Path) -> Path:
+    """A GPT-2 with a block, in a folder that holds only files of names which extract writes too."""
+    shutil.copytree(GPT2, folder)
+    (folder / "case.json").unlink()
+    (folder / "trace.safetensors").unlink()
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize("to", ["model", "model/.", "link", "model/input", "link/input", ".", "sub/../model"])
+def test_a_model_is_not_replaced_by_its_own_layer(to: str, force: bool, tmp_path: Path) -> None:
+    model, link = whole_model(tmp_path / "place" / "model"), tmp_path / "place" / "link"
+    link.symlink_to(model)
+    (tmp_path / "place" / "sub").mkdir()
+    before, beside = contents(model), sorted(tmp_path.rglob("*"))
+    for source in (model, link):
+        with pytest.raises(ValueError, match="must lie apart: one is the other, or holds it"):
+            extract(source, tmp_path / "place" / to, force=force)
+    assert contents(model) == before and sorted(tmp_path.rglob("*")) == beside
+
+
+def test_a_model_inside_the_target_is_refused(tmp_path: Path) -> None:
+    model = whole_model(tmp_path / "outer" / "inner" / "model")
+    with pytest.raises(ValueError, match="must lie apart"):
+        extract(model, tmp_path / "outer", force=True)
+    assert (model / "model.safetensors").exists()
+    made = extract(model, tmp_path / "outer" / "model-input")  # beside it is no matter, whatever the names begin with
+    assert made.tensors == 2
+
+
+def test_force_does_not_replace_another_whole_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = whole_model(tmp_path / "made")
+    before = contents(target)
+    assert main(["extract", "--model", str(GPT2), "-o", str(target), "--force"]) == 1
+    said = capsys.readouterr().err
+    assert re.search(
+        r"holds \d+ tensors that no input layer has \(h\.0\.attn\.\S+, h\.0\.\S+, h\.0\.\S+\); choose", said
+    )
+    for spoilt in ("model.safetensors", "config.json"):
+        (target / spoilt).write_bytes(b"{}")
+        with pytest.raises(FileExistsError, match="cannot be read as an input layer"):
+            extract(GPT2, target, force=True)
+        assert (target / spoilt).read_bytes() == b"{}"
+        (target / spoilt).write_bytes(before[spoilt])
+    assert contents(target) == before
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_force_replaces_what_extract_has_made(case: Path, tmp_path: Path) -> None:
+    target = extract(case, tmp_path / "made").folder
+    extract(GPT2, target, force=True)
+    with minibert.load(GPT2) as before, minibert.load(target) as after:
+        assert np.array_equal(before(IDS), after(IDS))
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_names_the_folder_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extract", "--model", str(GPT2), "-o", str(tmp_path / "made")]) == 1
+    assert capsys.readouterr().err == f"minibert: error: {tmp_path / 'made'}: No space left on device\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_old_folder_comes_back_when_the_new_one_cannot_be_moved(

@@ -18,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert.hub import ranges
+from minibert.hub.errors import Subject
+from minibert.hub.places import Places
 from minibert.hub.ranges import RangeCache, merge, whole_rows
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="limits of file sizes and SIGKILL are POSIX")
@@ -191,3 +193,53 @@ def test_what_a_killed_process_left_is_swept_a_day_later(cache: RangeCache) -> N
     assert cache.spans() == [(0, 3)]
     assert fresh.exists()
     assert not old.exists()
+
+
+# -- links in our own folder ---------------------------------------------------------------------------------------
+
+
+def test_an_entry_that_is_a_link_is_neither_read_nor_written_through(cache: RangeCache, tmp_path: Path) -> None:
+    cache.store("0-3", b"abc")
+    elsewhere = tmp_path / "elsewhere"
+    (cache.folder / "0-3").rename(elsewhere)
+    (cache.folder / "0-3").symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    assert cache.load("0-3") is None  # right bytes, but who keeps them so?
+    cache.store("0-3", b"xyz")
+    assert elsewhere.read_bytes() == before
+    found = cache.load("0-3")
+    assert found is not None and found.tobytes() == b"xyz"
+    assert not (cache.folder / "0-3").is_symlink()
+
+
+@pytest.mark.parametrize("linked", ["model", "model/commit", "model/commit/file"])
+def test_a_folder_that_is_a_link_is_done_without(linked: str, tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    folder = root / "model" / "commit" / "file"
+    reached = elsewhere / folder.relative_to(root / linked)
+    reached.mkdir(parents=True)
+    (root / linked).parent.mkdir(parents=True)
+    (root / linked).symlink_to(elsewhere)
+    RangeCache(reached, "mine").store("0-3", b"abc")
+    old = reached / ".profile"
+    old.write_bytes(b"mine")
+    os.utime(old, (0, 0))
+    cache = RangeCache(folder, "mine", root)
+    cache.store("3-6", b"def")
+    assert cache.load("0-3") is None and cache.spans() == []
+    assert sorted(path.name for path in reached.iterdir()) == [".profile", "0-3"]
+
+
+def test_the_folder_that_a_person_names_may_be_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "named").symlink_to("disk")
+    monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path / "named"))
+    places = Places(Subject("org/model", "main", "https://hub.example"))
+    for cache in (places.ours(), places.ours("commit"), places.ours("commit", "file")):
+        cache.store("entry", b"content")
+        assert cache.load("entry") is not None
+        assert (tmp_path / "disk") in cache.folder.resolve().parents
+    (model,) = (tmp_path / "disk").glob("*/org--model")
+    model.rename(tmp_path / "elsewhere")
+    model.symlink_to(tmp_path / "elsewhere")
+    assert all(cache.load("entry") is None for cache in (places.ours(), places.ours("commit", "file")))

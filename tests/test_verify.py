@@ -127,22 +127,129 @@ def test_an_array_of_another_shape_is_refused(tmp_path: Path) -> None:
             verify(str(BERT.folder), against=tmp_path / "port.safetensors")
 
 
-def test_a_port_may_show_less_and_it_is_said(tmp_path: Path) -> None:
-    arrays = load_file(BERT.folder / "trace.safetensors")
-    part = {key: value for key, value in arrays.items() if key in ("plain|inputs|input_ids", "plain|sum")}
-    save_file(part | {"plain|mine": np.zeros(3, np.float32)}, tmp_path / "port.safetensors")
-    report = verify(str(BERT.folder), against=tmp_path / "port.safetensors")
-    assert report.passed and [d.key for d in report.differences] == ["sum"]
-    assert "not compared, since this layer has no such intermediate: mine" in report.lines
-    (line,) = [line for line in report.lines if "the file does not show it" in line]
-    assert "embeddings.LayerNorm" in line and "embeddings.word_embeddings" in line
-
-
 def test_a_port_that_stores_no_inputs_gets_the_generated_ones(tmp_path: Path) -> None:
     with BERT.layer() as layer:
         made = trace(layer, batches(layer)["plain"])
-    save_file({"plain|sum": made["sum"]}, tmp_path / "port.safetensors")
-    assert verify(str(BERT.folder), against=tmp_path / "port.safetensors").passed
+    save_file({f"plain|{key}": np.array(array) for key, array in made.items()}, tmp_path / "port.safetensors")
+    report = verify(str(BERT.folder), against=tmp_path / "port.safetensors")
+    assert report.passed and "6 of 6 intermediates compared" in report.lines
+
+
+# -- what a file lacks ---------------------------------------------------------------------------------------------
+
+
+def ported(arrays: dict[str, Array], folder: Path) -> Path:
+    save_file(arrays, path := folder / "port.safetensors")
+    return path
+
+
+@pytest.mark.parametrize(
+    "key", sorted(key for key in load_file(BERT.folder / "trace.safetensors") if "|inputs|" not in key)
+)
+def test_an_intermediate_that_is_missing_anywhere_fails(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = load_file(BERT.folder / "trace.safetensors")
+    value, total = arrays.pop(key), sum("|inputs|" not in name for name in arrays)
+    kind, name = key.split("|")
+    for more, unknown in ({}, False), ({f"{kind}|{name}x": value}, True):  # absent, and misspelt
+        path = ported(arrays | more, tmp_path)
+        assert main(["verify", "--model", str(BERT.folder), "--against", str(path)]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert f"{total} of {total + 1} intermediates compared" in lines
+        assert f"missing: {name} in {kind}" in lines
+        assert lines[-1].startswith(f"not passed: 1 of {total + 1} are missing; to compare a part: --only ")
+        assert name not in lines[-1].split()
+        assert (f"not compared, since this layer has no such intermediate: {name}x" in lines) == unknown
+        report = verify(str(BERT.folder), against=path)
+        assert report.missing == [key] and not report.passed and all(d.passes for d in report.differences)
+
+
+def test_a_batch_with_inputs_alone_is_missing_and_one_without_is_not(tmp_path: Path) -> None:
+    """Inputs are copied from a file that minibert wrote; a batch that is in the file at all is to be shown whole."""
+    arrays = load_file(BERT.folder / "trace.safetensors")
+    inputs_alone = {key: value for key, value in arrays.items() if not key.startswith("types|") or "|inputs|" in key}
+    report = verify(str(BERT.folder), against=ported(inputs_alone, tmp_path))
+    assert not report.passed and {key.split("|")[0] for key in report.missing} == {"types"}
+    without = {key: value for key, value in arrays.items() if not key.startswith("types|")}
+    report = verify(str(BERT.folder), against=ported(without, tmp_path))
+    assert report.passed and report.missing == []
+    (line,) = [line for line in report.lines if line.startswith("kinds of batch that the file lacks: ")]
+    assert "types" in line.split(": ")[1].split(", ")
+
+
+def test_only_compares_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = load_file(BERT.folder / "trace.safetensors")
+    done = ("position_ids", "sum")
+    part = {key: value for key, value in arrays.items() if "|inputs|" in key or key.split("|")[1] in done}
+    spoilt = part | {"plain|embeddings.LayerNorm": np.zeros((2, 4, 16), np.float32), "plain|mine": np.zeros(3)}
+    path = ported(spoilt, tmp_path)
+    arguments = ["verify", "--model", str(BERT.folder), "--against", str(path), "--only"]
+    assert main([*arguments, *done]) == 0
+    out = capsys.readouterr().out
+    assert "20 of 20 intermediates compared" in out and "LayerNorm" not in out and "missing" not in out
+    assert main([*arguments, *done, "embeddings.LayerNorm"]) == 1
+    assert "missing: embeddings.LayerNorm in " in capsys.readouterr().out
+    report = verify(str(BERT.folder), against=path, only=["sum"])
+    assert report.passed and {d.key for d in report.differences} == {"sum"}
+    wrong = part["plain|sum"] + np.float32(1)
+    assert not verify(str(BERT.folder), against=ported(part | {"plain|sum": wrong}, tmp_path), only=["sum"]).passed
+    assert verify(str(BERT.folder), against=tmp_path / "port.safetensors", only=["position_ids"]).passed
+
+
+def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = ported(load_file(BERT.folder / "trace.safetensors"), tmp_path)
+    arguments = ["verify", "--model", str(BERT.folder), "--against", str(path), "--only"]
+    assert main([*arguments, "sum", "embeddings.LayerNrm"]) == 1
+    said = capsys.readouterr().err
+    assert "no intermediate is called 'embeddings.LayerNrm' (did you mean embeddings.LayerNorm?)" in said
+    assert said.endswith(
+        "this layer has position_ids, embeddings.word_embeddings, embeddings.token_type_embeddings, "
+        "embeddings.position_embeddings, sum, embeddings.LayerNorm\n"
+    )
+    ported({"plain|sum": np.zeros(1, np.float32)}, tmp_path)
+    assert main([*arguments, "position_ids"]) == 1
+    assert 'has no position_ids; store it as "plain|position_ids"' in capsys.readouterr().err
+    for only, against in ((["sum"], None), ("sum", path), ([], path)):
+        with pytest.raises(ValueError, match="only must list intermediates of a file"):
+            verify(str(BERT.folder), against=against, save=tmp_path / "made.safetensors", only=only)
+    assert not (tmp_path / "made.safetensors").exists()
+
+
+# -- one file for both ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("link", ["the same", "another spelling", "symbolic", "of a folder", "hard"])
+@pytest.mark.parametrize("linked", ["--save", "--against"])
+def test_a_port_s_numbers_are_not_saved_over(
+    link: str, linked: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = load_file(BERT.folder / "trace.safetensors")
+    path = ported(arrays | {"plain|sum": arrays["plain|sum"] + np.float32(1)}, tmp_path)
+    before, other = path.read_bytes(), tmp_path / "other.safetensors"
+    if link == "symbolic":
+        other.symlink_to(path)
+    elif link == "hard":
+        other.hardlink_to(path)
+    elif link == "of a folder":
+        (tmp_path / "folder").symlink_to(tmp_path)
+        other = tmp_path / "folder" / path.name
+    else:
+        other = path if link == "the same" else tmp_path / ".." / tmp_path.name / path.name
+    names = {"--save": path, "--against": path, linked: other}
+    words = [word for option, name in names.items() for word in (option, str(name))]
+    there = sorted(tmp_path.iterdir())
+    assert main(["verify", "--model", str(BERT.folder), *words]) == 1
+    out, err = capsys.readouterr()
+    assert "are one file: saving would put our numbers over those to compare with" in err and out == ""
+    assert path.read_bytes() == before and sorted(tmp_path.iterdir()) == there
+    assert other.samefile(path)
+
+
+def test_nothing_is_saved_where_the_other_file_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="absent"):
+        verify(str(BERT.folder), save=tmp_path / "made.safetensors", against=tmp_path / "absent.safetensors")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

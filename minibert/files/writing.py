@@ -1,19 +1,129 @@
-"""Files that appear whole or not at all."""
+"""The one way in which this package writes a file: it appears whole or not at all (an atomic write).
+
+`write_output` is for a path that a person has named: links are followed, pipes and devices written to straight.
+`atomic_write` is for a name in a folder of our own: nothing is followed.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from .reading import FileName
+
+Content = Any  # whatever gives its bytes: bytes, a memoryview, an array in C order
+
+STDOUT = 1  # its file descriptor
+KEPT = 50  # letters of a file's name that its temporary name shows; a name has at most 255 bytes
+
+
+def output_ending(path: FileName, endings: Sequence[str]) -> str:
+    """Say in which format to write `path`, by its ending; a pipe or device without one gets the first.
+
+    Meant to be called before anything is computed. Raises ValueError for another ending, IsADirectoryError for a
+    folder, FileNotFoundError where the folder to write in is absent.
+    """
+    path = Path(path)
+    ending = path.suffix.lower()
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name the file to write, in it or elsewhere")
+    if ending not in endings:
+        if _straight(path):
+            return endings[0]
+        raise ValueError(f"{path}: the file must end in {' or '.join(endings)}, found {ending or 'no ending'!r}")
+    folder = _end_of_links(path).parent if path.is_symlink() else path.parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {folder}; make it first")
+    return ending
+
+
+def write_output(path: FileName, *pieces: Content) -> None:
+    """Write pieces of bytes, one after another, to where a person wants them; see `atomic_write`.
+
+    A symbolic link stays, and what it leads to is written. A file that is there keeps its mode. Into a pipe or a
+    device, stdout among them, the bytes go straight.
+
+    Raises OSError that names `path`: a folder, a full disk, no permission.
+    """
+    path = Path(path)
+    with naming(path):
+        if _straight(path):
+            # another opening of stdout would begin at its first byte, and cut what `>>` is to be added to
+            with open(os.dup(STDOUT) if is_stdout(path) else path, "wb") as file:
+                file.writelines(pieces)
+        else:
+            mode = None
+            with suppress(FileNotFoundError):
+                mode = stat.S_IMODE(path.stat().st_mode)
+            atomic_write(_end_of_links(path), *pieces, mode=mode)
+
+
+def atomic_write(path: FileName, *pieces: Content, mode: int | None = None) -> None:
+    """Write a file under a name of its own beside `path`, then move it there: a reader sees all or nothing.
+
+    A link at `path` is replaced, not followed. After any error, Ctrl-C too, nothing is left behind. mode: of the new
+    file, from its first moment; None leaves it to the umask. Raises OSError that names `path`.
+    """
+    path = Path(path)
+    # of two threads that write one path each has its own, and the last one to end wins
+    temporary = path.parent / f".{path.name[:KEPT]}.{os.urandom(8).hex()}"
+    opener = partial(os.open, mode=0o666 if mode is None else mode)
+    with naming(path):
+        try:
+            with open(temporary, "xb", opener=opener) as file:
+                if mode is not None and stat.S_IMODE(os.fstat(file.fileno()).st_mode) != mode:
+                    temporary.chmod(mode)  # what the umask took away
+                file.writelines(pieces)
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def same_file(a: FileName, b: FileName) -> bool:
+    """Say whether two names lead to one file that is there, through links of either kind too."""
+    try:
+        return Path(a).samefile(b)
+    except OSError:
+        return False
+
+
+def refuse_source(path: FileName, sources: Iterable[FileName]) -> None:
+    """Refuse to write over a file that is being read. Raises ValueError."""
+    for source in sources:
+        if same_file(path, source):
+            raise ValueError(f"{path} is {source}, which is read here, and would be lost; choose another name")
+
+
+def is_stdout(path: FileName) -> bool:
+    """Say whether a name leads to what stdout is: /dev/stdout, or the file that a shell has sent it to."""
+    try:
+        return os.path.samestat(Path(path).stat(), os.fstat(STDOUT))
+    except OSError:  # no such file; stdout is closed
+        return False
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Give another name beside `path` to write to; at the end it becomes `path`, and after an error it is gone."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def naming(path: FileName) -> Iterator[None]:
+    """Let an error of the disk name the file that was asked for, not the temporary one beside it."""
     try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from None
+
+
+def _straight(path: Path) -> bool:
+    """Say whether there is something at `path` that cannot be moved away and replaced."""
+    return path.exists() and (not path.is_file() or is_stdout(path))
+
+
+def _end_of_links(path: Path) -> Path:
+    return Path(os.path.realpath(path))

@@ -41,7 +41,8 @@ class Places:
         folder = subject.name.replace("/", "--")
         self._subject = subject
         self._theirs = Path(constants.HF_HUB_CACHE) / f"models--{folder}"
-        self._ours = cache_root() / quote(subject.endpoint, safe="") / folder
+        self._root = cache_root()
+        self._ours = self._root / quote(subject.endpoint, safe="") / folder
 
     def cached(self, commit: str, file: str) -> Path | None:
         """Say where a whole file lies in the Hub's own cache."""
@@ -55,7 +56,7 @@ class Places:
     def ours(self, commit: str = "", file: str = "") -> RangeCache:
         """Give our cache of what is known of a model, of a commit, of a file: each knows its own entries only."""
         belongs_to = "\n".join((LAYOUT, self._subject.endpoint, self._subject.name, commit, file))
-        return RangeCache(self._ours / commit / quote(file, safe=""), belongs_to)
+        return RangeCache(self._ours / commit / quote(file, safe=""), belongs_to, self._root)
 
     def remember(self, commit: str) -> None:
         """Note what a revision stands for, for the day on which nobody can be asked."""

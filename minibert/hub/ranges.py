@@ -3,6 +3,7 @@
 A cache belongs to one commit of one repository at one endpoint, whose content never changes, so that an entry is
 right for ever or damaged. Each file of it holds an entry's bytes and, at its end, a digest of these bytes and
 of what they claim to be; it is written under another name and moved into place, so that a reader sees all or nothing.
+No link inside a cache is followed: we make none, so that one leads to what is not ours to read or to write.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import hashlib
 import mmap as memory_map
 import os
 import re
-import secrets
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from minibert.files.writing import atomic_write
 
 Array = NDArray[Any]
 Content = Any  # whatever gives its bytes: bytes, a uint8 array
@@ -57,17 +59,21 @@ class RangeCache:
     """Named entries in a folder. `belongs_to` goes into every digest: a file from elsewhere is not accepted.
 
     An entry is absent or right; a disk that is full or read-only means that it is absent. Several processes may use
-    one folder at once.
+    one folder at once. root: the folder, at or above this one, that a person has named; it may be a link, and what
+    lies below it may not.
     """
 
-    def __init__(self, folder: Path, belongs_to: str) -> None:
+    def __init__(self, folder: Path, belongs_to: str, root: Path | None = None) -> None:
         self.folder = folder
+        self._below = [] if root is None else [folder, *folder.parents][: len(folder.relative_to(root).parts)]
         self._belongs_to = belongs_to
 
     def load(self, label: str, mmap: bool = True) -> Array | None:
         """Give an entry's bytes, read-only, or None where there is none that is whole."""
+        if self._linked():
+            return None
         try:
-            with open(self.folder / label, "rb") as file:
+            with open(self.folder / label, "rb", opener=_open_unlinked) as file:
                 size = os.fstat(file.fileno()).st_size - DIGEST
                 if size < 0:
                     return None
@@ -83,20 +89,11 @@ class RangeCache:
 
     def store(self, label: str, content: Content) -> None:
         """Keep an entry if the disk lets us: what cannot be kept is fetched again next time."""
-        temporary = self.folder / f".{label}.{secrets.token_hex(4)}"
-        try:
+        if self._linked():
+            return
+        with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                with open(temporary, "wb") as file:
-                    file.write(content)
-                    file.write(self._digest(label, content))
-                temporary.replace(self.folder / label)
-            except BaseException:  # also Ctrl-C: leave nothing behind
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-                raise
-        except OSError:
-            pass
+            atomic_write(self.folder / label, content, self._digest(label, content))
 
     def load_span(self, span: Span, mmap: bool = True) -> Array | None:
         """Give the bytes of a span that was stored as such."""
@@ -108,6 +105,8 @@ class RangeCache:
 
     def spans(self) -> list[Span]:
         """List the spans that are there, the largest first; each may still turn out to be damaged."""
+        if self._linked():
+            return []
         try:
             names = [path.name for path in self.folder.iterdir()]
         except OSError:
@@ -120,13 +119,21 @@ class RangeCache:
 
     def _sweep(self, temporary: Path) -> None:
         with contextlib.suppress(OSError):
-            if temporary.stat().st_mtime < time.time() - ABANDONED:
+            if temporary.lstat().st_mtime < time.time() - ABANDONED:
                 temporary.unlink()
+
+    def _linked(self) -> bool:
+        return any(map(os.path.islink, self._below))
 
     def _digest(self, label: str, content: Content) -> bytes:
         digest = hashlib.sha256(f"{self._belongs_to}\n{label}\n{len(content)}\n".encode())
         digest.update(content)
         return digest.digest()
+
+
+def _open_unlinked(path: str, flags: int) -> int:
+    """Open a file, but not through a link; ELOOP, an OSError, where there is one."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def _label(span: Span) -> str:

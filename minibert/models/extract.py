@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from minibert.errors import CheckpointError, MinibertError
 from minibert.families.family import Family
 from minibert.files.checkpoint import SINGLE, Source, Tensor
 from minibert.files.tables import Table, widen
+from minibert.files.writing import KEPT, atomic_write, naming, same_file
 
-from .load import Opened, assemble, load, open_model, row_of
+from .load import Opened, assemble, is_folder, load, open_model, row_of
 
 Array = NDArray[Any]
 
@@ -59,12 +59,17 @@ def extract(
     dtype: "float32", "float16" or "bfloat16" for the tables; None keeps each as it is stored. Vectors (the norm's
     weight and bias) keep their format: they are small, and every row passes through them.
 
-    Raises FileExistsError where something lies at `folder` already and `force` is not given, ValueError for another
-    dtype or a number that float16 cannot hold, and what `load` raises.
+    force: replace a folder that holds an input layer's files and nothing else.
+
+    Raises FileExistsError where something lies at `folder` already and `force` is not given, or where `force` would
+    lose more than an input layer; ValueError for a folder that is, holds or lies in the model's own, for another
+    dtype or a number that float16 cannot hold; OSError that names `folder`; and what `load` raises.
     """
     if dtype is not None and dtype not in NARROW:
         raise ValueError(f"dtype must be {', '.join(map(repr, NARROW))} or None (as stored), found {dtype!r}")
     target = Path(folder)
+    if is_folder(model):
+        _refuse_own(target, Path(model).expanduser())
     _check_target(target, force)
     if not target.absolute().parent.is_dir():
         raise FileNotFoundError(f"{target}: there is no folder {target.absolute().parent}; make it first")
@@ -72,14 +77,16 @@ def extract(
     source = _Recorder(opened.source())
     family = row_of(opened)
     sides = _take_all(source, opened, family)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as scratch:
+    entries, error = _entries(source, dtype)
+    found = {name: opened.find(name) for name in ("config.json", *COMPANIONS)}
+    others = {name: Path(path).read_bytes() for name, path in found.items() if path is not None}
+    parent = target.absolute().parent  # all is read: an error of the disk from here on is the target's
+    with naming(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:KEPT]}.", dir=parent) as scratch:
         made = Path(scratch) / "made"
         made.mkdir()
-        error = _write_tensors(source, made / SINGLE, dtype)
-        for name in ("config.json", *COMPANIONS):
-            found = opened.find(name)
-            if found is not None:
-                shutil.copyfile(found, made / name)
+        write_safetensors(made / SINGLE, entries)
+        for name, content in others.items():
+            atomic_write(made / name, content)
         load(made, side=sides[0]).close()  # what is moved into place has been read back
         size = (made / SINGLE).stat().st_size
         _replace(made, target, Path(scratch) / "old")
@@ -100,6 +107,34 @@ def _check_target(target: Path, force: bool) -> None:
         raise FileExistsError(
             f"{target} holds other files ({', '.join(other[:3])}); remove it yourself, if you mean it"
         )
+    if (target / SINGLE).exists() and (more := _more_than_a_layer(target)):
+        raise FileExistsError(f"{target / SINGLE} {more}; choose another name, or remove it yourself, if you mean it")
+
+
+def _refuse_own(target: Path, model: Path) -> None:
+    """Refuse a target that is the model's folder, lies in it or holds it, through whatever links."""
+    for inner, outer in ((target, model), (model, target)):
+        real = Path(os.path.realpath(inner))
+        if any(same_file(place, outer) for place in (real, *real.parents)):
+            raise ValueError(
+                f"{target} and the model's folder {model} must lie apart: one is the other, or holds it, and the "
+                "model would be lost; choose another folder"
+            )
+
+
+def _more_than_a_layer(folder: Path) -> str:
+    """Say what a folder's tensors are besides an input layer; nothing where they are one."""
+    try:
+        opened = open_model(folder)
+        source, family = _Recorder(opened.source()), row_of(opened)
+        try:
+            _take_all(source, opened, family)
+            others = sorted(set(source.names) - source.taken.keys())
+        finally:
+            source.close()
+    except MinibertError as error:
+        return f"cannot be read as an input layer ({error})"
+    return f"holds {len(others)} tensors that no input layer has ({', '.join(others[:3])})" if others else ""
 
 
 class _Recorder:
@@ -137,8 +172,8 @@ def _take_all(source: _Recorder, opened: Opened, family: Family) -> list[str]:
     return sides
 
 
-def _write_tensors(source: _Recorder, path: Path, dtype: str | None) -> float:
-    """Write all taken tensors; give the largest rounding error."""
+def _entries(source: _Recorder, dtype: str | None) -> tuple[dict[str, tuple[str, Array]], float]:
+    """Give all taken tensors in the format to write, and the largest rounding error."""
     entries: dict[str, tuple[str, Array]] = {}
     worst = 0.0
     for name, tensor in source.taken.items():
@@ -147,8 +182,7 @@ def _write_tensors(source: _Recorder, path: Path, dtype: str | None) -> float:
             raw, error = _converted(raw, stored, NARROW[dtype], name)
             stored, worst = NARROW[dtype], max(worst, error)
         entries[name] = stored, raw
-    write_safetensors(path, entries)
-    return worst
+    return entries, worst
 
 
 def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]]) -> None:
@@ -165,10 +199,9 @@ def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]]) -> None
         header[name] = {"dtype": stored, "shape": list(raw.shape), "data_offsets": [start, stop]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, (_, raw) in ordered:
-            file.write(np.ascontiguousarray(raw).data)  # a strided array would be written in another order
+    # a strided array would be written in another order
+    contents = (np.ascontiguousarray(raw).data for _, (_, raw) in ordered)
+    atomic_write(path, len(text).to_bytes(8, "little"), text, *contents)
 
 
 def _held(table: Table, name: str) -> Array:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from minibert.equations import input_layer as equations
 from minibert.families.modules import LayerNorm
 from minibert.families.steps import Add, Lookup, Norm, Positions, Project, Scale, Step
-from minibert.files.writing import whole
+from minibert.files.writing import write_output
 from minibert.models.layer import EmbeddingLayer
 
 from .analysis import cosine_similarity
@@ -109,8 +109,7 @@ def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None) -> str:
 
 def save(html: str, path: Path) -> None:
     """Write a page; the file appears whole or not at all."""
-    with whole(path) as temporary:
-        temporary.write_text(html, encoding="utf-8")
+    write_output(path, html.encode("utf-8"))
 
 
 def _filled(**parts: str) -> str:

@@ -18,13 +18,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array, check_ids
-from minibert.files.writing import whole
+from minibert.files.writing import output_ending, write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -296,19 +295,15 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure as .svg, .png or .pdf, by the ending of the path.
 
     The file appears whole or not at all: it is written under another name and then moved. The same figure gives
-    the same bytes each time. Raises ValueError for another ending, FileNotFoundError where the folder is absent.
+    the same bytes each time. Raises ValueError for another ending, FileNotFoundError where the folder is absent,
+    IsADirectoryError for a folder.
     """
     import matplotlib as mpl
 
-    ending = (path := Path(path)).suffix.lower()
-    if ending not in FORMATS:
-        raise ValueError(f"a picture ends in .svg, .png or .pdf, found {ending!r} in {path}; choose one of the three")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent} is no folder, so {path.name} cannot be written there; make it first")
+    ending = output_ending(path, FORMATS)
     # a date or a random id in the file would make every run a change
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
     drawn = BytesIO()
     with mpl.rc_context({"svg.hashsalt": "minibert"}):
         figure.savefig(drawn, format=ending[1:], dpi=150, bbox_inches="tight", metadata=dates[ending])
-    with whole(path) as temporary:
-        temporary.write_bytes(drawn.getvalue())
+    write_output(path, drawn.getvalue())

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minibert.families.steps import Add, Lookup, Norm, Positions, Project
-from minibert.files.writing import whole
+from minibert.files.writing import write_output
 from minibert.models.layer import EmbeddingLayer
 
 Array = NDArray[Any]
@@ -248,9 +248,8 @@ def write_traces(path: Path, inputs: Traces, traces: Traces) -> None:
 
     arrays = {f"{kind}|inputs|{name}": np.asarray(a) for kind, named in inputs.items() for name, a in named.items()}
     arrays |= {f"{kind}|{key}": array for kind, named in traces.items() for key, array in named.items()}
-    with whole(path) as temporary:
-        # not save_file, which makes files that their owner alone may read
-        temporary.write_bytes(save({name: np.array(array, order="C") for name, array in arrays.items()}))
+    # not save_file, which makes files that their owner alone may read
+    write_output(path, save({name: np.array(array, order="C") for name, array in arrays.items()}))
 
 
 def read_traces(path: Path) -> tuple[Traces, Traces]:

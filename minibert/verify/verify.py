@@ -6,8 +6,9 @@ someone's own intermediates; the numbers that others have printed of two well-kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minibert.errors import CheckpointError, TokenizerError
+from minibert.files.writing import refuse_source, same_file
 from minibert.models.layer import EmbeddingLayer
 from minibert.models.load import is_folder, load
 
@@ -45,6 +47,7 @@ class Report:
     passed: bool = True
     lines: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # "<kind>|<key>" of what the file should have had
     matches: list[str] = field(default_factory=list)  # names of the mistakes that fit
 
 
@@ -57,14 +60,22 @@ def verify(
     local_files_only: bool = False,
     against: Path | None = None,
     save: Path | None = None,
+    only: Sequence[str] | None = None,
 ) -> Report:
     """Compare a checkpoint's input layer, intermediate by intermediate, with the best reference there is.
 
-    against: a file as `save` writes it, with somebody's own numbers. Without it, live with transformers where
+    against: a file as `save` writes it, with somebody's own numbers: of each batch that it has, every intermediate,
+    or those that `only` names. One that is missing fails as one that differs. Without it, live with transformers where
     installed, and with the printed values that the package has of this model. save: write inputs and intermediates.
 
-    Raises ValueError where there is nothing to compare with and nothing to save.
+    Raises ValueError where there is nothing to compare with and nothing to save, where `save` is the file to compare
+    with or the model's own, and for an `only` that the layer does not know.
     """
+    if save is not None and against is not None and same_file(save, against):
+        raise ValueError(f"{save} and {against} are one file: saving would put our numbers over those to compare with")
+    if only is not None and (against is None or isinstance(only, str) or not only):
+        raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
+    theirs = None if against is None else read_traces(against)  # before anything is written
     opened = partial(load, model, side=side, revision=revision, local_files_only=local_files_only, lazy=True)
     report = Report()
     with opened() as layer:
@@ -73,12 +84,13 @@ def verify(
         }  # tokenizers give plain arrays
         report.lines.append(f"{model} ({layer.family.model_type}{_side(layer)})")
         if save is not None:
+            refuse_source(save, (tensor.file for tensor in layer.tensors))
             write_traces(save, inputs, {kind: trace(layer, batch) for kind, batch in inputs.items()})
             report.lines.append(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
         # a folder's name promises nothing: where the reference can be run, it alone decides
         stored = None if installed() and is_folder(model) else printed.find(model, layer)
-        if against is not None:
-            _against_file(report, layer, opened, inputs, against)
+        if against is not None and theirs is not None:
+            _against_file(report, layer, opened, inputs, against, *theirs, only)
         elif installed():
             _against_live(report, layer, opened, inputs, Live(layer, model, revision, local_files_only), texts)
         if stored is not None and against is None:
@@ -118,8 +130,17 @@ def _against_live(
     _compare_traces(report, layer, opened, asked, theirs, "reference")
 
 
-def _against_file(report: Report, layer: EmbeddingLayer, opened: Load, inputs: Traces, path: Path) -> None:
-    given, theirs = read_traces(path)
+def _against_file(
+    report: Report,
+    layer: EmbeddingLayer,
+    opened: Load,
+    inputs: Traces,
+    path: Path,
+    given: Traces,
+    theirs: Traces,
+    only: Sequence[str] | None,
+) -> None:
+    theirs = {kind: theirs.get(kind, {}) for kind in {**theirs, **given}}  # of inputs alone all is missing
     wanted, inputs = inputs, {kind: given.get(kind) or inputs.get(kind) or {} for kind in theirs}
     if unknown := [kind for kind, batch in inputs.items() if not batch]:
         raise ValueError(
@@ -128,7 +149,39 @@ def _against_file(report: Report, layer: EmbeddingLayer, opened: Load, inputs: T
     report.lines.append(f"compared with the file {path}; the reference was not run")
     if absent := [kind for kind in wanted if kind not in theirs]:
         report.lines.append(f"kinds of batch that the file lacks: {', '.join(absent)}")
+    asked = {kind: list(trace(layer, batch)) for kind, batch in inputs.items()}
+    if only is not None:
+        _refuse_unknown(only, asked)
+        asked = {kind: [key for key in keys if key in only] for kind, keys in asked.items()}
+        theirs = {kind: {key: array for key, array in named.items() if key in only} for kind, named in theirs.items()}
+        if not any(theirs.values()):
+            raise ValueError(f'{path} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
+    missing = {key: [kind for kind in asked if key in asked[kind] and key not in theirs[kind]] for key in _keys(asked)}
+    report.missing = [f"{kind}|{key}" for key, kinds in missing.items() for kind in kinds]
+    total = sum(map(len, asked.values()))
+    report.lines.append(f"{total - len(report.missing)} of {total} intermediates compared")
+    report.lines += [f"missing: {key} in {', '.join(kinds)}" for key, kinds in missing.items() if kinds]
     _compare_traces(report, layer, opened, inputs, theirs, "file")
+    if report.missing:
+        report.passed = False
+        there = " ".join(key for key, kinds in missing.items() if not kinds) or "KEY..."
+        report.lines.append(
+            f"not passed: {len(report.missing)} of {total} are missing; to compare a part: --only {there}"
+        )
+
+
+def _keys(traces: Mapping[str, Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(key for named in traces.values() for key in named))
+
+
+def _refuse_unknown(only: Sequence[str], asked: Mapping[str, Iterable[str]]) -> None:
+    """Refuse a name that no trace has; say which there are, and which is nearest."""
+    known = _keys(asked)
+    for key in only:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise ValueError(f"no intermediate is called {key!r}{hint}; this layer has {', '.join(known)}")
 
 
 def _against_printed(report: Report, layer: EmbeddingLayer, opened: Load, stored: dict[str, Any], alone: bool) -> None:
@@ -180,11 +233,11 @@ def _compare_traces(
         known = ", ".join(f"plain|{key}" for key in tolerances(layer))
         raise ValueError(f"no intermediate has a name that this layer knows; expected names such as {known}")
     report.lines += [f"{len(inputs)} batches: {', '.join(inputs)}", "", *_differences(report.differences, whose), ""]
-    here, there = ({key: None for named in both.values() for key in named} for both in (ours, theirs))
+    here, there = _keys(ours), _keys(theirs)
     if unknown := [key for key in there if key not in here]:
         report.lines.append(f"not compared, since this layer has no such intermediate: {', '.join(unknown)}")
-    if missing := [key for key in here if key not in there]:
-        report.lines.append(f"not compared, since the {whose} does not show it: {', '.join(missing)}")
+    if whose != "file" and (hidden := [key for key in here if key not in there]):
+        report.lines.append(f"not compared, since the {whose} does not show it: {', '.join(hidden)}")
     failed = [d for d in report.differences if not d.passes]
     if not failed:
         report.lines.append("no difference beyond what rounding allows")
