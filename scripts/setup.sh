@@ -1,8 +1,10 @@
 # Sourced by the scripts beside it and by .ci/run: the environment, what is installed in it, the real checkpoint.
 #
-#   environment NAME            makes the virtual environment NAME at the project's root, or mends or reuses it
-#   minibert_with EXTRAS        installs minibert into it, with these extras of pyproject.toml
-#   checkpoint                  installs the real checkpoint all-MiniLM-L6-v2 and sets $model to its folder
+#   environment NAME [PYTHON...]    makes the virtual environment NAME at the project's root, or mends or reuses it;
+#                                   of the first of these Pythons that runs
+#   minibert_with EXTRAS [OPTION...]    installs minibert into it, with these extras of pyproject.toml; pip gets the
+#                                   options
+#   checkpoint                      installs the real checkpoint all-MiniLM-L6-v2 and sets $model to its folder
 #
 # Talk goes to stderr. pip's own words are shown only when pip fails. What is there already is not made again:
 # NAME/.state says whether the last run came to its end, NAME/has-EXTRAS for which pyproject.toml it was made.
@@ -24,10 +26,11 @@ die() {
     exit 1
 }
 
-# Sets $python to the first Python >= 3.10 on PATH that can make an environment.
+# find_python [PYTHON...]: sets $python to the first of them (or of those on PATH) >= 3.10 that can make an environment.
 find_python() {
+    [ $# -gt 0 ] || set -- python3 python3.14 python3.13 python3.12 python3.11 python3.10
     old='' bare=''
-    for name in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
+    for name; do
         # a name may be on PATH and not run: a version manager puts one there for every Python it knows
         version=$("$name" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
         if ! "$name" -I -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
@@ -47,6 +50,7 @@ works() { "$venv/bin/python" -I -c 'import sys, pip; sys.exit(sys.version_info <
 
 environment() {
     venv=$root/$1
+    shift
     state=$(cat "$venv/.state" 2>/dev/null) || state=''
     if [ "$state" = "ready in $venv" ] && works; then
         return
@@ -58,10 +62,10 @@ environment() {
     # "unfinished" is an interrupted run and another path a moved folder: nothing in there can be trusted.
     # An environment that someone else made has no `.state`: it is adopted as it is
     [ -z "$state" ] || rm -rf -- "$venv"/*
-    works || find_python
+    works || find_python "$@"
     unfinished || die "cannot write in $root"
     if ! works; then
-        say "making $1 with $("$python" --version)"
+        say "making ${venv##*/} with $("$python" --version)"
         quietly "$python" -I -m venv "$venv" || die "$python -m venv failed, its words are above; remove $venv and run this again"
     fi
     finished
@@ -95,9 +99,11 @@ install() {
 minibert_with() {
     made_for=$(cksum <"$root/pyproject.toml")
     if [ "$(cat "$venv/has-$1" 2>/dev/null)" != "$made_for" ]; then
+        extras=$1
+        shift
         # editable: what runs is the source as it stands, and the folder stays free of build products
-        install "minibert[$1] and what it needs" --editable "$root[$1]"
-        printf '%s\n' "$made_for" >"$venv/has-$1"
+        install "minibert[$extras] and what it needs" --editable "$root[$extras]" "$@"
+        printf '%s\n' "$made_for" >"$venv/has-$extras"
     fi
 }
 

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import absent, missing
 
 import minibert
 
@@ -21,6 +22,8 @@ VERSION = "0.1.0"
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if absent("hatchling"):
+        missing("hatchling not installed; it is in the extra `test`")
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -92,3 +95,13 @@ def test_command_line_entry(wheel: dict[str, bytes]) -> None:
     entries = configparser.ConfigParser()
     entries.read_string(wheel[f"minibert-{VERSION}.dist-info/entry_points.txt"].decode())
     assert dict(entries["console_scripts"]) == {"minibert": "minibert.cli:main"}
+
+
+def test_lowest_versions_are_those_that_the_metadata_names(metadata: email.message.Message) -> None:
+    """What `sh scripts/check --lowest` installs."""
+    needs = [need for need in metadata.get_all("Requires-Dist") if re.search(r"^[^;]+$|extra == '(plot|test)'", need)]
+    found = subprocess.run([sys.executable, "scripts/lowest.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = found.stdout.splitlines()
+    assert len(lines) == len(needs) - 1  # minibert[plot] is its own
+    for name, version in (line.split("==") for line in lines):
+        assert any(re.match(rf"{name}(?![\w-]).*>={re.escape(version)}(,|;|$)", need) for need in needs), name
