@@ -11,8 +11,8 @@ machine with other work to do; ratios bear more, but not everything: the line un
 there was. A limit that is not met is said so; the exit code is 0 all the same.
 
 What is measured, and how it was chosen
-    sizes         bert-base-uncased (30522 x 768) and gpt2 (50257 x 768), made up by tests/seeded.py, with the input
-                  layer alone in the file; float32 unless said. Texts and tokenizer: all-MiniLM-L6-v2
+    sizes         bert-base-uncased (30522 x 768) and gpt2 (50257 x 768), made up by tests/support/seeded.py, with the
+                  input layer alone in the file; float32 unless said. Texts and tokenizer: all-MiniLM-L6-v2
     transformers  BertModel's own `embeddings`, GPT2Model's `wte`, `wpe` and `drop`: in eval mode, under
                   torch.inference_mode(), ids already a tensor. With one thread and with as many as there are cores in
                   every round, the faster one is the peer: on a virtual machine a sleeping thread is slow to wake.

@@ -1,7 +1,7 @@
 """What is measured with: model folders of full size, texts, and the peers.
 
-Folders come from tests/seeded.py, so anyone can make the same ones; the table for texts and every tokenizer are those
-of all-MiniLM-L6-v2, which scripts/demo installs.
+Folders come from tests/support/seeded.py, so anyone can make the same ones; the table for texts and every tokenizer are
+those of all-MiniLM-L6-v2, which scripts/demo installs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def full_size(models: Path, model_type: str) -> Path:
     """A folder of bert-base's or gpt2's sizes, made by another process: here it would cost this one its memory."""
     folder = models / model_type
     if not (folder / "done").exists():
-        command = [sys.executable, str(ROOT / "tests" / "seeded.py"), str(folder), model_type]
+        command = [sys.executable, str(ROOT / "tests" / "support" / "seeded.py"), str(folder), model_type]
         subprocess.run([*command, *(["--vocab"] if model_type == "bert" else [])], check=True, env=environment())
         real = real_model()
         if model_type == "bert" and real is not None:  # bert-base-uncased has this very vocabulary

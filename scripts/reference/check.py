@@ -56,7 +56,7 @@ def write_manifest(folder: Path) -> None:
     """Write down what made the files, and their hashes."""
     manifest = {
         "made_by": "scripts/reference/make.py",
-        "seed": "none: every number comes from tests/seeded.py, by integer arithmetic on its place",
+        "seed": "none: every number comes from tests/support/seeded.py, by integer arithmetic on its place",
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         "sha256": {name: sha256(folder / name) for name in files(folder)},
     }

@@ -23,7 +23,7 @@ from check import write_json
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 import seeded
 
 Array = NDArray[Any]

@@ -14,7 +14,7 @@ and golden.safetensors gathers the case `bert` in one file, for ports to other l
 A key is the module's path in the base model, its value that module's output. `position_ids` are the rows asked
 for, before a family's own offset; `sum` is what enters the norm, or the first block where there is none; `scaled`
 and `masked` are the values after the two multiplications that have no module. Parameters come from integers
-(tests/seeded.py), not from a random generator, and the script stops unless a trace ends with the very bits that
+(tests/support/seeded.py), not from a random generator, and the script stops unless a trace ends with the very bits that
 transformers passes to its first block.
 """
 
@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
-import seeded  # noqa: E402  (lies in tests, which is not a package)
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import seeded  # noqa: E402  (lies in tests/support, which is not a package)
 
 Array = NDArray[Any]
 BATCH, LENGTH = 2, 4

@@ -25,7 +25,7 @@ from minibert.models.layer import EmbeddingLayer
 from minibert.show.page import page
 
 SENTENCE = "We lived above the clouds"
-REFERENCE = Path(__file__).parent / "reference"
+REFERENCE = Path(__file__).parents[1] / "reference"
 CASES = sorted(path.parent.name for path in REFERENCE.glob("*/case.json"))
 HOSTILE = (
     "</script><script>alert(1)</script> <!--data--> <!--title--> & &lt; \"'` <img src=x onerror=alert(1)> \u202egnp.exe"

@@ -18,7 +18,7 @@ from minibert.show import plot
 from minibert.show.analysis import cosine_similarity
 from minibert.show.pictures import KINDS, picture, position_table
 
-REFERENCE = Path(__file__).parent / "reference"
+REFERENCE = Path(__file__).parents[1] / "reference"
 WORDS = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5))
 
 

@@ -16,7 +16,7 @@ from conftest import absent, missing
 
 import minibert
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 VERSION = "0.1.0"
 
 

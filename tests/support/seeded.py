@@ -7,7 +7,7 @@ Every step is exact or rounded once as IEEE 754 says, so the bits are the same o
 version of NumPy; a random generator promises neither. Trained models have a few dimensions far larger than the
 rest, where rounding is worst: the columns in `OUTLIERS` are multiplied by 32, which is exact.
 
-    python tests/seeded.py FOLDER bert|gpt2 [--vocab]     writes a model folder of that size
+    python tests/support/seeded.py FOLDER bert|gpt2 [--vocab]     writes a model folder of that size
 
 Source of the finaliser: Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators".
 """

@@ -15,7 +15,7 @@ from checkpoints import pack
 
 import minibert
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PARTS = dict(re.findall(r"<!-- \$ (.+?) -->\n(.*?)<!-- end -->", README, re.DOTALL))
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-\d+)?"

@@ -16,7 +16,7 @@ from checkpoints import GPT2, T5, VOCAB, numbers, write, write_byte_level
 
 from minibert.equations.input_layer import sinusoidal_positions
 
-STUDY = Path(__file__).resolve().parent.parent / "scripts" / "study"
+STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 # each file and its pictures
 FILES = {
     "000_bert_positions": {"rows", "similarity"},

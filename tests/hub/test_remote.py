@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,43 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_repository import Memory
 from safetensors.numpy import save
 
 from minibert.errors import CheckpointError, HubError
 from minibert.hub import remote
-from minibert.hub.ranges import RangeCache, Span
 from minibert.hub.remote import RemoteCheckpoint
-from minibert.hub.transfer import Part
 
 ROWS, WIDTH = 400, 320  # 512 kB as float32: large enough to come by rows
-
-
-class Memory:
-    """A repository whose files are bytes; it writes down which spans were asked for."""
-
-    def __init__(self, folder: Path, files: dict[str, bytes]) -> None:
-        self.folder, self.files = folder, files
-        self.asked: list[Span] = []
-        self.reachable = True
-
-    def cached(self, name: str) -> Path | None:
-        return None
-
-    def cache(self, name: str) -> RangeCache:
-        return RangeCache(self.folder / name, name)
-
-    def part(self, name: str, span: Span, progress: Callable[[int], object]) -> Part:
-        if not self.reachable:
-            raise HubError("nobody answers")
-        self.asked.append(span)
-        content = self.files[name][span[0] : span[1]]
-        return Part(bytearray(content), len(self.files[name]), "etag")
-
-    def download(self, name: str) -> Path:
-        raise AssertionError("not this way")
-
-    def describe(self, name: str) -> str:
-        return name
 
 
 TABLE = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)

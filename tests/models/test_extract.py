@@ -23,8 +23,8 @@ from minibert.cli import main
 from minibert.files.tables import widen
 from minibert.models.extract import extract, narrowed, write_safetensors
 
-CASES = sorted(path.parent for path in Path(__file__).parent.glob("reference/*/case.json"))
-GPT2 = Path(__file__).parent / "reference" / "gpt2"
+CASES = sorted(path.parent for path in Path(__file__).parents[1].glob("reference/*/case.json"))
+GPT2 = Path(__file__).parents[1] / "reference" / "gpt2"
 IDS = np.arange(12).reshape(2, 6)
 # half a unit in the last place of the largest number in a table, as a share of that number
 HALF_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}

@@ -15,8 +15,8 @@ from checkpoints import BERT, Stored, bfloat16, same_bits, stored, tensors, word
 from fake_hub import FakeHub, use
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_repository import Memory
 from numpy.typing import NDArray
-from test_hub_tables import Memory
 
 import minibert
 from minibert.files.tables import SMALL_TABLE

@@ -11,7 +11,7 @@ from typing import Any
 import minibert
 from minibert.verify.compare import Traces, read_traces
 
-REFERENCE = Path(__file__).parent / "reference"
+REFERENCE = Path(__file__).parents[1] / "reference"
 
 
 @dataclass(frozen=True)
