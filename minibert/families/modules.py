@@ -5,7 +5,6 @@ Each holds tables, calls one equation and prints as the reference prints it. `we
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,35 +15,10 @@ from minibert.files.tables import Table
 
 Array = NDArray[Any]
 
-BLOCK = 16  # rows
-SMALL_TILE = BLOCK * 768  # numbers up to which preparing to be fast takes longer than being slow
 # Numbers in NumPy's buffer, else 8192. Where one number stands for a whole row (its mean), NumPy fills the buffer with
 # copies of it before it computes, if two rows fit in; if not it computes at once: a fifth of a layer's time.
 BUFFER = 512
-
-
-def blocks(x: Array) -> Iterator[Array]:
-    """View a tile's rows as blocks of sixteen (n, 16, dim), and what is left over as (rows, dim).
-
-    NumPy adds or multiplies sixteen rows by sixteen equal rows in one long loop, but many rows by one row in a loop
-    for each: a twelfth of a layer's time. The bits are the same.
-    """
-    rows = x.reshape(-1, x.shape[-1])
-    whole = len(rows) - len(rows) % BLOCK
-    if whole:
-        yield rows[:whole].reshape(-1, BLOCK, x.shape[-1])
-    if whole < len(rows):
-        yield rows[whole:]
-
-
-def add_row(x: Array, row: Array) -> None:
-    """Add one row (1, dim) to all of a tile's rows, where they lie."""
-    if x.size <= SMALL_TILE:
-        x += row
-        return
-    rows = np.repeat(row, min(BLOCK, x.size // x.shape[-1]), axis=0)
-    for block in blocks(x):
-        block += rows[: block.shape[-2]]
+SMALL_TILE = 16 * 768  # numbers up to which a shorter buffer gains less than setting it costs
 
 
 class Embedding:
@@ -80,27 +54,19 @@ class LayerNorm:
         self.weight = weight
         self.bias = bias
         self.eps = eps
-        self._weights = np.repeat(weight[None], BLOCK, axis=0)
-        self._biases = None if bias is None else np.repeat(bias[None], BLOCK, axis=0)
 
     def __call__(self, x: ArrayLike) -> Array:
         x = _rows("LayerNorm", x, self.weight.dtype, len(self.weight))
         return layer_norm(x, self.weight, self.bias, self.eps)
 
     def in_place(self, x: Array) -> None:
-        """Norm a tile's contiguous rows where they lie: the same equation, a block of rows at a time."""
+        """Norm rows where they lie: the same equation, with NumPy's buffer made shorter for many of them."""
         if x.size <= SMALL_TILE:
-            self._in_place(x)
+            layer_norm(x, self.weight, self.bias, self.eps, out=x)
             return
         with np.errstate():  # at its end the buffer has its size again
             np.setbufsize(BUFFER)
-            self._in_place(x)
-
-    def _in_place(self, x: Array) -> None:
-        for block in blocks(x):
-            rows = block.shape[-2]
-            biases = None if self._biases is None else self._biases[:rows]
-            layer_norm(block, self._weights[:rows], biases, self.eps, out=block)
+            layer_norm(x, self.weight, self.bias, self.eps, out=x)
 
     def __repr__(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"

@@ -18,7 +18,7 @@ from minibert.files.tables import Table, as_table
 
 from .config import Config
 from .frozen import Frozen
-from .modules import Embedding, LayerNorm, Linear, add_row
+from .modules import Embedding, LayerNorm, Linear
 
 Array = NDArray[Any]
 Ids = Array | slice | int
@@ -189,15 +189,10 @@ class Add(Lookup):
             return x
         if isinstance(ids, np.ndarray) and ids.size and ids.min() == ids.max():
             ids = int(ids.flat[0])  # one row for the whole tile, the common case of types
-        one = isinstance(ids, int)
         rows = module.table.rows(slice(ids, ids + 1) if isinstance(ids, int) else ids)
         if record:
             record(self.path + self.role, np.broadcast_to(rows, x.shape))
-        if one:
-            add_row(x, rows)
-        else:
-            x += rows
-        return x
+        return np.add(x, rows, out=x)
 
 
 class Positions(Lookup):

@@ -41,7 +41,8 @@ def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, 
     """Take one tile through all steps. `out` (batch, seq, dim) receives the result; `width` is the words' width."""
     x = out if width == out.shape[-1] else np.empty((*out.shape[:-1], width), out.dtype)
     for step, module in steps:
-        x = step.apply(module, inputs, x, record)
+        # a step of one's own may give rows of another dtype, or laid out so that a sum over them has other bits
+        x = np.asarray(step.apply(module, inputs, x, record), out.dtype, order="C")
     if x is not out:
         out[...] = x
     return out

@@ -18,7 +18,8 @@ import minibert
 from minibert.equations.input_layer import layer_norm, lookup
 from minibert.errors import CheckpointError
 from minibert.families.frozen import Frozen, replace
-from minibert.families.steps import Add, Positions, Project, Scale, Step, Tokens, always
+from minibert.families.modules import LayerNorm
+from minibert.families.steps import Add, Binder, Inputs, Norm, Positions, Project, Record, Scale, Step, Tokens, always
 
 Array = NDArray[Any]
 
@@ -44,6 +45,7 @@ CONFIG = {
     "max_position_embeddings": 6,
     "layer_norm_eps": 1e-5,
 }
+NORM_TOLERANCE = 4e-6  # between layouts, sums over a row may be taken in another order; measured 9.6e-7
 IDS = np.array([[1, 2, 10, 0], [5, 5, 5, 5]])
 
 
@@ -109,6 +111,53 @@ def test_every_kind_of_step_may_be_used(tmp_path: Path) -> None:
     positions = np.array([[1, 2, 3, 0], [1, 2, 3, 4]])
     assert layer(IDS).tobytes() == (up + made["pos.weight"][positions + 1]).tobytes()
     assert list(layer.trace(IDS)) == ["position_ids", "tok", "scaled", "kind", "up", "pos", "sum"]
+
+
+class Turned(Step):
+    """Gives the rows it got, as another program may lay them out."""
+
+    layout: str
+
+    def bind(self, binder: Binder) -> None:
+        return None
+
+    def apply(self, module: None, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        if self.layout == "float64":
+            return x.astype(np.float64)
+        if self.layout == "apart":
+            return np.repeat(x, 2, axis=-1)[..., ::2]
+        return np.asfortranarray(x)
+
+
+@pytest.mark.parametrize("layout", ["fortran", "apart", "float64"])
+def test_a_step_of_one_s_own_may_lay_rows_out_as_it_likes(tmp_path: Path, layout: str) -> None:
+    """The norm behind it, and a projection, give the same bits as behind rows that lie one after another."""
+    parts: tuple[Step, ...] = (Tokens(path="tok"), Positions(path="pos"))
+    made = {"tok.weight": numbers(11, 96), "pos.weight": numbers(50, 96), "up.weight": numbers(96, 96)}
+    made |= {"ln.weight": numbers(96), "ln.bias": numbers(96)}
+    (tmp_path / "config.json").write_text(
+        json.dumps({**CONFIG, "hidden_size": 96, "embedding_size": 96, "max_position_embeddings": 50}), encoding="utf-8"
+    )
+    save_file(made, tmp_path / "model.safetensors")
+    ends: tuple[tuple[Step, ...], ...] = ((Norm(path="ln"),), (Project(path="up", biased=False), Norm(path="ln")))
+    for end in ends:
+        ids = np.random.default_rng(0).integers(0, 11, (7, 50))  # more than a small tile
+        turned, plain = (
+            minibert.load(tmp_path, family=minibert.Family(model_type="mine", steps=steps, owns=()))
+            for steps in ((*parts, Turned(path="turned", layout=layout), *end), (*parts, *end))
+        )
+        assert turned(ids).tobytes() == plain(ids).tobytes()
+        assert turned(ids[:1, :3]).tobytes() == plain(ids[:1, :3]).tobytes()
+        assert turned.trace(ids)["ln"].tobytes() == plain(ids).tobytes()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 96), (7, 50, 96)])
+def test_a_norm_in_place_norms_rows_wherever_they_lie(shape: tuple[int, ...]) -> None:
+    norm = LayerNorm(numbers(96), numbers(96), 1e-5)
+    expected = norm(numbers(*shape))
+    for x in (numbers(*shape), np.asfortranarray(numbers(*shape)), np.repeat(numbers(*shape), 2, axis=-1)[..., ::2]):
+        norm.in_place(x)
+        assert np.abs(x - expected).max() <= NORM_TOLERANCE
 
 
 def test_a_row_that_does_not_fit_is_told_what_is_missing(tensors: dict[str, Array]) -> None:
