@@ -133,7 +133,9 @@ def _declare_explain(commands: Commands) -> None:
         'minibert explain --model ./all-MiniLM-L6-v2 "We lived above the clouds"',
     )  # fmt: skip
     parser.add_argument("text", metavar="TEXT")
-    parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types at work")
+    parser.add_argument(
+        "--pair", metavar="TEXT", help="a second text, to see token types at work; an empty one means none"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser instead, FILE.html")
     _declare_whole(parser)
 
@@ -191,7 +193,10 @@ def _declare_embed(commands: Commands) -> None:
         'minibert embed "a text" "another text" --normalize -o vectors.npy',
     )  # fmt: skip
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, each line of stdin is a text")
-    parser.add_argument("--pair", nargs="+", metavar="TEXT", help="a second text for each, as in question and answer")
+    parser.add_argument(
+        "--pair", nargs="+", metavar="TEXT",
+        help="a second text for each, as in question and answer; of an empty one the separator stays, with its type",
+    )  # fmt: skip
     parser.add_argument(
         "--pooling", default="mean", metavar="{mean,max,none}",
         help="over a text's tokens (default: mean); none: one token a line, and an empty line after each text",

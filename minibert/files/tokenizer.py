@@ -21,6 +21,8 @@ Array = NDArray[Any]
 Texts = str | Iterable[str]
 Find = Callable[[str], FileName | None]
 
+COLUMNS = 8  # of a table's names, as many as an error shows
+
 CONVERT = (
     "make tokenizer.json once, where transformers is installed: "
     "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
@@ -62,7 +64,10 @@ class Tokenizer:
         max_length: int | None = None,
         start: int = 0,
     ) -> list[Encoded]:
-        """Give each text's ids, with the special tokens of its model; an empty second text means none.
+        """Give each text's ids, with the special tokens of its model.
+
+        An empty second text in a list is a second text: its [SEP] and its type 1 stay, so that a text's ids do not
+        depend on its neighbours. Of two plain strings an empty second one means none. Both as transformers does.
 
         `start` is the number of the first text, for messages about one of many.
 
@@ -70,10 +75,12 @@ class Tokenizer:
         texts, and for a text longer than `max_length` where `truncation` is not asked for; TokenizerError where the
         vocabulary has no token for a text, not even an unknown one.
         """
+        if isinstance(texts, str) and isinstance(text_pair, str) and not text_pair:
+            text_pair = None
         firsts, pairs = listed(texts, text_pair)
         _refuse_other_than_str(firsts, "texts", start)  # the library would take a pair of str for two texts
         _refuse_other_than_str(pairs or [], "text_pair", start)
-        joined = firsts if pairs is None else [(a, b) if b else a for a, b in zip(firsts, pairs, strict=True)]
+        joined = firsts if pairs is None else list(zip(firsts, pairs, strict=True))
         try:
             encodings = self._encode_batch(joined)
         except (TypeError, UnicodeError):
@@ -82,8 +89,8 @@ class Tokenizer:
             raise
         except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
-        # a template treats all texts alike: where it gives one text segment 0, it gives it to every text
-        typed = pairs is not None or (bool(encodings) and any(encodings[0].type_ids))
+        # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
+        typed = pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids))
         return [self._fit(encoding, start + i, typed, truncation, max_length) for i, encoding in enumerate(encodings)]
 
     def _fit(self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None) -> Encoded:
@@ -166,6 +173,13 @@ def listed(texts: Texts, text_pair: Texts | None = None) -> tuple[list[str], lis
 def _list_of(texts: Texts, name: str) -> list[str]:
     if isinstance(texts, str):
         return [texts]
+    if (columns := getattr(texts, "columns", None)) is not None:  # pandas and Polars iterate over the names
+        names = [repr(column) for column in columns if isinstance(column, str)] if isinstance(columns, Iterable) else []
+        raise TypeError(
+            f"{name} must be a str or a list of str, found {type(texts).__name__}, a table of named columns; pass the "
+            f"column that holds the texts, as in table[{names[0] if names else '...'}]"
+            + (f"; it has {', '.join(names[:COLUMNS])}" if len(names) > 1 else "")
+        )
     if isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
         raise TypeError(f"{name} must be a str or a list of str, found {type(texts).__name__}{_decode_hint(texts)}")
     return list(texts)

@@ -172,6 +172,9 @@ class EmbeddingLayer:
         -> input_ids and attention_mask (batch, seq), int64; token_type_ids too where the family adds types by
         default. Shorter texts are padded on the `padding` side. With `truncation`, what is longer than
         `max_length` (default: the position table) is cut, pairs longest first; without, it is a ValueError.
+
+        An empty second text in a list keeps its [SEP] and its type 1, so that a text's ids do not depend on its
+        neighbours; of two plain strings, tokenize("a", ""), an empty second one means none. Both as transformers does.
         """
         encoded = self.tokenizer.encode(texts, text_pair, truncation, self._longest(max_length, truncation))
         batch = self.tokenizer.pad(encoded, padding)
@@ -197,7 +200,8 @@ class EmbeddingLayer:
         """Turn texts into vectors: "mean" or "max" over a text's tokens -> (n, dim); None -> a list of (seq, dim).
 
         Special tokens count, padding never does. `normalize` divides each vector by its length. A text without
-        any token gives zeros. The bits of a text's vector do not depend on the texts around it.
+        any token gives zeros. The bits of a text's vector do not depend on the texts around it. For that, an empty
+        second text always counts as one: its [SEP] and its type 1 stay, as in `tokenize` of lists.
 
         Raises ValueError for another pooling ("cls" among them: see the message) and for a text that is too long.
         """

@@ -90,7 +90,7 @@ def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None) -> str:
         "norm": None if normed is None else _norm_data(normed, groups),
         "similarity": None if positions is None else _similarity(positions, ids),
     }
-    said = _visible(text if text_pair is None else f"{text} / {text_pair}", KEPT)
+    said = _visible(text if not text_pair else f"{text} / {text_pair}", KEPT)
     counted = f"{len(tokens)} token{'s' * (len(tokens) != 1)} of {layer.family.model_type}"
     shape = (1, *output.shape)
     return _filled(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -258,7 +258,7 @@ def test_roberta_files(tmp_path: Path) -> None:
     pair = layer.tokenize(["he", "he he"], ["we", ""])
     assert layer.tokens(pair["input_ids"]) == [
         ["<s>", "he", "</s>", "</s>", "w", "e", "</s>"],
-        ["<s>", "he", "Ġ", "he", "</s>", "<pad>", "<pad>"],
+        ["<s>", "he", "Ġ", "he", "</s>", "</s>", "</s>"],
     ]
     assert not pair["token_type_ids"].any(), "RoBERTa's table has one row for all types"
     assert layer(**pair).shape == (2, 7, 8)
@@ -352,13 +352,55 @@ def test_pairs_have_types(tiny: EmbeddingLayer) -> None:
     assert tiny.tokens(batch["input_ids"][0]) == ["[CLS]", "we", "[SEP]", "the", "clouds", "[SEP]"]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
     batch = tiny.tokenize(["we", "a b c d"], ["the clouds", ""])
-    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0]]
+    assert tiny.tokens(batch["input_ids"][1]) == ["[CLS]", "a", "b", "c", "d", "[SEP]", "[SEP]"]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 1]]
 
 
-def test_an_empty_second_text_means_none(tiny: EmbeddingLayer) -> None:
-    assert ids_of(tiny, ["we", "the"], ["", ""]) == ids_of(tiny, ["we", "the"])
+def test_an_empty_second_text_in_a_list_is_a_second_text(tiny: EmbeddingLayer) -> None:
+    for pair in ([""], ("",), np.array([""])):
+        batch = tiny.tokenize(["we"], pair)
+        assert tiny.tokens(batch["input_ids"][0]) == ["[CLS]", "we", "[SEP]", "[SEP]"]
+        assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1]]
+    together = tiny.tokenize(["we", "we"], ["", "the clouds"])
+    assert together["input_ids"][0].tolist() == [*batch["input_ids"][0], 0, 0]
+    assert together["token_type_ids"][0].tolist() == [0, 0, 0, 1, 0, 0]
+
+
+def test_of_two_plain_strings_an_empty_second_one_is_none(tiny: EmbeddingLayer) -> None:
+    assert ids_of(tiny, "we", "") == ids_of(tiny, "we")
+    assert tiny.tokenize("we", "")["token_type_ids"].tolist() == [[0, 0, 0]]
     assert ids_of(tiny, "", "") == [[2, 3]]
     assert ids_of(tiny, "", "we") == [[2, 3, WORDS.index("we"), 3]]
+
+
+def test_embed_always_keeps_an_empty_second_text(tiny: EmbeddingLayer) -> None:
+    alone = tiny.embed("we", text_pair="")
+    assert same_bits(alone, tiny.embed(["we"], text_pair=[""]))
+    assert same_bits(alone[0], tiny.embed(["we", "the"], text_pair=["", "clouds"])[0])
+    assert np.abs(alone[0] - tiny(**tiny.tokenize(["we"], [""]))[0].mean(0)).max() < 1e-6
+    assert not same_bits(alone, tiny.embed("we"))
+
+
+def test_types_of_single_texts_are_the_template_s(tmp_path: Path) -> None:
+    """A template may give even a text alone another segment than 0; an empty text does not show it."""
+    types = {"[CLS]": 2, "[SEP]": 3}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 1}},
+            {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+        ],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in types.items()},
+    }
+    folder = write(tmp_path)
+    (folder / "tokenizer.json").write_text(wordpiece_json(post_processor=template), encoding="utf-8")
+    layer = minibert.load(folder)
+    assert layer.tokenize(["", "we the"])["token_type_ids"].tolist() == [[0, 0, 0, 0], [0, 1, 1, 0]]
+    rows = layer(layer.tokenize("we the")["input_ids"], token_type_ids=[[0, 1, 1, 0]])[0]
+    for texts in (["we the"], ["", "we the"], ["we the", ""]):
+        assert same_bits(layer.embed(texts, None)[texts.index("we the")], rows)
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
@@ -558,6 +600,55 @@ def test_refused(tiny: EmbeddingLayer, texts: tuple[Any, ...], kind: type[Except
         tiny.embed(texts[0], text_pair=texts[1] if len(texts) > 1 else None)
 
 
+class Table:
+    """A table of named columns as pandas and Polars have it: iterating gives the names."""
+
+    def __init__(self, *names: object) -> None:
+        self.columns = names
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self.columns)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (
+            Table("we"),
+            r"found Table, a table of named columns; pass the column that holds the texts, as in table\['we'\]$",
+        ),
+        (Table("we", "the"), r"as in table\['we'\]; it has 'we', 'the'$"),
+        (Table(*"abcdefghijk"), r"; it has 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'$"),
+        (Table(0, 1), r"as in table\[\.\.\.\]$"),
+        (Table(), r"as in table\[\.\.\.\]$"),
+    ],
+)
+def test_a_table_of_columns_is_refused(tiny: EmbeddingLayer, table: Table, says: str) -> None:
+    for call in (tiny.tokenize, tiny.embed):
+        with pytest.raises(TypeError, match="^texts must be a str or a list of str, .*" + says):
+            call(table)  # type: ignore[operator]
+        with pytest.raises(TypeError, match="^text_pair must be a str or a list of str, .*" + says):
+            call(["we"], text_pair=table)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_column_of_a_table_is_a_list_of_texts(tiny: EmbeddingLayer, library: str) -> None:
+    tables = pytest.importorskip(library, reason=f"{library} is not installed; a stand-in for its tables is tested")
+    table = tables.DataFrame({"text": ["we", "the clouds"], "other": ["a", "b"]})
+    with pytest.raises(TypeError, match=r"found DataFrame, .* as in table\['text'\]; it has 'text', 'other'$"):
+        tiny.embed(table)
+    pairs = tiny.embed(["we", "the clouds"], text_pair=["a", "b"])
+    assert same_bits(tiny.embed(table["text"], text_pair=table["other"]), pairs)
+    assert same_bits(tiny.embed(table["text"].to_numpy(), text_pair=table["other"].to_numpy()), pairs)
+
+
+def test_an_array_of_str_is_a_list_of_texts(tiny: EmbeddingLayer) -> None:
+    texts = ["we", "the clouds"]
+    for dtype in (np.str_, object, np.dtypes.StringDType()):
+        assert ids_of(tiny, np.array(texts, dtype)) == ids_of(tiny, texts)
+        assert same_bits(tiny.embed(texts, text_pair=np.array(texts, dtype)), tiny.embed(texts, text_pair=texts))
+
+
 @pytest.mark.parametrize(
     ("keywords", "says"),
     [
@@ -740,11 +831,18 @@ def test_ids_equal_transformers(minilm: Path, reference_folder: Path, tmp_path: 
             theirs = GPT2Tokenizer.from_pretrained(tmp_path)
         layer = minibert.load(tmp_path)
 
-    @given(ANY_TEXT, st.one_of(st.none(), ANY_TEXT.filter(bool)), st.integers(8, 20))
+    options: dict[str, Any] = {"truncation": True, "return_token_type_ids": True}
+
+    @given(ANY_TEXT, st.one_of(st.none(), st.just(""), ANY_TEXT), st.integers(8, 20))
     @settings(max_examples=200)
     def equal(text: str, pair: str | None, max_length: int) -> None:
-        ours = layer.tokenize(text, pair, truncation=True, max_length=max_length)["input_ids"][0].tolist()
-        assert ours == theirs(text, pair, truncation=True, max_length=max_length)["input_ids"]
+        batched = [text], None if pair is None else [pair]
+        for ours_of, theirs_of in (((text, pair), (text, pair)), (batched, batched)):
+            ours = layer.tokenize(*ours_of, truncation=True, max_length=max_length)
+            expected = theirs(*theirs_of, max_length=max_length, **options)
+            assert ours["input_ids"].tolist() == np.atleast_2d(expected["input_ids"]).tolist()
+            if kind == "bert":
+                assert ours["token_type_ids"].tolist() == np.atleast_2d(expected["token_type_ids"]).tolist()
 
     equal()
     for text in HOSTILE:
