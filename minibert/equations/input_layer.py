@@ -161,23 +161,23 @@ def layer_norm(
 
         y = (x - mean) / sqrt(variance + eps) * weight + bias
 
-    x (..., dim), weight and bias (dim,), or (rows, dim) of equal rows -> (..., dim). mean and variance are those of
-    one row; the variance is the biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be
-    x itself.
+    x (..., dim), weight and bias (dim,) -> (..., dim). mean and variance are those of one row; the variance is the
+    biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be x itself.
 
-    Two passes over the row: E[x^2] - E[x]^2 in one pass loses three digits at mean 100. Both sums are dot products
-    of one row (with ones, with itself), so a row's bits do not depend on its neighbours. A row is multiplied by
-    1 / sqrt(..), as in the reference, which is faster than dividing; it is found in float64 and rounded once, or the
-    error would grow by a tenth. Source: Ba et al. 2016.
+    Two passes: E[x^2] - E[x]^2 in one loses three digits at mean 100. Both sums are dot products of one row, so its
+    bits do not depend on its neighbours; 1 / sqrt(..) is found in float64 and rounded once, or the error would grow by
+    a tenth. Raises TypeError for float16, whose squares end at 65504. Source: Ba et al. 2016.
 
     >>> layer_norm(np.array([[1.0, 3.0]]), weight=np.array([1.0, 1.0]), bias=np.array([0.0, 10.0]), eps=0.0)
     array([[-1., 11.]])
     """
+    if x.dtype == np.float16:
+        raise TypeError("layer_norm: x must be float32 or float64, found float16; widen it, x.astype(np.float32)")
     dim = x.shape[-1]
     mean = np.vecdot(x, _ones(dim, x.dtype))[..., None] / dim
     y: Array = np.subtract(x, mean, out=out)
     variance = np.vecdot(y, y)[..., None] / np.float64(dim)
-    y *= (1 / np.sqrt(variance + eps)).astype(y.dtype)
+    y *= (1 / np.sqrt(variance + eps)).astype(y.dtype)  # as the reference, and faster than to divide
     y *= weight
     if bias is not None:
         y += bias

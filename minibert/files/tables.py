@@ -133,7 +133,8 @@ class StoredTable:
         self.stored = stored
         self.dtype = np.dtype(dtype)
         self.shape = raw.shape
-        self._raw = raw
+        self._raw = raw.view()
+        self._raw.flags.writeable = False  # rows and weights that are handed out may be views of it
         self._same = raw.dtype == self.dtype and stored in ("F32", "F64")
         self._aligned = raw.flags.aligned
         self._small = not self._same and not filling and raw.size <= SMALL_TABLE

@@ -189,9 +189,7 @@ class RowTable:
         return self._table.array()
 
     def _use(self, raw: Array, filling: bool = False) -> None:
-        view = raw.view()
-        view.flags.writeable = False  # what is handed out is not to be written to
-        self._table = StoredTable(view, self.stored, self.dtype, filling)
+        self._table = StoredTable(raw, self.stored, self.dtype, filling)
 
     def _need(self, wanted: Array) -> None:
         """See to it that these rows (sorted, distinct) are here. Raises HubError."""

@@ -50,9 +50,23 @@ def pool(rows: Array, pooling: str) -> Array:
 
 
 def normalized(vectors: Array) -> Array:
-    """Divide each vector by its Euclidean length; a zero vector stays zero."""
-    length = np.sqrt(np.vecdot(vectors, vectors))[..., None]
-    return np.asarray(vectors / np.where(length == 0, 1, length), vectors.dtype)
+    """Divide each vector by its Euclidean length: `y = v / sqrt(v . v)`; a zero vector stays zero.
+
+    A vector is first multiplied by the power of two that makes its largest number about 1, so that no square is lost
+    at 1e-25 or 1e25; that changes no digit. Where a number is infinite the vector has no direction: NaN stands there,
+    0 beside it. With a NaN all of it is NaN.
+
+    >>> normalized(np.array([[3e-25, 4e-25], [0.0, 0.0]], np.float32))
+    array([[0.6, 0.8],
+           [0. , 0. ]], dtype=float32)
+    """
+    largest = np.maximum(vectors.max(-1, keepdims=True, initial=0), -vectors.min(-1, keepdims=True, initial=0))
+    exponent = np.frexp(np.where(np.isfinite(largest), largest, 1))[1]
+    y = np.ldexp(vectors, -exponent)
+    length = np.sqrt(np.vecdot(y, y))[..., None]
+    with np.errstate(invalid="ignore"):  # infinity by infinity
+        y /= np.where(length == 0, 1, length)
+    return np.asarray(y, vectors.dtype)
 
 
 def embed(
@@ -83,8 +97,8 @@ def embed(
         def work(block: list[int], encoded: list[Encoded] = encoded, start: int = start) -> None:
             rows = _rows(layer, [encoded[i] for i in block])
             if pooling is None:
-                for i, row in zip(block, rows, strict=True):
-                    ragged[start + i] = row
+                for i, row in zip(block, rows, strict=True):  # each owns its rows: a view would keep the block alive
+                    ragged[start + i] = normalized(row) if normalize else row.copy()
             else:
                 pooled[[start + i for i in block]] = pool(rows, pooling)
 
@@ -92,7 +106,7 @@ def embed(
         count = usable_threads(numbers, threads)
         spread(work, _blocks(encoded, TILE_NUMBERS // layer.dim), max(1, count - 1) if at_once else count)
     if pooling is None:
-        return [normalized(row) for row in ragged] if normalize else ragged
+        return ragged
     return normalized(pooled) if normalize else pooled
 
 

@@ -98,6 +98,12 @@ def test_norm_needs_two_passes() -> None:
     assert ours < 1e-3 < np.abs(one_pass - truth).max()  # measured 1.1e-4 and 0.41
 
 
+def test_norm_of_float16_is_refused() -> None:
+    """Squares end at 65504 there: rows of size 300 gave NaN."""
+    with pytest.raises(TypeError, match=r"must be float32 or float64, found float16; widen it, x.astype"):
+        equations.layer_norm(np.full((1, 4), 300, np.float16), np.ones(4, np.float16))
+
+
 @given(SHAPES, SEEDS, st.booleans())
 def test_norm_of_a_row_does_not_depend_on_its_neighbours(shape: tuple[int, ...], seed: int, in_place: bool) -> None:
     x, weight, bias = (normal(s, seed + i) for i, s in enumerate((shape, shape[-1:], shape[-1:])))

@@ -42,7 +42,7 @@ from hypothesis import strategies as st
 import minibert
 from minibert import CheckpointError
 from minibert.files.checkpoint import BITS, SafetensorsFile, open_folder, parse_header
-from minibert.files.tables import HELD, StoredTable, widen
+from minibert.files.tables import HELD, StoredTable, as_table, widen
 
 IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
 WORD = "embeddings.word_embeddings.weight"
@@ -251,6 +251,18 @@ def test_a_layer_of_another_format_gives_the_rows_its_file_holds(tmp_path: Path,
     for shift in (1, 2):
         assert same_bits(result(write(tmp_path / f"shifted{shift}", BERT, named, shift=shift)), result(wide))
     assert same_bits(result(folder, mmap=False), result(wide))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_a_table_hands_out_nothing_that_would_change_it(dtype: str) -> None:
+    """Also one over an array of a caller's own, such as the sinusoids that a family computes."""
+    own = np.ones((4, 3), dtype)
+    table = as_table(own)
+    for handed_out in (table.array(), table.held, table.rows(slice(0, 2))):
+        with pytest.raises(ValueError, match="read-only"):
+            handed_out[0, 0] = 7
+    table.rows(np.array([0, 1]))[...] = 7  # rows by ids are a copy
+    assert (table.array() == 1).all() and own.flags.writeable
 
 
 def test_float64_tables_are_rounded_to_nearest(tmp_path: Path) -> None:
