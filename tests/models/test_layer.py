@@ -672,11 +672,11 @@ def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
     layer = load(name)
     pairs = None if pairs is None or name == "roberta" else pairs[: len(texts)]  # roberta's table has one type
     alone = [
-        layer.embed(text, pool, text_pair=pair, normalize=normalize)[0]
+        layer.embed(text, pool, text_pair=pair, normalize=normalize, truncation=True)[0]
         for text, pair in zip(texts, pairs if pairs is not None else [None] * len(texts), strict=True)
     ]
     with tile_of(tile), mock.patch.object(tiles, "SHARE", 1), mock.patch.object(pooling, "CHUNK", 5):
-        together = layer.embed(texts, pool, text_pair=pairs, normalize=normalize, threads=threads)
+        together = layer.embed(texts, pool, text_pair=pairs, normalize=normalize, truncation=True, threads=threads)
     assert len(together) == len(texts)
     assert all(map(same_bits, together, alone))
 
