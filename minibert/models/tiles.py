@@ -8,16 +8,18 @@ nine passes of a BERT layer find their rows in a cache instead of in memory.
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from minibert.families.steps import Inputs, Norm, Project, Record, Step
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 Array = NDArray[Any]
 K = TypeVar("K")
@@ -27,6 +29,7 @@ T = TypeVar("T")
 # that saves goes into calls, and into threads that wait for each other at the interpreter's lock.
 TILE_NUMBERS = 1024 * 768
 SHARE = 512 * 768  # numbers; waking a thread for less costs more than it saves
+MOST_THREADS = 64
 SUMS = 4  # a layer of sums alone has a quarter of the work for each number that one with a norm has
 
 
@@ -86,7 +89,7 @@ def usable_threads(numbers: int, threads: int | None) -> int:
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
     worth = numbers // SHARE
-    return 1 if worth <= 1 else min(threads or cores(), worth)
+    return 1 if worth <= 1 else min(threads or cores(), worth, MOST_THREADS)
 
 
 def cores() -> int:
@@ -94,56 +97,42 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def spread(work: Callable[[Any], None], blocks: Iterable[Any], threads: int) -> None:
+def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:
     """Do `work` for every block; the calling thread takes part, so 1 means no other thread at all.
 
     It begins at the first block, the others at the last: threads that meet in one page of fresh memory would each fill
-    it with zeros.
+    it with zeros. After an error no further block is begun, and the error reaches the caller.
     """
-    if threads == 1:
-        for block in blocks:
-            work(block)
-        return
     waiting = deque(blocks)
-    lock = threading.Lock()
-    done: SimpleQueue[BaseException | None] = SimpleQueue()
-    started, closed = 0, False
+    failed = False
 
-    def take(pop: Callable[[], Any]) -> None:
-        nonlocal closed
-        try:
-            while True:
-                with lock:
-                    if closed or not waiting:
-                        return
-                    block = pop()
-                work(block)
-        finally:
-            closed = True  # nothing left, or it failed: nobody need begin another block
-
-    def help_out() -> None:
-        nonlocal started
-        with lock:
-            if closed:  # the others were faster; nobody waits for this one
+    def take(next_block: Callable[[], K]) -> None:
+        nonlocal failed
+        while waiting and not failed:
+            try:
+                block = next_block()
+            except IndexError:  # another thread was faster
                 return
-            started += 1
-        try:
-            take(waiting.pop)
-            done.put(None)
-        except BaseException as error:  # noqa: BLE001  it is raised where the caller waits
-            done.put(error)
+            try:
+                work(block)
+            except BaseException:
+                failed = True
+                raise
 
-    queue = _workers(threads - 1)
-    for _ in range(threads - 1):
-        queue.put(help_out)
+    if threads == 1:
+        take(waiting.popleft)
+        return
+    helpers = [_pool().submit(take, waiting.pop) for _ in range(threads - 1)]
     try:
         take(waiting.popleft)
     finally:
-        with lock:
-            helping = started
-        failures = [failure for failure in (done.get() for _ in range(helping)) if failure is not None]
-    if failures:
-        raise failures[0]
+        for helper in helpers:
+            # one that has not begun is not waited for: the others were faster
+            if not helper.cancel():
+                helper.exception()
+    for helper in helpers:
+        if not helper.cancelled():
+            helper.result()
 
 
 def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
@@ -151,65 +140,22 @@ def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[
     if not at_once:
         yield from map(make, keys)
         return
-    queue = _workers(1)
-
-    def begin(key: K) -> SimpleQueue[tuple[T | None, BaseException | None]]:
-        made: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-
-        def work() -> None:
-            try:
-                made.put((make(key), None))
-            except BaseException as error:  # noqa: BLE001  it is raised where the caller waits
-                made.put((None, error))
-
-        queue.put(work)
-        return made
-
-    under_way = None
-    for key in [*keys, None]:
-        coming = begin(key) if key is not None else None
+    coming: Future[T] | None = None
+    for key in keys:
+        under_way, coming = coming, _pool().submit(make, key)
         if under_way is not None:
-            result, error = under_way.get()
-            if error is not None:
-                raise error
-            yield result  # type: ignore[misc]
-        under_way = coming
+            yield under_way.result()
+    if coming is not None:
+        yield coming.result()
 
 
-class _Workers:
-    """Lasting threads and the queue they read: starting threads anew would cost more than a tile."""
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Make the threads that last: starting one anew would cost more than a tile."""
+    from concurrent.futures import ThreadPoolExecutor  # here, since a short text never needs it
 
-    def __init__(self) -> None:
-        self.queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.running = 0
-        self.starting = threading.Lock()
-
-    def at_least(self, count: int) -> SimpleQueue[Callable[[], None]]:
-        """Give the queue, with `count` threads or more behind it."""
-        if self.running < count:
-            with self.starting:
-                for _ in range(self.running, count):
-                    threading.Thread(target=_work_forever, args=(self.queue,), name="minibert", daemon=True).start()
-                self.running = max(self.running, count)
-        return self.queue
-
-
-_all_workers = [_Workers()]
-
-
-def _workers(count: int) -> SimpleQueue[Callable[[], None]]:
-    return _all_workers[0].at_least(count)
-
-
-def _renew() -> None:
-    """A forked child inherits no threads, and locks as they were: it begins anew."""
-    _all_workers[0] = _Workers()
+    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="minibert")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
-
-
-def _work_forever(queue: SimpleQueue[Callable[[], None]]) -> None:
-    while True:
-        queue.get()()
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child inherits no threads
