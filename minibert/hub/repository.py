@@ -19,7 +19,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from minibert.errors import HubError
-from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Source, read_index
+from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, Source, read_index
 
 from .errors import WITHOUT_HUB, RevisionError, Subject
 from .places import COMMIT, Places
@@ -116,16 +116,38 @@ class Repository:
 
         Raises HubError, CheckpointError.
         """
-        weight_map = None
-        if self.cached(SINGLE) is None and (self.cached(INDEX) is not None or SINGLE not in self._list(SINGLE)):
-            index = self.file(INDEX)
-            if index is None:
-                raise HubError(self._no_safetensors())
-            weight_map = read_index(index.read_bytes(), self.describe(INDEX))
-        opened = RemoteCheckpoint(self, weight_map, lazy, mmap)
+        opened = RemoteCheckpoint(self, self._weight_map(), lazy, mmap)
+        self._remember()
+        return opened
+
+    def whole_checkpoint(self, mmap: bool = True) -> Source:
+        """Open the same with all bytes in the Hub's own cache, fetched with its own client where they are not there.
+
+        Raises HubError, CheckpointError.
+        """
+
+        def locate(name: str) -> Path:
+            path = self.file(name)
+            if path is None:
+                raise HubError(f"{self.describe(name)}: {INDEX} lists it, but the Hub has no such file")
+            return path
+
+        opened = Checkpoint(locate, self._weight_map(), mmap)
+        self._remember()
+        return opened
+
+    def _weight_map(self) -> dict[str, str] | None:
+        """Read the index of shards; None where one file holds all."""
+        if self.cached(SINGLE) is not None or (self.cached(INDEX) is None and SINGLE in self._list(SINGLE)):
+            return None
+        index = self.file(INDEX)
+        if index is None:
+            raise HubError(self._no_safetensors())
+        return read_index(index.read_bytes(), self.describe(INDEX))
+
+    def _remember(self) -> None:
         if self._unreachable is None and self.revision != self.commit:
             self._places.remember(self.commit)
-        return opened
 
     # -- what remote.py needs ----------------------------------------------------------------------------------
 

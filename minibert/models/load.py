@@ -47,10 +47,7 @@ def load(
 
     Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
     """
-    if dtype not in ("float32", "float64", np.float32, np.float64):  # a np.dtype equals its name
-        raise ValueError(
-            f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened by themselves"
-        )
+    check_dtype(dtype)
     if family is not None and not isinstance(family, Family):
         raise TypeError(
             f"family must be a minibert.Family, found {type(family).__name__}; model_type chooses a known one"
@@ -58,6 +55,14 @@ def load(
     opened = open_model(name, revision, local_files_only, lazy, mmap)
     row = family if family is not None else row_of(opened)
     return assemble(row, opened.config, opened.source(), opened.find, opened.where, side, np.dtype(dtype))
+
+
+def check_dtype(dtype: Any) -> None:
+    """Refuse what nothing is computed in. Raises ValueError."""
+    if dtype not in ("float32", "float64", np.float32, np.float64):  # a np.dtype equals its name
+        raise ValueError(
+            f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened by themselves"
+        )
 
 
 class Opened(NamedTuple):
@@ -75,8 +80,9 @@ def open_model(
     local_files_only: bool = False,
     lazy: bool = False,
     mmap: bool = True,
+    whole: bool = False,
 ) -> Opened:
-    """Open a folder or a Hub name: see `load`."""
+    """Open a folder or a Hub name: see `load`. `whole`: all of a Hub name's tensors will be asked for."""
     folder, where = is_folder(name), os.fspath(name)
     if folder and revision is not None:
         raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
@@ -88,7 +94,8 @@ def open_model(
 
     repository = resolve(where, revision, local_files_only)
     config = _read_config(repository.file, where)
-    return Opened(config, lambda: repository.checkpoint(lazy, mmap), repository.file, where)
+    source = repository.whole_checkpoint if whole else partial(repository.checkpoint, lazy)
+    return Opened(config, lambda: source(mmap=mmap), repository.file, where)
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
@@ -253,8 +260,8 @@ class TensorBinder:
         """Say where each tensor lies that has been asked for."""
         return [self._source.tensor(name) for name in self._tables]
 
-    def refuse_leftovers(self, scope: tuple[str, ...], ignored: tuple[str, ...]) -> None:
-        """Refuse tensors inside the input layer that no step has asked for: the recipe would be incomplete."""
+    def refuse_leftovers(self, scope: tuple[str, ...], ignored: tuple[str, ...], part: str = "the input layer") -> None:
+        """Refuse tensors inside one part of a model that nobody has asked for: the recipe would be incomplete."""
         left = sorted(
             name
             for name in self._names - self._tables.keys()
@@ -263,8 +270,8 @@ class TensorBinder:
         )
         if left:
             raise CheckpointError(
-                f"{self._where}: the input layer of this file has tensors that the recipe of this family does not use: "
-                f"{', '.join(left)}; a layer without them would give wrong numbers"
+                f"{self._where}: {part} of this file has tensors that the recipe of this family does not use: "
+                f"{', '.join(left)}; {part} without them would give wrong numbers"
             )
 
 

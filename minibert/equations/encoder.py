@@ -1,0 +1,341 @@
+"""What comes behind the input layer: the blocks of BERT and GPT-2, every formula, from the leaves to the root.
+
+Read `input_layer` first, then this from top to bottom. Each function is one formula; the last two, `bert_encoder` and
+`gpt2_blocks`, are whole models. Nothing here knows a file, a checkpoint or a model's name.
+
+Axes are written as words: batch, seq, dim, heads, head_dim. Attention has two more names for seq: `query` is the token
+that looks, `key` the token that is looked at. Arrays are float32 unless you pass float64.
+
+Sources
+    Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762): attention, feed-forward, the block
+    Hendrycks, Gimpel 2016, "Gaussian Error Linear Units" (arXiv:1606.08415): gelu, exact and by tanh
+    Devlin et al. 2018, "BERT" (arXiv:1810.04805): the norm after each sum
+    Radford et al. 2019, "Language Models are Unsupervised Multitask Learners": GPT-2, the norm before
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .input_layer import Array, layer_norm
+
+# A product of few tokens reads the weights as they are stored, tokens as columns: up to 1.6 times as fast. Of many
+# tokens both ways take the same time, and rows spare turning the result.
+FEW_TOKENS = 48
+
+# ln(1 - erf(x)) on 0..4 as a polynomial without constant term, x^1 .. x^7, fitted for the least largest error of erf
+LOG_ERFC = (
+    -1.12838381, -0.636536905, -0.103253777, 0.0204149944, -0.00159586078, -0.000319902965, 6.94615163e-05,
+)  # fmt: skip
+FLAT = 4.0  # from here on erf is 1: 1 - erf(4) = 1.5e-8 is less than float32 can tell from it
+
+
+def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """Map each row to another width: `y = x @ weight^T + bias`.
+
+    x (..., dim), weight (out, dim), bias (out,) -> (..., out). A matrix product, so the last bits of a row depend on
+    how many rows there are. Weights that a file holds as (dim, out) are passed as `weight.T`.
+
+    >>> linear(np.array([[1.0, 2.0]]), weight=np.array([[1.0, 1.0], [0.0, 3.0]]), bias=np.array([0.0, 10.0]))
+    array([[ 3., 16.]])
+    """
+    few = x.ndim == 2 and len(x) <= FEW_TOKENS
+    y: Array = np.matmul(weight, x.T).T if few else np.matmul(x, weight.T)  # (..., out)
+    if bias is not None:
+        y += bias
+    return y
+
+
+def softmax(x: Array, out: Array | None = None) -> Array:
+    """Make each row positive numbers with sum 1: `y[i] = exp(x[i]) / sum_j exp(x[j])`.
+
+    x (..., n) -> (..., n). The largest number is taken off first, which changes nothing but keeps exp from overflow.
+    `out` may be x itself.
+
+    >>> softmax(np.log([[1.0, 3.0]]))
+    array([[0.25, 0.75]])
+    >>> softmax(np.array([1000.0, 1000.0]))
+    array([0.5, 0.5])
+    """
+    y: Array = np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
+    np.exp(y, out=y)
+    y /= np.add.reduce(y, axis=-1, keepdims=True)
+    return y
+
+
+def erf(x: Array) -> Array:
+    """Give the error function, which NumPy does not have: `erf(x) = 2 / sqrt(pi) * integral_0^x exp(-t^2) dt`.
+
+    Any shape -> the same. float32: `1 - exp(p(|x|))` with x's sign, p a polynomial of degree 7; at most 1.8e-7 from the
+    true value, for exp's and the difference's rounding are all that is left. float64: one call of math.erf a number,
+    exact and slow.
+
+    >>> erf(np.array([0.0, 1.0, -6.0], np.float32)).round(5)
+    array([ 0.    ,  0.8427, -1.    ], dtype=float32)
+    """
+    x = np.asarray(x)
+    if x.dtype != np.float32:
+        return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
+    size = np.minimum(np.abs(x), np.float32(FLAT))
+    y = size * np.float32(LOG_ERFC[-1])
+    for factor in LOG_ERFC[-2::-1]:  # Horner's rule
+        y += np.float32(factor)
+        y *= size
+    np.subtract(np.float32(1), np.exp(y, out=y), out=y)
+    return np.copysign(y, x, out=y)
+
+
+def gelu(x: Array) -> Array:
+    """Weigh x by the share of a normal distribution below it: `y = x * (1 + erf(x / sqrt(2))) / 2`.
+
+    Any shape -> the same. What configs call "gelu"; the tanh form is another function, up to 5e-4 away.
+
+    >>> gelu(np.array([-1.0, 0.0, 1.0])).round(4)
+    array([-0.1587,  0.    ,  0.8413])
+    """
+    y = erf(x * x.dtype.type(math.sqrt(0.5)))
+    y += 1
+    y *= x
+    y *= x.dtype.type(0.5)
+    return y
+
+
+def gelu_tanh(x: Array) -> Array:
+    """Give gelu's older approximation: `y = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2`.
+
+    Any shape -> the same. "gelu_new" of GPT-2, "gelu_pytorch_tanh" and "gelu_fast".
+
+    >>> gelu_tanh(np.array([-1.0, 0.0, 1.0])).round(4)
+    array([-0.1588,  0.    ,  0.8412])
+    """
+    number = x.dtype.type
+    y = np.tanh(number(math.sqrt(2 / math.pi)) * (x + number(0.044715) * (x * x * x)))
+    y += 1
+    y *= x
+    y *= number(0.5)
+    return np.asarray(y)
+
+
+def relu(x: Array) -> Array:
+    """Cut off what is negative: `y = max(x, 0)`.
+
+    >>> relu(np.array([-1.0, 2.0]))
+    array([0., 2.])
+    """
+    return np.asarray(np.maximum(x, 0))
+
+
+def silu(x: Array) -> Array:
+    """Weigh x by the logistic function: `y = x / (1 + exp(-x))`; also called swish.
+
+    The exponent is held below 88, where float32's exp would overflow: there y is zero to the last bit.
+
+    >>> silu(np.array([0.0, 1.0])).round(4)
+    array([0.    , 0.7311])
+    """
+    return np.asarray(x / (1 + np.exp(np.minimum(-x, x.dtype.type(88)))))
+
+
+def split_heads(x: Array, heads: int) -> Array:
+    """Cut each row into as many parts as there are heads: (..., seq, dim) -> (..., heads, seq, head_dim), a view.
+
+    >>> split_heads(np.array([[1, 2, 3, 4], [5, 6, 7, 8]]), heads=2).tolist()
+    [[[1, 2], [5, 6]], [[3, 4], [7, 8]]]
+    """
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).swapaxes(-2, -3)
+
+
+def join_heads(x: Array) -> Array:
+    """Lay the heads' parts side by side again: (..., heads, seq, head_dim) -> (..., seq, dim).
+
+    >>> join_heads(np.array([[[1, 2], [5, 6]], [[3, 4], [7, 8]]])).tolist()
+    [[1, 2, 3, 4], [5, 6, 7, 8]]
+    """
+    x = x.swapaxes(-2, -3)  # (..., seq, heads, head_dim)
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
+
+
+def additive_mask(keep: Array, dtype: np.dtype[np.floating] | str = "float32") -> Array:
+    """Turn "may be looked at" into a summand: 0 where it may, the most negative number of the dtype where not.
+
+    After softmax that is a probability of exactly 0. Not -inf: a row of -inf alone would become NaN. And not one mask
+    on top of another, which would be -inf too: combine them as booleans first.
+
+    >>> additive_mask(np.array([True, False]))
+    array([ 0.0000000e+00, -3.4028235e+38], dtype=float32)
+    """
+    return np.where(keep, 0, np.finfo(dtype).min).astype(dtype)
+
+
+def causal(length: int) -> Array:
+    """Say which tokens each token may look at where none may look ahead: `keep[query, key] = key <= query`.
+
+    >>> causal(2).tolist()
+    [[True, False], [True, True]]
+    """
+    return np.tri(length, dtype=bool)
+
+
+def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None) -> Array:
+    """Compare each token with each: `scores = scale * q @ k^T + bias`, scale = 1 / sqrt(head_dim).
+
+    q (..., query, head_dim), k (..., key, head_dim), bias (..., query, key) -> (..., query, key). Without the scale the
+    scores grow with head_dim, and softmax sees only the largest. q is scaled, since it is the smaller array; the bias
+    comes after the scale.
+
+    >>> attention_scores(np.array([[2.0, 2.0]]), np.array([[4.0, 0.0], [0.0, 8.0]]), scale=0.5)
+    array([[4., 8.]])
+    """
+    scores: Array = np.matmul(q * q.dtype.type(scale), k.swapaxes(-1, -2))
+    if bias is not None:
+        scores += bias
+    return scores
+
+
+def attention(q: Array, k: Array, v: Array, mask: Array | None = None, bias: Array | None = None) -> Array:
+    """Give each token the mean of all values, weighed by how well they fit: `softmax(scores + mask) @ v`.
+
+    q, k, v (..., heads, seq, head_dim), mask and bias (..., query, key) -> (..., heads, seq, head_dim).
+    mask as of `additive_mask`. Source: Vaswani et al. 2017, section 3.2.
+
+    >>> q, k, v = np.zeros((1, 1)), np.array([[1.0], [2.0]]), np.array([[10.0], [20.0]])
+    >>> attention(q, k, v), attention(q, k, v, mask=additive_mask(np.array([[True, False]]), "float64"))
+    (array([[15.]]), array([[10.]]))
+    """
+    scores = attention_scores(q, k, 1 / math.sqrt(q.shape[-1]), bias)  # (..., heads, query, key)
+    if mask is not None:
+        scores += mask
+    y: Array = np.matmul(softmax(scores, out=scores), v)  # (..., heads, query, head_dim)
+    return y
+
+
+class Affine(NamedTuple):
+    """A weight and a bias: of a `linear` map (out, dim) and (out,), of a norm (dim,) and (dim,)."""
+
+    weight: Array
+    bias: Array
+
+
+class Block(NamedTuple):
+    """All arrays of one block. `up` leads to the feed-forward's larger width, `down` back."""
+
+    query: Affine
+    key: Affine
+    value: Affine
+    output: Affine
+    norm_1: Affine
+    up: Affine
+    down: Affine
+    norm_2: Affine
+
+
+def self_attention(x: Array, block: Block, heads: int, mask: Array | None = None, bias: Array | None = None) -> Array:
+    """Let the tokens look at each other: queries, keys and values from x, attention in each head, then one more map.
+
+    x (batch, seq, dim), mask (batch, 1, query, key), bias (heads, query, key) -> (batch, seq, dim).
+
+    >>> one = Affine(np.eye(1), np.zeros(1))
+    >>> self_attention(np.array([[[0.0], [4.0]]]), Block(*[one] * 8), heads=1).round(3)
+    array([[[2.],
+            [4.]]])
+    """
+    q, k, v = (
+        split_heads(linear(x, *part), heads)  # (batch, heads, seq, head_dim)
+        for part in (block.query, block.key, block.value)
+    )
+    context = join_heads(attention(q, k, v, mask, bias))  # (batch, seq, dim)
+    return linear(context, *block.output)
+
+
+def feed_forward(x: Array, up: Affine, down: Affine, activation: Callable[[Array], Array] = gelu) -> Array:
+    """Work on each token alone: `y = f(x @ up^T + b1) @ down^T + b2`.
+
+    x (..., dim) -> (..., width) -> (..., dim).
+
+    >>> up, down = Affine(np.array([[1.0], [-1.0]]), np.zeros(2)), Affine(np.array([[1.0, 10.0]]), np.ones(1))
+    >>> feed_forward(np.array([[2.0], [-3.0]]), up, down, relu)
+    array([[ 3.],
+           [31.]])
+    """
+    return linear(activation(linear(x, *up)), *down)
+
+
+def post_norm_block(
+    x: Array,
+    block: Block,
+    heads: int,
+    eps: float = 1e-12,
+    activation: Callable[[Array], Array] = gelu,
+    mask: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    """BERT's block: `x = LayerNorm(x + attention(x)); x = LayerNorm(x + feed_forward(x))`.
+
+    x (batch, seq, dim) -> (batch, seq, dim). What is added to x is made of x; what is normed is the sum.
+
+    >>> silent = Affine(np.zeros((2, 2)), np.zeros(2))  # attention and feed-forward that add nothing
+    >>> norm = Affine(np.ones(2), np.zeros(2))
+    >>> block = Block(silent, silent, silent, silent, norm, silent, silent, norm)
+    >>> post_norm_block(np.array([[[1.0, 5.0]]]), block, heads=1)
+    array([[[-1.,  1.]]])
+    """
+    x = layer_norm(x + self_attention(x, block, heads, mask, bias), *block.norm_1, eps)
+    return layer_norm(x + feed_forward(x, block.up, block.down, activation), *block.norm_2, eps)
+
+
+def pre_norm_block(
+    x: Array,
+    block: Block,
+    heads: int,
+    eps: float = 1e-5,
+    activation: Callable[[Array], Array] = gelu_tanh,
+    mask: Array | None = None,
+) -> Array:
+    """GPT-2's block: `x = x + attention(LayerNorm(x)); x = x + feed_forward(LayerNorm(x))`.
+
+    x (batch, seq, dim) -> (batch, seq, dim). x itself is never normed here: from first to last block it is a sum.
+
+    >>> silent = Affine(np.zeros((2, 2)), np.array([0.0, 3.0]))
+    >>> norm = Affine(np.ones(2), np.zeros(2))
+    >>> block = Block(silent, silent, silent, silent, norm, silent, silent, norm)
+    >>> pre_norm_block(np.array([[[1.0, 5.0]]]), block, heads=1)
+    array([[[ 1., 11.]]])
+    """
+    x = x + self_attention(layer_norm(x, *block.norm_1, eps), block, heads, mask)
+    return x + feed_forward(layer_norm(x, *block.norm_2, eps), block.up, block.down, activation)
+
+
+def bert_encoder(x: Array, attention_mask: Array, blocks: Sequence[Block], heads: int, eps: float = 1e-12) -> Array:
+    """BERT behind its input layer: one block after the other; every token sees all that are no padding.
+
+    x (batch, seq, dim) from `bert_input`, attention_mask (batch, seq) of 1 and 0 -> (batch, seq, dim).
+
+    >>> bert_encoder(np.array([[[-1.0, 1.0]]]), np.array([[1]]), [], heads=1)
+    array([[[-1.,  1.]]])
+    """
+    mask = additive_mask(attention_mask[:, None, None, :] != 0, x.dtype)  # (batch, 1, 1, key)
+    for block in blocks:
+        x = post_norm_block(x, block, heads, eps, gelu, mask)
+    return x
+
+
+def gpt2_blocks(
+    x: Array, attention_mask: Array, blocks: Sequence[Block], last_norm: Affine, heads: int, eps: float = 1e-5
+) -> Array:
+    """GPT-2 behind its input layer: no token sees those after it, and one norm comes at the end.
+
+    x (batch, seq, dim) from `gpt2_input`, attention_mask (batch, seq) -> (batch, seq, dim); times `wte.T` that gives
+    the logits. GPT-2's files hold weights as (dim, out), and query, key and value side by side in one.
+
+    >>> gpt2_blocks(np.array([[[1.0, 5.0]]]), np.array([[1]]), [], Affine(np.ones(2), np.zeros(2)), heads=1, eps=0.0)
+    array([[[-1.,  1.]]])
+    """
+    keep = causal(x.shape[1]) & (attention_mask[:, None, None, :] != 0)  # (batch, 1, query, key)
+    mask = additive_mask(keep, x.dtype)
+    for block in blocks:
+        x = pre_norm_block(x, block, heads, eps, gelu_tanh, mask)
+    return layer_norm(x, *last_norm, eps)

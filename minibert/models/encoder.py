@@ -1,0 +1,255 @@
+"""`Encoder`: a whole model, the input layer and the blocks behind it; and `load_encoder`, which makes one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from minibert.errors import UnknownFamilyError
+from minibert.families.blocks import BLOCKS, Blocks, heads_of
+from minibert.families.config import Config
+from minibert.families.modules import Embedding
+from minibert.families.steps import Inputs
+
+from .blocks import Group, Stack, Tile, gather, pack, run_blocks
+from .inputs import Preparation
+from .layer import EmbeddingLayer
+from .load import TensorBinder, assemble, check_dtype, open_model, row_of
+from .tiles import run_steps
+
+if TYPE_CHECKING:
+    from minibert.files.tokenizer import Texts
+
+Array = NDArray[Any]
+
+
+def load_encoder(
+    name: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    dtype: str = "float32",
+    mmap: bool = True,
+) -> Encoder:
+    """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
+
+    Arguments as of `load`. Of a Hub name the whole weights are fetched into the Hub's own cache, or used where they lie
+    in it. float32 weights are used where they are mapped; narrower ones are widened once.
+
+    Raises as `load`, and UnknownFamilyError for a model_type that has an input layer here, but no blocks.
+    """
+    check_dtype(dtype)
+    opened = open_model(name, revision, local_files_only, mmap=mmap, whole=True)
+    family = row_of(opened)
+    blocks = BLOCKS.get(family.model_type)
+    if blocks is None:
+        raise UnknownFamilyError(
+            f"{opened.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
+            f"blocks are {', '.join(sorted(BLOCKS))}; minibert.load loads the input layer"
+        )
+    config = blocks.configure(family, opened.config, f"{opened.where}: config.json")
+    source = opened.source()
+    layer = assemble(family, opened.config, source, opened.find, opened.where, "encoder", np.dtype(dtype))
+    binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
+    stack = _bind(blocks, config, binder, layer)
+    binder.refuse_leftovers(blocks.owns, blocks.ignored, "the blocks")
+    return Encoder(layer, blocks, stack, config)
+
+
+def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
+    bound = tuple(blocks.bind(config, binder, i) for i in range(config.integer("num_hidden_layers")))
+    others: dict[str, Any] = {}
+    bias: Callable[[int], Array] | None = None
+    if blocks.last_norm:
+        others[blocks.last_norm] = blocks.norm(config, binder, blocks.last_norm)
+    if blocks.relative:
+        sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
+        table = binder.table((f"{blocks.relative}.weight",), sizes)
+        assert table is not None  # not optional
+        others[blocks.relative] = Embedding(table)
+        scheme = layer.attention_position
+        bias = lambda length: np.asarray(scheme.relative_bias(length, length), layer.dtype)  # noqa: E731
+    return Stack(bound, heads_of(config), blocks.pre_norm, blocks.causal(config), blocks.last_norm, bias, others)
+
+
+class Encoder:
+    """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
+
+    Made by `minibert.load_encoder`. Bits before the first norm are those of the input layer. Behind it they are not
+    promised: a matrix product's last bits depend on how many rows it has, so a text's vectors change by about 1e-6
+    with the texts around it. Safe to call from many threads at once. A context manager; after `close()` every use
+    raises ValueError.
+    """
+
+    def __init__(self, embeddings: EmbeddingLayer, blocks: Blocks, stack: Stack, config: Config) -> None:
+        self.config = config
+        self.dim = embeddings.dim
+        self.dtype = embeddings.dtype
+        self.row = blocks
+        self._layer = embeddings
+        self._stack: Stack | None = stack
+        self._prepare = Preparation(embeddings.family, embeddings.config, embeddings.steps, embeddings.dtype)
+
+    @property
+    def stack(self) -> Stack:
+        """The bound blocks and what they share."""
+        if self._stack is None:
+            raise ValueError("this encoder is closed; load it again")
+        return self._stack
+
+    @property
+    def embeddings(self) -> EmbeddingLayer:
+        """The input layer."""
+        self.stack  # noqa: B018  raises where the encoder is closed
+        return self._layer
+
+    @property
+    def max_length(self) -> int | None:
+        """How many tokens a sequence may have: the rows of the position table."""
+        return self.embeddings.max_length
+
+    @property
+    def modules(self) -> dict[str, Any]:
+        """The modules by their path in the reference's base model, in the order in which they work."""
+        stack = self.stack
+        found = dict(self._layer.modules)
+        for block in stack.blocks:
+            found |= {path: module for path, module in block.modules.items() if callable(module)}
+        return found | stack.others
+
+    def __getitem__(self, path: str) -> Any:
+        try:
+            return self.modules[path]
+        except KeyError:
+            raise KeyError(f"this encoder has no {path!r}; its modules are {', '.join(self.modules)}") from None
+
+    # -- numbers ---------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        input_ids: ArrayLike | None = None,
+        *,
+        attention_mask: ArrayLike | None = None,
+        token_type_ids: ArrayLike | None = None,
+        position_ids: ArrayLike | None = None,
+        inputs_embeds: ArrayLike | None = None,
+        task_type_ids: ArrayLike | None = None,
+    ) -> Array:
+        """Give the last hidden state: (batch, seq) ids -> (batch, seq, dim), float32 (or the encoder's dtype).
+
+        One sequence of ids (seq,) gives (seq, dim). attention_mask (batch, seq): 1 for a token, 0 for padding, which no
+        token sees and whose own rows are zeros; without it all are tokens. Sequences of any lengths cost what their
+        tokens cost: padding is left out.
+
+        Raises as a call of the input layer does, and ValueError for a sequence of padding alone.
+        """
+        given = dict(token_type_ids=token_type_ids, position_ids=position_ids, task_type_ids=task_type_ids)
+        stack = self.stack
+        inputs, keep, single = self._checked(input_ids, given, attention_mask, inputs_embeds)
+        make = np.zeros if np.count_nonzero(keep) < keep.size else np.empty
+        y = make((inputs.batch, inputs.seq, self.dim), self.dtype)
+        for tile in pack(keep, stack.heads, holes=stack.bias is not None):
+            y[tile.rows, tile.places] = run_blocks(stack, self._embedded(inputs, tile), tile)
+        return y[0] if single else y
+
+    def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
+        """Give every named intermediate in the order it arises: the input layer's trace, then each block's.
+
+        Takes what a call takes. Keys are the module paths of the reference's base model; `hidden_states.i` and
+        `attentions.i` are numbered as there; `scores` (before mask and softmax), `context` (what enters the output's
+        map) and `sum` (with the residual) are no module's output. Rows of padding are zeros, in `attentions.i` too.
+        """
+        mask, embeds = (inputs.pop(name, None) for name in ("attention_mask", "inputs_embeds"))
+        known = {name: inputs.pop(name, None) for name in ("token_type_ids", "position_ids", "task_type_ids")}
+        if inputs:
+            raise TypeError(f"an encoder takes no {', '.join(inputs)}; leave it out")
+        stack = self.stack
+        prepared, keep, _ = self._checked(input_ids, known, mask, embeds)
+        passed = {name: ids for name, ids in known.items() if ids is not None}
+        trace = self._layer.trace(input_ids, attention_mask=mask, inputs_embeds=embeds, **passed)
+        trace["hidden_states.0"] = trace[next(reversed(trace))]
+        for tile in pack(keep, stack.heads, tokens=max(1, keep.size), holes=stack.bias is not None):
+            run_blocks(stack, self._embedded(prepared, tile), tile, _Record(trace, tile, prepared))
+        return trace
+
+    def _checked(
+        self, input_ids: ArrayLike | None, given: dict[str, Any], attention_mask: Any, inputs_embeds: Any
+    ) -> tuple[Inputs, Array, bool]:
+        """Check and complete what was passed, as the input layer does; and say which tokens are no padding."""
+        inputs, single = self._prepare(input_ids, given, attention_mask, 0, inputs_embeds)
+        shape = (inputs.batch, inputs.seq)
+        if attention_mask is None:
+            return inputs, np.ones(shape, bool), single
+        mask = np.asarray(attention_mask).reshape(shape)
+        keep = mask != 0
+        if not ((mask == 0) | (mask == 1)).all():
+            raise ValueError(
+                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is no such mask"
+            )
+        empty = np.flatnonzero(~keep.any(axis=1)).tolist()
+        if inputs.seq and empty:
+            raise ValueError(
+                f"attention_mask[{empty[0]}] is 0 everywhere, but a sequence needs a token: attention over padding "
+                "alone has no meaning; leave that sequence out"
+            )
+        return inputs, keep, single
+
+    def _embedded(self, inputs: Inputs, tile: Tile) -> Array:
+        """The input layer's rows of one tile: (tokens, dim)."""
+        steps = self._layer.steps
+        x: Array = np.empty((len(tile.rows), self.dim), self.dtype)
+        run_steps(steps, gather(inputs, tile), x[None], steps[0].module.table.shape[1])
+        return x
+
+    # -- text ------------------------------------------------------------------------------------------------
+
+    def tokenize(self, texts: Texts, text_pair: Texts | None = None, **options: Any) -> dict[str, Any]:
+        """Turn one text or many into a batch of ids: see `EmbeddingLayer.tokenize`."""
+        return self.embeddings.tokenize(texts, text_pair, **options)
+
+    def tokens(self, ids: ArrayLike) -> Any:
+        """Give the token strings of ids: see `EmbeddingLayer.tokens`."""
+        return self.embeddings.tokens(ids)
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        if self._stack is None:
+            return f"<closed Encoder of {self._layer.family.model_type}>"
+        from .printed import print_encoder
+
+        return print_encoder(self)
+
+    def close(self) -> None:
+        """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
+        self._stack = None
+        self._layer.close()
+
+    def __enter__(self) -> Encoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Record:
+    """Lays packed rows back into (batch, seq, ...) with zeros for padding, and keeps them under their name."""
+
+    def __init__(self, trace: dict[str, Array], tile: Tile, inputs: Inputs) -> None:
+        self.trace, self.tile, self.shape = trace, tile, (inputs.batch, inputs.seq)
+
+    def rows(self, name: str, x: Array) -> None:
+        y = np.zeros((*self.shape, x.shape[1]), x.dtype)
+        y[self.tile.rows, self.tile.places] = x
+        self.trace[name] = y
+
+    def pairs(self, name: str, x: Array, group: Group) -> None:
+        batch, seq = self.shape
+        y = self.trace.setdefault(name, np.zeros((batch, x.shape[1], seq, seq), x.dtype))
+        places = self.tile.places[group.tokens].reshape(len(group.texts), group.length)
+        for text, own, pairs in zip(group.texts, places, x, strict=True):
+            y[text][:, own[:, None], own] = pairs

@@ -1,0 +1,71 @@
+"""Prints an encoder as the reference prints its module tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .encoder import Encoder
+
+Tree = dict[str, Any]  # a module's name -> its own tree, or its printed line
+
+
+def print_encoder(encoder: Encoder) -> str:
+    """Print input layer and blocks as the reference's base model, without dropout and pooler."""
+    family, classes = encoder.embeddings.family, {**encoder.embeddings.family.tree, **encoder.row.tree}
+    layer = repr(encoder.embeddings).split("\n")
+    lines = [f"{classes['']}("]
+    if "" in family.tree:
+        lines += layer[1:-1]  # the input layer prints as the model that holds it
+    else:
+        (holder,) = family.tree
+        lines += _indented(f"({holder}): ", layer)
+    tree: Tree = {}
+    for i, block in enumerate(encoder.stack.blocks):
+        classes |= {path.format(i=i): name for path, name in encoder.row.tree.items()}
+        for path, module in block.modules.items():
+            _put(tree, path, module)
+    for path, module in encoder.stack.others.items():
+        _put(tree, path, module)
+    lines += _lines(tree, "", classes)
+    return "\n".join([*lines, ")"])
+
+
+def _put(tree: Tree, path: str, module: Any) -> None:
+    *parents, last = path.split(".")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+    tree[last] = module if isinstance(module, str) else repr(module)
+
+
+def _lines(tree: Tree, above: str, classes: dict[str, str]) -> list[str]:
+    """One indented line or more for each child; equal numbered ones are counted, as in the reference."""
+    printed = {}
+    for name, child in tree.items():
+        path = f"{above}.{name}".lstrip(".")
+        if isinstance(child, str):
+            printed[name] = [child]
+        else:
+            numbered = all(key.isdigit() for key in child)
+            printed[name] = [f"{'ModuleList' if numbered else classes[path]}(", *_lines(child, path, classes), ")"]
+    lines: list[str] = []
+    for name, count in _runs(printed).items():
+        last = int(name) + count - 1 if name.isdigit() else 0
+        label = f"({name}-{last}): {count} x " if count > 1 else f"({name}): "
+        lines += _indented(label, printed[name])
+    return lines
+
+
+def _runs(printed: dict[str, list[str]]) -> dict[str, int]:
+    runs: dict[str, int] = {}
+    first = ""
+    for name, lines in printed.items():
+        if first and name.isdigit() and printed[first] == lines:
+            runs[first] += 1
+        else:
+            first, runs[name] = name, 1
+    return runs
+
+
+def _indented(label: str, lines: list[str]) -> list[str]:
+    return [f"  {label}{lines[0]}", *(f"  {line}" for line in lines[1:])]
