@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -215,7 +216,9 @@ class Progress:
             self._bar.update(count)
 
 
+@cache
 def _late_bar() -> type[Any]:
+    """Make the class once: tqdm keeps a thread for each class of bars, until the process ends."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class LateBar(tqdm):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -152,6 +153,14 @@ def test_a_file_that_changes_under_its_commit_is_refused(tmp_path: Path) -> None
     memory.files["model.safetensors"] = FILE + b"more"
     with pytest.raises(HubError, match=r"changed the file under one commit.*delete"):
         table.rows(np.array([1]))
+
+
+def test_many_fetches_leave_no_threads_behind(tmp_path: Path) -> None:
+    table = open_memory(Memory(tmp_path, {"model.safetensors": FILE})).table("table", np.dtype("float32"))
+    before = threading.active_count()
+    for row in range(0, 60, 3):
+        table.rows(np.array([row]))
+    assert threading.active_count() <= before + 1  # tqdm keeps one
 
 
 def test_threads_share_a_table_and_fetch_no_row_twice(tmp_path: Path) -> None:
