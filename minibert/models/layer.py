@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,14 +13,15 @@ from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.modules import Linear
 from minibert.families.steps import Add, Positions
+from minibert.files.tokenizer import listed
 
-from . import texts as _pooling
 from .inputs import Preparation
-from .tiles import Bound, run, run_steps
+from .texts import CHUNK, check_pooling, chunked, pooled, shown, stream
+from .tiles import SHARE, Bound, run, run_steps, usable_threads
 
 if TYPE_CHECKING:
     from minibert.files.checkpoint import Tensor
-    from minibert.files.tokenizer import Texts, Tokenizer
+    from minibert.files.tokenizer import Encoded, Texts, Tokenizer
 
 Array = NDArray[Any]
 
@@ -205,13 +206,70 @@ class EmbeddingLayer:
 
         Raises ValueError for another pooling ("cls" among them: see the message) and for a text that is too long.
         """
-        _pooling.check(pooling)
+        check_pooling(pooling)
+        firsts, seconds = listed(texts, text_pair)
+        items: list[Any] = firsts if seconds is None else list(zip(firsts, seconds, strict=True))
+        chunks = shown(chunked(items, CHUNK), len(items), "embed") if progress else chunked(items, CHUNK)
+        found: Any = [] if pooling is None else np.empty((len(items), self.dim), self.dtype)
+        start = 0
+        at_once = len(items) > CHUNK
+        for vectors in self._stream(chunks, seconds is not None, pooling, normalize, truncation, threads, at_once):
+            if pooling is None:
+                found += vectors
+            else:
+                found[start : start + len(vectors)] = vectors
+            start += len(vectors)
+        return found
+
+    def embed_stream(
+        self,
+        chunks: Iterable[list[str]],
+        pooling: str | None = "mean",
+        *,
+        normalize: bool = False,
+        truncation: bool = False,
+        threads: int | None = None,
+    ) -> Iterator[Any]:
+        """Turn texts into vectors while they come: for each chunk, a list of texts, what `embed` gives for it.
+
+        A chunk is asked for when the vectors of the one before have been taken, so memory is bounded by a chunk and
+        whoever waits for texts has all earlier vectors. Raises as `embed`, when a text is reached.
+        """
+        check_pooling(pooling)
+        return self._stream(chunks, False, pooling, normalize, truncation, threads, at_once=False)
+
+    def _stream(
+        self,
+        chunks: Iterable[list[Any]],
+        pairs: bool,
+        pooling: str | None,
+        normalize: bool,
+        truncation: bool,
+        threads: int | None,
+        at_once: bool,
+    ) -> Iterator[Any]:
         limit = self.max_length  # without one there is nothing to cut to
-        return _pooling.embed(
-            texts, text_pair, pooling, normalize, threads, progress,
-            encode=lambda some, pairs, start: self.tokenizer.encode(some, pairs, truncation, limit, start),
-            layer=self,
-        )  # fmt: skip
+        at_once = at_once and usable_threads(2 * SHARE, threads) > 1
+
+        def encode(chunk: list[Any], start: int) -> list[Encoded]:
+            firsts, seconds = zip(*chunk, strict=True) if pairs else (chunk, None)
+            return self.tokenizer.encode(firsts, seconds, truncation, limit, start)
+
+        def vectors(encoded: list[Encoded]) -> Any:
+            self.steps[0].module.table.expect(row.input_ids for row in encoded)
+            count = usable_threads(sum(len(row.input_ids) for row in encoded) * self.dim, threads)
+            # with `at_once` one thread splits the next chunk into tokens meanwhile
+            return pooled(encoded, self._rows, pooling, normalize, self.dim, self.dtype, max(1, count - at_once))
+
+        return stream(chunks, encode, vectors, at_once)
+
+    def _rows(self, encoded: list[Encoded]) -> Array:
+        """Take texts of one length through the layer: (texts, seq, dim)."""
+        input_ids = np.array([row.input_ids for row in encoded], np.int64)
+        token_type_ids = None
+        if self.adds_types and encoded[0].token_type_ids is not None:
+            token_type_ids = np.array([row.token_type_ids for row in encoded], np.int64)
+        return self(input_ids, token_type_ids=token_type_ids, threads=1)
 
     def _longest(self, max_length: int | None, truncation: bool) -> int | None:
         if max_length is None:

@@ -1,31 +1,30 @@
-"""Texts -> vectors: the layer's rows of each text, and their mean or maximum, in bounded memory.
+"""Texts -> vectors: one stream, texts in, vectors out, in bounded memory; it takes what it needs as arguments.
 
-Texts of one length are stacked without padding and taken through the layer's steps in tiles of whole texts; each
-text's rows are pooled while they lie in the cache. Rows are added first to last, so a text's vector has the same
-bits alone, in any batch and on any number of threads.
+Texts of one length are stacked without padding and taken through the layer in tiles of whole texts. Rows are added
+first to last, so a text's vector has the same bits alone, in any batch and on any number of threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from minibert.files.tokenizer import Encoded, Texts, listed
+from minibert.files.tokenizer import Encoded
 
-from .tiles import SHARE, TILE_NUMBERS, ahead, spread, usable_threads
-
-if TYPE_CHECKING:
-    from .layer import EmbeddingLayer
+from .tiles import TILE_NUMBERS, ahead, spread
 
 Array = NDArray[Any]
+K = TypeVar("K")
+V = TypeVar("V")
 
 CHUNK = 2048  # texts that are tokenized at once; memory beyond the result is bounded by it
 
 
-def check(pooling: str | None) -> None:
+def check_pooling(pooling: str | None) -> None:
     """Refuse a pooling that is not known, and "cls" with the reason."""
     if pooling == "cls":
         raise ValueError(
@@ -69,53 +68,75 @@ def normalized(vectors: Array) -> Array:
     return np.asarray(y, vectors.dtype)
 
 
-def embed(
-    texts: Texts,
-    text_pair: Texts | None,
+def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:
+    """Cut what comes into lists of `size`, the last one shorter; nothing is read before it is asked for.
+
+    >>> list(chunked("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    texts = iter(texts)
+    while chunk := list(islice(texts, size)):
+        yield chunk
+
+
+def stream(
+    chunks: Iterable[list[K]],
+    encode: Callable[[list[K], int], list[Encoded]],
+    vectors: Callable[[list[Encoded]], V],
+    at_once: bool = False,
+) -> Iterator[V]:
+    """Turn chunks of texts into chunks of vectors, one after another: the one path of whatever embeds many texts.
+
+    encode: a chunk and the number of its first text -> ids. vectors: a chunk's ids -> what is given for it. Memory is
+    bounded by a chunk, or by two: with `at_once` the next chunk is read and split into tokens while the vectors of
+    this one are computed, so that a chunk is given only after the next one has come.
+    """
+
+    def numbered() -> Iterator[tuple[list[K], int]]:
+        start = 0
+        for chunk in chunks:
+            yield chunk, start
+            start += len(chunk)
+
+    for encoded in ahead(lambda chunk: encode(*chunk), numbered(), at_once):
+        yield vectors(encoded)
+
+
+def pooled(
+    encoded: list[Encoded],
+    rows: Callable[[list[Encoded]], Array],
     pooling: str | None,
     normalize: bool,
-    threads: int | None,
-    progress: bool,
-    encode: Callable[[list[str], list[str] | None, int], list[Encoded]],
-    layer: EmbeddingLayer,
+    dim: int,
+    dtype: np.dtype[Any],
+    threads: int,
 ) -> Any:
-    """What `EmbeddingLayer.embed` does; the text of its parameters is there."""
-    firsts, pairs = listed(texts, text_pair)
-    ragged: list[Array] = [] if pooling else [np.empty((0, layer.dim), layer.dtype)] * len(firsts)
-    pooled = np.empty((len(firsts) if pooling else 0, layer.dim), layer.dtype)
+    """Give a chunk's vectors: (texts, dim), or where `pooling` is None a list of (seq, dim).
 
-    def encoded_from(start: int) -> list[Encoded]:
-        stop = start + CHUNK
-        return encode(firsts[start:stop], None if pairs is None else pairs[start:stop], start)
+    rows: texts of one length -> (texts, seq, dim). Each text's rows are pooled while they lie in the cache.
+    """
+    found: Any = [None] * len(encoded) if pooling is None else np.empty((len(encoded), dim), dtype)
 
-    starts = range(0, len(firsts), CHUNK)
-    # with several chunks the next one is split into tokens while the rows of this one are added up
-    at_once = len(starts) > 1 and usable_threads(2 * SHARE, threads) > 1
-    for start, encoded in zip(_shown(starts, progress), ahead(encoded_from, starts, at_once), strict=True):
-        layer.steps[0].module.table.expect(row.input_ids for row in encoded)
+    def work(block: list[int]) -> None:
+        block_rows = rows([encoded[i] for i in block])
+        if pooling is None:
+            for i, row in zip(block, block_rows, strict=True):  # each owns its rows: a view keeps the block alive
+                found[i] = normalized(row) if normalize else row.copy()
+        else:
+            found[block] = pool(block_rows, pooling)
 
-        def work(block: list[int], encoded: list[Encoded] = encoded, start: int = start) -> None:
-            rows = _rows(layer, [encoded[i] for i in block])
-            if pooling is None:
-                for i, row in zip(block, rows, strict=True):  # each owns its rows: a view would keep the block alive
-                    ragged[start + i] = normalized(row) if normalize else row.copy()
-            else:
-                pooled[[start + i for i in block]] = pool(rows, pooling)
-
-        numbers = sum(len(row.input_ids) for row in encoded) * layer.dim
-        count = usable_threads(numbers, threads)
-        spread(work, _blocks(encoded, TILE_NUMBERS // layer.dim), max(1, count - 1) if at_once else count)
-    if pooling is None:
-        return ragged
-    return normalized(pooled) if normalize else pooled
+    spread(work, _blocks(encoded, TILE_NUMBERS // dim), threads)
+    return normalized(found) if normalize and pooling is not None else found
 
 
-def _shown(starts: range, progress: bool) -> Iterable[int]:
-    if progress:
-        from tqdm.auto import tqdm
+def shown(chunks: Iterable[list[K]], total: int, name: str) -> Iterator[list[K]]:
+    """Pass chunks on and show a bar of texts; tqdm draws it on stderr."""
+    from tqdm.auto import tqdm
 
-        return tqdm(starts, desc="embed", unit_scale=CHUNK, unit="text")  # type: ignore[no-any-return]
-    return starts
+    with tqdm(total=total, desc=name, unit="text") as bar:
+        for chunk in chunks:
+            yield chunk
+            bar.update(len(chunk))
 
 
 def _blocks(encoded: list[Encoded], rows: int) -> Iterator[list[int]]:
@@ -127,12 +148,3 @@ def _blocks(encoded: list[Encoded], rows: int) -> Iterator[list[int]]:
         tall = max(1, rows // max(length, 1))
         for start in range(0, len(members), tall):
             yield members[start : start + tall]
-
-
-def _rows(layer: EmbeddingLayer, encoded: list[Encoded]) -> Array:
-    """Take texts of one length through the layer: (texts, seq, dim)."""
-    input_ids = np.array([row.input_ids for row in encoded], np.int64)
-    token_type_ids = None
-    if layer.adds_types and encoded[0].token_type_ids is not None:
-        token_type_ids = np.array([row.token_type_ids for row in encoded], np.int64)
-    return layer(input_ids, token_type_ids=token_type_ids, threads=1)

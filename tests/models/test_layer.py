@@ -41,6 +41,7 @@ import minibert
 from minibert import EmbeddingLayer
 from minibert.equations.input_layer import Array
 from minibert.families import modules
+from minibert.models import layer as layer_module
 from minibert.models import texts as pooling
 from minibert.models import tiles
 
@@ -674,7 +675,7 @@ def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
         layer.embed(text, pool, text_pair=pair, normalize=normalize, truncation=True)[0]
         for text, pair in zip(texts, pairs if pairs is not None else [None] * len(texts), strict=True)
     ]
-    with tile_of(tile), mock.patch.object(tiles, "SHARE", 1), mock.patch.object(pooling, "CHUNK", 5):
+    with tile_of(tile), mock.patch.object(tiles, "SHARE", 1), mock.patch.object(layer_module, "CHUNK", 5):
         together = layer.embed(texts, pool, text_pair=pairs, normalize=normalize, truncation=True, threads=threads)
     assert len(together) == len(texts)
     assert all(map(same_bits, together, alone))
