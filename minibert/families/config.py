@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from minibert.errors import CheckpointError
 
+from .frozen import frozen, thawed
+
 LARGEST = 1e38  # what a variance is added to has to stay within float32
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, dict):
-        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
 class Config(Mapping[str, Any]):
@@ -28,12 +23,11 @@ class Config(Mapping[str, Any]):
     (768, 768, 1e-05, 1)
     """
 
-    __slots__ = (
-        "_aliases",
-        "_data",
-        "_defaults",
-        "_where",
-    )  # so that no attribute can be set: a config is read, never written
+    __slots__ = ("_aliases", "_data", "_defaults", "_where")
+    _data: Mapping[str, Any]
+    _aliases: Mapping[str, str]
+    _defaults: Mapping[str, Any]
+    _where: str
 
     def __init__(
         self,
@@ -42,13 +36,14 @@ class Config(Mapping[str, Any]):
         defaults: Mapping[str, Any] = {},
         where: str = "config.json",
     ) -> None:
-        self._where = where
+        keep = object.__setattr__  # our own refuses
+        keep(self, "_where", where)
         try:
-            self._data = {key: _frozen(value) for key, value in data.items()}
+            keep(self, "_data", frozen(dict(data)))
         except RecursionError:
             raise self.refused("nested too deeply to be a model's configuration") from None
-        self._aliases = dict(aliases)
-        self._defaults = dict(defaults)
+        keep(self, "_aliases", frozen(dict(aliases)))
+        keep(self, "_defaults", frozen(dict(defaults)))
 
     def __getitem__(self, key: str) -> Any:
         words = [
@@ -70,6 +65,18 @@ class Config(Mapping[str, Any]):
         except KeyError:
             raise AttributeError(f"config.json has no {key!r}; it has {', '.join(sorted(self._data))}") from None
 
+    def __setattr__(self, key: str, value: Any) -> NoReturn:
+        raise AttributeError(
+            f"the config is read-only, so {key!r} cannot be set: it says what the tensors are; change config.json, or "
+            "take a copy, dict(config)"
+        )
+
+    def __delattr__(self, key: str) -> NoReturn:
+        self.__setattr__(key, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Config, (thawed(self._data), thawed(self._aliases), thawed(self._defaults), self._where)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
 
@@ -77,7 +84,7 @@ class Config(Mapping[str, Any]):
         return len(self._data)
 
     def __repr__(self) -> str:
-        return f"Config({dict(self._data)!r})"
+        return f"Config({thawed(self._data)!r})"
 
     def refused(self, why: str) -> CheckpointError:
         """Make the error for a config.json that no layer can be made of: it says whose file it is."""

@@ -6,6 +6,7 @@ steps and families alone that took longer than opening a checkpoint.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 if TYPE_CHECKING:  # a type checker reads the fields as those of a dataclass
@@ -17,11 +18,32 @@ else:
 F = TypeVar("F", bound="Frozen")
 
 
+def frozen(value: Any) -> Any:
+    """Give a copy that nobody can change: read-only mappings for dicts, tuples for lists, all the way down.
+
+    >>> frozen({"a": [1, {"b": 2}]})
+    mappingproxy({'a': (1, mappingproxy({'b': 2}))})
+    """
+    if isinstance(value, dict | MappingProxyType):
+        return MappingProxyType({key: frozen(item) for key, item in value.items()})
+    if type(value) in (list, tuple):
+        return tuple(frozen(item) for item in value)
+    return frozenset(value) if isinstance(value, set) else value
+
+
+def thawed(value: Any) -> Any:
+    """Give what `frozen` was given, as far as pickle needs it: dicts for read-only mappings, which it cannot write."""
+    if isinstance(value, MappingProxyType):
+        return {key: thawed(item) for key, item in value.items()}
+    return tuple(thawed(item) for item in value) if type(value) is tuple else value
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
 class Frozen:
     """Annotated names are fields, what they are set to is their default; a subclass needs no decorator.
 
-    Raises TypeError for a field that is not known or not given, AttributeError when a field is set later.
+    Raises TypeError for a field that is not known or not given, AttributeError when a field is set later. What a field
+    holds never changes either: see `frozen`.
 
     >>> class Point(Frozen):
     ...     x: int
@@ -30,11 +52,15 @@ class Frozen:
     (Point(x=1), Point(x=1, y=2))
     """
 
-    _fields: ClassVar[dict[str, Any]] = {}  # name -> default, `...` where there is none; a base's names come first
+    # name -> default, `...` where there is none; a base's names come first
+    _fields: ClassVar[MappingProxyType[str, Any]] = MappingProxyType({})
 
     def __init_subclass__(cls) -> None:
         annotated = [one for base in reversed(cls.__mro__) for one in getattr(base, "__annotations__", {}).items()]
-        cls._fields = {name: getattr(cls, name, ...) for name, kind in annotated if "ClassVar" not in str(kind)}
+        fields = {name: frozen(getattr(cls, name, ...)) for name, kind in annotated if "ClassVar" not in str(kind)}
+        for name in fields.keys() & vars(cls).keys():
+            setattr(cls, name, fields[name])  # a default can be reached through the class too
+        cls._fields = MappingProxyType(fields)
 
     def __init__(self, **values: Any) -> None:
         fields = self._fields
@@ -43,8 +69,7 @@ class Frozen:
         if unknown or missing:
             found = f"has no {', '.join(sorted(unknown))}" if unknown else f"needs {', '.join(missing)}"
             raise TypeError(f"a {type(self).__name__} {found}; its fields are {', '.join(fields)}")
-        made = {**fields, **values}  # in the order of the fields
-        vars(self).update({name: dict(value) if type(value) is dict else value for name, value in made.items()})
+        vars(self).update({name: frozen(values.get(name, default)) for name, default in fields.items()})
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a {type(self).__name__} never changes, since many layers share it; make another one")
@@ -52,12 +77,19 @@ class Frozen:
     def __delattr__(self, name: str) -> NoReturn:
         self.__setattr__(name, None)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (type(self), {name: thawed(value) for name, value in vars(self).items()})
+
     def __repr__(self) -> str:
         defaults = self._fields
-        set_here = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if value != defaults[name])
-        return f"{type(self).__name__}({set_here})"
+        set_here = {name: thawed(value) for name, value in vars(self).items() if value != defaults[name]}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in set_here.items())})"
 
 
 def replace(value: F, **changes: Any) -> F:
     """Make another one with some fields changed: what `dataclasses.replace` is for dataclasses."""
     return type(value)(**{**vars(value), **changes})
+
+
+def _make(kind: type[F], fields: dict[str, Any]) -> F:
+    return kind(**fields)

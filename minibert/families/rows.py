@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from minibert.equations.input_layer import sinusoidal_positions
@@ -57,7 +59,16 @@ def module_scale(config: Config) -> float:
 
 def switch(key: str, default: bool) -> Callable[[Config], bool]:
     """The condition "this key of the config is true"."""
-    return lambda config: bool(config.get(key, default))
+    return partial(_is_on, key, default)
+
+
+def _is_on(key: str, default: bool, config: Config) -> bool:
+    return bool(config.get(key, default))
+
+
+def many_languages(config: Config) -> bool:
+    """XLM adds a row for the language where it knows more than one."""
+    return bool(config.get("use_lang_emb", True)) and config.integer("n_langs") > 1
 
 
 def sinusoids_in_halves(rows: int, dim: int) -> Any:
@@ -67,14 +78,16 @@ def sinusoids_in_halves(rows: int, dim: int) -> Any:
 
 def scheme(name: str, **families_own: Any) -> Scheme:
     """The position scheme inside attention that `attention_schemes` has under this name."""
+    return partial(_bind_scheme, name, tuple(families_own.items()))
 
-    def bind(config: Config, binder: Binder, side: str) -> AttentionPosition | None:
-        from . import attention_schemes  # here, since the input layer itself never needs it
 
-        found: AttentionPosition | None = getattr(attention_schemes, name)(config, binder, side, **families_own)
-        return found
+def _bind_scheme(
+    name: str, families_own: tuple[tuple[str, Any], ...], config: Config, binder: Binder, side: str
+) -> AttentionPosition | None:
+    from . import attention_schemes  # here, since the input layer itself never needs it
 
-    return bind
+    found: AttentionPosition | None = getattr(attention_schemes, name)(config, binder, side, **dict(families_own))
+    return found
 
 
 # -- the rows ----------------------------------------------------------------------------------------------------
@@ -459,8 +472,7 @@ XLM = Family(
         Tokens(path="embeddings", head="pred_layer.proj.weight"),
         Positions(path="position_embeddings", cached=False),
         Add(
-            path="lang_embeddings", ids="langs", rows="n_langs",
-            when=lambda config: bool(config.get("use_lang_emb", True)) and config.integer("n_langs") > 1,
+            path="lang_embeddings", ids="langs", rows="n_langs", when=many_languages,
         ),
         Add(
             path="embeddings", names=("embeddings.weight", "pred_layer.proj.weight"), ids="token_type_ids",
@@ -525,42 +537,44 @@ CLIP_TEXT_MODEL = Family(
     defaults={"max_position_embeddings": 77, "pad_token_id": 1, "vocab_size": 49408, "hidden_size": 512},
 )
 
-FAMILIES: Mapping[str, Family] = {
-    row.model_type: row
-    for row in (
-        BERT,
-        ROBERTA,
-        replace(ROBERTA, model_type="xlm-roberta", tree={"embeddings": "XLMRobertaEmbeddings"}, tokenizer=None),
-        replace(ROBERTA, model_type="camembert", tree={"embeddings": "CamembertEmbeddings"}, tokenizer=None),
-        DISTILBERT,
-        ALBERT,
-        ELECTRA,
-        MPNET,
-        DEBERTA_V2,
-        ERNIE,
-        NOMIC_BERT,
-        MODERNBERT,
-        CONVBERT,
-        GPT2,
-        OPENAI_GPT,
-        GPT_NEO,
-        OPT,
-        GPT_NEOX,
-        LLAMA,
-        replace(LLAMA, model_type="mistral", tree={"": "MistralModel"}),
-        replace(LLAMA, model_type="qwen2", tree={"": "Qwen2Model"}),
-        BLOOM,
-        T5,
-        replace(T5, model_type="mt5", tree={"{side}": "MT5Stack"}),
-        BART,
-        MBART,
-        MARIAN,
-        PEGASUS,
-        XLM,
-        XLNET,
-        WHISPER,
-        CLIP_TEXT_MODEL,
-        replace(CLIP_TEXT_MODEL, model_type="clip"),
-    )
-}
-"""model_type -> row."""
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        row.model_type: row
+        for row in (
+            BERT,
+            ROBERTA,
+            replace(ROBERTA, model_type="xlm-roberta", tree={"embeddings": "XLMRobertaEmbeddings"}, tokenizer=None),
+            replace(ROBERTA, model_type="camembert", tree={"embeddings": "CamembertEmbeddings"}, tokenizer=None),
+            DISTILBERT,
+            ALBERT,
+            ELECTRA,
+            MPNET,
+            DEBERTA_V2,
+            ERNIE,
+            NOMIC_BERT,
+            MODERNBERT,
+            CONVBERT,
+            GPT2,
+            OPENAI_GPT,
+            GPT_NEO,
+            OPT,
+            GPT_NEOX,
+            LLAMA,
+            replace(LLAMA, model_type="mistral", tree={"": "MistralModel"}),
+            replace(LLAMA, model_type="qwen2", tree={"": "Qwen2Model"}),
+            BLOOM,
+            T5,
+            replace(T5, model_type="mt5", tree={"{side}": "MT5Stack"}),
+            BART,
+            MBART,
+            MARIAN,
+            PEGASUS,
+            XLM,
+            XLNET,
+            WHISPER,
+            CLIP_TEXT_MODEL,
+            replace(CLIP_TEXT_MODEL, model_type="clip"),
+        )
+    }
+)
+"""model_type -> row. Read-only, and so is all that a row holds; `frozen.replace` makes another row."""

@@ -14,6 +14,7 @@ from minibert.errors import CheckpointError, UnknownFamilyError
 from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.rows import FAMILIES
+from minibert.families.steps import Tokens
 from minibert.files.checkpoint import Source, Tensor, open_folder
 from minibert.files.reading import read_object
 from minibert.files.tables import Table
@@ -49,8 +50,10 @@ def load(
     """
     check_dtype(dtype)
     if family is not None and not isinstance(family, Family):
+        named = f" minibert.FAMILIES[{family!r}] is one, or" if isinstance(family, str) and family in FAMILIES else ""
         raise TypeError(
-            f"family must be a minibert.Family, found {type(family).__name__}; model_type chooses a known one"
+            f"family must be a minibert.Family, found {type(family).__name__} {family!r:.40};{named} "
+            "leave it out: config.json says which family it is"
         )
     opened = open_model(name, revision, local_files_only, lazy, mmap)
     row = family if family is not None else row_of(opened)
@@ -171,7 +174,13 @@ def assemble(
         raise ValueError(f"side must be {' or '.join(map(repr, family.sides))} for {family.model_type}, found {side!r}")
     config, dtype = family.configure(data, f"{where}: config.json"), np.dtype(dtype)
     binder = TensorBinder(config, source, family.prefixes, dtype, where)
-    steps = [Bound(step, step.bind(binder)) for step in family.steps_for(side) if step.when(config)]
+    taken = [step for step in family.steps_for(side) if step.when(config)]
+    if not taken or not isinstance(taken[0], Tokens):
+        found = f"a {type(taken[0]).__name__}" if taken else "no step"
+        raise ValueError(
+            f"the first step of {family.model_type} must be Tokens, whose rows all others work on; found {found}"
+        )
+    steps = [Bound(step, step.bind(binder)) for step in taken]
     binder.refuse_leftovers(family.scope_for(side), family.ignored)
     pad_id = config.get("pad_token_id")
     if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:

@@ -86,10 +86,11 @@ def run(
 
 def usable_threads(numbers: int, threads: int | None) -> int:
     """How many threads to use: at most what the caller says or the cores, and none without a share worth waking for."""
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+    whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
+    if threads is not None and not (whole and threads >= 1):
         raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
     worth = numbers // SHARE
-    return 1 if worth <= 1 else min(threads or cores(), worth, MOST_THREADS)
+    return 1 if worth <= 1 else min(cores() if threads is None else int(threads), worth, MOST_THREADS)
 
 
 def cores() -> int:

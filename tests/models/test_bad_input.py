@@ -275,9 +275,18 @@ def test_bad_out(load: Make, out: Any, kind: type[Exception], says: str) -> None
     refuses(load("bert"), {"input_ids": GOOD, "out": out}, kind, says)
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2", np.True_, np.int64(0), np.float32(2), np.array([2])])
 def test_bad_threads(load: Make, threads: Any) -> None:
     refuses(load("bert"), {"input_ids": GOOD, "threads": threads}, ValueError, "threads must be an integer >= 1, found")
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint64])
+def test_threads_may_be_any_integer(load: Make, kind: type[np.integer[Any]]) -> None:
+    layer, ids = load("bert"), np.tile(GOOD, (200, 5))
+    with mock.patch.object(tiles, "TILE_NUMBERS", 800), mock.patch.object(tiles, "SHARE", 1):
+        assert same_bits(layer(ids, threads=kind(2)), layer(ids, threads=1))
+        count = tiles.usable_threads(10**6, kind(2))
+    assert count == 2 and type(count) is int
 
 
 def test_threads_without_end_are_no_more_than_there_is_work(load: Make) -> None:
@@ -524,7 +533,7 @@ def test_bad_side_and_family(tmp_path: Path) -> None:
         minibert.load(write(tmp_path / "bert"), side="decoder")
     with pytest.raises(ValueError, match="side must be 'encoder' or 'decoder' for t5, found 'left'"):
         minibert.load(write(tmp_path / "t5", T5), side="left")
-    with pytest.raises(TypeError, match=r"family must be a minibert.Family, found str; model_type chooses a known one"):
+    with pytest.raises(TypeError, match=r"family must be a minibert.Family, found str 'bert'; "):
         minibert.load(write(tmp_path / "again"), family="bert")  # type: ignore[arg-type]
 
 

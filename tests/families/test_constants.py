@@ -1,0 +1,168 @@
+"""What many layers share never changes: the table of families, all that its rows hold, and a layer's config."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FunctionType, MappingProxyType
+from typing import Any
+
+import pytest
+from checkpoints import BERT, T5, same_bits, write
+
+import minibert
+from minibert import FAMILIES, Family
+from minibert.families.config import Config
+from minibert.families.frozen import Frozen, replace
+from minibert.families.steps import Norm, Positions, Tokens
+
+IDS = [[5, 6, 7]]
+CONSTANT = (str, int, float, bool, frozenset, FunctionType, type(None))
+
+
+def held(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """All that can be reached from a value, with the way to it."""
+    yield path, value
+    if isinstance(value, Frozen):
+        for name, item in vars(value).items():
+            yield from held(item, f"{path}.{name}")
+    elif isinstance(value, tuple):
+        for i, item in enumerate(value):
+            yield from held(item, f"{path}[{i}]")
+    elif isinstance(value, MappingProxyType):
+        for name, item in value.items():
+            yield from held(item, f"{path}[{name!r}]")
+    elif isinstance(value, partial):
+        yield from held(value.args, f"{path}.args")
+        assert not value.keywords, f"{path}: keywords of a partial can be changed"
+
+
+def test_nothing_in_the_table_of_families_can_be_changed() -> None:
+    found = dict(held(FAMILIES, "FAMILIES"))
+    assert len(found) > 1000 and "FAMILIES['bert'].steps[0].names" in found  # the walk went all the way down
+    changeable = {
+        path: type(value).__name__
+        for path, value in found.items()
+        if not isinstance(value, (*CONSTANT, Frozen, tuple, MappingProxyType, partial))
+    }
+    assert changeable == {}
+
+
+TABLE: Any = FAMILIES  # what a type checker would refuse is to be refused at run time too
+ROW: Any = Family
+CHANGES: list[Callable[[], Any]] = [
+    lambda: TABLE.__setitem__("bert", TABLE["gpt2"]),
+    lambda: TABLE.__delitem__("bert"),
+    lambda: TABLE.pop("bert"),
+    lambda: TABLE["bert"].defaults.update(layer_norm_eps=1.0),
+    lambda: TABLE["bert"].tree.__setitem__("embeddings", "Other"),
+    lambda: TABLE["gpt2"].aliases.clear(),
+    lambda: TABLE["bert"].steps.__setitem__(0, None),
+    lambda: ROW.tree.__setitem__("", "Other"),
+    lambda: ROW._fields.__setitem__("tree", {}),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_way_to_change_it_is_closed(change: Callable[[], Any], tmp_path: Path) -> None:
+    before = repr(dict(FAMILIES))
+    with pytest.raises((AttributeError, TypeError)):
+        change()
+    assert repr(dict(FAMILIES)) == before
+    assert minibert.load(write(tmp_path)).config.layer_norm_eps == 1e-12
+
+
+def test_a_row_keeps_what_it_was_made_of() -> None:
+    """The caller's own dict and list stay the caller's: what happens to them later does not reach the row."""
+    names, inner = ["tok.weight"], {"a": [1]}
+    defaults = {"eps": 1e-5, "nested": inner}
+    row = Family(model_type="mine", steps=[Tokens(path="tok", names=names)], defaults=defaults)  # type: ignore[arg-type]
+    names.append("other")
+    defaults["eps"] = 1.0
+    inner["a"].append(2)
+    assert row.steps[0].names == ("tok.weight",)
+    assert row.defaults == {"eps": 1e-5, "nested": {"a": (1,)}}
+    changed = replace(row, tree={"": "Mine"})
+    assert (changed.tree, row.tree, changed.defaults) == ({"": "Mine"}, {}, row.defaults)
+    assert repr(changed).endswith("tree={'': 'Mine'}, defaults={'eps': 1e-05, 'nested': {'a': (1,)}})")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_row_may_be_sent_to_another_process(name: str) -> None:
+    row = FAMILIES[name]
+    copied: Any
+    for copied in (pickle.loads(pickle.dumps(row)), copy.deepcopy(row), copy.copy(row)):
+        assert repr(copied).partition(" at 0x")[0] == repr(row).partition(" at 0x")[0]
+        assert copied.defaults == row.defaults and [vars(step).keys() for step in copied.steps]
+        with pytest.raises(TypeError):
+            copied.defaults["pad_token_id"] = 3
+        with pytest.raises(AttributeError, match="a Family never changes"):
+            copied.model_type = "other"
+
+
+# -- config --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return minibert.load(write(tmp_path, T5)).config
+
+
+def test_a_config_says_that_it_is_read_only(config: Config) -> None:
+    for key in ("hidden_size", "d_model", "new", "_data"):
+        with pytest.raises(AttributeError, match=f"the config is read-only, so '{key}' cannot be set: "):
+            setattr(config, key, 3)
+        with pytest.raises(AttributeError, match="the config is read-only"):
+            delattr(config, key)
+    assert config.hidden_size == 8
+
+
+def test_a_config_may_be_copied_and_sent(config: Config) -> None:
+    for copied in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config), copy.copy(config)):
+        assert copied == config and copied.hidden_size == 8 and copied.max_position_embeddings == 512
+        assert copied.pad_token_id == 0  # a default of the family
+        with pytest.raises(TypeError):
+            copied["task_specific_params"]["new"] = 1
+        with pytest.raises(minibert.CheckpointError, match=r"config.json: 'colour' must be an integer"):
+            copied.integer("colour")
+
+
+# -- what a row of one's own, and what is passed for it, is told -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "found"),
+    [
+        ((Positions(path="embeddings.position_embeddings"), Tokens(path="embeddings.word_embeddings")), "a Positions"),
+        ((Norm(path="embeddings.LayerNorm"),), "a Norm"),
+        ((Tokens(path="embeddings.word_embeddings", when=lambda config: False),), "no step"),
+        ((), "no step"),
+    ],
+)
+def test_a_first_step_that_is_not_tokens(tmp_path: Path, steps: tuple[Any, ...], found: str) -> None:
+    row = Family(model_type="mine", steps=steps, owns=())
+    with pytest.raises(ValueError, match=f"the first step of mine must be Tokens, whose rows .* found {found}"):
+        minibert.load(write(tmp_path), family=row)
+
+
+def test_a_first_step_of_one_s_own_kind(tmp_path: Path) -> None:
+    class Words(Tokens):
+        """Rows as they are, by another name."""
+
+    bert = FAMILIES["bert"]
+    row = replace(bert, steps=(Words(**vars(bert.steps[0])), *bert.steps[1:]))
+    folder = write(tmp_path)
+    assert same_bits(minibert.load(folder, family=row)(IDS), minibert.load(folder)(IDS))
+
+
+@pytest.mark.parametrize("given", ["gpt2", "nonsense", Family, {"model_type": "bert"}])
+def test_a_family_that_is_none(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(TypeError) as told:
+        minibert.load(write(tmp_path, BERT), family=given)
+    message = str(told.value)
+    assert message.startswith(f"family must be a minibert.Family, found {type(given).__name__}")
+    assert ("minibert.FAMILIES['gpt2']" in message) == (given == "gpt2")
+    assert "model_type chooses" not in message and "leave it out" in message
