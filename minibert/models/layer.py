@@ -31,7 +31,12 @@ class EmbeddingLayer:
 
     Made by `minibert.load`. Submodules answer by the reference's names (`layer.word_embeddings`, `layer.wte`,
     `layer.LayerNorm`), as last part or as the whole path: `layer["embeddings.word_embeddings"]`.
-    Safe to call from many threads at once. A context manager; after `close()` every use raises ValueError.
+    Safe to call from many threads at once. A context manager; after `close()` every use raises ValueError, and a use
+    that is under way on another thread ends with its result or with the same error.
+
+    `pickle` and `copy.deepcopy` take no tables along: a few kB say by which name to open the layer again, so that
+    spawned workers can. That name is a folder's absolute path, as it is then, or a Hub name with the commit that this
+    layer was opened at; the options of `load` go with it, a row of one's own too.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class EmbeddingLayer:
         attention_position: Callable[[], Any] | None = None,
         closing: Callable[[], None] | None = None,
         tensors: Sequence[Tensor] = (),
+        again: Callable[[], EmbeddingLayer] | None = None,
     ) -> None:
         self.family = family
         self.config = config
@@ -52,10 +58,12 @@ class EmbeddingLayer:
         self.side = side
         self.tensors = tuple(tensors)  # where each tensor lies in its file
         self._steps: tuple[Bound, ...] | None = tuple(steps)
+        # a use takes what it needs before it looks at `steps`: what `close` drops, it drops after them
         self._open_tokenizer = tokenizer
-        self._tokenizer: Tokenizer | None = None
+        self._opened: dict[str, Tokenizer] = {}
         self._attention_position = attention_position
         self._closing = closing
+        self._again = again
         self._prepare = Preparation(family, config, steps, dtype)
         self._width: int = steps[0].module.table.shape[1]
         projections = [module.weight.shape[0] for _, module in steps if isinstance(module, Linear)]
@@ -152,12 +160,12 @@ class EmbeddingLayer:
     @property
     def tokenizer(self) -> Tokenizer:
         """The checkpoint's tokenizer, opened on first use. Raises TokenizerError where there is none."""
+        make, opened = self._open_tokenizer, self._opened
         self.steps  # noqa: B018  raises where the layer is closed
-        if self._tokenizer is None:
-            if self._open_tokenizer is None:
-                raise ValueError("this layer was made without a tokenizer; pass input_ids")
-            self._tokenizer = self._open_tokenizer()
-        return self._tokenizer
+        if make is None:
+            raise ValueError("this layer was made without a tokenizer; pass input_ids")
+        # two threads may both open it, and one of the two is kept; a lock could be held in a thread that a fork loses
+        return opened.get("") or opened.setdefault("", make())
 
     def tokenize(
         self,
@@ -177,15 +185,17 @@ class EmbeddingLayer:
         An empty second text in a list keeps its [SEP] and its type 1, so that a text's ids do not depend on its
         neighbours; of two plain strings, tokenize("a", ""), an empty second one means none. Both as transformers does.
         """
-        encoded = self.tokenizer.encode(texts, text_pair, truncation, self._longest(max_length, truncation))
-        batch = self.tokenizer.pad(encoded, padding)
+        tokenizer = self.tokenizer
+        encoded = tokenizer.encode(texts, text_pair, truncation, self._longest(max_length, truncation))
+        batch = tokenizer.pad(encoded, padding)
         if not self.adds_types:
             del batch["token_type_ids"]
         return batch
 
     def tokens(self, ids: ArrayLike) -> Any:
         """Give the token strings of ids: a list for (seq,), a list of lists for (batch, seq), a string for one id."""
-        return self.tokenizer.tokens(check_ids(ids, self.tokenizer.size, "ids"))
+        tokenizer = self.tokenizer
+        return tokenizer.tokens(check_ids(ids, tokenizer.size, "ids"))
 
     def embed(
         self,
@@ -276,7 +286,7 @@ class EmbeddingLayer:
             max_length = self.max_length
             if truncation and max_length is None:
                 raise ValueError(f"{self.family.model_type} has no longest length; pass max_length with truncation")
-        elif isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 0:
+        elif isinstance(max_length, bool) or not isinstance(max_length, int | np.integer) or max_length < 0:
             raise ValueError(f"max_length must be an integer >= 0, found {max_length!r}")
         elif self.max_length is not None:
             max_length = min(max_length, self.max_length)
@@ -287,13 +297,14 @@ class EmbeddingLayer:
     @property
     def attention_position(self) -> Any:
         """The position scheme that acts inside attention (rotary, ALiBi, relative), or None."""
+        make = self._attention_position
         self.steps  # noqa: B018  raises where the layer is closed
-        return self._attention_position() if self._attention_position is not None else None
+        return make() if make is not None else None
 
     @property
     def modules(self) -> dict[str, Any]:
         """Submodules by their path in the reference's base model."""
-        return {step.path: module for step, module in self.steps if callable(module)}
+        return _modules(self.steps)
 
     def __getitem__(self, path: str) -> Any:
         try:
@@ -314,27 +325,41 @@ class EmbeddingLayer:
         raise AttributeError(name)
 
     def __dir__(self) -> Iterable[str]:
-        modules = self.modules if self._steps is not None else ()
-        return [*super().__dir__(), *(path.rpartition(".")[2] for path in modules)]
+        return [*super().__dir__(), *(path.rpartition(".")[2] for path in _modules(self._steps or ()))]
 
     def __repr__(self) -> str:
-        if self._steps is None:
+        steps = self._steps
+        if steps is None:
             return f"<closed EmbeddingLayer of {self.family.model_type}>"
-        return self.family.print_tree(self.modules, self.side)
+        return self.family.print_tree(_modules(steps), self.side)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.steps  # noqa: B018  raises where the layer is closed
+        if self._again is None:
+            raise TypeError(
+                "this layer cannot be pickled or copied, since it was not made by minibert.load: it has no name by "
+                "which it could be opened again"
+            )
+        return self._again, ()
 
     def close(self) -> None:
         """Drop the tables. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
         self._steps = None
-        self._tokenizer = self._open_tokenizer = self._attention_position = None  # these hold tables too
-        if self._closing is not None:
-            self._closing()
-            self._closing = None
+        closing, self._closing = self._closing, None
+        self._open_tokenizer = self._attention_position = None  # these hold tables too
+        self._opened = {}
+        if closing is not None:
+            closing()
 
     def __enter__(self) -> EmbeddingLayer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _modules(steps: Sequence[Bound]) -> dict[str, Any]:
+    return {step.path: module for step, module in steps if callable(module)}
 
 
 def _check_out(out: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -43,8 +43,11 @@ def load(
     network; so is a string that names an existing folder with a config.json. Tables are mapped, not read.
 
     revision, local_files_only: as in huggingface_hub, for Hub names. lazy: fetch rows of a Hub name's tables as ids
-    ask for them. side: "encoder" or "decoder" where a family has both. dtype: "float32" or "float64", what the
-    layer computes in. mmap=False reads the tables into memory (network disks). family: a row of your own.
+    ask for them; in a folder, or where the Hub's cache holds the whole file, there is nothing to fetch, and it changes
+    nothing. side: "encoder" or "decoder" where a family has both. dtype: "float32" or "float64", what the layer
+    computes in. mmap=False reads the tables into memory now. Choose it for network disks, and where somebody may write
+    into the file or cut it short: what is mapped follows the file, and a row past its new end ends the process (SIGBUS
+    on Linux and macOS). family: a row of your own.
 
     Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
     """
@@ -57,7 +60,18 @@ def load(
         )
     opened = open_model(name, revision, local_files_only, lazy, mmap)
     row = family if family is not None else row_of(opened)
-    return assemble(row, opened.config, opened.source(), opened.find, opened.where, side, np.dtype(dtype))
+    again = partial(
+        load,
+        opened.lasting,
+        revision=opened.commit,
+        local_files_only=local_files_only,
+        lazy=lazy,
+        side=side,
+        dtype=np.dtype(dtype).name,
+        mmap=mmap,
+        family=family,
+    )
+    return assemble(row, opened.config, opened.source(), opened.find, opened.where, side, np.dtype(dtype), again)
 
 
 def check_dtype(dtype: Any) -> None:
@@ -69,12 +83,17 @@ def check_dtype(dtype: Any) -> None:
 
 
 class Opened(NamedTuple):
-    """A model's parts before they are put together: config.json, tensors, other files, and its name for errors."""
+    """A model's parts before they are put together: config.json, tensors, other files, and its name for errors.
+
+    `lasting` and `commit` name the same model in another working directory, and after the Hub's branch has moved.
+    """
 
     config: dict[str, Any]
     source: Callable[[], Source]
     find: Find
     where: str
+    lasting: str
+    commit: str | None
 
 
 def open_model(
@@ -92,13 +111,15 @@ def open_model(
     if folder:
         path = os.path.expanduser(where)
         find = _open_local(path)
-        return Opened(_read_config(find, where), lambda: open_folder(path, mmap), find, where)
+        return Opened(
+            _read_config(find, where), lambda: open_folder(path, mmap), find, where, os.path.abspath(path), None
+        )
     from minibert.hub.repository import resolve
 
     repository = resolve(where, revision, local_files_only)
     config = _read_config(repository.file, where)
     source = repository.whole_checkpoint if whole else partial(repository.checkpoint, lazy)
-    return Opened(config, lambda: source(mmap=mmap), repository.file, where)
+    return Opened(config, lambda: source(mmap=mmap), repository.file, where, where, repository.commit)
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
@@ -168,6 +189,7 @@ def assemble(
     where: str,
     side: str = "encoder",
     dtype: np.dtype[Any] | str = "float32",
+    again: Callable[[], EmbeddingLayer] | None = None,
 ) -> EmbeddingLayer:
     """Bind a family's steps to a checkpoint's tensors: nothing missing, nothing left over."""
     if side not in family.sides:
@@ -195,6 +217,7 @@ def assemble(
         attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
         closing=source.close,
         tensors=binder.taken(),
+        again=again,
     )
 
 
