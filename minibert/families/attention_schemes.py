@@ -25,7 +25,7 @@ from minibert.equations.attention_positions import (
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.errors import CheckpointError
 
-from .frozen import Frozen
+from .frozen import Frozen, thawed
 
 if TYPE_CHECKING:
     from .config import Config
@@ -49,7 +49,7 @@ class AttentionPosition(Frozen):
         raise AttributeError(f"this model has {self.offers}, not {name}: call {self.call}")
 
     def __repr__(self) -> str:
-        numbers = {name: value for name, value in vars(self).items() if not isinstance(value, np.ndarray)}
+        numbers = {name: thawed(value) for name, value in vars(self).items() if not isinstance(value, np.ndarray)}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in numbers.items())})"
 
 
