@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import minibert
-from minibert.families.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens
+from minibert.families.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens, always
 
 REFERENCE = Path(__file__).resolve().parents[2] / "tests" / "reference"
 ADDENDS = {"token_type_ids": "type", "langs": "language", "task_type_ids": "task"}
@@ -33,7 +33,7 @@ def formula(family: minibert.Family) -> str:
 
 def grown(x: str, step: Step) -> str:
     """Write what one more step makes of x."""
-    sometimes = step.when.__name__ != "always"
+    sometimes = step.when is not always
     if isinstance(step, Tokens):
         return "word" if step.scale is None else "word [* sqrt(dim)]"
     if isinstance(step, Add | Positions):
