@@ -359,7 +359,9 @@ def test_gamma_and_beta_are_older_names(tmp_path: Path, plain: Array) -> None:
 
 def test_gamma_and_weight_together_are_refused(tmp_path: Path) -> None:
     named = tensors(BERT) | {"embeddings.LayerNorm.gamma": numbers(8)}
-    with pytest.raises(CheckpointError, match=r"does not use: embeddings.LayerNorm.gamma; a layer without them would"):
+    with pytest.raises(
+        CheckpointError, match=r"does not use: embeddings.LayerNorm.gamma; the input layer without them would"
+    ):
         minibert.load(write(tmp_path, BERT, named))
 
 
