@@ -404,8 +404,9 @@ def test_a_device_that_is_full(name: str, folder: Path, capsys: Printed) -> None
 
 @POSIX
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_device_stays_one(name: str, folder: Path) -> None:
-    assert main([*WRITERS[name][0], os.devnull, "--model", str(folder)]) in (0, 1)  # verify has nothing to compare
+def test_a_device_stays_one(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibert.verify.verify.installed", lambda: False)  # to save is all that is asked
+    assert main([*WRITERS[name][0], os.devnull, "--model", str(folder)]) == 0
     assert Path(os.devnull).is_char_device()
 
 
