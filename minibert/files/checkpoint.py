@@ -234,7 +234,8 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
 
 
 def _is_plain(name: str) -> bool:
-    return os.path.basename(name) == name and name not in ("", ".", "..")
+    """Whether a name stays in its folder on every system: Windows separates by a backslash too, and has drives."""
+    return name not in ("", ".", "..") and not any(letter in name for letter in "/\\:")
 
 
 def open_folder(folder: str, mmap: bool = True) -> Checkpoint:

@@ -40,7 +40,8 @@ class Live:
     ) -> None:
         self._layer = layer
         self._where = str(Path(where).expanduser()) if is_folder(where) else where
-        self._options = {"revision": revision, "local_files_only": local_files_only}
+        # a checkpoint brings no code along, and no pickles (`use_safetensors`): neither is run
+        self._options = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": False}
         self.name = f"transformers {version('transformers')} on torch {version('torch')}"
         self._model = self._load()
         self._prefix = self._find_prefix()
@@ -52,7 +53,7 @@ class Live:
 
         with _quiet():
             loaded = transformers.AutoModel.from_pretrained(
-                self._where, dtype=torch.float32, **self._options, **changes
+                self._where, dtype=torch.float32, use_safetensors=True, **self._options, **changes
             )
         return loaded.eval()
 

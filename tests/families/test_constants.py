@@ -130,6 +130,16 @@ def test_a_config_may_be_copied_and_sent(config: Config) -> None:
             copied.integer("colour")
 
 
+def test_null_under_one_word_gives_way_to_a_value_under_another() -> None:
+    words = {"hidden_size": "n_embd", "width": "n_embd"}
+    for data in ({"hidden_size": None, "n_embd": 8}, {"n_embd": None, "hidden_size": 8}):
+        config = Config(data, words, {"hidden_size": 3})
+        assert config.hidden_size == config["n_embd"] == config.integer("hidden_size") == 8
+        assert config.get("n_embd") == 8
+    nothing = Config({"hidden_size": None, "n_embd": None}, words, {"hidden_size": 3})
+    assert nothing["hidden_size"] is None  # the file says that there is none, so no default stands in
+
+
 # -- what a row of one's own, and what is passed for it, is told -----------------------------------------------------
 
 

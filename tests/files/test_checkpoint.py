@@ -32,6 +32,7 @@ from checkpoints import (
     same_bits,
     stored,
     tensors,
+    wordpiece_json,
     write,
     write_index,
     write_shards,
@@ -406,6 +407,34 @@ def test_metadata_may_name_the_twin_that_was_dropped(tmp_path: Path, plain: Arra
             minibert.load(write(tmp_path, BERT, named, metadata))
 
 
+def test_metadata_renames_no_tensor_that_is_stored(tmp_path: Path, plain: Array) -> None:
+    """A name that stands in the file is that tensor, whatever the metadata says it is another name of."""
+    tables = tensors(BERT)
+    folder = write(tmp_path, BERT, tables, metadata={WORD: "embeddings.position_embeddings.weight", "twin": WORD})
+    assert open_folder(str(folder)).aliases() == {"twin": WORD}
+    assert same_bits(result(folder), plain)
+
+
+def test_a_file_cut_short_between_its_header_and_its_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path) / "model.safetensors"
+    file = SafetensorsFile(path, mmap=False)
+    tensor = file.tensors[WORD]
+    assert same_bits(file.raw(tensor), tensors(BERT)[WORD])
+    for size in (tensor.stop - 1, tensor.start + 4, tensor.start, 0):
+        os.truncate(path, size)
+        with pytest.raises(CheckpointError, match=f"ends inside tensor '{WORD}'; it changed while it was read"):
+            file.raw(tensor)
+
+
+@pytest.mark.parametrize("pad_id", [VOCAB, VOCAB + 1, -1, None])
+def test_a_padding_id_that_no_row_has_pads_with_0(tmp_path: Path, pad_id: int | None) -> None:
+    folder = write(tmp_path, {**BERT, "pad_token_id": pad_id})
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    layer = minibert.load(folder)
+    batch = layer.tokenize(["we lived", "a"])
+    assert batch["input_ids"][1].tolist()[3:] == [0] and layer(**batch).shape == (2, 4, 8)
+
+
 def test_two_candidates_are_one_too_many(tmp_path: Path) -> None:
     named = tensors(BERT) | {f"bert.{WORD}": numbers(VOCAB, 8, seed=9)}
     with pytest.raises(CheckpointError, match=f"two tensors could be '{WORD}': {WORD} and bert.{WORD}; keep the one"):
@@ -548,7 +577,13 @@ def test_an_index_of_another_save(tmp_path: Path) -> None:
         b'{"weight_map": {"a": "/etc/passwd"}}',
         b'{"weight_map": {"a": "sub/b.safetensors"}}',
         b'{"weight_map": {"a": ".."}}',
+        b'{"weight_map": {"a": "."}}',
         b'{"weight_map": {"a": ""}}',
+        b'{"weight_map": {"a": "..\\\\b.safetensors"}}',
+        b'{"weight_map": {"a": "sub\\\\b.safetensors"}}',
+        b'{"weight_map": {"a": "\\\\\\\\server\\\\share\\\\b.safetensors"}}',
+        b'{"weight_map": {"a": "C:b.safetensors"}}',
+        b'{"weight_map": {"a": "C:/b.safetensors"}}',
         b'{"weight_map": {"a": "b.safetensors", "a": "c.safetensors"}}',
         b'{"weight_map": {"a": "b"}} trailing',
         b"\xff\xfe",

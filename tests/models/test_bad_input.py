@@ -590,3 +590,29 @@ def test_config_json_is_not_touched(tmp_path: Path) -> None:
         layer(GOOD)
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()} == before
     assert json.loads(before["config.json"][0]) == BERT
+
+
+# -- what is not refused: README names these exceptions ---------------------------------------------------------------
+
+
+def test_numbers_changed_inside_a_file_of_the_right_form_are_taken(tmp_path: Path) -> None:
+    """The format has no checksum; NaN and infinity come out where they went in, and nowhere else."""
+    named = {name: array.copy() for name, array in tensors(BERT).items()}
+    named["embeddings.word_embeddings.weight"][5, 3] = np.nan
+    named["embeddings.word_embeddings.weight"][6, 3] = np.inf
+    with np.errstate(invalid="ignore"):  # NumPy warns of inf - inf in the norm
+        found = minibert.load(write(tmp_path / "changed", BERT, named)).trace([[5, 6, 7]])
+    plain = minibert.load(write(tmp_path / "plain")).trace([[5, 6, 7]])
+    assert np.isnan(found["sum"][0, 0, 3]) and np.isposinf(found["sum"][0, 1, 3])
+    assert np.isfinite(np.delete(found["sum"], 3, axis=-1)).all()
+    assert same_bits(found["embeddings.LayerNorm"][:, 2], plain["embeddings.LayerNorm"][:, 2])
+
+
+def test_what_acts_later_in_the_model_changes_nothing_here(load: Make, tmp_path: Path) -> None:
+    layer = load("bert")
+    assert same_bits(layer([[5, 6]], attention_mask=[[0.0, -1e9]]), layer([[5, 6]]))  # an additive mask
+    with pytest.raises(ValueError, match="attention_mask must be"):
+        layer([[5, 6]], attention_mask=[[1, 1, 1]])
+    config = {"model_type": "llama", "vocab_size": 20, "hidden_size": 8}
+    llama = minibert.load(write(tmp_path, config, {"model.embed_tokens.weight": np.ones((20, 8), "f4")}))
+    assert same_bits(llama([[5, 6]], position_ids="anything"), llama([[5, 6]]))  # type: ignore[arg-type]

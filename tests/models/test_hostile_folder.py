@@ -1,0 +1,243 @@
+"""A checkpoint is data: nothing in it is executed, imported or unpickled, and no name in it leads out of its folder."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import BERT, numbers, same_bits, tensors, wordpiece_json, write, write_vocab
+
+import minibert
+
+PACKAGE = Path(minibert.__file__).parent
+
+# -- the sources ---------------------------------------------------------------------------------------------------
+
+RUNS_WHAT_IT_IS_GIVEN = re.compile(
+    r"(builtins\.)?(eval|exec|compile|__import__)|(importlib\.)?import_module|runpy\..*|code\..*|"
+    r"(pickle|cPickle|_pickle|dill|cloudpickle|joblib|shelve|marshal|torch)\.(load|loads|Unpickler|open)|"
+    r"(np|numpy)\.(load|fromregex)|.*\.(exec_module|load_module|unpickle)|spec_from_file_location|"
+    r"os\.(system|popen|exec\w*|spawn\w*)|subprocess\..*|ctypes\..*|yaml\.(load|unsafe_load)"
+)
+# a wing finds its own files by name; no checkpoint has a say in it
+OWN_FILES = {("families/__init__.py", 'import_module(f"{__name__}.{file}")')}
+
+
+def calls(source: str) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def suspects(source: str, file: str = "") -> list[str]:
+    found = [ast.unparse(node) for name, node in calls(source) if RUNS_WHAT_IT_IS_GIVEN.fullmatch(name)]
+    allowed = {ast.unparse(ast.parse(call)) for place, call in OWN_FILES if place == file}
+    return [call for call in found if call not in allowed]
+
+
+def test_the_package_calls_nothing_that_runs_what_it_is_given() -> None:
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert len(files) > 30
+    found = {str(path): suspects(path.read_text(), path.relative_to(PACKAGE).as_posix()) for path in files}
+    assert {path: calls for path, calls in found.items() if calls} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["pickle.load(f)", "eval(text)", "np.load(p, allow_pickle=True)", "import_module(name)", "torch.load(p)",
+     "def f():\n    exec(compile(t, n, 'exec'))", "importlib.import_module(config['auto_map'])", "__import__(n)"],
+)  # fmt: skip
+def test_the_scan_sees_each_of_them(source: str) -> None:
+    assert suspects(source)
+
+
+def test_the_reference_is_told_to_run_no_code_and_read_no_pickle() -> None:
+    source = (PACKAGE / "verify" / "live.py").read_text()
+    assert '"trust_remote_code": False}' in source
+    loads = [node for name, node in calls(source) if name.endswith("from_pretrained")]
+    assert len(loads) == 2 and all("**self._options" in ast.unparse(node) for node in loads)
+    assert "use_safetensors=True" in ast.unparse(loads[0])
+
+
+# -- a folder full of traps ----------------------------------------------------------------------------------------
+
+TRAP = "import pathlib, os\npathlib.Path(os.environ['TRAP']).write_text('run')\n"
+CODE_FILES = (
+    "modeling_x.py", "configuration_x.py", "tokenization_x.py", "tokenizer.py", "config.py", "__init__.py",
+    "handler.py", "setup.py", "conftest.py", "sitecustomize.py", "numpy.py",
+)  # fmt: skip
+PICKLES = ("pytorch_model.bin", "model.pkl", "tokenizer.pkl", "training_args.bin", "vocab.pkl", "model.pt")
+DATA = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+
+WATCHED = """
+import json, os, sys
+folder, todo = sys.argv[1], sys.argv[2]
+seen = []
+def hook(event, args):
+    if event in ("exec", "compile"):
+        name = getattr(args[0], "co_filename", None) if event == "exec" else args[1]
+    elif event == "import":
+        name = args[1]
+    else:
+        name = args[0] if args else ""
+    inside = isinstance(name, (str, os.PathLike)) and os.path.abspath(os.fspath(name)).startswith(folder)
+    if event.startswith(("pickle.", "ctypes.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "socket.")):
+        seen.append([event, str(args)])
+    elif inside and event in ("open", "import", "exec", "compile"):
+        seen.append([event, os.path.basename(os.fspath(name))])
+import minibert, minibert.files.tokenizer, safetensors, tokenizers  # their own libraries are opened now
+sys.addaudithook(hook)
+result = None
+exec(todo)
+print(json.dumps([list(seen), result]))
+"""
+
+USE_ALL = """
+layer = minibert.load(folder)
+result = layer(**layer.tokenize(["we lived above the clouds", "a"])).ravel().tolist()
+layer.embed("we"), layer.tokens([1]), repr(layer), layer.attention_position
+"""
+
+
+class Trap:
+    def __reduce__(self) -> tuple[object, ...]:
+        return exec, (TRAP,)
+
+
+@pytest.fixture
+def trapped(tmp_path: Path) -> Path:
+    """A good BERT that also brings code along under every name that some library would run."""
+    auto_map = {
+        "AutoConfig": "configuration_x.Config",
+        "AutoModel": "modeling_x.Model",
+        "AutoTokenizer": ["tokenization_x.Tokenizer", None],
+    }
+    folder = write(tmp_path / "trapped", {**BERT, "auto_map": auto_map, "custom_pipelines": {"x": "handler.x"}})
+    settings = {
+        "auto_map": auto_map,
+        "tokenizer_class": "tokenizer.Trap",
+        "tokenizer_file": "../outside/tokenizer.json",
+        "vocab_file": str(tmp_path / "outside" / "vocab.txt"),
+        "name_or_path": "../outside",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    write_vocab(tmp_path / "outside")
+    for name in CODE_FILES:
+        (folder / name).write_text(TRAP, encoding="utf-8")
+    for name in PICKLES:
+        (folder / name).write_bytes(pickle.dumps(Trap()))
+    return folder
+
+
+def watched(folder: Path, todo: str) -> tuple[list[list[str]], object, bool]:
+    """What Python was asked for inside the folder, what came out, and whether a trap was sprung."""
+    trap = folder.parent / "sprung"
+    environment = {**os.environ, "TRAP": str(trap), "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", WATCHED, str(folder), todo]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    seen, result = json.loads(done.stdout)
+    return seen, result, trap.exists()
+
+
+@pytest.mark.parametrize("tokenizer", ["tokenizer.json", "vocab.txt"])
+def test_nothing_in_a_folder_is_executed_imported_or_unpickled(trapped: Path, tokenizer: str) -> None:
+    if tokenizer == "vocab.txt":
+        write_vocab(trapped)
+    else:
+        (trapped / tokenizer).write_text(wordpiece_json(), encoding="utf-8")
+    seen, result, sprung = watched(trapped, USE_ALL)
+    assert not sprung
+    assert {event for event, _ in seen} == {"open"} and {name for _, name in seen} <= DATA
+    plain = write(trapped.parent / "plain")
+    (plain / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    layer = minibert.load(plain)
+    want = layer(**layer.tokenize(["we lived above the clouds", "a"])).ravel()
+    assert same_bits(np.array(result, np.float32), want)
+
+
+def test_a_tokenizer_outside_the_folder_is_not_looked_for(trapped: Path) -> None:
+    todo = """
+layer = minibert.load(folder)
+try: layer.tokenize("we")
+except minibert.TokenizerError as error: result = str(error)
+"""
+    seen, result, sprung = watched(trapped, todo)
+    assert not sprung and {name for _, name in seen} <= DATA
+    assert "has no tokenizer: expected tokenizer.json" in str(result)
+
+
+def test_a_folder_of_pickles_alone_is_refused_unread(trapped: Path) -> None:
+    (trapped / "model.safetensors").unlink()
+    todo = "try: minibert.load(folder)\nexcept minibert.CheckpointError as error: result = str(error)"
+    seen, result, sprung = watched(trapped, todo)
+    assert not sprung and {name for _, name in seen} == {"config.json"}
+    assert "pytorch_model.bin" in str(result) and "safe_serialization=True" in str(result)
+
+
+@pytest.mark.parametrize(
+    ("todo", "event"),
+    [
+        ("import pickle; pickle.load(open(folder + '/model.pkl', 'rb'))", "pickle.find_class"),
+        ("sys.path.insert(0, folder); import modeling_x", "exec"),
+        ("exec(compile(open(folder + '/tokenizer.py').read(), folder + '/tokenizer.py', 'exec'))", "compile"),
+    ],
+)
+def test_the_watcher_sees_a_trap_that_is_sprung(trapped: Path, todo: str, event: str) -> None:
+    seen, _, sprung = watched(trapped, todo)
+    assert sprung and event in {event for event, _ in seen}
+
+
+# -- a file that is cut short while it is mapped -------------------------------------------------------------------
+
+CUT = """
+import os, sys, minibert
+folder, mmap = sys.argv[1], sys.argv[2] == "mapped"
+layer = minibert.load(folder, mmap=mmap)
+os.truncate(folder + "/model.safetensors", 4096)
+sys.stdout.buffer.write(layer([[3999]], position_ids=[[0]]).tobytes())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a system does then differs; this is Linux's way")
+def test_a_mapped_file_cut_short_ends_the_process_and_one_in_memory_does_not(tmp_path: Path) -> None:
+    config = {**BERT, "vocab_size": 4000}
+    named = tensors(config)
+    assert named["embeddings.word_embeddings.weight"].nbytes > 4096 * 8
+    endings = {}
+    for how in ("mapped", "in memory"):
+        folder = write(tmp_path / how.replace(" ", ""), config, named)
+        want = minibert.load(folder, mmap=False)([[3999]]).tobytes()
+        endings[how] = subprocess.run([sys.executable, "-c", CUT, str(folder), how], capture_output=True, timeout=60)
+    assert endings["mapped"].returncode == -signal.SIGBUS and endings["mapped"].stdout == b""
+    assert endings["in memory"].returncode == 0 and endings["in memory"].stdout == want
+    with pytest.raises(minibert.CheckpointError, match="damaged, incomplete"):
+        minibert.load(folder, mmap=False)  # what is cut short already is refused, mapped or not
+    with pytest.raises(minibert.CheckpointError, match="damaged, incomplete"):
+        minibert.load(folder)
+
+
+def test_lazy_changes_nothing_in_a_folder(tmp_path: Path) -> None:
+    """There is nothing to fetch: the tables are mapped, or read with mmap=False, as without it."""
+    config = {**BERT, "vocab_size": 10_000}
+    folder = write(tmp_path, config, {**tensors(config), "embeddings.word_embeddings.weight": numbers(10_000, 8)})
+    assert (folder / "model.safetensors").stat().st_size > 256_000  # from there on a lazy table comes row by row
+    for mmap in (True, False):
+        layers = [minibert.load(folder, lazy=lazy, mmap=mmap) for lazy in (False, True)]
+        kinds = [[type(module) for module in layer.modules.values()] for layer in layers]
+        tables = [[type(layer.steps[i].module.table) for i in range(3)] for layer in layers]
+        assert kinds[0] == kinds[1] and tables[0] == tables[1]
+        assert same_bits(layers[1]([[1, 9999]]), layers[0]([[1, 9999]]))
+        assert layers[1].word_embeddings.weight.flags.writeable is False
