@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from . import __version__
 
 if TYPE_CHECKING:
-    from minibert.models.layer import Array, EmbeddingLayer
+    from minibert.equations.input_layer import Array
+    from minibert.models.layer import EmbeddingLayer
 
 DEFAULT_MODEL = "bert-base-uncased"
 FEW_TEXTS = 32  # up to so many, the rows they need are fetched from the Hub, and not the whole tables

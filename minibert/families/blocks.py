@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from minibert.equations.encoder import gelu, gelu_tanh, linear, relu, silu
+from minibert.equations.input_layer import Array
 
 from .config import Config
 from .family import Family
@@ -23,7 +23,6 @@ from .modules import LayerNorm
 if TYPE_CHECKING:
     from .steps import Binder
 
-Array = NDArray[Any]
 Activation = Callable[[Array], Array]
 
 # the config's word -> the equation, and how the reference prints it

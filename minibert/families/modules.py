@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import check_ids, layer_norm, project
+from minibert.equations.input_layer import Array, check_ids, layer_norm, project
 from minibert.files.tables import Table
-
-Array = NDArray[Any]
 
 # Numbers in NumPy's buffer, else 8192. Where one number stands for a whole row (its mean), NumPy fills the buffer with
 # copies of it before it computes, if two rows fit in; if not it computes at once: a fifth of a layer's time.

@@ -11,16 +11,21 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from minibert.equations.input_layer import default_position_ids, mask_position_ids, padding_position_ids, project, scale
+from minibert.equations.input_layer import (
+    Array,
+    default_position_ids,
+    mask_position_ids,
+    padding_position_ids,
+    project,
+    scale,
+)
 from minibert.files.tables import Table, as_table
 
 from .config import Config
 from .frozen import Frozen
 from .modules import Embedding, LayerNorm, Linear
 
-Array = NDArray[Any]
 Ids = Array | slice | int
 Record = Callable[[str, Array], None] | None
 

@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[Any]
+from minibert.equations.input_layer import Array
 
 # how each format's bytes are held in NumPy, which knows neither bfloat16 nor float8: those are held as raw bits
 HELD: dict[str, np.dtype[Any]] = {

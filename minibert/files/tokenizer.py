@@ -11,13 +11,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError, TokenizerError
 
 from .reading import FileName, read_object
 
-Array = NDArray[Any]
 Texts = str | Iterable[str]
 Find = Callable[[str], FileName | None]
 

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.files.writing import atomic_write
 
-Array = NDArray[Any]
 Content = Any  # whatever gives its bytes: bytes, a uint8 array
 Span = tuple[int, int]  # first, and one past the last
 

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import check_ids
+from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import CheckpointError, HubError
 from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
 from minibert.files.tables import HELD, StoredTable, Table
 
 from .ranges import RangeCache, Span, merge, whole_rows
 from .transfer import Part, Progress, RangesIgnoredError
-
-Array = NDArray[Any]
 
 HEADER_GUESS = 1 << 15  # bytes: room for the header of most models, so that one request is enough
 BY_ROWS = 256_000  # bytes from which a lazy table is fetched row by row

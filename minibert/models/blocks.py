@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from minibert.equations.encoder import (
     additive_mask,
@@ -22,10 +21,9 @@ from minibert.equations.encoder import (
     softmax,
     split_heads,
 )
+from minibert.equations.input_layer import Array
 from minibert.families.blocks import Activation, Block
 from minibert.families.steps import Inputs
-
-Array = NDArray[Any]
 
 TILE_TOKENS = 1024  # from here on a product of more rows is no faster, and memory grows with it
 SCORES = 1 << 19  # numbers of scores computed together: they stay in the second cache

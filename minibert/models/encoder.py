@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from minibert.equations.input_layer import Array
 from minibert.errors import UnknownFamilyError
 from minibert.families.blocks import BLOCKS, Blocks, heads_of
 from minibert.families.config import Config
@@ -23,8 +24,6 @@ from .tiles import run_steps
 
 if TYPE_CHECKING:
     from minibert.files.tokenizer import Texts
-
-Array = NDArray[Any]
 
 
 def load_encoder(

@@ -10,13 +10,12 @@ import json
 import os
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, MinibertError
 from minibert.families.family import Family
 from minibert.files.checkpoint import SINGLE, Source, Tensor
@@ -25,8 +24,6 @@ from minibert.files.writing import KEPT, atomic_write, naming, same_file
 
 from .load import Opened, assemble, is_folder, load, open_model, row_of
 
-Array = NDArray[Any]
-
 NARROW = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
@@ -34,8 +31,7 @@ COMPANIONS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Extracted:
+class Extracted(NamedTuple):
     """What was written: bytes of the model's files before and of the one file after, and the largest rounding error."""
 
     folder: Path

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import check_ids
+from minibert.equations.input_layer import Array, check_ids
 from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.steps import Inputs, Lookup, Mask, Positions
 
 from .tiles import Bound
-
-Array = NDArray[Any]
 
 LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
 

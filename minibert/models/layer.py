@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import check_ids
+from minibert.equations.input_layer import Array, check_ids
 from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.modules import Linear
@@ -22,8 +22,6 @@ from .tiles import SHARE, Bound, run, run_steps, usable_threads
 if TYPE_CHECKING:
     from minibert.files.checkpoint import Tensor
     from minibert.files.tokenizer import Encoded, Texts, Tokenizer
-
-Array = NDArray[Any]
 
 
 class EmbeddingLayer:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, UnknownFamilyError
 from minibert.families.config import Config
 from minibert.families.family import Family
@@ -22,8 +22,6 @@ from minibert.files.tokenizer import Find, open_tokenizer
 
 from .layer import EmbeddingLayer
 from .tiles import Bound
-
-Array = NDArray[Any]
 
 
 def load(

@@ -11,13 +11,12 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.files.tokenizer import Encoded
 
 from .tiles import TILE_NUMBERS, ahead, spread
 
-Array = NDArray[Any]
 K = TypeVar("K")
 V = TypeVar("V")
 

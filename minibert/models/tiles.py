@@ -14,14 +14,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.families.steps import Inputs, Norm, Project, Record, Step
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-Array = NDArray[Any]
 K = TypeVar("K")
 T = TypeVar("T")
 

@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.families.steps import Add, Lookup, Mask, Norm, Positions, Project, Scale, Step, Tokens
 from minibert.models.layer import EmbeddingLayer
 from minibert.models.tiles import Bound
-
-Array = NDArray[Any]
 
 WIDTH = 80  # columns of a page, and torch's own line width
 EDGE = 3  # numbers, and rows, that are shown at either end of an axis

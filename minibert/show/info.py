@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sized
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
 from minibert.families.modules import Embedding, LayerNorm, Linear
 from minibert.families.steps import Positions
 from minibert.models.layer import EmbeddingLayer
-
-Array = NDArray[Any]
 
 
 def info(layer: EmbeddingLayer) -> Iterator[str]:

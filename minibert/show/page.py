@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from minibert.equations import input_layer as equations
+from minibert.equations.input_layer import Array
 from minibert.families.modules import LayerNorm
 from minibert.families.steps import Add, Lookup, Norm, Positions, Project, Scale, Step
 from minibert.files.writing import write_output
@@ -28,8 +28,6 @@ from minibert.models.layer import EmbeddingLayer
 
 from .analysis import cosine_similarity
 from .explain import by_hand, looked_up, name_of
-
-Array = NDArray[Any]
 
 # what a kind of lookup tells of a token
 TELLS = {"input_ids": "which token it is", "token_type_ids": "first or second text", "position_ids": "where it stands"}

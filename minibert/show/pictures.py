@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from minibert.equations.attention_positions import alibi_slopes
+from minibert.equations.input_layer import Array
 from minibert.families.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
 from minibert.families.steps import Add, Lookup, Norm, Positions
 from minibert.models.layer import EmbeddingLayer
@@ -18,7 +18,6 @@ from . import analysis, plot
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Array = NDArray[Any]
 Scheme = TypeVar("Scheme", bound=AttentionPosition)
 
 SEEN = 64  # tokens of a text that the pictures of attention show

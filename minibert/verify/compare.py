@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.families.steps import Add, Lookup, Norm, Positions, Project
 from minibert.files.writing import write_output
 from minibert.models.layer import EmbeddingLayer
 
-Array = NDArray[Any]
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 
 # |difference| / max(1, |value|) after a norm or a projection. Measured against torch: 5.7e-7 on 65 tiny checkpoints,

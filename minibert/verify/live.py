@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.families.steps import Norm, Positions
 from minibert.models.layer import EmbeddingLayer
 from minibert.models.load import is_folder
-
-Array = NDArray[Any]
 
 
 def installed() -> bool:

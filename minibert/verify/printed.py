@@ -12,13 +12,11 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.models.layer import EmbeddingLayer
 
 from .compare import tolerances, trace
-
-Array = NDArray[Any]
 
 DATA = Path(__file__).parent / "data"
 SLACK = 1e-15  # a number printed with all its digits is read back into float64 with an error of its own

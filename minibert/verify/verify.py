@@ -7,7 +7,6 @@ someone's own intermediates; the numbers that others have printed of two well-kn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -40,15 +39,15 @@ from .mistakes import MISTAKES
 Load = Callable[..., EmbeddingLayer]
 
 
-@dataclass
 class Report:
     """What was compared and how it came out: `lines` for a person, `passed` for a program."""
 
-    passed: bool = True
-    lines: list[str] = field(default_factory=list)
-    differences: list[Difference] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # "<kind>|<key>" of what the file should have had
-    matches: list[str] = field(default_factory=list)  # names of the mistakes that fit
+    def __init__(self) -> None:
+        self.passed = True
+        self.lines: list[str] = []
+        self.differences: list[Difference] = []
+        self.missing: list[str] = []  # "<kind>|<key>" of what the file should have had
+        self.matches: list[str] = []  # names of the mistakes that fit
 
 
 def verify(
