@@ -74,7 +74,7 @@ PASSING = {
     "503 once": (fake_hub.status(503), 1),
     "429 with a short Retry-After": (fake_hub.status(429, retry_after="1"), 1),
     "429 without Retry-After": (fake_hub.status(429), 1),
-    "late": (fake_hub.late(0.3), 3),
+    "late": (fake_hub.late(0.1), 3),
     "redirect": (fake_hub.redirect_to_second, None),
     "cut once": (fake_hub.cut(100), 1),
     "short once": (fake_hub.short_body, 1),

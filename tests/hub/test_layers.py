@@ -280,7 +280,7 @@ def test_killed_at_any_moment_the_next_run_is_right(small: Path, tmp_path: Path,
         env = environment(hub.endpoint, tmp_path / "home")
         for sent in (1_000, 100_000, 300_000):  # in the header, in a tensor, later
             hub.forget()
-            hub.misbehave("safetensors", slow(600_000))
+            hub.misbehave("safetensors", slow(1_000_000))
             process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, env=env)
             deadline = time.monotonic() + 30
             while hub.sent < sent and process.poll() is None and time.monotonic() < deadline:

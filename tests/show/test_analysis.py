@@ -269,6 +269,7 @@ def test_relative_data_are_distinct_ordered_pairs() -> None:
         analysis.relative_position_data(table, pairs=901)
 
 
+@pytest.mark.slow
 def test_rows_without_a_meaning_teach_the_probes_nothing() -> None:
     """The probes measure the table, not themselves: on noise they are as good as a guess."""
     noise = normal(2048, 64)
