@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ import minibert
 from minibert import cli
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.show import plot
+from minibert.show import pictures
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "lived", "above", "the", "clouds", "dog", "bites", "man"]
 VOCAB, DIM, LONGEST = len(WORDS), 8, 16
@@ -81,28 +82,87 @@ def failure(printed: Printed, *arguments: str) -> str:
 # -- the command as a whole --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["explain", "info", "embed", "plot"])
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_has_help_with_an_example(command: str, capsys: Printed) -> None:
     assert main([command, "--help"]) == 0
     out, err = capsys.readouterr()
     assert f"\nexample:\n  minibert {command} " in out
     assert err == ""
+    assert main(["help", command]) == 0
+    assert capsys.readouterr().out == out
     assert max(map(len, out.splitlines())) <= 80
 
 
 def test_help_and_version(capsys: Printed) -> None:
-    assert main(["--help"]) == 0
-    assert "\nexample:\n  minibert explain " in capsys.readouterr().out
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"minibert {minibert.__version__}\n"
+    for arguments in (["--help"], ["-h"], ["help"]):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert "\nexample:\n  minibert explain " in out
+        assert re.findall(r"^  ([a-z]+) +\w", out.partition("commands:")[2], re.MULTILINE)[:-2] == list(cli.COMMANDS)
+        assert max(map(len, out.splitlines())) <= 80
+    for argument in ("--version", "-V"):
+        assert main([argument]) == 0
+        assert capsys.readouterr().out == f"minibert {minibert.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["info", "--fly"], ["explain"], ["plot", "sculpture"]])
-def test_a_wrong_argument_is_exit_code_2(arguments: list[str], capsys: Printed) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "a command is missing; the commands are explain, info, "),
+        (["fly"], "there is no command 'fly'; the commands are explain, info, "),
+        (["help", "fly"], "there is no command 'fly'; the commands are explain, info, "),
+        (["--embed"], "there is no command '--embed'; did you mean embed?"),
+        (["info", "--fly"], "there is no option --fly"),
+        (["info", "--modle", "x"], "there is no option --modle; did you mean --model?"),
+        (["embed", "--normalise", "x"], "there is no option --normalise; did you mean --normalize?"),
+        (["embed", "x", "--troncate=1"], "there is no option --troncate=1; did you mean --truncate?"),
+        (["explain"], "the following arguments are required: TEXT"),
+        (["explain", "we", "lived", "above"], "'lived' 'above' is too much; quotes make one text of several words"),
+        (["plot", "sculpture"], "invalid choice: 'sculpture' (choose from"),
+        (["info", "a", "--model", "b"], "two models are named, 'a' and 'b'; name one"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_argument_shows_the_usage_and_what_is_nearest(
+    arguments: list[str], message: str, capsys: Printed
+) -> None:
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("usage: minibert")
+    command = arguments[0] if arguments and arguments[0] in cli.COMMANDS else "COMMAND"
+    assert err.startswith(f"usage: minibert {command} ")
+    assert message in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["info", "verify", "extract"])
+def test_a_command_about_a_model_takes_it_as_its_argument(name: str, folder: Path, tmp_path: Path) -> None:
+    """Before the options and behind them; `-m` and `--model` name it as well."""
+    more = {"extract": ["-o", "OUT"], "verify": ["--save", str(tmp_path / "x.safetensors")]}.get(name, [])
+    named = [str(folder)]
+    for i, arguments in enumerate(
+        ([*named, *more], [*more, *named], [*more, "-m", *named], ["--model", *named, *more])
+    ):
+        assert main([name, *(str(tmp_path / f"out{i}") if word == "OUT" else word for word in arguments)]) == 0
+
+
+def test_texts_may_stand_anywhere_among_the_options(folder: Path, capsys: Printed) -> None:
+    outs = []
+    for arguments in (
+        ["dog", "man", "--pair", "the", "--pair", "we", "--normalize"],
+        ["--pair", "the", "dog", "--pair", "we", "man", "--normalize"],
+        ["--pair", "the", "--pair", "we", "dog", "--normalize", "man"],
+        ["--normalize", "--pair=the", "--pair=we", "--", "dog", "man"],
+    ):
+        assert main(["embed", "-m", str(folder), *arguments]) == 0
+        outs.append(capsys.readouterr().out)
+    assert outs[0] and len(set(outs)) == 1
+
+
+def test_a_text_may_begin_with_a_dash(folder: Path, capsys: Printed) -> None:
+    for arguments in (["-5 dog"], ["--", "-dog"], ["-7"]):
+        assert main(["embed", "-m", str(folder), *arguments]) == 0
+        expected = minibert.load(folder).embed(arguments[-1:])
+        assert np.array_equal(numbers(capsys.readouterr().out), expected)
 
 
 def test_started_as_a_module_it_speaks_utf8_and_ends_well(folder: Path) -> None:
@@ -156,7 +216,7 @@ def test_no_error_shows_a_traceback(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "_load", fail)
+    monkeypatch.setattr("minibert.commands.info.load_layer", fail)
     assert main(["info"]) == code
     assert capsys.readouterr() == ("", message)
 
@@ -317,7 +377,7 @@ def test_embed_without_pooling_prints_a_token_a_line(folder: Path, capsys: Print
 
 def test_embed_takes_pairs_and_truncates(folder: Path, capsys: Printed) -> None:
     long = "we " * 20
-    assert main(["embed", "--model", str(folder), "dog", long, "--truncate", "--pair", "man", "the"]) == 0
+    assert main(["embed", "--model", str(folder), "dog", long, "--truncate", "--pair", "man", "--pair", "the"]) == 0
     expected = minibert.load(folder).embed(["dog", long], text_pair=["man", "the"], truncation=True)
     assert np.array_equal(numbers(capsys.readouterr().out), expected)
 
@@ -462,8 +522,11 @@ def test_the_model_s_own_file_is_not_written_over(ending: str, folder: Path, tmp
 # -- plot --------------------------------------------------------------------------------------------------------
 
 
-def test_the_kinds_are_those_of_plot() -> None:
-    assert set(cli.PICTURES) == set(plot.KINDS)
+def test_the_help_of_plot_says_what_each_picture_shows(capsys: Printed) -> None:
+    assert main(["plot", "--help"]) == 0
+    out = capsys.readouterr().out
+    for name in pictures.PICTURES:
+        assert re.search(rf"^  {name} +\w+ \w+ .*\w$", out, re.MULTILINE), name
 
 
 def test_plot_writes_a_picture(folder: Path, tmp_path: Path, capsys: Printed) -> None:
@@ -503,6 +566,9 @@ def test_explain_loads_nothing_that_it_does_not_use(folder: Path) -> None:
         "tqdm",
         "asyncio",
         "minibert.show.plot",
+        "minibert.show.pictures",
+        "minibert.commands.plot",
+        "minibert.commands.embed",
         "minibert.hub.repository",
     }
     assert loaded.isdisjoint(heavy)

@@ -1,4 +1,4 @@
-"""Which arrays of a layer a kind of picture shows: what `minibert plot` draws."""
+"""The pictures that `minibert plot` draws, by name, and which arrays of a layer each one shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEEN = 64  # tokens of a text that the pictures of attention show
 
 
 def picture(kind: str, layer: EmbeddingLayer, text: str | None = None) -> Figure:
-    """Draw one of `plot.KINDS` from a layer, and where it is about a text, from this one: the figure, in pyplot.
+    """Draw one of `PICTURES` from a layer, and where it is about a text, from this one: the figure, in pyplot.
 
     rows (over the row of the text's first token, where one is given), similarity, table: of the position table.
     sum: of the text's first token, special ones left out. tokens: the text's. relative-bias, alibi, rotary: of
@@ -32,9 +32,9 @@ def picture(kind: str, layer: EmbeddingLayer, text: str | None = None) -> Figure
 
     Raises ValueError for an unknown kind, for one that the layer has no numbers for, for a text that is missing.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}; found {kind!r}")
-    drawn = KINDS[kind](layer, text)
+    if kind not in PICTURES:
+        raise ValueError(f"kind must be one of {', '.join(PICTURES)}; found {kind!r}")
+    drawn = PICTURES[kind](layer, text)
     figure: Figure = (drawn[0] if isinstance(drawn, list) else drawn).figure
     return figure
 
@@ -66,6 +66,7 @@ def _encoded(layer: EmbeddingLayer, text: str) -> tuple[dict[str, Any], list[str
 
 
 def _rows(layer: EmbeddingLayer, text: str | None) -> Any:
+    """Some rows of the position table, over a token's row."""
     table = position_table(layer)
     if text is None:
         return plot.position_rows(table)
@@ -76,7 +77,18 @@ def _rows(layer: EmbeddingLayer, text: str | None) -> Any:
     return plot.position_rows(table, word, token=tokens[first])
 
 
+def _similarity(layer: EmbeddingLayer, _: str | None) -> Any:
+    """Which positions resemble each other."""
+    return plot.similarity_matrix(analysis.cosine_similarity(position_table(layer)))
+
+
+def _table(layer: EmbeddingLayer, _: str | None) -> Any:
+    """The whole position table."""
+    return plot.table_image(position_table(layer))
+
+
 def _sum(layer: EmbeddingLayer, text: str | None) -> Any:
+    """How the vector of a text's token comes about."""
     batch, tokens, first = _encoded(layer, _needed(text, "sum"))
     trace = layer.trace(**batch)
     addends: dict[str, Array] = {}
@@ -98,6 +110,7 @@ def _sum(layer: EmbeddingLayer, text: str | None) -> Any:
 
 
 def _tokens(layer: EmbeddingLayer, text: str | None) -> Any:
+    """The word rows of a text's tokens, on a map."""
     batch, tokens, _ = _encoded(layer, _needed(text, "tokens"))
     ids, at = np.unique(batch["input_ids"][0], return_index=True)
     found = analysis.principal_components(layer.steps[0].module(ids))
@@ -113,25 +126,28 @@ def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
 
 
 def _relative_bias(layer: EmbeddingLayer, _: str | None) -> Any:
+    """The bias of each head by distance, as in T5."""
     return plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN))
 
 
 def _alibi(layer: EmbeddingLayer, _: str | None) -> Any:
+    """The straight lines of ALiBi, as in BLOOM."""
     return plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN)
 
 
 def _rotary(layer: EmbeddingLayer, _: str | None) -> Any:
+    """How far each pair of dimensions turns, as in Llama."""
     frequencies = next(iter(_scheme(layer, Rotary).frequencies.values()))  # of the first kind of attention layer
     return plot.rotary(np.outer(np.arange(2 * SEEN), frequencies))
 
 
-KINDS: dict[str, Callable[[EmbeddingLayer, str | None], Any]] = {
+PICTURES: dict[str, Callable[[EmbeddingLayer, str | None], Any]] = {
     "rows": _rows,
-    "similarity": lambda layer, _: plot.similarity_matrix(analysis.cosine_similarity(position_table(layer))),
-    "table": lambda layer, _: plot.table_image(position_table(layer)),
+    "similarity": _similarity,
+    "table": _table,
     "sum": _sum,
+    "tokens": _tokens,
     "relative-bias": _relative_bias,
     "alibi": _alibi,
     "rotary": _rotary,
-    "tokens": _tokens,
 }

@@ -16,7 +16,7 @@ in black and white and for the colour-blind. A map that is dark at both ends wou
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -276,19 +276,6 @@ def _names(ax: Axes, coordinates: Array, labels: Sequence[str]) -> None:
 
         covered(min(((4, 4), (-4, 4), (4, -4), (-4, -4)), key=covered))  # the best one again, to stay
         taken.append(name.get_window_extent())
-
-
-# what can be drawn, by the name that the command line gives it
-KINDS: dict[str, Callable[..., Any]] = {
-    "rows": position_rows,
-    "similarity": similarity_matrix,
-    "table": table_image,
-    "sum": sum_steps,
-    "relative-bias": relative_bias,
-    "alibi": alibi,
-    "rotary": rotary,
-    "tokens": token_map,
-}
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:

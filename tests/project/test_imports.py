@@ -28,8 +28,9 @@ WINGS: list[dict[str, set[str]]] = [
     {"families": set(), "hub": {"huggingface_hub"}},
     {"models": {"safetensors", "tqdm"}},
     {"show": {"matplotlib"}, "verify": {"safetensors", "torch", "transformers"}},
+    {"commands": {"safetensors", "matplotlib"}},
     {"__init__": set()},
-    {"cli": {"safetensors", "matplotlib"}},
+    {"cli": set()},
     {"__main__": set()},
 ]
 HEIGHT = {wing: height for height, wings in enumerate(WINGS) for wing in wings}

@@ -16,7 +16,7 @@ import minibert
 from minibert.models.layer import EmbeddingLayer
 from minibert.show import plot
 from minibert.show.analysis import cosine_similarity
-from minibert.show.pictures import KINDS, picture, position_table
+from minibert.show.pictures import picture, position_table
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 WORDS = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5))
@@ -39,10 +39,6 @@ def layer(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingLayer:
     tokenizer.save(str(folder / "tokenizer.json"))
     side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
     return minibert.load(folder, side=side or "encoder")
-
-
-def test_there_is_a_picture_for_every_kind_of_plot() -> None:
-    assert set(KINDS) == set(plot.KINDS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""What the commands share: a parser that names what is nearest, the model's arguments, and the way to print."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from minibert.models.layer import EmbeddingLayer
+
+DEFAULT_MODEL = "bert-base-uncased"
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of one command. A wrong argument ends the run with its usage, what is nearest, and code 2."""
+
+    def __init__(self, name: str, about: str, example: str) -> None:
+        super().__init__(
+            prog=f"minibert {name}",
+            description=about,
+            epilog=f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,  # an example broken in two is no example
+        )
+
+    def parse(self, argv: Sequence[str]) -> Any:
+        """Parse arguments; texts may stand before, between and behind the options."""
+        # behind "--" all are texts; argparse knows that in the one way of parsing only
+        parse = self.parse_known_args if "--" in argv else self.parse_known_intermixed_args
+        arguments, unknown = parse(argv)
+        if unknown and unknown[0].startswith("-"):
+            near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"there is no option {unknown[0]}{near}")
+        if unknown:
+            self.error(f"{' '.join(map(repr, unknown))} is too much; quotes make one text of several words")
+        if hasattr(arguments, "model"):
+            _settle_model(self, arguments)
+        return arguments
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Give "; did you mean this one?" for the nearest of some words, nothing where none is near."""
+    from difflib import get_close_matches  # for errors alone
+
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def add_model(parser: Parser, side: bool = True, argument: bool = False) -> None:
+    """Declare which model: --model, with `argument` the command's own argument too, and the options of the Hub."""
+    if argument:
+        parser.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL",
+        help=f"a folder, or a name on the Hub (default: what MINIBERT_MODEL names, else {DEFAULT_MODEL})",
+    )  # fmt: skip
+    if side:
+        parser.add_argument(
+            "--side", choices=("encoder", "decoder"), help="where a model has both (default: encoder, where it has one)"
+        )
+    parser.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
+    parser.add_argument("--local-files-only", action="store_true", help="use what is cached, ask no Hub")
+
+
+def add_whole(parser: Parser) -> None:
+    """Declare --whole."""
+    parser.add_argument("--whole", action="store_true", help="fetch the whole tables from the Hub, not the rows needed")
+
+
+def _settle_model(parser: Parser, arguments: Any) -> None:
+    named = getattr(arguments, "named", None)
+    if named is not None and arguments.model is not None:
+        parser.error(f"two models are named, {named!r} and {arguments.model!r}; name one")
+    arguments.model = next(
+        (name for name in (named, arguments.model, os.environ.get("MINIBERT_MODEL")) if name), DEFAULT_MODEL
+    )
+
+
+def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
+    """Load the layer that the arguments of `add_model` name."""
+    from minibert.models.load import load
+
+    return load(
+        arguments.model,
+        revision=arguments.revision,
+        local_files_only=arguments.local_files_only,
+        side=arguments.side or "encoder",
+        lazy=lazy,
+    )
+
+
+def tell(what: str) -> None:
+    """Say something to the person, on stderr."""
+    print(f"minibert: {what}", file=sys.stderr)
+
+
+def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
+    """Print lines of data, each once it is there."""
+    if hasattr(sys.stdout, "reconfigure"):  # a token that the terminal's encoding lacks is no reason to stop
+        sys.stdout.reconfigure(errors="backslashreplace")
+    for line in lines:
+        print(line, file=file)

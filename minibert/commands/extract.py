@@ -1,0 +1,44 @@
+"""`minibert extract`: a folder with a model's input layer alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .common import Parser, add_model, print_lines
+
+ABOUT = """write a folder with a model's input layer alone
+It has the config, the tokenizer and one safetensors file."""
+EXAMPLE = "minibert extract bert-base-uncased -o ./bert-input --dtype float16"
+
+
+def declare(parser: Parser) -> None:
+    """Declare what it takes."""
+    add_model(parser, side=False, argument=True)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to make")
+    parser.add_argument(
+        "--dtype", choices=("float32", "float16", "bfloat16"), help="of the tables (default: as each is stored)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a folder that is there")
+
+
+def run(arguments: Any) -> None:
+    """Write the folder, and print how much smaller it is."""
+    from minibert.models.extract import extract
+    from minibert.show.info import size
+
+    made = extract(
+        arguments.model,
+        arguments.output,
+        arguments.dtype,
+        revision=arguments.revision,
+        local_files_only=arguments.local_files_only,
+        force=arguments.force,
+    )
+    share = made.bytes_after / made.bytes_before
+    print_lines([
+        f"{made.folder}: {made.tensors} tensors",
+        f"before          {size(made.bytes_before)}",
+        f"after           {size(made.bytes_after)} ({share:.0%})",
+        f"rounding error  {made.rounding_error:.3g} at most",
+    ])  # fmt: skip

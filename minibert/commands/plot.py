@@ -1,0 +1,51 @@
+"""`minibert plot`: a picture of what the layer holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from minibert.show.pictures import PICTURES
+
+from .common import Parser, add_model, load_layer, tell
+
+ABOUT = "draw what the layer holds; needs matplotlib"
+EXAMPLE = 'minibert plot sum --text "We lived above the clouds" -o sum.svg'
+
+
+def declare(parser: Parser) -> None:
+    """Declare what it takes."""
+    kinds = "\n".join(f"  {name:14} {(draw.__doc__ or '').partition('.')[0]}" for name, draw in PICTURES.items())
+    parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
+    parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="one of those below")
+    parser.add_argument("--text", metavar="TEXT", help="the text that sum and tokens show; for rows, its first token")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf; without it a window")
+    add_model(parser)
+
+
+def run(arguments: Any) -> None:
+    """Write the picture, or show it in a window."""
+    output: Path | None = arguments.output
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError:
+        raise ImportError("plot needs matplotlib; install it with: pip install matplotlib") from None
+    from minibert.files.writing import output_ending
+    from minibert.show.plot import FORMATS, save
+
+    if output is not None:
+        output_ending(output, FORMATS)
+        mpl.use("agg")  # a file needs no window
+    import matplotlib.pyplot as plt
+
+    if output is None and plt.get_backend().lower() in ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template"):
+        raise ValueError("there is no display to open a window on; write a file: -o FILE.svg, .png or .pdf")
+    from minibert.show.pictures import picture
+
+    with load_layer(arguments, lazy=True) as layer:  # most pictures show one small table
+        figure = picture(arguments.kind, layer, arguments.text)
+        if output is None:
+            plt.show()
+        else:
+            save(figure, output)
+            tell(f"wrote {output}")

@@ -1,0 +1,52 @@
+"""`minibert verify`: every intermediate beside the reference's, a port's, or printed ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from .common import Parser, add_model, print_lines
+
+ABOUT = """compare every intermediate with the reference
+or with a port's own numbers, or with printed ones."""
+EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
+
+
+def declare(parser: Parser) -> None:
+    """Declare what it takes."""
+    add_model(parser, argument=True)
+    parser.add_argument("--text", nargs="+", default=[], metavar="TEXT", help="compare these texts too, ids included")
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE",
+        help="compare with such a file, in which a port has put its numbers; an intermediate that is missing there, "
+        "in any batch of the file, is an error as a difference is",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", nargs="+", metavar="KEY",
+        help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
+    )  # fmt: skip
+
+
+def run(arguments: Any) -> int:
+    """Print the comparison: 0 where all is equal within the tolerance, 1 where not."""
+    from minibert.files.writing import is_stdout, output_ending
+    from minibert.verify.verify import verify
+
+    if arguments.save is not None:
+        output_ending(arguments.save, (".safetensors",))
+    report = verify(
+        arguments.model,
+        arguments.text,
+        side=arguments.side or "encoder",
+        revision=arguments.revision,
+        local_files_only=arguments.local_files_only,
+        against=arguments.against,
+        save=arguments.save,
+        only=arguments.only,
+    )
+    print_lines(report.lines, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
+    return 0 if report.passed else 1
