@@ -13,6 +13,7 @@
 
 # %%
 import numpy as np
+import probes
 import study
 
 from minibert.show import analysis, plot
@@ -159,7 +160,7 @@ assert np.diag(similarity, 1).mean() > np.diag(similarity, 10).mean() > np.diag(
 
 # %%
 table = layer.position_embeddings.weight
-absolute, relative = analysis.absolute_position_error(table), analysis.relative_position_error(table)
+absolute, relative = probes.absolute_position_error(table), probes.relative_position_error(table)
 middle = np.abs(np.arange(len(table)) - len(table) // 2).mean()
 print(f"absolute: {absolute:.1f} positions off (always the middle: {middle:.0f})")
 print(f"relative: wrong about {relative:.0%} of the pairs (a coin: 50 %)")

@@ -17,6 +17,7 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+import probes
 import study
 
 from minibert import sinusoidal_positions
@@ -177,7 +178,7 @@ study.show(ax, "similarity-by-distance")
 
 # %%
 table = sinusoidal_positions(512, d_model)
-absolute, relative = analysis.absolute_position_error(table), analysis.relative_position_error(table)
+absolute, relative = probes.absolute_position_error(table), probes.relative_position_error(table)
 print(f"absolute: {absolute:.2f} positions off; relative: wrong about {relative:.0%} of the pairs")
 assert absolute < 0.1
 assert relative < 0.12

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-STUDIES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("study", "notebooks"))
+STUDIES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("study", "probes", "notebooks"))
 LONGEST = 300  # seconds that a cell may take, on a machine that is busy with other things
 
 
@@ -43,9 +43,10 @@ def main() -> None:
     if named := os.environ.get("MINIBERT_MODEL"):  # a notebook runs in another folder than this command
         os.environ["MINIBERT_MODEL"] = str(Path(named).resolve()) if Path(named).is_dir() else named
     # beside the notebooks, so that they can be run again; a link, which knows where the project is
-    beside = arguments.output / "study.py"
-    beside.unlink(missing_ok=True)
-    beside.symlink_to(HERE / "study.py")
+    for name in ("study.py", "probes.py"):
+        beside = arguments.output / name
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(HERE / name)
     for name in arguments.names or STUDIES:
         start = time.monotonic()
         print(f"{build(name, arguments.output)}  ({time.monotonic() - start:.0f} s)", flush=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import probes
 import pytest
 from conftest import missing
 
@@ -184,7 +185,7 @@ def test_folds_are_scikit_learns(table: tuple[str, Array]) -> None:
     from sklearn.model_selection import KFold
 
     samples = np.zeros(512)
-    for ours, theirs in zip(analysis.k_folds(512, 5), KFold(5).split(samples), strict=True):
+    for ours, theirs in zip(probes.k_folds(512, 5), KFold(5).split(samples), strict=True):
         for mine, other in zip(ours, theirs, strict=True):
             assert np.array_equal(mine, other)
 
@@ -212,15 +213,15 @@ def test_absolute_probe_is_scikit_learns_on_the_same_folds(table: tuple[str, Arr
     from sklearn.linear_model import LinearRegression
 
     name, rows = table
-    x, y = analysis.absolute_position_data(rows, seed)
+    x, y = probes.absolute_position_data(rows, seed)
     tolerance = SINUSOID_POSITION_TOLERANCE if name == "sinusoids" else POSITION_TOLERANCE
     errors = []
-    for train, test in analysis.k_folds(512):
+    for train, test in probes.k_folds(512):
         predicted = LinearRegression().fit(x[train], y[train]).predict(x[test])
-        w, b = analysis.linear_regression(x[train], y[train])
+        w, b = probes.linear_regression(x[train], y[train])
         assert np.abs(x[test] @ w + b - predicted).max() <= tolerance
         errors.append(np.mean(np.abs(np.round(predicted) - y[test])))
-    assert analysis.absolute_position_error(rows, seed) == np.mean(errors)
+    assert probes.absolute_position_error(rows, seed) == np.mean(errors)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -228,12 +229,12 @@ def test_relative_probe_is_scikit_learns_on_the_same_folds(table: tuple[str, Arr
     from sklearn.linear_model import LogisticRegression
 
     _, rows = table
-    x, y = analysis.relative_position_data(rows, seed)
+    x, y = probes.relative_position_data(rows, seed)
     errors = []
-    for train, test in analysis.k_folds(512):
+    for train, test in probes.k_folds(512):
         # its default, L-BFGS to 1e-4, stops while some log odds are still 0.6 off and 2 pairs of 1024 fall otherwise
         theirs = LogisticRegression(C=1.0, solver="newton-cg", tol=1e-10).fit(x[train], y[train])
-        w, b = analysis.logistic_regression(x[train], y[train], c=1.0)
+        w, b = probes.logistic_regression(x[train], y[train], c=1.0)
         assert np.abs(x[test] @ w + b - theirs.decision_function(x[test])).max() <= LOG_ODDS_TOLERANCE
         errors.append(np.mean(theirs.predict(x[test]) != y[test]))
-    assert analysis.relative_position_error(rows, seed) == np.mean(errors)
+    assert probes.relative_position_error(rows, seed) == np.mean(errors)

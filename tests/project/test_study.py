@@ -56,7 +56,7 @@ def check_pictures(name: str, output: Path, printed: str) -> None:
 
 
 def test_every_file_is_run() -> None:
-    plumbing = {"study", "notebooks"}
+    plumbing = {"study", "notebooks", "probes"}
     assert {path.stem for path in STUDY.glob("*.py")} - plumbing == set(FILES)
 
 
