@@ -1,6 +1,6 @@
 """Print pip constraints that hold each dependency to the lowest version that pyproject.toml allows.
 
-python scripts/lowest.py >lowest.txt && pip install -c lowest.txt '.[test]'
+python tests/support/lowest.py >lowest.txt && pip install -c lowest.txt '.[test]'
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     from pip._vendor import tomli as tomllib
 
-PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 EXTRAS = ("plot", "test")  # what the core suite needs
 
 
