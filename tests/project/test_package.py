@@ -100,7 +100,8 @@ def test_command_line_entry(wheel: dict[str, bytes]) -> None:
 def test_lowest_versions_are_those_that_the_metadata_names(metadata: email.message.Message) -> None:
     """What `sh scripts/check --lowest` installs."""
     needs = [need for need in metadata.get_all("Requires-Dist") if re.search(r"^[^;]+$|extra == '(plot|test)'", need)]
-    found = subprocess.run([sys.executable, "tests/support/lowest.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [sys.executable, "tests/support/lowest.py"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     lines = found.stdout.splitlines()
     assert len(lines) == len(needs) - 1  # minibert[plot] is its own
     for name, version in (line.split("==") for line in lines):
