@@ -1,7 +1,8 @@
 """Is this layer what the reference computes? What `minibert verify` does, and what it says.
 
-Three things to compare with, best first: the reference itself, where torch and transformers are installed; a file of
-someone's own intermediates; the numbers that others have printed of two well-known checkpoints.
+Four things to compare with: a file of someone's own intermediates, where one is passed; the reference itself, where
+torch and transformers are installed; the reference's values that ship with the package, for a checkpoint with the same
+numbers; what others have printed of two well-known checkpoints.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from minibert.models.layer import EmbeddingLayer
 from minibert.models.load import is_folder, load
 
 from . import printed
+from . import stored as shipped
 from .compare import (
     TOLERANCE,
     Difference,
@@ -65,7 +67,8 @@ def verify(
 
     against: a file as `save` writes it, with somebody's own numbers: of each batch that it has, every intermediate,
     or those that `only` names. One that is missing fails as one that differs. Without it, live with transformers where
-    installed, and with the printed values that the package has of this model. save: write inputs and intermediates.
+    installed, else with what the package has of the reference for a checkpoint of these very numbers; and with the
+    printed values that it has of a model of this name. save: write inputs and intermediates.
 
     Raises ValueError where there is nothing to compare with and nothing to save, where `save` is the file to compare
     with or the model's own, and for an `only` that the layer does not know.
@@ -92,6 +95,9 @@ def verify(
             _against_file(report, layer, opened, inputs, against, *theirs, only)
         elif installed():
             _against_live(report, layer, opened, inputs, Live(layer, model, revision, local_files_only), texts)
+        elif (found := shipped.find(layer)) is not None:
+            _against_stored(report, layer, opened, found, texts)
+            return report
         if stored is not None and against is None:
             _against_printed(report, layer, opened, stored, not installed())
         elif against is None and not installed():
@@ -99,7 +105,8 @@ def verify(
                 raise ValueError(
                     f"nothing to compare {model} with: torch and transformers are not installed, and the package has "
                     f"no printed values of it (only of {', '.join(p.stem for p in sorted(printed.DATA.glob('*.json')))}"
-                    "); install both (the extra `reference`), or pass --against FILE"
+                    f"), nor has this model the numbers of {', '.join(shipped.names())}, of which the reference's "
+                    "values ship; install both (the extra `reference`), or pass --against FILE"
                 )
             report.lines.append("compared with nothing: torch and transformers are not installed")
     return report
@@ -181,6 +188,28 @@ def _refuse_unknown(only: Sequence[str], asked: Mapping[str, Iterable[str]]) -> 
             near = get_close_matches(key, known, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
             raise ValueError(f"no intermediate is called {key!r}{hint}; this layer has {', '.join(known)}")
+
+
+def _against_stored(
+    report: Report, layer: EmbeddingLayer, opened: Load, found: shipped.Stored, texts: Sequence[str]
+) -> None:
+    report.lines += [
+        f"compared with what {found.reference} computes from {found.model}",
+        "it is that checkpoint: its tables have the same numbers to the bit, by their sha256; the values ship with "
+        "minibert, the reference was not run",
+    ]
+    if texts:
+        report.lines.append("the texts passed were not compared: that takes the reference itself")
+    _compare_traces(report, layer, opened, found.inputs, found.layer, "reference")
+    try:
+        wrong = shipped.check_texts(layer, found)
+        report.lines += wrong or [f"ids of {len(found.texts)} texts: the reference's"]
+        report.passed = report.passed and not wrong
+    except TokenizerError as error:
+        report.lines.append(f"ids of {len(found.texts)} texts not compared: {error}")
+    if report.passed:
+        largest = (f"{d.key.rpartition('.')[2]} {d.largest:.2g}" for d in over_kinds(report.differences))
+        report.lines.append(f"passed; largest differences: {', '.join(largest)}")
 
 
 def _against_printed(report: Report, layer: EmbeddingLayer, opened: Load, stored: dict[str, Any], alone: bool) -> None:

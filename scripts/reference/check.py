@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 # relative to max(1, |value|); measured: 0 on the machine that wrote the files
@@ -24,6 +25,7 @@ TOLERANCE = 2e-6
 RMS_TOLERANCE = 0.05  # relative, for the reference's own distance from float64; measured: 0
 AFTER_NORM = re.compile(r"norm|proj|mapping", re.IGNORECASE)
 MANIFEST = "manifest.json"
+SHIPPED = "all-MiniLM-L6-v2.safetensors"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors")
 
 Array = NDArray[Any]
@@ -52,12 +54,17 @@ def write_json(path: Path, value: Any, depth: int) -> None:
     path.write_text(lines(value, 0) + "\n", encoding="utf-8")
 
 
+def versions() -> dict[str, str]:
+    """What made the values: Python and the packages."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
 def write_manifest(folder: Path) -> None:
     """Write down what made the files, and their hashes."""
     manifest = {
         "made_by": "scripts/reference/make.py",
         "seed": "none: every number comes from tests/support/seeded.py, by integer arithmetic on its place",
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "versions": versions(),
         "sha256": {name: sha256(folder / name) for name in files(folder)},
     }
     for name in files(folder):
@@ -111,9 +118,27 @@ def compare_file(old: Path, new: Path, name: str) -> Iterator[str]:
         exact |= {f"{kind}|{key}" for kind, order in orders.items() for key in exact_keys(order)}
     elif name == "golden.safetensors":  # BERT's norm is the only one
         exact = {key for key in before if not key.endswith("|embeddings.LayerNorm")}
+    elif name == SHIPPED:
+        exact = {key for key in before if not key.endswith("|embeddings.LayerNorm") and "|hidden_states." not in key}
+        yield from compare_json(name, *(_about(folder / name) for folder in (old, new)))
     elif name == "full_size.safetensors":  # GPT-2 has no norm; of the others the outputs went through one
         exact = {key for key in before if key.startswith("gpt2|") or not key.endswith("|output")}
     yield from compare_arrays(name, before, after, exact)
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """What the shipped file says of itself, without the versions, which may move on."""
+    with safe_open(path, framework="np") as file:
+        about: dict[str, Any] = json.loads(file.metadata()["about"])
+    del about["versions"]
+    return about
+
+
+def compare_shipped(old: Path, new: Path) -> int:
+    """Print every difference between the file that ships and the one made again; 0 if there is none."""
+    found = list(compare_file(old, new, SHIPPED))
+    print("\n".join(found) if found else f"{SHIPPED} made again: no difference")
+    return 1 if found else 0
 
 
 def compare_folders(old: Path, new: Path, only: list[str]) -> int:

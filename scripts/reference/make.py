@@ -1,6 +1,6 @@
 """Make tests/reference: tiny checkpoints of every family, and all that the reference computes from them.
 
-    python scripts/reference/make.py --minilm FOLDER            write tests/reference anew
+    python scripts/reference/make.py --minilm FOLDER            write tests/reference and the shipped file anew
     python scripts/reference/make.py --minilm FOLDER --check    make it elsewhere, compare; exit 1 on a difference
     python scripts/reference/make.py --only bert --only opt     only these cases (both with and without --check)
 
@@ -10,7 +10,8 @@ The reference is transformers on torch, on one CPU thread. Each case of `cases.p
     case.json                        family, side, kinds of batches, order of the trace, printed module tree
     trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in a layer's trace
 
-and golden.safetensors gathers the case `bert` in one file, for ports to other languages (tests/reference/GOLDEN.md).
+golden.safetensors gathers the case `bert` in one file, for ports to other languages (tests/reference/GOLDEN.md),
+and `shipped` stands for the one file that is part of the package (shipped.py).
 A key is the module's path in the base model, its value that module's output. `position_ids` are the rows asked
 for, before a family's own offset; `sum` is what enters the norm, or the first block where there is none; `scaled`
 and `masked` are the values after the two multiplications that have no module. Parameters come from integers
@@ -33,11 +34,13 @@ import numpy as np
 import torch
 import transformers
 from cases import CASES, PAST, VOCAB, Case
-from check import compare_folders, write_json, write_manifest
+from check import compare_folders, compare_shipped, write_json, write_manifest
 from full_size import write_full_size
 from golden import write_golden
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from shipped import FOLDER as SHIPPED_FOLDER
+from shipped import write_shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -249,9 +252,6 @@ def make_case(case: Case, folder: Path) -> None:
 
 def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
     """Write every case that was asked for, and the facts of full size."""
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
     for case in CASES:
         if not only or case.name in only:
             make_case(case, target / case.name)
@@ -261,32 +261,55 @@ def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
         write_full_size(target, minilm)
 
 
+def make_shipped(check: bool, only: list[str], minilm: Path | None) -> int:
+    """Write the package's own file, or make it elsewhere and compare; 1 if they differ."""
+    if minilm is None or (only and "shipped" not in only):
+        return 0
+    if not check:
+        write_shipped(SHIPPED_FOLDER, minilm)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        write_shipped(Path(scratch), minilm)
+        return compare_shipped(SHIPPED_FOLDER, Path(scratch))
+
+
+def make_reference(check: bool, only: list[str], minilm: Path | None) -> int:
+    """Write tests/reference, or make it elsewhere and compare; 1 if they differ."""
+    if only == ["shipped"]:
+        return 0
+    target = ROOT / "tests" / "reference"
+    if not check:
+        for old in target.glob("*/case.json"):
+            if not only or old.parent.name in only:
+                shutil.rmtree(old.parent)
+        make_all(target, only, minilm)
+        write_manifest(target)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        make_all(Path(scratch), only, minilm)
+        return compare_folders(target, Path(scratch), only)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="CASE", help="one case, or full_size; repeatable"
+        "--only", action="append", default=[], metavar="CASE", help="one case, full_size, or shipped; repeatable"
     )
     parser.add_argument("--minilm", type=Path, default=os.environ.get("MINIBERT_MODEL"), metavar="FOLDER",
                         help="the folder of all-MiniLM-L6-v2 (or set MINIBERT_MODEL)")  # fmt: skip
     arguments = parser.parse_args()
-    known = {case.name for case in CASES} | {"full_size"}
+    of_minilm = {"full_size", "shipped"}
+    known = {case.name for case in CASES} | of_minilm
     if unknown := set(arguments.only) - known:
         parser.error(f"no case {sorted(unknown)}; known are {sorted(known)}")
     minilm = Path(arguments.minilm) if arguments.minilm else None
-    if minilm is None and (not arguments.only or "full_size" in arguments.only):
-        parser.error("full_size needs --minilm FOLDER or the environment variable MINIBERT_MODEL")
-    target = ROOT / "tests" / "reference"
-    if not arguments.check:
-        for old in target.glob("*/case.json"):
-            if not arguments.only or old.parent.name in arguments.only:
-                shutil.rmtree(old.parent)
-        make_all(target, arguments.only, minilm)
-        write_manifest(target)
-        return 0
-    with tempfile.TemporaryDirectory() as scratch:
-        make_all(Path(scratch), arguments.only, minilm)
-        return compare_folders(target, Path(scratch), arguments.only)
+    if minilm is None and (not arguments.only or of_minilm & set(arguments.only)):
+        parser.error("full_size and shipped need --minilm FOLDER or the environment variable MINIBERT_MODEL")
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    return max(make(arguments.check, arguments.only, minilm) for make in (make_shipped, make_reference))
 
 
 if __name__ == "__main__":

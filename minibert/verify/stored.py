@@ -1,0 +1,132 @@
+"""Reference values that ship with the package, found by the numbers of a checkpoint, whatever its name.
+
+`data/*.safetensors`, made by scripts/reference/shipped.py: a few texts with their ids, every intermediate of the input
+layer, and for one of them what leaves each block. A model is that checkpoint if it has the same parameters to the bit;
+a name proves nothing, and neither does a size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.models.layer import EmbeddingLayer
+
+from .compare import Traces, read_traces
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
+
+Array = NDArray[Any]
+
+DATA = Path(__file__).parent / "data"
+BLOCKS = "hidden_states."  # keys that begin so are what leaves a block; all others are the input layer's
+INPUT_LAYER = "embeddings."  # where its parameters lie in BERT, the one family of which values ship
+
+
+class Stored(NamedTuple):
+    """What the reference computes from one published checkpoint: inputs and intermediates, kind -> name -> array."""
+
+    model: str
+    reference: str  # such as "transformers 5.23.0 on torch 2.13.0"
+    texts: dict[str, list[str]]  # kind -> a text, or two that go together
+    inputs: Traces
+    layer: Traces  # of the input layer, for every kind
+    blocks: Traces  # hidden_states.1 and so on, for kinds that have them
+
+
+def find(model: EmbeddingLayer | Encoder) -> Stored | None:
+    """Give the values of the checkpoint whose parameters these are: the input layer's, or an encoder's all.
+
+    Compared are the sha256 of the numbers in float32, smallest parameter first and up to the first difference, and
+    none where a size differs. Of a model on the Hub the tables are fetched, if all that is smaller is the same.
+    """
+    for path in sorted(DATA.glob("*.safetensors")):
+        if _same(_parameters(model), _about(path)["parameters"]):
+            return _read(path)
+    return None
+
+
+def names() -> list[str]:
+    """The checkpoints of which values ship."""
+    return [_about(path)["model"] for path in sorted(DATA.glob("*.safetensors"))]
+
+
+def check_texts(layer: EmbeddingLayer, stored: Stored) -> list[str]:
+    """Tokenize the stored texts; give a sentence for each whose ids or types are not the reference's."""
+    wrong = []
+    for kind, texts in stored.texts.items():
+        batch = layer.tokenize(*texts)
+        for name, theirs in stored.inputs[kind].items():
+            if (ours := batch[name].tolist()) != theirs.tolist():
+                wrong.append(f"{' | '.join(texts)!r} gives {name} {ours[0]}, the reference's are {theirs[0].tolist()}")
+    return wrong
+
+
+# -- is it that checkpoint? --------------------------------------------------------------------------------------
+
+Parameters = dict[str, tuple[tuple[int, ...], Callable[[], Array]]]  # path -> shape, and how to read it
+
+
+def _parameters(model: EmbeddingLayer | Encoder) -> Parameters:
+    """List a model's parameters; none is read yet."""
+    found: Parameters = {}
+    for path, module in model.modules.items():
+        if hasattr(module, "table"):
+            found[f"{path}.weight"] = module.table.shape, module.table.array
+            continue
+        for name in ("weight", "bias"):
+            if (array := getattr(module, name)) is not None:
+                found[f"{path}.{name}"] = array.shape, partial(np.asarray, array)
+    return found
+
+
+def _same(parameters: Parameters, wanted: Mapping[str, Any]) -> bool:
+    """Whether these are all the parameters that are wanted, or all of the input layer's, with the same numbers."""
+    layer = {path for path in wanted if path.startswith(INPUT_LAYER)}
+    if set(parameters) not in (layer, set(wanted)):
+        return False
+    if any(list(shape) != wanted[path][0] for path, (shape, _) in parameters.items()):
+        return False
+    smallest_first = sorted(parameters, key=lambda path: int(np.prod(parameters[path][0])))
+    return all(_sha256(parameters[path][1]()) == wanted[path][1] for path in smallest_first)
+
+
+def _sha256(array: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array, "<f4").data).hexdigest()
+
+
+# -- the file ----------------------------------------------------------------------------------------------------
+
+
+def _about(path: Path) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    with safe_open(str(path), framework="np") as file:
+        about: dict[str, Any] = json.loads(file.metadata()["about"])
+    return about
+
+
+def _read(path: Path) -> Stored:
+    about = _about(path)
+    inputs, traces = read_traces(path)
+    versions = about["versions"]
+    return Stored(
+        about["model"],
+        f"transformers {versions['transformers']} on torch {versions['torch']}",
+        {f"text {number}": texts for number, texts in enumerate(about["texts"], 1)},
+        inputs,
+        {kind: {key: x for key, x in named.items() if not key.startswith(BLOCKS)} for kind, named in traces.items()},
+        {
+            kind: blocks
+            for kind, named in traces.items()
+            if (blocks := {key: x for key, x in named.items() if key.startswith(BLOCKS)})
+        },
+    )

@@ -1,0 +1,90 @@
+"""The values that ship inside the package: what the reference computes from all-MiniLM-L6-v2, for `minibert verify`.
+
+`make.py` calls it. One file, minibert/verify/data/all-MiniLM-L6-v2.safetensors:
+
+    "<kind>|inputs|<name>", "<kind>|<key>"    as in a trace: each text's ids, and every intermediate of the input layer
+    "<kind>|hidden_states.<i>"                of the texts in `THROUGH_BLOCKS`, what leaves block i - 1
+
+and in its metadata under "about", as JSON: the model, its texts, the versions that made the file, and of each parameter
+the shape and the sha256 of its numbers (float32, little-endian, C order), by which a checkpoint is known again. A few
+texts, and the blocks of one of them, keep the file below 300 kB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from check import SHIPPED, versions
+from full_size import MINILM_SHA256
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+Array = NDArray[Any]
+FOLDER = Path(__file__).resolve().parents[2] / "minibert" / "verify" / "data"
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+# a plain text, two texts (types 0 and 1), and one with accents, word pieces and an unknown character
+TEXTS: tuple[tuple[str, ...], ...] = (
+    ("We lived above the clouds",),
+    ("I am Sinan", "She is Zoe"),
+    ("naïve café, 東京 🙂",),
+)
+THROUGH_BLOCKS = ("text 1",)
+
+
+def trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, Array]:
+    """The input layer's intermediates in their order, then `hidden_states.1` and so on."""
+    kept: dict[str, torch.Tensor] = {}
+    layer = model.embeddings
+    hooks = [
+        getattr(layer, name).register_forward_hook(
+            lambda _m, _i, output, name=name: kept.update({f"embeddings.{name}": output})
+        )
+        for name in ("word_embeddings", "token_type_embeddings", "position_embeddings", "LayerNorm")
+    ]
+    hooks.append(
+        layer.position_embeddings.register_forward_pre_hook(lambda _m, given: kept.update(position_ids=given[0]))
+    )
+    hooks.append(layer.LayerNorm.register_forward_pre_hook(lambda _m, given: kept.update(sum=given[0])))
+    with torch.no_grad():
+        states = model(**inputs, output_hidden_states=True).hidden_states
+    for hook in hooks:
+        hook.remove()
+    if not torch.equal(states[0], kept["embeddings.LayerNorm"]):
+        raise SystemExit("what enters the first block is not what the hooks saw last")
+    kept |= {f"hidden_states.{i}": state for i, state in enumerate(states) if i}
+    return {key: value.clone().numpy() for key, value in kept.items()}
+
+
+def parameters(model: torch.nn.Module) -> dict[str, Any]:
+    """Path of each parameter -> [shape, sha256]; the pooler is left out, which comes after the last hidden state."""
+    return {
+        path: [list(value.shape), hashlib.sha256(value.detach().numpy().astype("<f4").tobytes()).hexdigest()]
+        for path, value in model.named_parameters()
+        if not path.startswith("pooler.")
+    }
+
+
+def write_shipped(target: Path, folder: Path) -> None:
+    """Write the file into `target`, from the checkpoint in `folder`."""
+    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    if found != MINILM_SHA256:
+        raise SystemExit(f"{folder}/model.safetensors has sha256 {found}, expected all-MiniLM-L6-v2's {MINILM_SHA256}")
+    model = transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    arrays: dict[str, Array] = {}
+    for number, texts in enumerate(TEXTS, 1):
+        kind, inputs = f"text {number}", tokenizer(*texts, return_tensors="pt")
+        arrays |= {f"{kind}|inputs|{name}": value.numpy() for name, value in inputs.items()}
+        for key, value in trace(model, dict(inputs)).items():
+            if not key.startswith("hidden_states.") or kind in THROUGH_BLOCKS:
+                arrays[f"{kind}|{key}"] = value
+    about = {"model": MODEL, "texts": TEXTS, "versions": versions(), "parameters": parameters(model)}
+    content = save({key: np.array(value, order="C") for key, value in arrays.items()}, {"about": json.dumps(about)})
+    target.mkdir(parents=True, exist_ok=True)
+    (target / SHIPPED).write_bytes(content)

@@ -1,0 +1,229 @@
+"""The values that ship with the package: a checkpoint is known by its numbers, and by nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import minibert
+from minibert.cli import main
+from minibert.verify import stored
+from minibert.verify import verify as verify_module
+from minibert.verify.verify import verify
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+MOST_BYTES = 300_000
+# |difference| / max(1, |value|), measured with three BLAS kernels: 2.4e-7 after the norm, 2.9e-6 after the blocks
+AFTER_NORM, AFTER_BLOCKS = 1e-6, 5e-6
+
+
+@pytest.fixture(autouse=True)
+def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module, "installed", lambda: False)
+
+
+@pytest.fixture(scope="module")
+def tables(minilm: Path) -> dict[str, Any]:
+    """The input layer's five tensors."""
+    named = load_file(minilm / "model.safetensors")
+    return {name: array for name, array in named.items() if name.startswith("embeddings.") and "_ids" not in name}
+
+
+def write(folder: Path, minilm: Path, tensors: dict[str, Any], **config: Any) -> Path:
+    """Write a folder with these tensors, and the checkpoint's own config and tokenizer."""
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        if (minilm / name).exists():
+            shutil.copyfile(minilm / name, folder / name)
+    own = json.loads((minilm / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**own, **config}), encoding="utf-8")
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def copied(minilm: Path, tables: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The input layer alone, in another folder and under a head model's older names."""
+    older = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    named = {"bert." + name: array for name, array in tables.items()}
+    for new, old in older.items():
+        named[f"bert.embeddings.{old}"] = named.pop(f"bert.embeddings.{new}")
+    return write(tmp_path_factory.mktemp("another") / "my-own-bert", minilm, named)
+
+
+def test_what_ships_is_small_and_says_what_it_is() -> None:
+    (path,) = stored.DATA.glob("*.safetensors")
+    assert path.stat().st_size < MOST_BYTES
+    assert stored.names() == [MODEL]
+    about = stored._about(path)
+    assert set(about["versions"]) == {"python", "numpy", "torch", "transformers", "tokenizers", "safetensors"}
+    assert len(about["parameters"]) == 5 + 6 * 16  # the input layer's, and those of six blocks
+
+
+def test_a_folder_is_compared_without_torch_and_without_the_hub(
+    minilm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", "--model", str(minilm)]) == 0
+    out = capsys.readouterr().out
+    assert "transformers 5.23.0 on torch 2.13.0" in out and MODEL in out
+    assert out.splitlines()[-2] == "ids of 3 texts: the reference's"
+    last = out.splitlines()[-1]
+    assert last.startswith(
+        "passed; largest differences: position_ids 0, word_embeddings 0, token_type_embeddings 0, "
+        "position_embeddings 0, sum 0, LayerNorm "
+    )
+    assert 0 <= float(last.rpartition(" ")[2]) <= AFTER_NORM
+
+
+def test_every_kind_has_every_intermediate_and_the_second_type(minilm: Path) -> None:
+    with minibert.load(minilm) as layer:
+        found = stored.find(layer)
+        assert found is not None
+        assert len(found.texts) == len(found.inputs) == len(found.layer) == 3
+        assert all(set(named) == set(layer.trace([[101]])) for named in found.layer.values())
+    assert {1} < set(found.inputs["text 2"]["token_type_ids"].ravel().tolist())
+    assert 100 in found.inputs["text 3"]["input_ids"]  # [UNK]
+
+
+def test_the_same_numbers_under_another_name(copied: Path) -> None:
+    report = verify(str(copied))
+    assert report.passed and any(MODEL in line for line in report.lines)
+
+
+def test_the_same_numbers_in_a_wider_format(minilm: Path, tables: dict[str, Any], tmp_path: Path) -> None:
+    wide = {name: array.astype(np.float64) for name, array in tables.items()}
+    assert verify(str(write(tmp_path / "wide", minilm, wide))).passed
+
+
+def test_rounded_numbers_are_other_numbers(minilm: Path, tables: dict[str, Any], tmp_path: Path) -> None:
+    narrow = {name: array.astype(np.float16) for name, array in tables.items()}
+    with minibert.load(write(tmp_path / "narrow", minilm, narrow)) as layer:
+        assert stored.find(layer) is None
+
+
+@pytest.fixture
+def flipped(copied: Path) -> Iterator[Any]:
+    """A function that flips the last bit of a tensor's last number; afterwards all is as before."""
+    file = copied / "model.safetensors"
+    with minibert.load(copied, mmap=False) as layer:
+        places = {tensor.name: tensor for tensor in layer.tensors}
+    done: list[Any] = []
+
+    def flip(name: str) -> None:
+        with open(file, "r+b") as handle:
+            handle.seek(places[name].stop - 4)
+            byte = handle.read(1)[0]
+            handle.seek(places[name].stop - 4)
+            handle.write(bytes([byte ^ 1]))
+
+    def once(name: str) -> None:
+        done.append(name)
+        flip(name)
+
+    yield once
+    for name in done:
+        flip(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"bert.embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type")),
+        "bert.embeddings.LayerNorm.gamma",
+        "bert.embeddings.LayerNorm.beta",
+    ],
+)
+def test_one_bit_makes_it_another_checkpoint(
+    name: str, copied: Path, flipped: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with minibert.load(copied) as layer:
+        assert stored.find(layer) is not None
+    flipped(name)
+    with minibert.load(copied) as layer:
+        assert stored.find(layer) is None
+    assert main(["verify", "--model", str(copied)]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and f"nor has this model the numbers of {MODEL}" in said.err
+
+
+def test_no_large_table_is_read_where_a_small_one_differs(
+    copied: Path, flipped: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    sha256 = stored._sha256
+    monkeypatch.setattr(stored, "_sha256", lambda array: (read.append(array.size), sha256(array))[1])
+    flipped("bert.embeddings.LayerNorm.beta")
+    with minibert.load(copied) as layer:
+        assert stored.find(layer) is None
+    assert 0 < sum(read) <= 2 * 384
+
+
+def test_nothing_is_read_where_a_size_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from reference_files import BY_NAME
+
+    monkeypatch.setattr(stored, "_sha256", lambda array: pytest.fail("read"))
+    for name in ("bert", "roberta", "gpt2", "t5-encoder", "electra"):
+        with BY_NAME[name].layer() as layer:
+            assert stored.find(layer) is None
+
+
+def test_a_wrong_eps_in_the_config_differs(
+    minilm: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The numbers are the checkpoint's, so what else is wrong is found."""
+    folder = write(tmp_path / "eps", minilm, {"x": np.zeros(1, np.float32)}, layer_norm_eps=1e-5)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(copied / "model.safetensors")
+    assert main(["verify", "--model", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert "embeddings.LayerNorm differs in text 1, text 2, text 3" in out and "passed" not in out
+
+
+def test_another_tokenizer_is_found_by_its_ids(
+    minilm: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "cased", minilm, {"x": np.zeros(1, np.float32)})
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(copied / "model.safetensors")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["normalizer"]["lowercase"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    assert main(["verify", "--model", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert "'We lived above the clouds' gives input_ids [101, " in out and "passed" not in out
+    assert "the reference's are [101, 2057, 2973, 2682, 1996, 8044, 102]" in out
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        (folder / name).unlink(missing_ok=True)
+    assert any(line.startswith("ids of 3 texts not compared: ") for line in verify(str(folder)).lines)
+
+
+def test_where_the_reference_runs_it_alone_decides(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module, "installed", lambda: True)
+    monkeypatch.setattr(verify_module, "Live", lambda *_: None)
+    monkeypatch.setattr(verify_module, "_against_live", lambda *_: None)
+    assert not [line for line in verify(str(minilm)).lines if MODEL in line]
+
+
+def test_an_encoder_is_known_by_all_its_parameters(minilm: Path, tmp_path: Path) -> None:
+    """The same input layer before other blocks, as after fine-tuning, is not that checkpoint as a whole."""
+    with minibert.load_encoder(minilm) as encoder:
+        found = stored.find(encoder)
+        assert found is not None and list(found.blocks) == ["text 1"]
+        assert set(found.blocks["text 1"]) == {f"hidden_states.{i}" for i in range(1, 7)}
+        trace = encoder.trace(**found.inputs["text 1"])
+        for key, theirs in found.blocks["text 1"].items():
+            assert np.max(np.abs(trace[key] - theirs) / np.maximum(1, np.abs(theirs))) <= AFTER_BLOCKS
+    tensors = load_file(minilm / "model.safetensors")
+    bias = tensors["encoder.layer.5.output.LayerNorm.bias"]
+    bias[-1] = np.nextafter(bias[-1], np.float32(9))
+    folder = write(tmp_path / "tuned", minilm, tensors)
+    with minibert.load_encoder(folder) as encoder:
+        assert stored.find(encoder) is None
+        assert stored.find(encoder.embeddings) is not None
