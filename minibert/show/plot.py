@@ -87,6 +87,12 @@ def _stack(count: int) -> list[Axes]:
     return list(figure.subplots(count, sharex=True, squeeze=False)[:, 0])
 
 
+def _beyond(row: Array, reach: float) -> str:
+    """What a label adds where a row leaves the picture."""
+    farthest = float(row[np.abs(row).argmax()])
+    return f", to {farthest:.2g}" if abs(farthest) > reach else ""
+
+
 def position_rows(
     table: Array,
     token_row: Array | None = None,
@@ -98,7 +104,8 @@ def position_rows(
 
     table (positions, dim), token_row (dim,). Without `positions`: 0, 1, 2, 10 and then even steps, of 100 for 512.
     `axes` are as many Axes as positions. Trained rows hold a few entries ten times the others, above all row 0:
-    the scale fits the rest, and where a row leaves the picture its label says how far it goes.
+    the scale is 1.5 times what holds 99 % of the numbers, and a line that leaves the picture says in its label how
+    far it goes.
 
     Raises as `check_ids` for a position outside the table, ValueError for another number of axes than positions.
     """
@@ -107,14 +114,13 @@ def position_rows(
         positions = [p for p in sorted({0, 1, 2, 10, *range(step, len(table), step)}) if p < len(table)]
     axes = _stack(len(positions)) if axes is None else list(axes)
     rows = table[check_ids(positions, len(table), "positions")]
-    reach = float(np.percentile(np.abs(rows), 99.5))
+    drawn = rows if token_row is None else np.vstack([rows, token_row])
+    reach = 1.5 * float(np.percentile(np.abs(drawn), 99)) or 1.0
     if token_row is not None:
-        reach = max(reach, float(np.abs(token_row).max()))
+        token += _beyond(token_row, reach)
     for ax, position, row in zip(axes, positions, rows, strict=True):
-        farthest = float(row[np.abs(row).argmax()])
-        beyond = f", to {farthest:.2g}" if abs(farthest) > 1.1 * reach else ""
-        position_row(row, token_row, ax, f"position {position}{beyond}", token)
-        ax.set_ylim(-1.1 * reach, 1.1 * reach)
+        position_row(row, token_row, ax, f"position {position}{_beyond(row, reach)}", token)
+        ax.set_ylim(-reach, reach)
         ax.set_ylabel("value" if ax is axes[len(axes) // 2] else "")
         ax.set_xlabel("dimension" if ax is axes[-1] else "")
     return axes
@@ -154,8 +160,8 @@ def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axe
     """How one token's vector comes about: every addend, their sum, and what LayerNorm makes of it.
 
     addends: name -> row (dim,), in the order in which they are added; normed (dim,). The addends and the sum are
-    drawn on one scale, so that their sizes compare. LayerNorm's row has a scale of its own; the mean and the
-    standard deviation beside each line tell how far apart the two scales are.
+    drawn on one scale, so that their sizes compare. LayerNorm's row has a scale of its own, and says so; the mean
+    and the standard deviation beside each line tell how far apart the two scales are.
     """
     ax = _axes(ax, 12, 1 + 0.8 * (len(addends) + 2))
     total = np.sum(list(addends.values()), axis=0)
@@ -163,7 +169,7 @@ def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axe
     reach = max(float(np.abs(row).max()) for row in rows.values()) or 1.0
     gains = [0.48 / reach] * len(rows)
     if normed is not None:
-        rows["LayerNorm"] = normed
+        rows["LayerNorm\n(a scale of its own)"] = normed
         gains.append(0.48 / (float(np.abs(normed).max()) or 1.0))
     heights = range(len(rows) - 1, -1, -1)  # the first addend on top
     for height, row, gain in zip(heights, rows.values(), gains, strict=True):

@@ -285,7 +285,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("variance divided by dim - 1, eps outside the root",
             "What `std(-1) + eps` gives in torch, and many tutorials print.", _norm(unbiased_eps_outside)),
     Mistake("variance in one pass", "E[x^2] - E[x]^2 cancels where the mean is large.", _norm(one_pass)),
-    Mistake("eps 1e-5", "1e-5 is the default of most frameworks; BERT has 1e-12.",
+    Mistake("eps 1e-5", "1e-5 is torch's default; BERT has 1e-12.",
             _swap(Norm, lambda step: replace(step, eps=1e-5))),
     Mistake("eps 1e-12", "1e-12 is BERT's; RoBERTa, BART and others have 1e-5.",
             _swap(Norm, lambda step: replace(step, eps=1e-12))),

@@ -151,6 +151,20 @@ def test_a_spike_does_not_flatten_the_other_rows_and_is_told() -> None:
     assert names == ["position 0, to -1e+02", "position 1"]
 
 
+def test_a_tokens_spike_does_not_flatten_the_rows_and_is_told() -> None:
+    table, token_row = 0.1 * normal(3, 400), 0.1 * normal(400, seed=4)
+    token_row[5] = 2.0
+    axes = plot.position_rows(table, token_row, positions=[0, 1], token="we")
+    assert axes[0].get_ylim()[1] < 0.5
+    for ax, position in zip(axes, (0, 1), strict=True):
+        names = [text.get_text() for text in ax.get_legend().get_texts()]
+        assert names == ["token we, to 2", f"position {position}"]
+
+
+def test_position_rows_of_zeros_have_a_scale() -> None:
+    assert plot.position_rows(np.zeros((2, 4)), positions=[0])[0].get_ylim() == (-1, 1)
+
+
 def test_position_rows_refuse_what_they_cannot_draw() -> None:
     with pytest.raises(IndexError, match=r"positions\[1\] is -1"):
         plot.position_rows(normal(3, 4), positions=[0, -1])
@@ -219,7 +233,7 @@ def test_sum_steps_draw_addends_and_sum_on_one_scale(ax: Axes) -> None:
         assert np.allclose(shape, gain * row, rtol=1e-9, atol=1e-12)
     assert np.allclose(shapes[4] / shapes[4].max(), normed / normed.max())
     assert max(np.abs(shape).max() for shape in shapes) < 0.5, "no line reaches into its neighbour's place"
-    names = ["word", "+ token type", "+ position", "= sum", "→ LayerNorm"]
+    names = ["word", "+ token type", "+ position", "= sum", "→ LayerNorm\n(a scale of its own)"]
     assert [text.get_text() for text in ax.get_yticklabels()] == names
     assert list(ax.get_yticks()) == heights
     notes = [text.get_text() for text in ax.texts]
