@@ -28,10 +28,9 @@ from .input_layer import Array, layer_norm
 FEW_TOKENS = 48
 
 # ln(1 - erf(x)) on 0..4 as a polynomial without constant term, x^1 .. x^7, fitted for the least largest error of erf
-LOG_ERFC = (
-    -1.12838381, -0.636536905, -0.103253777, 0.0204149944, -0.00159586078, -0.000319902965, 6.94615163e-05,
-)  # fmt: skip
-FLAT = 4.0  # from here on erf is 1: 1 - erf(4) = 1.5e-8 is less than float32 can tell from it
+LOG_ERFC = (-1.1283838, -0.6365369, -0.10325378, 0.020414994, -0.0015958608, -0.00031990297, 6.9461516e-05)
+FLAT = 4.0  # from here on erf is 1 in float32: 1 - erf(4) = 1.5e-8
+Activation = Callable[[Array], Array]
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
@@ -45,21 +44,16 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """
     few = x.ndim == 2 and len(x) <= FEW_TOKENS
     y: Array = np.matmul(weight, x.T).T if few else np.matmul(x, weight.T)  # (..., out)
-    if bias is not None:
-        y += bias
-    return y
+    return y if bias is None else np.add(y, bias, out=y)
 
 
 def softmax(x: Array, out: Array | None = None) -> Array:
     """Make each row positive numbers with sum 1: `y[i] = exp(x[i]) / sum_j exp(x[j])`.
 
-    x (..., n) -> (..., n). The largest number is taken off first, which changes nothing but keeps exp from overflow.
-    `out` may be x itself.
+    x (..., n) -> (..., n); `out` may be x. The largest is taken off first, which only keeps exp from overflow.
 
     >>> softmax(np.log([[1.0, 3.0]]))
     array([[0.25, 0.75]])
-    >>> softmax(np.array([1000.0, 1000.0]))
-    array([0.5, 0.5])
     """
     y: Array = np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
     np.exp(y, out=y)
@@ -70,14 +64,12 @@ def softmax(x: Array, out: Array | None = None) -> Array:
 def erf(x: Array) -> Array:
     """Give the error function, which NumPy does not have: `erf(x) = 2 / sqrt(pi) * integral_0^x exp(-t^2) dt`.
 
-    Any shape -> the same. float32: `1 - exp(p(|x|))` with x's sign, p a polynomial of degree 7; at most 1.8e-7 from the
-    true value, for exp's and the difference's rounding are all that is left. float64: one call of math.erf a number,
-    exact and slow.
+    Any shape -> the same. float32: `1 - exp(p(|x|))` with x's sign, p a polynomial of degree 7, at most 1.8e-7 from the
+    true value. float64: one call of math.erf a number, exact and slow.
 
     >>> erf(np.array([0.0, 1.0, -6.0], np.float32)).round(5)
     array([ 0.    ,  0.8427, -1.    ], dtype=float32)
     """
-    x = np.asarray(x)
     if x.dtype != np.float32:
         return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
     size = np.minimum(np.abs(x), np.float32(FLAT))
@@ -97,11 +89,8 @@ def gelu(x: Array) -> Array:
     >>> gelu(np.array([-1.0, 0.0, 1.0])).round(4)
     array([-0.1587,  0.    ,  0.8413])
     """
-    y = erf(x * x.dtype.type(math.sqrt(0.5)))
-    y += 1
-    y *= x
-    y *= x.dtype.type(0.5)
-    return y
+    half = x.dtype.type(0.5)
+    return np.asarray(half * x * (1 + erf(x * np.sqrt(half))))
 
 
 def gelu_tanh(x: Array) -> Array:
@@ -112,12 +101,8 @@ def gelu_tanh(x: Array) -> Array:
     >>> gelu_tanh(np.array([-1.0, 0.0, 1.0])).round(4)
     array([-0.1588,  0.    ,  0.8412])
     """
-    number = x.dtype.type
-    y = np.tanh(number(math.sqrt(2 / math.pi)) * (x + number(0.044715) * (x * x * x)))
-    y += 1
-    y *= x
-    y *= number(0.5)
-    return np.asarray(y)
+    half, factor, cubic = map(x.dtype.type, (0.5, math.sqrt(2 / math.pi), 0.044715))
+    return np.asarray(half * x * (1 + np.tanh(factor * (x + cubic * x * x * x))))
 
 
 def relu(x: Array) -> Array:
@@ -132,7 +117,7 @@ def relu(x: Array) -> Array:
 def silu(x: Array) -> Array:
     """Weigh x by the logistic function: `y = x / (1 + exp(-x))`; also called swish.
 
-    The exponent is held below 88, where float32's exp would overflow: there y is zero to the last bit.
+    The exponent is held below 88, for past it float32's exp overflows; there y is zero, or nearly.
 
     >>> silu(np.array([0.0, 1.0])).round(4)
     array([0.    , 0.7311])
@@ -162,8 +147,7 @@ def join_heads(x: Array) -> Array:
 def additive_mask(keep: Array, dtype: np.dtype[np.floating] | str = "float32") -> Array:
     """Turn "may be looked at" into a summand: 0 where it may, the most negative number of the dtype where not.
 
-    After softmax that is a probability of exactly 0. Not -inf: a row of -inf alone would become NaN. And not one mask
-    on top of another, which would be -inf too: combine them as booleans first.
+    After softmax that is a probability of 0. Not -inf: a row of it would become NaN. Combine masks as booleans.
 
     >>> additive_mask(np.array([True, False]))
     array([ 0.0000000e+00, -3.4028235e+38], dtype=float32)
@@ -171,36 +155,23 @@ def additive_mask(keep: Array, dtype: np.dtype[np.floating] | str = "float32") -
     return np.where(keep, 0, np.finfo(dtype).min).astype(dtype)
 
 
-def causal(length: int) -> Array:
-    """Say which tokens each token may look at where none may look ahead: `keep[query, key] = key <= query`.
-
-    >>> causal(2).tolist()
-    [[True, False], [True, True]]
-    """
-    return np.tri(length, dtype=bool)
-
-
 def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None) -> Array:
     """Compare each token with each: `scores = scale * q @ k^T + bias`, scale = 1 / sqrt(head_dim).
 
     q (..., query, head_dim), k (..., key, head_dim), bias (..., query, key) -> (..., query, key). Without the scale the
-    scores grow with head_dim, and softmax sees only the largest. q is scaled, since it is the smaller array; the bias
-    comes after the scale.
+    scores grow with head_dim, and softmax sees only the largest. q is scaled, since it is the smaller array.
 
     >>> attention_scores(np.array([[2.0, 2.0]]), np.array([[4.0, 0.0], [0.0, 8.0]]), scale=0.5)
     array([[4., 8.]])
     """
     scores: Array = np.matmul(q * q.dtype.type(scale), k.swapaxes(-1, -2))
-    if bias is not None:
-        scores += bias
-    return scores
+    return scores if bias is None else np.add(scores, bias, out=scores)
 
 
 def attention(q: Array, k: Array, v: Array, mask: Array | None = None, bias: Array | None = None) -> Array:
     """Give each token the mean of all values, weighed by how well they fit: `softmax(scores + mask) @ v`.
 
     q, k, v (..., heads, seq, head_dim), mask and bias (..., query, key) -> (..., heads, seq, head_dim).
-    mask as of `additive_mask`. Source: Vaswani et al. 2017, section 3.2.
 
     >>> q, k, v = np.zeros((1, 1)), np.array([[1.0], [2.0]]), np.array([[10.0], [20.0]])
     >>> attention(q, k, v), attention(q, k, v, mask=additive_mask(np.array([[True, False]]), "float64"))
@@ -209,8 +180,7 @@ def attention(q: Array, k: Array, v: Array, mask: Array | None = None, bias: Arr
     scores = attention_scores(q, k, 1 / math.sqrt(q.shape[-1]), bias)  # (..., heads, query, key)
     if mask is not None:
         scores += mask
-    y: Array = np.matmul(softmax(scores, out=scores), v)  # (..., heads, query, head_dim)
-    return y
+    return np.asarray(np.matmul(softmax(scores, out=scores), v))  # (..., heads, query, head_dim)
 
 
 class Affine(NamedTuple):
@@ -243,15 +213,13 @@ def self_attention(x: Array, block: Block, heads: int, mask: Array | None = None
     array([[[2.],
             [4.]]])
     """
-    q, k, v = (
-        split_heads(linear(x, *part), heads)  # (batch, heads, seq, head_dim)
-        for part in (block.query, block.key, block.value)
-    )
+    parts = block.query, block.key, block.value
+    q, k, v = (split_heads(linear(x, *part), heads) for part in parts)  # each (batch, heads, seq, head_dim)
     context = join_heads(attention(q, k, v, mask, bias))  # (batch, seq, dim)
     return linear(context, *block.output)
 
 
-def feed_forward(x: Array, up: Affine, down: Affine, activation: Callable[[Array], Array] = gelu) -> Array:
+def feed_forward(x: Array, up: Affine, down: Affine, activation: Activation = gelu) -> Array:
     """Work on each token alone: `y = f(x @ up^T + b1) @ down^T + b2`.
 
     x (..., dim) -> (..., width) -> (..., dim).
@@ -265,17 +233,12 @@ def feed_forward(x: Array, up: Affine, down: Affine, activation: Callable[[Array
 
 
 def post_norm_block(
-    x: Array,
-    block: Block,
-    heads: int,
-    eps: float = 1e-12,
-    activation: Callable[[Array], Array] = gelu,
-    mask: Array | None = None,
-    bias: Array | None = None,
-) -> Array:
+    x: Array, block: Block, heads: int, eps: float = 1e-12, activation: Activation = gelu,
+    mask: Array | None = None, bias: Array | None = None,
+) -> Array:  # fmt: skip
     """BERT's block: `x = LayerNorm(x + attention(x)); x = LayerNorm(x + feed_forward(x))`.
 
-    x (batch, seq, dim) -> (batch, seq, dim). What is added to x is made of x; what is normed is the sum.
+    x (batch, seq, dim) -> (batch, seq, dim). What is normed is the sum.
 
     >>> silent = Affine(np.zeros((2, 2)), np.zeros(2))  # attention and feed-forward that add nothing
     >>> norm = Affine(np.ones(2), np.zeros(2))
@@ -288,12 +251,7 @@ def post_norm_block(
 
 
 def pre_norm_block(
-    x: Array,
-    block: Block,
-    heads: int,
-    eps: float = 1e-5,
-    activation: Callable[[Array], Array] = gelu_tanh,
-    mask: Array | None = None,
+    x: Array, block: Block, heads: int, eps: float = 1e-5, activation: Activation = gelu_tanh, mask: Array | None = None
 ) -> Array:
     """GPT-2's block: `x = x + attention(LayerNorm(x)); x = x + feed_forward(LayerNorm(x))`.
 
@@ -334,7 +292,7 @@ def gpt2_blocks(
     >>> gpt2_blocks(np.array([[[1.0, 5.0]]]), np.array([[1]]), [], Affine(np.ones(2), np.zeros(2)), heads=1, eps=0.0)
     array([[[-1.,  1.]]])
     """
-    keep = causal(x.shape[1]) & (attention_mask[:, None, None, :] != 0)  # (batch, 1, query, key)
+    keep = np.tri(x.shape[1], dtype=bool) & (attention_mask[:, None, None, :] != 0)  # (batch, 1, query, key)
     mask = additive_mask(keep, x.dtype)
     for block in blocks:
         x = pre_norm_block(x, block, heads, eps, gelu_tanh, mask)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.encoder import gelu, gelu_tanh, linear, relu, silu
+from minibert.equations.encoder import Activation, gelu, gelu_tanh, linear, relu, silu
 from minibert.equations.input_layer import Array
 
 from .config import Config
@@ -22,8 +22,6 @@ from .modules import LayerNorm
 
 if TYPE_CHECKING:
     from .steps import Binder
-
-Activation = Callable[[Array], Array]
 
 # the config's word -> the equation, and how the reference prints it
 ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
@@ -86,6 +84,7 @@ class Blocks(Frozen):
     causal       whether no token sees those after it
     relative     path of the learned bias that is added to the scores; the input row has its position scheme
     act, inner   config keys of the activation and of the feed-forward's width; `eps` a key, or the number itself
+    times        the width as so many times the model's, where config.json gives none
     scale        the factor of the scores, from head_dim and the block's number
     defaults     values for config keys that config.json leaves out; `only` the one value these blocks compute
     order        the parts in the order in which the reference prints them
@@ -108,6 +107,7 @@ class Blocks(Frozen):
     relative: str = ""
     act: str = "hidden_act"
     inner: str = "intermediate_size"
+    times: int = 0
     eps: str | float = "layer_norm_eps"
     scale: Callable[[Config, int, int], float] = lambda config, head_dim, i: 1 / math.sqrt(head_dim)
     defaults: Mapping[str, Any] = {"hidden_act": "gelu"}
@@ -128,7 +128,7 @@ class Blocks(Frozen):
         """Take one block's tensors from the checkpoint."""
         prefix = self.path.format(i=i)
         dim, heads = config.integer("hidden_size"), heads_of(config)
-        inner = config.integer(self.inner) if config.get(self.inner) is not None else 4 * dim
+        inner = self.times * dim if self.times and config.get(self.inner) is None else config.integer(self.inner)
 
         def at(name: str) -> str:
             return f"{prefix}.{name}"
@@ -266,9 +266,10 @@ GPT2 = Blocks(
     causal=lambda config: True,
     act="activation_function",
     inner="n_inner",
+    times=4,
     eps="layer_norm_epsilon",
     scale=_gpt2_scale,
-    defaults={"activation_function": "gelu_new", "n_inner": None},
+    defaults={"activation_function": "gelu_new"},
     order=("norm_1", "projections", "output", "norm_2", "up", "down", "activation"),
     owns=("h.", "ln_f."),
     ignored=(".attn.bias", ".attn.masked_bias"),  # the causal mask, which older versions stored

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from minibert.equations.encoder import (
+    Activation,
     additive_mask,
     attention_scores,
-    causal,
     join_heads,
     softmax,
     split_heads,
 )
 from minibert.equations.input_layer import Array
-from minibert.families.blocks import Activation, Block
+from minibert.families.blocks import Block
 from minibert.families.steps import Inputs
 
 TILE_TOKENS = 1024  # from here on a product of more rows is no faster, and memory grows with it
@@ -185,7 +185,7 @@ def _attention(
         if record:
             record.pairs(block.scores, scores, group)
         if stack.causal:
-            scores += additive_mask(causal(group.length), scores.dtype)
+            scores += additive_mask(np.tri(group.length, dtype=bool), scores.dtype)
         softmax(scores, out=scores)
         if record:
             record.pairs(name, scores, group)
