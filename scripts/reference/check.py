@@ -59,10 +59,10 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
-def write_manifest(folder: Path) -> None:
+def write_manifest(folder: Path, maker: str = "scripts/reference/make.py") -> None:
     """Write down what made the files, and their hashes."""
     manifest = {
-        "made_by": "scripts/reference/make.py",
+        "made_by": maker,
         "seed": "none: every number comes from tests/support/seeded.py, by integer arithmetic on its place",
         "versions": versions(),
         "sha256": {name: sha256(folder / name) for name in files(folder)},
@@ -78,7 +78,9 @@ def exact_keys(order: list[str]) -> set[str]:
     return set(order[:cut])
 
 
-def compare_arrays(name: str, old: dict[str, Array], new: dict[str, Array], exact: set[str]) -> Iterator[str]:
+def compare_arrays(
+    name: str, old: dict[str, Array], new: dict[str, Array], exact: set[str], tolerance: float = TOLERANCE
+) -> Iterator[str]:
     for key in sorted(old.keys() ^ new.keys()):
         yield f"{name}: {key} is only in the {'old' if key in old else 'new'} file"
     for key in sorted(old.keys() & new.keys()):
@@ -87,7 +89,7 @@ def compare_arrays(name: str, old: dict[str, Array], new: dict[str, Array], exac
             yield f"{name}: {key} was {a.dtype} {a.shape}, is {b.dtype} {b.shape}"
         elif a.tobytes() != b.tobytes():
             off = float(np.max(np.abs(a.astype(np.float64) - b) / np.maximum(1, np.abs(a)))) if a.size else 0.0
-            if key in exact or not off <= TOLERANCE:
+            if key in exact or not off <= tolerance:
                 yield f"{name}: {key} differs by {off:.2g} in {np.mean(a != b):.0%} of its entries"
 
 

@@ -1,0 +1,323 @@
+"""Make tests/reference/encoder: tiny whole models, and all that the reference computes from them.
+
+    python scripts/reference/encoder.py --minilm FOLDER            write tests/reference/encoder anew
+    python scripts/reference/encoder.py --minilm FOLDER --check    make it elsewhere, compare; exit 1 on a difference
+
+The reference is transformers on torch with eager attention, on one CPU thread. Each case becomes a folder:
+
+    config.json, model.safetensors   as save_pretrained writes them (not for minilm)
+    case.json                        family, kinds of batches, order of the trace, printed module tree
+    trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in an encoder's trace
+
+A key is a module's path, its value that module's output. No module gives `scores` (what enters softmax, zero where a
+mask hides it), `context` (what enters the output's map) and `sum` (with the residual); they are read from what the next
+module or function is passed. Keys of the input layer are not stored: tests/reference has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from check import compare_arrays, compare_json, write_json, write_manifest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import seeded  # noqa: E402  (lies in tests/support, which is not a package)
+
+Array = NDArray[Any]
+TARGET = ROOT / "tests" / "reference" / "encoder"
+VOCAB, WIDTH, HEADS, INNER, BLOCKS, POSITIONS = 29, 12, 2, 20, 2, 12
+BATCH, LENGTH = 2, 5
+SPREAD = np.float32(5)  # seeded numbers are below 0.1: too small to make attention choose, or gelu bend
+TOLERANCE = 1e-5  # relative to max(1, |value|), for --check on another processor; measured here: 0
+TEXT = "Stop!"  # MiniLM's sentence: four tokens, since every intermediate of all blocks is stored
+ALL = ("plain", "right_pad", "left_pad", "pads_inside", "one_token", "longest")
+SIZES = {
+    "vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": BLOCKS, "num_attention_heads": HEADS,
+    "intermediate_size": INNER, "max_position_embeddings": POSITIONS,
+}  # fmt: skip
+DISTIL = {
+    "vocab_size": VOCAB, "dim": WIDTH, "n_layers": BLOCKS, "n_heads": HEADS, "hidden_dim": INNER,
+    "max_position_embeddings": POSITIONS,
+}  # fmt: skip
+GPT = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": POSITIONS}
+
+
+class Names(NamedTuple):
+    """Where one block's intermediates are found, relative to its path: see `families.blocks.Blocks`."""
+
+    block: str
+    projections: tuple[str, ...]
+    scores: str
+    output: str
+    norm_1: str
+    up: str
+    activation: str
+    down: str
+    norm_2: str
+
+
+BERT = Names(
+    "encoder.layer.{}", ("attention.self.query", "attention.self.key", "attention.self.value"), "attention.self",
+    "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "intermediate.intermediate_act_fn",
+    "output.dense", "output.LayerNorm",
+)  # fmt: skip
+DISTILBERT = Names(
+    "transformer.layer.{}", ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "attention",
+    "attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.activation", "ffn.lin2", "output_layer_norm",
+)  # fmt: skip
+MPNET = BERT._replace(
+    projections=("attention.attn.q", "attention.attn.k", "attention.attn.v"), scores="attention.attn",
+    output="attention.attn.o", norm_1="attention.LayerNorm",
+)  # fmt: skip
+GPT2 = Names(
+    "h.{}", ("attn.c_attn",), "attn", "attn.c_proj", "ln_1", "mlp.c_fc", "mlp.act", "mlp.c_proj", "ln_2"
+)  # fmt: skip
+
+
+class Case(NamedTuple):
+    """One folder: `save` and `base` are the classes that write the file and that are run on it."""
+
+    name: str
+    family: str
+    save: str
+    base: str
+    names: Names
+    config: dict[str, Any]
+    kinds: tuple[str, ...]
+    pad: int = 0
+    longest: int = POSITIONS
+
+
+CASES = (
+    Case("bert", "bert", "BertForMaskedLM", "BertModel", BERT, SIZES, (*ALL, "types")),
+    Case("bert-base", "bert", "BertModel", "BertModel", BERT, {**SIZES, "hidden_act": "gelu_new"}, ("plain",)),
+    Case("bert-causal", "bert", "BertModel", "BertModel", BERT, {**SIZES, "is_decoder": True}, ("plain", "left_pad")),
+    Case("roberta", "roberta", "RobertaForMaskedLM", "RobertaModel", BERT,
+         {**SIZES, "pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5}, ("right_pad", "longest"), 1,
+         POSITIONS - 2),
+    Case("xlm-roberta", "xlm-roberta", "XLMRobertaModel", "XLMRobertaModel", BERT, {**SIZES, "pad_token_id": 1},
+         ("right_pad",), 1, POSITIONS - 2),
+    Case("camembert", "camembert", "CamembertModel", "CamembertModel", BERT,
+         {**SIZES, "pad_token_id": 1, "hidden_act": "gelu_pytorch_tanh"}, ("right_pad",), 1, POSITIONS - 2),
+    Case("electra", "electra", "ElectraForPreTraining", "ElectraModel", BERT,
+         {**SIZES, "embedding_size": 8, "hidden_act": "silu"}, ("right_pad", "types")),
+    Case("ernie", "ernie", "ErnieModel", "ErnieModel", BERT, {**SIZES, "use_task_id": True, "hidden_act": "relu"},
+         ("right_pad", "types")),
+    Case("distilbert", "distilbert", "DistilBertForMaskedLM", "DistilBertModel", DISTILBERT, DISTIL,
+         ("plain", "right_pad", "one_token", "longest")),
+    Case("mpnet", "mpnet", "MPNetForMaskedLM", "MPNetModel", MPNET,
+         {**SIZES, "pad_token_id": 1, "max_position_embeddings": 24}, (*ALL[1:4], "longest"), 1, 22),
+    Case("gpt2", "gpt2", "GPT2LMHeadModel", "GPT2Model", GPT2, GPT, (*ALL, "positions", "types")),
+    Case("gpt2-inverse", "gpt2", "GPT2Model", "GPT2Model", GPT2,
+         {**GPT, "n_inner": INNER, "scale_attn_by_inverse_layer_idx": True}, ("plain",)),
+    Case("gpt2-unscaled", "gpt2", "GPT2Model", "GPT2Model", GPT2,
+         {**GPT, "n_inner": INNER, "scale_attn_weights": False, "activation_function": "gelu"}, ("plain",)),
+)  # fmt: skip
+
+
+def build(case: Case, folder: Path) -> torch.nn.Module:
+    """Save the case's model as its class does, then read it with the base model's class, as a user would."""
+    config = transformers.AutoConfig.for_model(case.family, **case.config)
+    model = getattr(transformers, case.save)(config)
+    for name, parameter in model.named_parameters():
+        made = SPREAD * seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
+        if parameter.ndim == 1 and name.endswith("weight"):  # a norm's: around 1
+            made += np.float32(1)
+        parameter.data.copy_(torch.from_numpy(made))
+    model.save_pretrained(folder)
+    for extra in set(folder.iterdir()) - {folder / "config.json", folder / "model.safetensors"}:
+        extra.unlink()
+    return load(getattr(transformers, case.base), folder)
+
+
+def load(base: Any, folder: Path) -> torch.nn.Module:
+    model: torch.nn.Module = base.from_pretrained(folder, attn_implementation="eager").eval()
+    return model
+
+
+def make_inputs(case: Case, kind: str) -> dict[str, Array]:
+    """The batch of one kind: ids by formula, never the pad id by accident."""
+    shape = {"one_token": (1, 1), "longest": (1, case.longest)}.get(kind, (BATCH, LENGTH))
+    ids = seeded.integers(shape, VOCAB - 1, salt=zlib.crc32(f"{case.name} {kind}".encode()))
+    ids += ids >= case.pad
+    mask = np.ones(shape, np.int64)
+    if kind == "right_pad":
+        mask[1, -2:] = 0
+    elif kind in ("left_pad", "positions"):
+        mask[1, :2] = 0
+    elif kind == "pads_inside":
+        mask[0, 2] = mask[1, 0] = mask[1, 2] = 0
+    made: dict[str, Array] = {"input_ids": np.where(mask == 1, ids, case.pad)}
+    if not mask.all():
+        made["attention_mask"] = mask
+    if kind == "positions":
+        made["position_ids"] = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    elif kind == "types":
+        made["token_type_ids"] = np.array([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
+        if case.family == "ernie":
+            made["task_type_ids"] = np.array([[0, 1, 2, 2, 0], [2, 2, 1, 1, 0]])
+    return made
+
+
+class Recorder:
+    """Hooks on the modules of one model, in the order in which a trace names what they give."""
+
+    def __init__(self, model: torch.nn.Module, names: Names) -> None:
+        self.model, self.names, self.trace = model, names, dict[str, torch.Tensor]()
+        self.modules = dict(model.named_modules())
+        self.softmaxed: list[torch.Tensor] = []
+        self.blocks = sum(path.count(".") == names.block.count(".") for path in self.modules
+                          if path.startswith(names.block.format("")) and path[-1].isdigit())  # fmt: skip
+        pre_norm = names is GPT2
+        for i in range(self.blocks):
+            at = names.block.format(i)
+            parts = (*names.projections, names.output, names.norm_1, names.up, names.activation, names.down)
+            for part in (*parts, names.norm_2):
+                self.hook(f"{at}.{part}")
+            summed, worked = (f"{at}.{part.rpartition('.')[0]}.sum" for part in (names.output, names.down))
+            self.hook(f"{at}.{names.output}", f"{at}.{names.scores}.context", before=True)
+            self.hook(f"{at}.{names.norm_2 if pre_norm else names.norm_1}", summed, before=True)
+            self.hook(*((at, worked) if pre_norm else (f"{at}.{names.norm_2}", worked)), before=not pre_norm)
+        if pre_norm:
+            self.hook("ln_f")
+
+    def hook(self, path: str, key: str = "", before: bool = False) -> None:
+        def keep(value: Any) -> None:
+            value = value[0] if isinstance(value, tuple) else value
+            # distilbert's feed-forward goes through apply_chunking_to_forward, which changes nothing
+            self.trace[key or path] = value.detach().clone(memory_format=torch.contiguous_format)
+
+        module = self.modules[path]
+        if before:
+            module.register_forward_pre_hook(lambda _m, given: keep(given))
+        else:
+            module.register_forward_hook(lambda _m, _given, output: keep(output))
+
+    def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        plain = torch.nn.functional.softmax
+
+        def watched(x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+            self.softmaxed.append(x.detach().clone())
+            return plain(x, *rest, **named)
+
+        self.trace.clear()
+        torch.nn.functional.softmax, self.softmaxed = watched, []
+        try:
+            with torch.no_grad():
+                given = {name: torch.from_numpy(array) for name, array in inputs.items()}
+                result = self.model(**given, output_hidden_states=True, output_attentions=True)
+        finally:
+            torch.nn.functional.softmax = plain
+        assert torch.equal(result.hidden_states[-1], result.last_hidden_state)
+        return {key: value.contiguous().numpy() for key, value in self.ordered(result).items()}
+
+    def ordered(self, result: Any) -> dict[str, torch.Tensor]:
+        """All of it in the order in which it arises."""
+        names, pre_norm = self.names, self.names is GPT2
+        made = {"hidden_states.0": result.hidden_states[0]}
+        for i in range(self.blocks):
+            at = names.block.format(i)
+            hidden = self.softmaxed[i] < -1e30
+            self.trace[f"{at}.{names.scores}.scores"] = self.softmaxed[i].masked_fill(hidden, 0)
+            self.trace[f"attentions.{i}"] = result.attentions[i]
+            looks = (*names.projections, f"{names.scores}.scores")
+            summed, worked = (f"{part.rpartition('.')[0]}.sum" for part in (names.output, names.down))
+            first = (*looks, f"{names.scores}.context", names.output, summed)
+            second = (names.up, names.activation, names.down, worked)
+            order = ((names.norm_1, *first, names.norm_2, *second) if pre_norm
+                     else (*first, names.norm_1, *second, names.norm_2))  # fmt: skip
+            for part in order:
+                made[f"{at}.{part}"] = self.trace[f"{at}.{part}"]
+                if part == f"{names.scores}.scores":
+                    made[f"attentions.{i}"] = self.trace[f"attentions.{i}"]
+            if i + 1 < self.blocks or not pre_norm:
+                made[f"hidden_states.{i + 1}"] = result.hidden_states[i + 1]
+        if pre_norm:
+            made |= {"ln_f": self.trace["ln_f"], f"hidden_states.{self.blocks}": result.hidden_states[-1]}
+        return made
+
+
+def write(folder: Path, model: torch.nn.Module, names: Names, batches: dict[str, dict[str, Array]], about: Any) -> None:
+    stored: dict[str, Array] = {}
+    order: list[str] = []
+    recorder = Recorder(model, names)
+    for kind, inputs in batches.items():
+        trace = recorder.run(inputs)
+        order = list(trace)
+        stored |= {f"{kind}|inputs|{name}": array for name, array in inputs.items()}
+        stored |= {f"{kind}|{key}": value for key, value in trace.items()}
+    save_file(stored, folder / "trace.safetensors")
+    facts = {**about, "kinds": list(batches), "order": order, "printed": repr(model)}
+    write_json(folder / "case.json", facts, depth=1)
+
+
+def make_all(target: Path, minilm: Path) -> None:
+    """Write every case, and MiniLM's trace of one sentence."""
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    for case in CASES:
+        folder = target / case.name
+        folder.mkdir(parents=True)
+        model = build(case, folder)
+        batches = {kind: make_inputs(case, kind) for kind in case.kinds}
+        write(folder, model, case.names, batches, {"family": case.family, "architecture": case.save})
+    folder = target / "minilm"
+    folder.mkdir(parents=True)
+    ids = transformers.AutoTokenizer.from_pretrained(minilm)(TEXT)["input_ids"]
+    model = load(transformers.BertModel, minilm)
+    write(folder, model, BERT, {"plain": {"input_ids": np.array([ids])}}, {"family": "bert", "text": TEXT})
+
+
+def differences(old: Path, new: Path) -> list[str]:
+    found: list[str] = []
+    names = {path.relative_to(folder).as_posix() for folder in (old, new) for path in folder.glob("*/*")}
+    for name in sorted(names):
+        if not (old / name).exists() or not (new / name).exists():
+            found.append(f"{name}: is only in {'new' if (new / name).exists() else 'old'}")
+        elif name.endswith(".json"):
+            a, b = (json.loads((folder / name).read_text(encoding="utf-8")) for folder in (old, new))
+            found += compare_json(name, a, b)
+        else:
+            before, after = load_file(old / name), load_file(new / name)
+            exact = {key for key in before if "|inputs|" in key} | (set(before) if "model" in name else set())
+            found += compare_arrays(name, before, after, exact, TOLERANCE)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
+    parser.add_argument("--minilm", type=Path, default=os.environ.get("MINIBERT_MODEL"), metavar="FOLDER",
+                        help="the folder of all-MiniLM-L6-v2 (or set MINIBERT_MODEL)")  # fmt: skip
+    arguments = parser.parse_args()
+    if arguments.minilm is None:
+        parser.error("needs --minilm FOLDER or the environment variable MINIBERT_MODEL")
+    if not arguments.check:
+        shutil.rmtree(TARGET, ignore_errors=True)
+        make_all(TARGET, Path(arguments.minilm))
+        write_manifest(TARGET, "scripts/reference/encoder.py")
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        make_all(Path(scratch), Path(arguments.minilm))
+        found = differences(TARGET, Path(scratch))
+    print("\n".join(found) if found else "all files made again: no difference")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""The formulas behind the input layer: against the standard library, by identities, and as a whole."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import seeded
+from encoder_files import CASE, EncoderCase, kept, off
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from minibert.equations import encoder
+from minibert.equations.encoder import (
+    Affine,
+    Block,
+    additive_mask,
+    attention,
+    attention_scores,
+    bert_encoder,
+    erf,
+    gelu,
+    gelu_tanh,
+    gpt2_blocks,
+    join_heads,
+    linear,
+    relu,
+    silu,
+    softmax,
+    split_heads,
+)
+from minibert.equations.input_layer import bert_input, gpt2_input
+
+Array = NDArray[Any]
+
+ERF = 3e-7  # measured 1.8e-7
+GELU = 1.5e-6  # times max(1, |x|); measured 1.5e-7
+GELU_TANH = 1.5e-6  # measured 1.2e-7
+SILU = 1e-6  # measured 1.2e-7
+SUM = 1e-6  # of a row after softmax; measured 2.4e-7
+WHOLE = 1e-5  # measured 2.4e-6
+
+SWEEP = np.linspace(-8, 8, 100_001).astype(np.float32)
+
+
+def exact(function: Any, x: Array) -> Array:
+    return np.array([function(float(number)) for number in x])
+
+
+def test_erf() -> None:
+    found = erf(SWEEP)
+    assert found.dtype == np.float32
+    assert np.abs(found - exact(math.erf, SWEEP)).max() <= ERF
+    assert np.abs(found).max() <= 1
+
+
+def test_erf_far_out_and_of_odd_numbers() -> None:
+    with np.errstate(all="raise", under="ignore"):
+        found = erf(np.array([-np.inf, -1e38, 1e5, 1e38, np.inf, 0.0, np.nan], np.float32))
+    np.testing.assert_array_equal(found, np.array([-1, -1, 1, 1, 1, 0, np.nan], np.float32))
+    assert erf(np.zeros((0, 3), np.float32)).shape == (0, 3)
+
+
+def test_erf_of_float64_is_the_standard_library_s() -> None:
+    x = np.linspace(-5, 5, 101)
+    assert erf(x).dtype == np.float64
+    np.testing.assert_array_equal(erf(x), exact(math.erf, x))
+
+
+def far(function: Any, x: Array, truth: Any) -> float:
+    return float(np.max(np.abs(function(x) - exact(truth, x)) / np.maximum(1, np.abs(x))))
+
+
+def test_activations() -> None:
+    c = math.sqrt(2 / math.pi)
+    assert far(gelu, SWEEP, lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2) <= GELU
+    assert far(gelu_tanh, SWEEP, lambda x: x * (1 + math.tanh(c * (x + 0.044715 * x**3))) / 2) <= GELU_TANH
+    assert far(silu, SWEEP, lambda x: x / (1 + math.exp(-x))) <= SILU
+    assert far(relu, SWEEP, lambda x: max(x, 0)) == 0
+    for function in (gelu, gelu_tanh, silu, relu):
+        assert function(SWEEP).dtype == np.float32
+        with np.errstate(all="raise", under="ignore"):
+            ends = function(np.array([-1e4, -200, 200, 1e4], np.float32))
+        np.testing.assert_allclose(ends, [0, 0, 200, 1e4], atol=1e-30)
+
+
+def test_the_two_gelus_are_different_functions() -> None:
+    assert 4e-4 <= np.abs(gelu(SWEEP) - gelu_tanh(SWEEP)).max() <= 5e-4
+
+
+def numbers(*shape: int, salt: int = 0) -> Array:
+    return 20 * seeded.values(shape, salt=salt)
+
+
+def test_softmax_gives_shares() -> None:
+    x = numbers(5, 33)
+    shares = softmax(x)
+    assert (shares > 0).all() and np.abs(shares.sum(axis=-1) - 1).max() <= SUM
+    np.testing.assert_allclose(softmax(x + 3), shares, rtol=1e-5)  # a constant changes nothing
+    np.testing.assert_allclose(shares[0, 1] / shares[0, 0], np.exp(x[0, 1] - x[0, 0]), rtol=1e-5)
+    assert softmax(x, out=x) is x
+    np.testing.assert_array_equal(softmax(np.full((1, 2), 3e38, np.float32)), 0.5)
+
+
+@pytest.mark.parametrize("rows", [1, 2, encoder.FEW_TOKENS, encoder.FEW_TOKENS + 1, 200])
+def test_linear_both_ways(rows: int) -> None:
+    """The order in which the product is asked for shows in no shape and in the last bits alone."""
+    x, weight, bias = numbers(rows, 7), numbers(9, 7, salt=1), numbers(9, salt=2)
+    truth = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
+    for y in (linear(x, weight, bias), linear(x[None], weight, bias)[0], linear(x, weight) + bias):
+        assert y.dtype == np.float32 and off(y, truth) <= 1e-6
+    assert off(linear(x, np.ascontiguousarray(weight.T).T, bias), truth) <= 1e-6
+
+
+def test_heads_are_neighbours_in_a_row() -> None:
+    x = numbers(2, 5, 12)
+    heads = split_heads(x, 3)
+    assert heads.shape == (2, 3, 5, 4)
+    np.testing.assert_array_equal(heads[1, 2, 3], x[1, 3, 8:])
+    np.testing.assert_array_equal(join_heads(heads), x)
+
+
+def test_a_masked_key_has_no_share() -> None:
+    """As if it were not there, to the last bit of the result's tolerance, whatever stands in it."""
+    q, k, v = (numbers(2, 5, 4, salt=salt) for salt in range(3))
+    keep = np.array([True, False, True, True, False])
+    few = attention(q, k[:, keep], v[:, keep])
+    k[:, ~keep], v[:, ~keep] = 100, 1e6
+    assert off(attention(q, k, v, mask=additive_mask(keep)), few) <= 1e-6
+    assert np.isfinite(attention(q, k, v, mask=additive_mask(np.zeros(5, bool)))).all()
+
+
+def test_scores_are_divided_by_the_root_of_head_dim_and_the_bias_is_not() -> None:
+    q, k, bias = numbers(3, 4), numbers(5, 4, salt=1), numbers(3, 5, salt=2)
+    np.testing.assert_allclose(attention_scores(q, k, 0.5, bias), q @ k.T / 2 + bias, rtol=1e-5, atol=1e-6)
+
+
+# -- whole, from a file's own names ------------------------------------------------------------------------------
+
+
+def bert_blocks(tensors: dict[str, Array]) -> list[Block]:
+    parts = (
+        "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+        "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
+    )  # fmt: skip
+    return [
+        Block(*(Affine(*(tensors[f"bert.encoder.layer.{i}.{part}.{x}"] for x in ("weight", "bias"))) for part in parts))
+        for i in range(2)
+    ]
+
+
+def gpt2_blocks_of(tensors: dict[str, Array]) -> list[Block]:
+    def affine(i: int, name: str) -> Affine:
+        weight, bias = (tensors[f"transformer.h.{i}.{name}.{part}"] for part in ("weight", "bias"))
+        return Affine(weight.T if weight.ndim == 2 else weight, bias)  # stored (in, out)
+
+    blocks = []
+    for i in range(2):
+        weights, biases = (np.split(part, 3) for part in affine(i, "attn.c_attn"))
+        looks = [Affine(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
+        rest = ("attn.c_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2")
+        blocks.append(Block(*looks, *(affine(i, name) for name in rest)))
+    return blocks
+
+
+KINDS = ("plain", "right_pad", "left_pad", "pads_inside", "longest", "one_token")
+
+
+def compared(case: EncoderCase, kind: str, y: Array) -> None:
+    inputs, traces = case.read
+    keep = kept(inputs[kind])
+    assert off(y[keep], traces[kind]["hidden_states.2"][keep]) <= WHOLE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bert_in_a_few_lines(kind: str) -> None:
+    tensors = load_file(CASE["bert"].folder / "model.safetensors")
+    inputs = CASE["bert"].read[0][kind]
+    ids, mask = inputs["input_ids"], kept(inputs).astype(np.int64)
+    tables = (
+        tensors[f"bert.embeddings.{name}"]
+        for name in (
+            "word_embeddings.weight", "token_type_embeddings.weight", "position_embeddings.weight", "LayerNorm.weight",
+            "LayerNorm.bias",
+        )
+    )  # fmt: skip
+    x = bert_input(ids, np.zeros_like(ids), *tables)
+    compared(CASE["bert"], kind, bert_encoder(x, mask, bert_blocks(tensors), heads=2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gpt2_in_a_few_lines(kind: str) -> None:
+    tensors = load_file(CASE["gpt2"].folder / "model.safetensors")
+    inputs = CASE["gpt2"].read[0][kind]
+    x = gpt2_input(inputs["input_ids"], tensors["transformer.wte.weight"], tensors["transformer.wpe.weight"])
+    last = Affine(tensors["transformer.ln_f.weight"], tensors["transformer.ln_f.bias"])
+    mask = kept(inputs).astype(np.int64)
+    compared(CASE["gpt2"], kind, gpt2_blocks(x, mask, gpt2_blocks_of(tensors), last, heads=2))

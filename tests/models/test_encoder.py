@@ -1,0 +1,359 @@
+"""Whole models: every intermediate as the reference has it, and what a caller can rely on besides."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from encoder_files import CASE, TINY, EncoderCase, at_kept_tokens, kept, off
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+import minibert
+from minibert.families.blocks import BLOCKS
+from minibert.models import blocks as engine
+
+Array = NDArray[Any]
+
+ROWS = 1e-5  # relative to max(1, |reference|), every intermediate; measured 2.7e-6
+SHARES = 1e-6  # attentions; measured 9e-7, where GPT-2's scores are not divided
+REAL_ROWS = 2e-5  # on MiniLM; measured 7.1e-6
+REAL_SHARES = 2e-5  # measured 1.2e-6
+CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
+HALF = 2e-2  # float16 weights against the same in float32; measured 3e-3
+
+
+def compare(case: EncoderCase, encoder: minibert.Encoder, rows: float, shares: float) -> None:
+    inputs, traces = case.read
+    assert set(inputs) == set(case.facts["kinds"])
+    for kind, given in inputs.items():
+        trace = encoder.trace(**given)
+        names = list(trace)
+        assert names[names.index("hidden_states.0") :] == case.facts["order"]
+        keep, theirs = kept(given), traces[kind]
+        for key in case.facts["order"]:
+            a, b = (at_kept_tokens(key, x, keep, encoder.stack.causal) for x in (trace[key], theirs[key]))
+            assert off(a, b) <= (shares if key.startswith("attentions") else rows), (kind, key)
+        y = encoder(**given)
+        assert y.dtype == np.float32
+        assert off(y, trace[names[-1]]) <= CUT
+        assert not y[~keep].any()
+
+
+@pytest.mark.parametrize("case", TINY, ids=str)
+def test_every_intermediate_is_the_reference_s(case: EncoderCase) -> None:
+    with case.load() as encoder:
+        compare(case, encoder, ROWS, SHARES)
+
+
+def test_minilm_s_whole_trace(minilm: Path) -> None:
+    case = CASE["minilm"]
+    with minibert.load_encoder(minilm) as encoder:
+        assert encoder.tokenize(case.facts["text"])["input_ids"].tolist() == case.read[0]["plain"]["input_ids"].tolist()
+        compare(case, encoder, REAL_ROWS, REAL_SHARES)
+
+
+def test_every_row_has_a_case() -> None:
+    assert {case.facts["family"] for case in TINY} == set(BLOCKS)
+    assert set(BLOCKS) <= set(minibert.FAMILIES)
+
+
+@pytest.mark.parametrize("case", TINY, ids=str)
+def test_prints_as_the_reference_does(case: EncoderCase) -> None:
+    """Without dropout and pooler, and without the `bias=True` that torch 2.13 adds to a norm."""
+    lines: list[str] = []
+    inside = 0
+    for line in case.facts["printed"].split("\n"):
+        indent = len(line) - len(line.lstrip())
+        if inside:
+            inside = 0 if indent == inside and line.strip() == ")" else inside
+            continue
+        name = re.match(r" *\((\w+)\): (\w+)\(", line)
+        if name and name[2].endswith("Pooler"):
+            inside = indent
+        elif not (name and name[2] == "Dropout"):
+            lines.append(line.replace(", bias=True)", ")") if " LayerNorm(" in line else line)
+    with case.load() as encoder:
+        assert repr(encoder) == "\n".join(lines)
+    assert repr(encoder) == f"<closed Encoder of {case.facts['family']}>"
+
+
+# -- what does not change the numbers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet", "gpt2"])
+def test_padding_costs_nothing_and_shows_nowhere(name: str) -> None:
+    """A text's rows are the same alone, beside longer ones, and in small tiles."""
+    with CASE[name].load() as encoder:
+        ids = np.arange(3, 27).reshape(3, 8) % 20 + 2
+        mask = np.array([[1] * 8, [1] * 3 + [0] * 5, [1] * 6 + [0] * 2])
+        together = encoder(ids, attention_mask=mask)
+        for row, length in enumerate((8, 3, 6)):
+            alone = encoder(ids[row, :length])
+            assert alone.shape == (length, encoder.dim)
+            assert off(together[row, :length], alone) <= CUT
+
+
+def test_small_tiles_and_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are sorted by length, cut and laid back, wherever the cuts fall."""
+    with CASE["bert"].load() as encoder:
+        ids = np.arange(80).reshape(10, 8) % 20 + 2
+        mask = (np.arange(8) < np.array([8, 1, 3, 8, 2, 2, 5, 3, 8, 1])[:, None]).astype(int)
+        whole = encoder(ids, attention_mask=mask)
+        for tokens, scores in ((1, 1), (5, 1 << 19), (9, 40), (1000, 1)):
+            monkeypatch.setattr(engine, "SCORES", scores)
+            tiles = list(engine.pack(mask != 0, 2, tokens=tokens))
+            assert sum(len(tile.rows) for tile in tiles) == mask.sum()
+            assert all(len(tile.rows) <= max(tokens, 8) for tile in tiles)
+            monkeypatch.setattr(engine.pack, "__defaults__", (tokens, False))
+            assert off(encoder(ids, attention_mask=mask), whole) <= CUT
+
+
+def test_a_second_thread_changes_no_bit() -> None:
+    with CASE["bert"].load() as encoder:
+        ids = np.arange(200).reshape(20, 10) % 20 + 2
+        want = encoder(ids)
+        found: list[Array] = []
+        threads = [threading.Thread(target=lambda: found.append(encoder(ids))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 4 and all(y.tobytes() == want.tobytes() for y in found)
+
+
+def test_inputs_embeds_and_a_single_sequence() -> None:
+    with CASE["bert"].load() as encoder:
+        ids = np.array([5, 6, 7])
+        rows = encoder.embeddings.word_embeddings(ids)
+        assert off(encoder(inputs_embeds=rows), encoder(ids)) <= CUT
+        assert encoder(ids).shape == (3, encoder.dim)
+        trace = encoder.trace(inputs_embeds=rows[None])
+        assert off(trace["hidden_states.2"], encoder(ids[None])) <= CUT
+
+
+def test_nothing_in_nothing_out() -> None:
+    with CASE["bert"].load() as encoder:
+        assert encoder(np.zeros((0, 4), int)).shape == (0, 4, encoder.dim)
+        assert encoder(np.zeros((2, 0), int)).shape == (2, 0, encoder.dim)
+        assert encoder.trace(np.zeros((2, 0), int))["hidden_states.2"].shape == (2, 0, encoder.dim)
+
+
+def test_float64() -> None:
+    """A whole model in float64 is nearer to the truth than float32 can be."""
+    inputs, traces = CASE["bert"].read
+    with CASE["bert"].load(dtype="float64") as encoder:
+        y = encoder(**inputs["plain"])
+        assert y.dtype == np.float64
+        assert off(y, traces["plain"]["hidden_states.2"]) <= ROWS
+        with CASE["bert"].load() as narrow:
+            assert 0 < off(narrow(**inputs["plain"]), y) <= ROWS
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def copied(case: EncoderCase, folder: Path, change: Any = None, **config: Any) -> Path:
+    """A copy of a case's folder, with tensors and config changed."""
+    shutil.copytree(case.folder, folder, dirs_exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors) if change else tensors, folder / "model.safetensors")
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**values, **config}), encoding="utf-8")
+    return folder
+
+
+def output(folder: Path) -> Array:
+    with minibert.load_encoder(folder) as encoder:
+        return encoder(np.array([[3, 4, 5, 6]]))
+
+
+def test_older_names_of_a_norm(tmp_path: Path) -> None:
+    def older(tensors: dict[str, Array]) -> dict[str, Array]:
+        words = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+        return {re.sub("|".join(words), lambda m: words[m[0]], name): x for name, x in tensors.items()}
+
+    np.testing.assert_array_equal(output(copied(CASE["bert"], tmp_path, older)), output(CASE["bert"].folder))
+
+
+def test_masks_that_older_gpt2_files_hold(tmp_path: Path) -> None:
+    def older(tensors: dict[str, Array]) -> dict[str, Array]:
+        more = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 12, 12), np.float32) for i in range(2)}
+        return tensors | more | {"transformer.h.0.attn.masked_bias": np.array(-1e4, np.float32)}
+
+    np.testing.assert_array_equal(output(copied(CASE["gpt2"], tmp_path, older)), output(CASE["gpt2"].folder))
+
+
+def test_narrow_weights_are_widened_once(tmp_path: Path) -> None:
+    half = copied(CASE["bert"], tmp_path, lambda tensors: {k: x.astype(np.float16) for k, x in tensors.items()})
+    with minibert.load_encoder(half) as encoder:
+        weight = encoder["encoder.layer.0.output.dense"].weight
+        assert weight.dtype == np.float32
+        assert off(encoder(np.array([[3, 4, 5, 6]])), output(CASE["bert"].folder)) <= HALF
+        widened = {k: x.astype(np.float16).astype(np.float32) for k, x in load_file(half / "model.safetensors").items()}
+        np.testing.assert_array_equal(weight, widened["bert.encoder.layer.0.output.dense.weight"])
+
+
+def test_mapped_weights_are_not_copied_and_misaligned_ones_once(tmp_path: Path) -> None:
+    with CASE["bert"].load() as encoder:
+        weight = encoder["encoder.layer.0.output.dense"].weight
+        assert not weight.flags.owndata and not weight.flags.writeable
+    whole = (CASE["bert"].folder / "model.safetensors").read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = whole[8 : 8 + length].rstrip() + b" " * (4 - (len(whole[8 : 8 + length].rstrip()) + 3) % 4)
+    assert len(header) % 4 != 0
+    shutil.copy(CASE["bert"].folder / "config.json", tmp_path)
+    moved = len(header).to_bytes(8, "little") + header + whole[8 + length :]
+    (tmp_path / "model.safetensors").write_bytes(moved)
+    with minibert.load_encoder(tmp_path) as encoder:
+        weight = encoder["encoder.layer.0.output.dense"].weight
+        assert weight.flags.aligned and weight.flags.owndata
+    assert off(output(tmp_path), output(CASE["bert"].folder)) <= CUT
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "said"),
+    [
+        ("bert", {"add_cross_attention": True}, "add_cross_attention"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
+        ("bert", {"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ("bert", {"hidden_act": "mish"}, "hidden_act"),
+        ("gpt2", {"activation_function": None}, "activation_function"),
+        ("distilbert", {"activation": 3}, "activation"),
+        ("bert", {"num_attention_heads": 5}, "num_attention_heads"),
+        ("bert", {"num_attention_heads": 0}, "num_attention_heads"),
+        ("bert", {"intermediate_size": None}, "intermediate_size"),
+        ("bert", {"intermediate_size": 24}, r"intermediate\.dense\.weight"),
+        ("gpt2", {"n_inner": 24}, r"mlp\.c_fc\.weight"),
+        ("bert", {"num_hidden_layers": 3}, r"encoder\.layer\.2"),
+        ("bert", {"num_hidden_layers": 1}, r"encoder\.layer\.1"),
+    ],
+)
+def test_a_config_of_another_model_is_refused_by_name(
+    name: str, config: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(minibert.CheckpointError, match=said):
+        minibert.load_encoder(copied(CASE[name], tmp_path, **config))
+
+
+@pytest.mark.parametrize("case", TINY, ids=str)
+def test_nothing_missing_and_nothing_left_over(case: EncoderCase, tmp_path: Path) -> None:
+    tensors = load_file(case.folder / "model.safetensors")
+    with case.load() as encoder:
+        inside = [name for name in tensors if re.search(r"(^|\.)(encoder|transformer\.layer|h|ln_f)\.", name)]
+        assert len(inside) == sum(1 + (getattr(m, "bias", None) is not None) for m in blocks_modules(encoder))
+    lost = inside[len(inside) // 2]
+    with pytest.raises(minibert.CheckpointError, match=re.escape(lost.split(".", 2)[-1])):
+        output(copied(case, tmp_path, lambda tensors: {k: x for k, x in tensors.items() if k != lost}))
+    extra = f"{lost.rpartition('.')[0]}.extra"
+    with pytest.raises(minibert.CheckpointError, match=f"the blocks of this file.*{re.escape(extra)}"):
+        output(copied(case, tmp_path, lambda _: tensors | {extra: np.zeros(1, np.float32)}))
+
+
+def blocks_modules(encoder: minibert.Encoder) -> list[Any]:
+    inside = encoder.embeddings.modules
+    return [module for path, module in encoder.modules.items() if path not in inside]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_type_without_blocks() -> None:
+    folder = CASE["bert"].folder.parents[1] / "t5-encoder"
+    with pytest.raises(minibert.UnknownFamilyError, match=r"'t5' has an input layer here, but no blocks.*mpnet"):
+        minibert.load_encoder(folder)
+
+
+@pytest.mark.parametrize(
+    ("passed", "error", "said"),
+    [
+        ({"input_ids": [[3, 4]], "attention_mask": [[0, 0]]}, ValueError, r"attention_mask\[0\] is 0 everywhere"),
+        ({"input_ids": [[3], [3]], "attention_mask": [[1], [0]]}, ValueError, r"attention_mask\[1\] is 0 everywhere"),
+        ({"input_ids": [[3, 4]], "attention_mask": [[0.0, -1e9]]}, ValueError, "1 for a token and 0 for padding"),
+        ({"input_ids": [[3, 4]], "attention_mask": [[1, 2]]}, ValueError, "1 for a token and 0 for padding"),
+        ({"input_ids": [[3, 4]], "attention_mask": [[1, 1, 1]]}, ValueError, "attention_mask must be"),
+        ({"input_ids": [[3, 99]]}, IndexError, r"input_ids\[0, 1\] is 99"),
+        ({"input_ids": [[3.5]]}, TypeError, "integers"),
+        ({"input_ids": [[3] * 13]}, ValueError, "too long"),
+        ({"input_ids": [[3, 4]], "token_type_ids": [[0, 2]]}, IndexError, "token_type_ids"),
+        ({"input_ids": [[3, 4]], "position_ids": [[0, 12]]}, IndexError, "position_ids"),
+        ({"input_ids": [[3, 4]], "task_type_ids": [[0, 0]]}, TypeError, "task_type_ids"),
+        ({"input_ids": "text"}, TypeError, "text"),
+        ({}, ValueError, "neither"),
+    ],
+)
+def test_what_the_input_layer_refuses_is_refused(passed: dict[str, Any], error: type[Exception], said: str) -> None:
+    with CASE["bert"].load() as encoder:
+        for run in (encoder, encoder.trace):
+            with pytest.raises(error, match=said):
+                run(**passed)
+        with pytest.raises(TypeError):
+            encoder.trace([[3]], past_length=2)
+
+
+def test_closed() -> None:
+    encoder = CASE["bert"].load()
+    kept_rows = encoder.embeddings.word_embeddings([3])
+    encoder.close()
+    encoder.close()
+    for use in (
+        lambda: encoder([[3]]),
+        lambda: encoder.trace([[3]]),
+        lambda: encoder.embeddings,
+        lambda: encoder.stack,
+    ):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+    assert np.isfinite(kept_rows).all()
+
+
+def test_a_wrong_dtype_and_a_wrong_name() -> None:
+    with pytest.raises(ValueError, match="dtype must be"):
+        CASE["bert"].load(dtype="float16")
+    with CASE["bert"].load() as encoder, pytest.raises(KeyError, match=r"no 'encoder\.layer\.9'"):
+        encoder["encoder.layer.9"]
+
+
+# -- the input layer pays for none of it -------------------------------------------------------------------------
+
+LOADED = """
+import sys, minibert
+layer = minibert.load(sys.argv[1])
+layer([[3, 4]])
+print(sorted(name for name in sys.modules if name in ("minibert.equations.encoder", "minibert.families.blocks",
+    "minibert.models.blocks", "minibert.models.encoder")))
+"""
+
+
+def test_the_input_layer_never_knows_the_encoder() -> None:
+    command = [sys.executable, "-c", LOADED, str(CASE["bert"].folder)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert (result.stdout.strip(), result.stderr) == ("[]", "")
+
+
+def test_memory_grows_with_a_tile_not_with_the_batch() -> None:
+    with CASE["bert"].load() as encoder:
+
+        def peak(texts: int) -> int:
+            ids = np.full((texts, 12), 5)
+            encoder(ids[:2])
+            tracemalloc.start()
+            y = encoder(ids)
+            most = tracemalloc.get_traced_memory()[1] - y.nbytes
+            tracemalloc.stop()
+            return most
+
+        small, large = peak(400), peak(8000)
+        per_token = (large - small) / (7600 * 12)
+        # what grows are the ids, masks and orders of the whole batch, no rows of `dim` numbers: 12 of 4 bytes each here
+        assert per_token < 48, per_token

@@ -1,0 +1,64 @@
+"""Reads tests/reference/encoder: one `EncoderCase` for each tiny whole model that the reference has written and run."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import minibert
+from minibert.verify.compare import Traces, read_traces
+
+Array = NDArray[Any]
+ENCODERS = Path(__file__).parents[1] / "reference" / "encoder"
+
+
+class EncoderCase:
+    def __init__(self, name: str) -> None:
+        self.name, self.folder = name, ENCODERS / name
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads((self.folder / "case.json").read_text(encoding="utf-8"))
+        return facts
+
+    @cached_property
+    def read(self) -> tuple[Traces, Traces]:
+        """Inputs and the reference's intermediates, kind by kind."""
+        return read_traces(self.folder / "trace.safetensors")
+
+    def load(self, **changes: Any) -> minibert.Encoder:
+        return minibert.load_encoder(self.folder, **changes)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ALL_CASES = tuple(EncoderCase(path.parent.name) for path in sorted(ENCODERS.glob("*/case.json")))
+CASE = {case.name: case for case in ALL_CASES}
+TINY = tuple(case for case in ALL_CASES if case.name != "minilm")  # those with weights of their own
+
+
+def off(ours: Array, theirs: Array) -> float:
+    """The largest difference relative to max(1, |theirs|)."""
+    assert ours.shape == theirs.shape
+    return float(np.max(np.abs(ours - theirs) / np.maximum(1, np.abs(theirs)), initial=0))
+
+
+def kept(inputs: dict[str, Array]) -> Array:
+    """Which tokens are no padding."""
+    return inputs.get("attention_mask", np.ones_like(inputs["input_ids"])) != 0
+
+
+def at_kept_tokens(key: str, x: Array, keep: Array, causal: bool = False) -> Array:
+    """Those numbers of one intermediate that padding has no part in; of scores those that no mask hides."""
+    if x.ndim == 3:
+        return x[keep]
+    pairs = keep[:, None, :, None] & keep[:, None, None, :]
+    if causal and key.endswith("scores"):
+        pairs = pairs & np.tri(x.shape[2], dtype=bool)
+    return x[np.broadcast_to(pairs, x.shape)]
