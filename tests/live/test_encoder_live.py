@@ -1,0 +1,104 @@
+"""The reference itself, run beside whole models: every tiny one on fresh batches, and the real MiniLM."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from encoder_files import ENCODERS, TINY, EncoderCase, at_kept_tokens, off
+from numpy.typing import NDArray
+
+import minibert
+
+Array = NDArray[Any]
+
+pytestmark = [
+    pytest.mark.reference,
+    # torch's and transformers' own words; ours would be errors
+    pytest.mark.filterwarnings("default:::torch"),
+    pytest.mark.filterwarnings("default:::transformers"),
+]
+
+ROWS = 1e-5  # relative to max(1, |reference|), hidden states; measured 2.2e-6
+SHARES = 1e-6  # attentions; measured 6e-7
+REAL = 2e-5  # on MiniLM, both; measured 6.9e-6
+ERROR_SHARE = 1.5  # of the reference's own root mean square error on MiniLM; measured 0.87 to 1.15, by BLAS's kernel
+SHAPES = ((8, 13), (4, 128), (2, 512))
+TEXTS = [
+    "How do I reset my password?", "I forgot my login credentials", "The bank raised its interest rates.",
+    "naïve café, 東京 🙂", "", "What time does the store open? " * 30,
+]  # fmt: skip
+
+
+def reference(folder: Path) -> Any:
+    import transformers
+
+    return transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def run(model: Any, inputs: dict[str, Array]) -> Any:
+    import torch
+
+    with torch.no_grad():
+        given = {name: torch.from_numpy(array) for name, array in inputs.items()}
+        return model(**given, output_hidden_states=True, output_attentions=True)
+
+
+def compare(encoder: minibert.Encoder, model: Any, inputs: dict[str, Array], rows: float, shares: float) -> None:
+    result, trace = run(model, inputs), encoder.trace(**inputs)
+    keep = inputs["attention_mask"] != 0
+    for i, theirs in enumerate(result.hidden_states):
+        assert off(trace[f"hidden_states.{i}"][keep], theirs.numpy()[keep]) <= rows
+    for i, theirs in enumerate(result.attentions):
+        key = f"attentions.{i}"
+        assert off(*(at_kept_tokens(key, x, keep) for x in (trace[key], theirs.numpy()))) <= shares
+    assert off(encoder(**inputs)[keep], result.last_hidden_state.numpy()[keep]) <= rows
+
+
+@pytest.mark.parametrize("case", TINY, ids=str)
+def test_tiny_models_on_fresh_batches(case: EncoderCase) -> None:
+    model = reference(case.folder)
+    with case.load() as encoder:
+        for seed in range(3):
+            numbers = np.random.default_rng(seed)
+            ids = numbers.integers(2, 29, (4, 9))
+            mask = (numbers.random((4, 9)) < 0.7).astype(np.int64)
+            mask[:, seed] = 1
+            ids = np.where(mask == 1, ids, encoder.config.get("pad_token_id") or 0)
+            compare(encoder, model, {"input_ids": ids, "attention_mask": mask}, ROWS, SHARES)
+
+
+def test_minilm(minilm: Path) -> None:
+    with minibert.load_encoder(minilm) as encoder:
+        for padding in ("right", "left"):
+            compare(encoder, reference(minilm), encoder.tokenize(TEXTS, padding=padding), REAL, REAL)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_minilm_s_rounding_is_the_reference_s(shape: tuple[int, int], minilm: Path) -> None:
+    """Both in float32 against the reference in float64, over all blocks together."""
+    ids = np.random.default_rng(1).integers(1000, 30_000, shape)
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    model = reference(minilm)
+    theirs = [x.numpy() for x in run(model, inputs).hidden_states]
+    truth = [x.numpy() for x in run(model.double(), inputs).hidden_states]
+    with minibert.load_encoder(minilm) as encoder:
+        trace = encoder.trace(**inputs)
+        ours = [trace[f"hidden_states.{i}"] for i in range(len(truth))]
+    errors = [
+        np.sqrt(np.mean([np.mean(np.square(a - b)) for a, b in zip(x[1:], truth[1:], strict=True)]))
+        for x in (ours, theirs)
+    ]
+    assert errors[0] <= ERROR_SHARE * errors[1], errors
+
+
+def test_committed_references_are_made_again(minilm: Path) -> None:
+    script = ENCODERS.parents[2] / "scripts" / "reference" / "encoder.py"
+    command = [sys.executable, str(script), "--check", "--minilm", str(minilm)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "no difference" in result.stdout
