@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from minibert.families.steps import Inputs
 from .blocks import Group, Stack, Tile, gather, pack, run_blocks
 from .inputs import Preparation
 from .layer import EmbeddingLayer
-from .load import TensorBinder, assemble, check_dtype, open_model, row_of
+from .load import TensorBinder, assemble, check_dtype, load, open_model, row_of
 from .tiles import run_steps
 
 if TYPE_CHECKING:
@@ -52,11 +53,15 @@ def load_encoder(
         )
     config = blocks.configure(family, opened.config, f"{opened.where}: config.json")
     source = opened.source()
-    layer = assemble(family, opened.config, source, opened.find, opened.where, "encoder", np.dtype(dtype))
+    options: dict[str, Any] = dict(
+        revision=opened.commit, local_files_only=local_files_only, dtype=np.dtype(dtype).name, mmap=mmap
+    )
+    again = partial(load, opened.lasting, **options)
+    layer = assemble(family, opened.config, source, opened.find, opened.where, "encoder", np.dtype(dtype), again)
     binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
     stack = _bind(blocks, config, binder, layer)
     binder.refuse_leftovers(blocks.owns, blocks.ignored, "the blocks")
-    return Encoder(layer, blocks, stack, config)
+    return Encoder(layer, blocks, stack, config, partial(load_encoder, opened.lasting, **options))
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
@@ -81,16 +86,24 @@ class Encoder:
     Made by `minibert.load_encoder`. Bits before the first norm are those of the input layer. Behind it they are not
     promised: a matrix product's last bits depend on how many rows it has, so a text's vectors change by about 1e-6
     with the texts around it. Safe to call from many threads at once. A context manager; after `close()` every use
-    raises ValueError.
+    raises ValueError. `pickle` and `copy.deepcopy` take no weights along, as with `EmbeddingLayer`.
     """
 
-    def __init__(self, embeddings: EmbeddingLayer, blocks: Blocks, stack: Stack, config: Config) -> None:
+    def __init__(
+        self,
+        embeddings: EmbeddingLayer,
+        blocks: Blocks,
+        stack: Stack,
+        config: Config,
+        again: Callable[[], Encoder],
+    ) -> None:
         self.config = config
         self.dim = embeddings.dim
         self.dtype = embeddings.dtype
         self.row = blocks
         self._layer = embeddings
         self._stack: Stack | None = stack
+        self._again = again
         self._prepare = Preparation(embeddings.family, embeddings.config, embeddings.steps, embeddings.dtype)
 
     @property
@@ -222,6 +235,10 @@ class Encoder:
         from .printed import print_encoder
 
         return print_encoder(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.stack  # noqa: B018  raises where the encoder is closed
+        return self._again, ()
 
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""

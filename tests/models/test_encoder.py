@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
 import shutil
 import subprocess
@@ -315,6 +317,18 @@ def test_closed() -> None:
         with pytest.raises(ValueError, match="closed"):
             use()
     assert np.isfinite(kept_rows).all()
+
+
+def test_copies_take_no_weights_along() -> None:
+    with CASE["bert"].load(dtype="float64") as encoder:
+        taken = pickle.dumps(encoder)
+        assert len(taken) < 1000
+        for other in (pickle.loads(taken), copy.deepcopy(encoder)):
+            assert other(np.array([[3, 4]])).tobytes() == encoder(np.array([[3, 4]])).tobytes()
+        rows = copy.deepcopy(encoder.embeddings)(np.array([[3, 4]]))
+        assert rows.tobytes() == encoder.trace([[3, 4]])["hidden_states.0"].tobytes()
+    with pytest.raises(ValueError, match="closed"):
+        pickle.dumps(encoder)
 
 
 def test_a_wrong_dtype_and_a_wrong_name() -> None:
