@@ -40,7 +40,7 @@ IN_SHELL = {"truncation=True": "--truncate", "force=True": "--force", "local_fil
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: the exit code, 0 where all went well, 1 after an error or where numbers differ, 2 for a
-    wrong argument."""
+    wrong argument, 3 where a verdict was asked for and there is none."""
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
         print(end="", flush=True)  # here, where a closed pipe can still be caught

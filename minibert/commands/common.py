@@ -73,9 +73,8 @@ def _settle_model(parser: Parser, arguments: Any) -> None:
     named = getattr(arguments, "named", None)
     if named is not None and arguments.model is not None:
         parser.error(f"two models are named, {named!r} and {arguments.model!r}; name one")
-    arguments.model = next(
-        (name for name in (named, arguments.model, os.environ.get("MINIBERT_MODEL")) if name), DEFAULT_MODEL
-    )
+    arguments.named = named or arguments.model or None  # what was typed, as a command may want to know
+    arguments.model = arguments.named or os.environ.get("MINIBERT_MODEL") or DEFAULT_MODEL
 
 
 def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:

@@ -9,7 +9,12 @@ from typing import Any
 from .common import Parser, add_model, print_lines
 
 ABOUT = """compare every intermediate with the reference
-or with a port's own numbers, or with printed ones."""
+or with a port's own numbers, or with those that ship with minibert.
+
+ends with 0 where all is equal within the tolerance, 1 where something differs
+or after an error, 2 for a wrong argument, 3 where nothing differs but --seeds
+could not have a model."""
+NOT_RUN = 3  # no verdict: a check that could not be made is not one that passed
 EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 
 
@@ -29,10 +34,17 @@ def declare(parser: Parser) -> None:
         "--only", nargs="+", metavar="KEY",
         help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
     )  # fmt: skip
+    parser.add_argument(
+        "--seeds", action="store_true",
+        help="check bert-base-uncased and gpt2 from the Hub, by the rows that public notebooks print of them: about "
+        "a megabyte each; no other argument but --local-files-only",
+    )  # fmt: skip
 
 
 def run(arguments: Any) -> int:
-    """Print the comparison: 0 where all is equal within the tolerance, 1 where not."""
+    """Print the comparison: 0 where all is equal within the tolerance, 1 where not, `NOT_RUN` where none was made."""
+    if arguments.seeds:
+        return _seeds(arguments)
     from minibert.files.writing import is_stdout, output_ending
     from minibert.verify.verify import verify
 
@@ -50,3 +62,21 @@ def run(arguments: Any) -> int:
     )
     print_lines(report.lines, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
     return 0 if report.passed else 1
+
+
+def _seeds(arguments: Any) -> int:
+    from minibert.verify.seeds import SEEDS, verify_seed
+
+    others = ("named", "side", "revision", "text", "save", "against", "only")
+    if any(getattr(arguments, name) for name in others):
+        raise ValueError("--seeds names its own models and commits; leave out all else but --local-files-only")
+    reports = []
+    for seed in SEEDS:
+        reports.append(verify_seed(seed, arguments.local_files_only))
+        lines = (line.replace("local_files_only=True", "--local-files-only") for line in reports[-1].lines)
+        print_lines([*lines, ""])
+    verdicts = ["passed" if r.passed else "DIFFERENT" if r.ran else "not run here" for r in reports]
+    print_lines([f"{seed.model}: {verdict}" for seed, verdict in zip(SEEDS, verdicts, strict=True)])
+    if "DIFFERENT" in verdicts:
+        return 1
+    return NOT_RUN if "not run here" in verdicts else 0

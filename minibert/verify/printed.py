@@ -1,7 +1,8 @@
 """What others have printed of two well-known checkpoints, and the check of a layer against it.
 
 `data/*.json` ship with the package: a few hundred numbers of bert-base-uncased and gpt2 as they stand in notebooks that
-run the reference. Digits as printed, so each number says by itself how far it may be off: half a unit of its last one.
+run the reference. Digits as printed, so each says by itself how far it may be off: half a unit of its last digit, or
+half a float32 step where that is more.
 """
 
 from __future__ import annotations
@@ -46,13 +47,16 @@ def find(model: str, layer: EmbeddingLayer) -> dict[str, Any] | None:
 def check(layer: EmbeddingLayer, stored: Mapping[str, Any]) -> list[Checked]:
     """Hold every stored number against the layer's trace: half a printed unit, and what a norm's rounding allows."""
     allowed = tolerances(layer)
+    # where rows come from far away, all of them in one go
+    layer.steps[0].module.table.expect(entry["input_ids"] for entry in stored["values"])
     found: dict[str, list[tuple[float, float]]] = {}
     for entry in stored["values"]:
         key = entry["key"]
         rows = trace(layer, {"input_ids": np.array([entry["input_ids"]])})[key][0]
         got = rows[np.ix_(entry["tokens"], np.arange(rows.shape[-1])[entry["columns"]])].astype(np.float64)
         printed = np.array(entry["printed"], np.float64)
-        limit = half_units(entry["printed"]) + SLACK + allowed[key] * np.maximum(1, np.abs(printed))
+        unit = np.maximum(half_units(entry["printed"]), half_steps(printed))
+        limit = unit + SLACK + allowed[key] * np.maximum(1, np.abs(printed))
         pairs = zip(np.abs(got - printed).flat, limit.flat, strict=True)
         found.setdefault(key, []).extend((float(off), float(most)) for off, most in pairs)
     return [_sum_up(key, pairs) for key, pairs in found.items()]
@@ -75,6 +79,15 @@ def half_units(printed: Iterable[Iterable[str]]) -> Array:
         return 0.5 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
 
     return np.array([[half_unit(text) for text in row] for row in printed])
+
+
+def half_steps(printed: Array) -> Array:
+    """Half the distance to the next float32: where all digits are printed, they are the fewest that name a float32.
+
+    >>> half_steps(np.array([0.05135201, 0.18410145]))
+    array([1.86264515e-09, 7.45058060e-09])
+    """
+    return np.asarray(np.spacing(np.abs(printed).astype(np.float32)) / 2, np.float64)
 
 
 def check_texts(layer: EmbeddingLayer, stored: Mapping[str, Any]) -> list[str]:

@@ -46,8 +46,10 @@ class Report:
 
     def __init__(self) -> None:
         self.passed = True
+        self.ran = True  # False where a model could not be had; then it has not passed either
         self.lines: list[str] = []
         self.differences: list[Difference] = []
+        self.checked: list[printed.Checked] = []
         self.missing: list[str] = []  # "<kind>|<key>" of what the file should have had
         self.matches: list[str] = []  # names of the mistakes that fit
 
@@ -99,7 +101,8 @@ def verify(
             _against_stored(report, layer, opened, found, texts)
             return report
         if stored is not None and against is None:
-            _against_printed(report, layer, opened, stored, not installed())
+            alone = "torch and transformers are not installed, so the reference was not run; "
+            against_printed(report, layer, opened, stored, "also " if installed() else alone)
         elif against is None and not installed():
             if save is None:
                 raise ValueError(
@@ -212,13 +215,13 @@ def _against_stored(
         report.lines.append(f"passed; largest differences: {', '.join(largest)}")
 
 
-def _against_printed(report: Report, layer: EmbeddingLayer, opened: Load, stored: dict[str, Any], alone: bool) -> None:
-    also = "torch and transformers are not installed, so the reference was not run; " if alone else "also "
+def against_printed(report: Report, layer: EmbeddingLayer, opened: Load, stored: dict[str, Any], before: str) -> None:
+    """Compare with printed numbers and ids; `before` begins the sentence that says so."""
     report.lines.append(
-        f"{also}compared with numbers of {stored['model']}, as this model's name and sizes say it is, that ship with "
+        f"{before}compared with numbers of {stored['model']}, as this model's name and sizes say it is, that ship with "
         f"minibert: {stored['source']}"
     )
-    checked = printed.check(layer, stored)
+    checked = report.checked = printed.check(layer, stored)
     rows = [["intermediate", "numbers", "max difference", "allowed there", "verdict"]]
     for c in checked:
         verdict = "as printed" if c.passes else "DIFFERENT"

@@ -11,10 +11,21 @@ import pytest
 from fake_hub import use
 
 import minibert
+from minibert.cli import main
 from minibert.hub import places as hub_places
 from minibert.verify import printed
 
 MOST = 1_000_000  # bytes of header, rows and small tensors; config and tokenizer come on top
+
+
+@pytest.mark.network
+def test_the_command_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    use(monkeypatch, constants.ENDPOINT, tmp_path)
+    assert main(["verify", "--seeds"]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.network

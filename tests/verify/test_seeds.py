@@ -1,0 +1,205 @@
+"""`minibert verify --seeds` through the real client: what it fetches, what it says, and that nothing is no verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_hub import FakeHub, quick_pauses, refused, status, use
+
+from minibert.cli import main
+from minibert.commands.verify import NOT_RUN
+from minibert.verify import printed
+from minibert.verify.printed import half_steps, half_units
+from minibert.verify.seeds import SEEDS, verify_seed
+
+MOST = 250_000  # bytes of one model's tensors, header included; measured: 143,360 and 69,632
+HEADER = 1 << 15  # bytes that are asked for first
+BERT, GPT2 = SEEDS
+DIM = 768
+# the tensors of both input layers at their real sizes, by the names of the files on the Hub
+TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
+    "bert-base-uncased": {
+        "bert.embeddings.LayerNorm.beta": (DIM,),
+        "bert.embeddings.LayerNorm.gamma": (DIM,),
+        "bert.embeddings.position_embeddings.weight": (512, DIM),
+        "bert.embeddings.token_type_embeddings.weight": (2, DIM),
+        "bert.embeddings.word_embeddings.weight": (30522, DIM),
+    },
+    "gpt2": {"wpe.weight": (1024, DIM), "wte.weight": (50257, DIM)},
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert-base-uncased": {"pad_token_id": 0, "layer_norm_eps": 1e-12},
+    "gpt2": {},
+}
+
+
+def printed_of(model: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((printed.DATA / f"{model}.json").read_text(encoding="utf-8"))
+    return values
+
+
+def is_row(entry: dict[str, Any]) -> bool:
+    """Whether the numbers are a table's own; what is computed from whole rows cannot be made up from six numbers."""
+    return entry["key"].endswith("_embeddings") or entry["key"] in ("wte", "wpe")
+
+
+def write_model(folder: Path, model: str) -> Path:
+    """A file of the real size, with holes, in which the printed numbers stand where they belong."""
+    folder.mkdir()
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in TENSORS[model].items():
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + 4 * math.prod(shape)]}
+        end += 4 * math.prod(shape)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    values = printed_of(model)
+    for entry in sorted(values["values"], key=lambda entry: -half_units(entry["printed"]).max()):  # most digits last
+        if not is_row(entry):
+            continue
+        (name,) = [name for name in header if name.endswith(f"{entry['key']}.weight")]
+        table = np.memmap(
+            folder / "model.safetensors", np.float32, "r+", 8 + len(text) + header[name]["data_offsets"][0],
+            shape=TENSORS[model][name],
+        )  # fmt: skip
+        for token, row in zip(entry["tokens"], entry["printed"], strict=True):
+            by_place = "position" in name or name == "wpe.weight"
+            place = token if by_place else 0 if "token_type" in name else entry["input_ids"][token]
+            table[place, entry["columns"]] = np.array(row, np.float32)
+        table.flush()
+    (folder / "config.json").write_text(json.dumps(values["sizes"] | CONFIGS[model]), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> dict[str, Path]:
+    made = {seed.model: write_model(tmp_path_factory.mktemp("hub") / seed.model, seed.model) for seed in SEEDS}
+    # its vocabulary is bert-base-uncased's
+    (made[BERT.model] / "tokenizer.json").write_bytes((minilm / "tokenizer.json").read_bytes())
+    return made
+
+
+@pytest.fixture
+def hub(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    quick_pauses(monkeypatch)
+    with FakeHub() as hub:
+        for seed in SEEDS:
+            files = {path.name: path for path in folders[seed.model].iterdir()}
+            hub.add(seed.model, files, seed.commit)
+        use(monkeypatch, hub.endpoint, tmp_path)
+        yield hub
+
+
+@pytest.fixture
+def rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the printed numbers those that are a table's own, which the made-up models can have right."""
+    found = printed.find
+
+    def find(model: str, layer: Any) -> dict[str, Any] | None:
+        values = found(model, layer)
+        return values and {**values, "values": [entry for entry in values["values"] if is_row(entry)]}
+
+    monkeypatch.setattr(printed, "find", find)
+
+
+@pytest.mark.usefixtures("rows_alone")
+def test_both_pass_for_a_fraction_of_a_megabyte_each(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--seeds"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-2:] == ["bert-base-uncased: passed", "gpt2: passed"]
+    assert out.count("every number is the one that was printed") == 2
+    assert "ids of 5 texts: as printed" in out
+    tokenizer = 0
+    for seed in SEEDS:
+        sent = sum(request.sent for request in hub.asked(rf"{seed.model}/resolve/{seed.commit}/model\.safetensors"))
+        assert HEADER < sent < MOST, (seed, sent)
+        tokenizer += sum(request.sent for request in hub.asked(f"{seed.model}/.*/tokenizer"))
+    assert hub.sent - tokenizer < 2 * MOST  # with everything else: the configs, the lists of files, HTTP headers
+    assert not hub.asked("/main")  # what was printed is of one commit
+    hub.forget()
+    assert main(["verify", "--seeds", "--local-files-only"]) == 0
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("model", [seed.model for seed in SEEDS])
+def test_every_printed_number_can_be_a_float32(model: str) -> None:
+    """What is allowed holds at least one float32: NumPy prints the fewest digits that name it, not the nearest ones."""
+    for entry in printed_of(model)["values"]:
+        numbers = np.array(entry["printed"], np.float64)
+        allowed = np.maximum(half_units(entry["printed"]), half_steps(numbers)) + printed.SLACK
+        assert (np.abs(numbers.astype(np.float32) - numbers) <= allowed).all(), entry
+
+
+def test_numbers_that_differ_end_with_1(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
+    """The made-up rest of each row shows in what is computed from whole rows."""
+    assert main(["verify", "--seeds"]) == 1
+    out = capsys.readouterr().out
+    assert out.splitlines()[-2] == "bert-base-uncased: DIFFERENT"
+    assert "embeddings.LayerNorm" in out
+
+
+@pytest.mark.usefixtures("rows_alone")
+def test_one_number_that_differs_is_found(hub: FakeHub, folders: dict[str, Path], tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_bytes((folders["gpt2"] / "model.safetensors").read_bytes())
+    with open(wrong, "r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        file.seek(8 + length)  # the first number of wpe
+        file.write(np.float32(-0.0189).tobytes())  # printed: -0.01882071979343891
+    files = {"config.json": folders["gpt2"] / "config.json", "model.safetensors": wrong}
+    hub.add("gpt2", files, GPT2.commit)
+    report = verify_seed(GPT2)
+    assert report.ran and not report.passed
+    assert [checked.key for checked in report.checked if not checked.passes] == ["wpe"]
+
+
+def test_other_sizes_are_no_pass(hub: FakeHub, folders: dict[str, Path]) -> None:
+    files = {path.name: path for path in folders["gpt2"].iterdir()}
+    hub.add(BERT.model, files, BERT.commit)
+    report = verify_seed(BERT)
+    assert report.ran and not report.passed and "its sizes are not those" in report.lines[-1]
+
+
+def test_without_a_network_nothing_is_a_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick_pauses(monkeypatch)
+    use(monkeypatch, refused(), tmp_path)
+    assert main(["verify", "--seeds"]) == NOT_RUN == 3
+    said = capsys.readouterr().out
+    assert said.splitlines()[-2:] == ["bert-base-uncased: not run here", "gpt2: not run here"]
+    for seed in SEEDS:
+        assert f"not run here: {seed.model} at {seed.commit}: cannot fetch it from http://127.0.0.1" in said
+    assert "passed" not in said and "--local-files-only" in said
+    assert main(["verify", "--seeds", "--local-files-only"]) == NOT_RUN
+
+
+@pytest.mark.usefixtures("rows_alone")
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_one_that_cannot_be_had_is_not_covered_by_the_other(
+    file: str, hub: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the Hub fails halfway, after the config."""
+    hub.misbehave(rf"gpt2/.*{file}", status(503))
+    assert main(["verify", "--seeds"]) == NOT_RUN
+    assert capsys.readouterr().out.splitlines()[-2:] == ["bert-base-uncased: passed", "gpt2: not run here"]
+
+
+def test_a_difference_says_more_than_what_was_not_run(hub: FakeHub) -> None:
+    hub.misbehave("gpt2/", status(503))
+    assert main(["verify", "--seeds"]) == 1
+
+
+@pytest.mark.parametrize("other", [["gpt2"], ["-m", "gpt2"], ["--text", "a"], ["--revision", "main"]])
+def test_it_names_its_own_models(other: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--seeds", *other]) == 1
+    assert "--seeds names its own models and commits" in capsys.readouterr().err
