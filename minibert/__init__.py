@@ -3,23 +3,34 @@
     layer = minibert.load("bert-base-uncased")        # a folder or a Hub name
     layer(**layer.tokenize("We lived above the clouds"))
 
-`import minibert` loads numpy and the standard library; everything else is loaded where it is used.
+`import minibert` itself loads nothing: a name brings along what it needs when it is first used. So the command line can
+answer Ctrl-C while numpy is imported, and who wants the input layer does not pay for the blocks behind it.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from minibert.equations.input_layer import sinusoidal_positions
-from minibert.families.family import Family
-from minibert.families.rows import FAMILIES
-from minibert.models.layer import EmbeddingLayer
-from minibert.models.load import load
-
-from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
-
 if TYPE_CHECKING:
+    from minibert.equations.input_layer import sinusoidal_positions
+    from minibert.families.family import Family
+    from minibert.families.rows import FAMILIES
     from minibert.models.encoder import Encoder, load_encoder
+    from minibert.models.layer import EmbeddingLayer
+    from minibert.models.load import load
+
+    from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
 
 __version__ = "0.1.0"
+
+# the public names, by the file that each one is from
+_FILES = {
+    "minibert.equations.input_layer": ("sinusoidal_positions",),
+    "minibert.errors": ("CheckpointError", "HubError", "MinibertError", "TokenizerError", "UnknownFamilyError"),
+    "minibert.families.family": ("Family",),
+    "minibert.families.rows": ("FAMILIES",),
+    "minibert.models.encoder": ("Encoder", "load_encoder"),
+    "minibert.models.layer": ("EmbeddingLayer",),
+    "minibert.models.load": ("load",),
+}
 
 __all__ = [
     "FAMILIES",
@@ -38,11 +49,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in (
-        "Encoder",
-        "load_encoder",
-    ):  # imported when first asked for: who wants the input layer pays for it alone
-        from minibert.models import encoder
+    from importlib import import_module
 
-        return getattr(encoder, name)
+    for file, names in _FILES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(file), name)
+            return found
     raise AttributeError(f"module 'minibert' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

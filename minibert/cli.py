@@ -48,21 +48,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(stop.code or 0)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # the reader has seen enough; with stdout turned away Python's own flush at the end finds nothing to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has seen enough
+        _turn_stdout_away()
         return READER_GONE
     except Exception as error:  # noqa: BLE001  a person at a terminal is told what is wrong, not where in the code
         print(f"minibert: error: {_in_words(error)}", file=sys.stderr)
+        if isinstance(error, OSError) and error.filename == "stdout":
+            _turn_stdout_away()
         return 1
     return code
+
+
+def _turn_stdout_away() -> None:
+    """Let Python's own flush at the end find nothing to say."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: list[str]) -> int:
     name, rest = (argv[0], argv[1:]) if argv else ("", [])
     if name in COMMANDS:
         command, parser = _opened(name)
-        return command.run(parser.parse(rest)) or 0
+        arguments = parser.parse(rest)
+        with parser.explaining(arguments):
+            return command.run(arguments) or 0
     if name in ("help", "-h", "--help"):
         if not rest:
             print(HELP % "\n".join(f"  {name:9} {_about(name)}" for name in COMMANDS))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from seeded import values, write_safetensors
 import minibert
 from minibert import cli
 from minibert.cli import main
+from minibert.commands import embed
+from minibert.commands.stdin import lines_as_they_come
 from minibert.equations.input_layer import Array
 from minibert.show import pictures
 
@@ -145,6 +148,17 @@ def test_a_command_about_a_model_takes_it_as_its_argument(name: str, folder: Pat
         assert main([name, *(str(tmp_path / f"out{i}") if word == "OUT" else word for word in arguments)]) == 0
 
 
+def test_the_only_side_there_is_needs_no_name(tmp_path: Path, capsys: Printed) -> None:
+    """Of Whisper's own folder, and of the one that `extract` makes of it."""
+    whisper = Path(__file__).parent / "reference" / "whisper"
+    assert main(["extract", str(whisper), "-o", str(tmp_path / "made")]) == 0
+    for folder in (whisper, tmp_path / "made"):
+        assert main(["info", str(folder)]) == 0
+        assert "family            whisper\n" in capsys.readouterr().out
+        assert minibert.load(folder).side == "decoder"
+        assert "side must be 'decoder'" in failure(capsys, "info", str(folder), "--side", "encoder")
+
+
 def test_texts_may_stand_anywhere_among_the_options(folder: Path, capsys: Printed) -> None:
     outs = []
     for arguments in (
@@ -184,10 +198,42 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path: Path) -> None:
     result = started("info", HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(tmp_path), HF_HUB_OFFLINE="0")
     seconds = time.monotonic() - start
     assert (result.returncode, result.stdout) == (1, "")
-    assert "bert-base-uncased" in result.stderr and "Traceback" not in result.stderr
+    assert "no model was named, and the default, bert-base-uncased, cannot be had from the Hub" in result.stderr
+    assert "--model or MINIBERT_MODEL" in result.stderr and "Traceback" not in result.stderr
     for way in ("./", "--local-files-only", "minibert extract", "HF_ENDPOINT"):
         assert way in result.stderr
     assert seconds < SECONDS_WITHOUT_HUB
+
+
+INTERRUPTED_IMPORT = """
+import runpy, sys
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == {name!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["info", "./nowhere"]
+runpy.run_module("minibert", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["argparse", "numpy", "minibert.commands.common", "minibert.models.load"])
+def test_ctrl_c_while_something_is_imported_is_quiet(name: str) -> None:
+    result = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT.format(name=name)], capture_output=True)
+    assert (result.returncode, result.stdout, result.stderr) == (cli.INTERRUPTED, b"", b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_behind_stdout_is_said(folder: Path) -> None:
+    command = [sys.executable, "-m", "minibert", "embed", "we", "--model", str(folder)]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (1, "minibert: error: stdout: No space left on device\n")
+
+
+def test_a_folder_for_a_file_to_read_is_named(folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    message = failure(capsys, "verify", str(folder), "--against", str(tmp_path))
+    assert message == f"{tmp_path} is a folder; name the file in it"
 
 
 def test_a_reader_that_leaves_is_no_error(folder: Path) -> None:
@@ -226,6 +272,7 @@ def test_no_error_shows_a_traceback(
     [
         (["info", "--model", "./nowhere"], "no such folder"),
         (["info", "--model", "TINY", "--side", "decoder"], "side must be 'encoder'"),
+        (["info", "--model", ""], "the model's name is empty"),
         (["explain", "--model", "TINY", "we " * 20], "--truncate"),
         (["explain", "--model", "TINY", "\udcff"], "U+DCFF"),
         (["embed", "--model", "TINY", "we", "--pooling", "cls"], "meaningless here"),
@@ -349,12 +396,53 @@ def test_embed_of_a_real_model_reads_back_exactly(minilm: Path, capsys: Printed)
     assert np.array_equal(numbers(capsys.readouterr().out), minibert.load(minilm).embed(TEXTS, "max", normalize=True))
 
 
-def test_embed_reads_lines_of_stdin(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("we\n\nthe dog \u2028 bites"))
-    assert main(["embed", "--model", str(folder)]) == 0
-    assert np.array_equal(
-        numbers(capsys.readouterr().out), minibert.load(folder).embed(["we", "", "the dog \u2028 bites"])
-    )
+def stdin_of(content: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(content), "utf-8", "surrogateescape")  # as Python's own in the C locale
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"]], ids=["nothing", "-"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+@pytest.mark.parametrize("last", [True, False], ids=["ended", "open"])
+def test_embed_reads_lines_of_stdin(
+    arguments: list[str], end: str, last: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    texts = ["we", "", "the dog \u2028 bites"]
+    content = end.join(texts) + end * last
+    monkeypatch.setattr(sys, "stdin", stdin_of(content.encode()))
+    assert main(["embed", "--model", str(folder), *arguments]) == 0
+    assert np.array_equal(numbers(capsys.readouterr().out), minibert.load(folder).embed(texts))
+
+
+class Drops(io.BytesIO):
+    """What comes through a pipe in the pieces in which it was sent."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        super().__init__()
+        self.pieces = list(pieces)
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def test_lines_come_as_they_are_there_and_in_chunks_of_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A letter and a line's end may be cut in two."""
+    drops = Drops(b"on", b"e\ntw\xc3", b"\xb6\r", b"\nthree\nfour\nfive\n", b"s", b"ix")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(drops, "utf-8"))
+    assert list(lines_as_they_come(2)) == [["one"], ["twö", "three"], ["four", "five"], ["six"]]
+
+
+def test_a_writer_that_waits_gets_the_vector_of_its_line(folder: Path) -> None:
+    command = [sys.executable, "-m", "minibert", "embed", "--model", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for text in ("we", "dog bites man"):
+            process.stdin.write(f"{text}\n")
+            process.stdin.flush()
+            line = process.stdout.readline()  # the next text is not written before
+            assert np.array_equal(numbers(line), minibert.load(folder).embed([text]))
+        process.stdin.close()
+        assert process.stdout.read() == ""
+    assert process.returncode == 0
 
 
 def test_embed_of_an_empty_stdin_prints_nothing(folder: Path, tmp_path: Path, capsys: Printed) -> None:
@@ -363,8 +451,62 @@ def test_embed_of_an_empty_stdin_prints_nothing(folder: Path, tmp_path: Path, ca
 
 
 def test_embed_of_bytes_that_are_no_text(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), "utf-8"))
-    assert "stdin is not utf-8" in failure(capsys, "embed", "--model", str(folder))
+    monkeypatch.setattr(sys, "stdin", stdin_of(b"we\n" * 50_000 + b"caf\xe9\nthe\n"))
+    assert main(["embed", "--model", str(folder)]) == 1
+    assert "error: line 50001 of stdin is not UTF-8 (" in capsys.readouterr().err
+
+
+def test_an_error_about_a_text_names_its_line(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    monkeypatch.setattr(sys, "stdin", stdin_of(b"we\n" * 3000 + b"we " * 20 + b"\n"))
+    assert main(["embed", "--model", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    assert "error: line 3001 of stdin has 22 tokens, but the longest sequence is 16; shorten it, or --truncate" in err
+    assert out.count("\n") >= 2048, "what came before is given"
+
+
+def test_a_closed_stdin_and_pairs_without_texts(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    for closed in (None, stdin_of(b"")):
+        if closed is not None:
+            closed.close()
+        monkeypatch.setattr(sys, "stdin", closed)
+        assert "stdin is closed, and no text is an argument" in failure(capsys, "embed", "--model", str(folder))
+    assert "--pair goes with texts that are arguments" in failure(capsys, "embed", "-", "--pair", "x")
+
+
+@pytest.mark.parametrize("output", [None, "vectors.npy"])
+def test_a_bar_where_a_person_looks_at_stderr_alone(
+    output: str | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("minibert.commands.embed.BAR_AFTER", 0.0)
+    for stdout, stderr, bar in (
+        (io.StringIO, Screen, True),
+        (io.StringIO, io.StringIO, False),
+        (Screen, Screen, output),
+    ):
+        monkeypatch.setattr(sys, "stdin", stdin_of(b"we\n" * 5000))
+        monkeypatch.setattr(sys, "stdout", stdout())
+        monkeypatch.setattr(sys, "stderr", screen := stderr())
+        assert main(["embed", "-m", str(folder), *(["-o", str(tmp_path / output)] if output else [])]) == 0
+        assert ("5000text" in screen.getvalue()) == bool(bar)
+
+
+def test_a_stream_into_a_file_keeps_no_chunk(folder: Path, tmp_path: Path) -> None:
+    kept: list[weakref.ref[Array]] = []
+
+    def vectors() -> Iterator[Array]:
+        for i in range(5):
+            rows = np.full((i, DIM), i, np.float32)
+            kept.append(weakref.ref(rows))
+            yield rows
+            assert sum(ref() is not None for ref in kept) == 1
+
+    path = tmp_path / "vectors.npy"
+    embed._write(path, ".npy", vectors(), minibert.load(folder), "mean")
+    assert np.load(path)[:, 0].tolist() == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]
 
 
 def test_embed_without_pooling_prints_a_token_a_line(folder: Path, capsys: Printed) -> None:
@@ -404,7 +546,7 @@ def test_embed_writes_safetensors(folder: Path, tmp_path: Path) -> None:
 def test_embed_writes_tokens_with_offsets(
     texts: list[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{text}\n" for text in texts)))
+    monkeypatch.setattr(sys, "stdin", stdin_of("".join(f"{text}\n" for text in texts).encode()))
     path = tmp_path / "tokens.safetensors"
     assert main(["embed", "--model", str(folder), "--pooling", "none", "-o", str(path)]) == 0
     written = load_file(path)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
+
+from minibert.files.writing import naming
 
 if TYPE_CHECKING:
     from minibert.models.layer import EmbeddingLayer
@@ -39,6 +42,21 @@ class Parser(argparse.ArgumentParser):
             _settle_model(self, arguments)
         return arguments
 
+    @contextmanager
+    def explaining(self, arguments: Any) -> Iterator[None]:
+        """Let an error of the Hub say that nobody has named a model, where that is so."""
+        from minibert.errors import HubError
+
+        try:
+            yield
+        except HubError as error:
+            if not getattr(arguments, "unnamed", False):
+                raise
+            raise HubError(
+                f"no model was named, and the default, {DEFAULT_MODEL}, cannot be had from the Hub; name a folder with "
+                f"--model or MINIBERT_MODEL; the Hub: {error}"
+            ) from None
+
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Give "; did you mean this one?" for the nearest of some words, nothing where none is near."""
@@ -58,7 +76,7 @@ def add_model(parser: Parser, side: bool = True, argument: bool = False) -> None
     )  # fmt: skip
     if side:
         parser.add_argument(
-            "--side", choices=("encoder", "decoder"), help="where a model has both (default: encoder, where it has one)"
+            "--side", choices=("encoder", "decoder"), help="where a model has both (default: the encoder)"
         )
     parser.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
     parser.add_argument("--local-files-only", action="store_true", help="use what is cached, ask no Hub")
@@ -73,8 +91,10 @@ def _settle_model(parser: Parser, arguments: Any) -> None:
     named = getattr(arguments, "named", None)
     if named is not None and arguments.model is not None:
         parser.error(f"two models are named, {named!r} and {arguments.model!r}; name one")
-    arguments.named = named or arguments.model or None  # what was typed, as a command may want to know
-    arguments.model = arguments.named or os.environ.get("MINIBERT_MODEL") or DEFAULT_MODEL
+    typed = named if arguments.model is None else arguments.model
+    arguments.named = typed  # as a command may want to know
+    arguments.unnamed = typed is None and not os.environ.get("MINIBERT_MODEL")
+    arguments.model = (os.environ.get("MINIBERT_MODEL") or DEFAULT_MODEL) if typed is None else typed
 
 
 def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
@@ -85,7 +105,7 @@ def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
         arguments.model,
         revision=arguments.revision,
         local_files_only=arguments.local_files_only,
-        side=arguments.side or "encoder",
+        side=arguments.side,
         lazy=lazy,
     )
 
@@ -96,8 +116,11 @@ def tell(what: str) -> None:
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
-    """Print lines of data, each once it is there."""
+    """Print lines of data, each once it is there, and see to it that they arrive."""
     if hasattr(sys.stdout, "reconfigure"):  # a token that the terminal's encoding lacks is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
     for line in lines:
-        print(line, file=file)
+        with naming("stdout"):
+            print(line, file=file)
+    with naming("stdout"):
+        print(end="", file=file, flush=True)

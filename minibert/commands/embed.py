@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from .common import Parser, add_model, add_whole, load_layer, print_lines, tell
 
@@ -12,9 +14,17 @@ if TYPE_CHECKING:
     from minibert.equations.input_layer import Array
     from minibert.models.layer import EmbeddingLayer
 
+BLOCK = 1 << 20  # bytes that are copied at once
+BAR_AFTER = 1.0  # seconds: what takes less needs no bar
 FEW_TEXTS = 32  # up to so many, the rows they need are fetched from the Hub, and not the whole tables
 
-ABOUT = "turn texts into vectors: one vector a line, with all its digits"
+ABOUT = """turn texts into vectors that know no context
+A word has the same row in every sentence, and the order of words hardly counts:
+these vectors are the model's input, before any attention. They are right for
+nearest words, as features of a small classifier, and as the first stage of a
+model that runs elsewhere; for what a sentence means take a whole model's.
+
+One vector a line, with all its digits, as soon as its text has been read."""
 EXAMPLE = 'minibert embed "a text" "another text" --normalize -o vectors.npy'
 
 
@@ -44,71 +54,139 @@ def declare(parser: Parser) -> None:
 
 
 def run(arguments: Any) -> None:
-    """Print the vectors, or write them."""
+    """Print the vectors of each chunk of texts when it is done, or write all of them."""
     pooling = None if arguments.pooling == "none" else arguments.pooling
     output: Path | None = arguments.output
-    ending = ""
-    if output is not None:
-        from minibert.files.writing import output_ending, refuse_source
-
-        ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
-        if pooling is None and ending == ".npy":
-            raise ValueError(
-                f"{output}: texts have different numbers of tokens, and a .npy file holds one array; use .safetensors, "
-                "which gets embeddings (tokens, dim) and offsets: text i has the rows offsets[i] to offsets[i + 1] - 1"
-            )
-    texts = _lines_of_stdin() if arguments.texts in ([], ["-"]) else arguments.texts
-    with load_layer(arguments, lazy=len(texts) <= FEW_TEXTS and not arguments.whole) as layer:
+    ending = "" if output is None else _ending(output, pooling)
+    chunks = _chunks(arguments)
+    first = next(chunks, [])
+    with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
         if output is not None:
+            from minibert.files.writing import refuse_source
+
             refuse_source(output, (tensor.file for tensor in layer.tensors))
-        vectors = layer.embed(
-            texts,
-            pooling,
-            text_pair=arguments.pair,
-            normalize=arguments.normalize,
-            truncation=arguments.truncate,
+        vectors = _vectors(layer, chain([first], chunks), pooling, arguments)
+        if output is None:
+            _print_vectors(vectors, layer.dim, pooling)
+        else:
+            _write(output, ending, vectors, layer, pooling)
+
+
+def _ending(output: Path, pooling: str | None) -> str:
+    """Say in which format to write, before anything is read."""
+    from minibert.files.writing import output_ending
+
+    ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
+    if pooling is None and ending == ".npy":
+        raise ValueError(
+            f"{output}: texts have different numbers of tokens, and a .npy file holds one array; use .safetensors, "
+            "which gets embeddings (tokens, dim) and offsets: text i has the rows offsets[i] to offsets[i + 1] - 1"
         )
-        if output is not None:
-            _write(output, ending, vectors, layer)
-            return
-        for rows in [vectors] if pooling else vectors:
-            pattern = " ".join(["%.9g"] * layer.dim)  # nine digits tell any two float32 numbers apart
-            print_lines(pattern % tuple(row.tolist()) for row in rows)
-            if not pooling:
-                print()
+    return ending
 
 
-def _lines_of_stdin() -> list[str]:
-    if sys.stdin.isatty():
-        tell("each line is a text; end with Ctrl-D")
+def _chunks(arguments: Any) -> Iterator[list[str]]:
+    """Give the texts in chunks: those of the command line, or stdin's lines as they come."""
+    from minibert.models.texts import CHUNK, chunked
+
+    from .stdin import lines_as_they_come
+
+    arguments.from_stdin = arguments.texts in ([], ["-"])
+    if not arguments.from_stdin:
+        return iter([arguments.texts]) if arguments.pair else chunked(arguments.texts, CHUNK)
+    if arguments.pair:
+        raise ValueError("--pair goes with texts that are arguments, not with the lines of stdin")
+    return lines_as_they_come(CHUNK)
+
+
+def _vectors(layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | None, arguments: Any) -> Iterator[Any]:
+    options = {"normalize": arguments.normalize, "truncation": arguments.truncate}
+    if arguments.pair:
+        (texts,) = chunks
+        yield layer.embed(texts, pooling, text_pair=arguments.pair, **options)
+        return
+    if _wants_bar(arguments):
+        from minibert.models.texts import shown
+
+        total = None if arguments.from_stdin else len(arguments.texts)
+        chunks = shown(chunks, total, "embed", BAR_AFTER)
     try:
-        return [line.removesuffix("\n") for line in sys.stdin]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"stdin is not {error.encoding} ({error.reason}); convert it, with iconv or so") from None
+        yield from layer.embed_stream(chunks, pooling, **options)
+    except ValueError as error:
+        from .stdin import of_line
+
+        raise of_line(error) if arguments.from_stdin else error from None
 
 
-def _write(path: Path, ending: str, vectors: Any, layer: EmbeddingLayer) -> None:
-    """Write the vectors; the file appears whole or not at all."""
+def _wants_bar(arguments: Any) -> bool:
+    """Say whether a person looks at stderr, and at nothing else of ours."""
+    typed = arguments.from_stdin and sys.stdin.isatty()
+    return sys.stderr.isatty() and not typed and (arguments.output is not None or not sys.stdout.isatty())
+
+
+def _print_vectors(vectors: Iterable[Any], dim: int, pooling: str | None) -> None:
+    pattern = " ".join(["%.9g"] * dim)  # nine digits tell any two float32 numbers apart
+    for chunk in vectors:
+        if pooling:
+            print_lines(pattern % tuple(row.tolist()) for row in chunk)
+        else:
+            print_lines(line for rows in chunk for line in [*(pattern % tuple(row.tolist()) for row in rows), ""])
+
+
+def _write(path: Path, ending: str, vectors: Iterable[Any], layer: EmbeddingLayer, pooling: str | None) -> None:
+    """Write the vectors; the file appears whole or not at all.
+
+    Its header tells how many there are, which only the last text says: until then they lie in a temporary file beside
+    it, so that memory holds a chunk of them and no more.
+    """
+    import numpy as np
+
+    from minibert.files.writing import naming, write_output
+
+    lengths = [0]  # of each text, where a text has several rows
+    with _temporary(path) as spool:
+        for chunk in vectors:
+            if not pooling:
+                lengths += [len(rows) for rows in chunk]
+            for rows in [chunk] if pooling else chunk:
+                with naming(path):
+                    spool.write(np.ascontiguousarray(rows).data)
+        with naming(path):
+            spool.flush()
+        shape = (spool.tell() // (layer.dim * layer.dtype.itemsize), layer.dim)
+        arrays = {"embeddings": np.broadcast_to(np.zeros((), layer.dtype), shape)}  # as large, in no memory
+        if not pooling:
+            arrays["offsets"] = np.cumsum(lengths, dtype=np.int64)
+        spool.seek(0)
+        # read block by block: the pages of a map would count as memory of this process
+        write_output(path, *_header(arrays, ending), iter(lambda: spool.read(BLOCK), b""))
+    tell(f"wrote {path}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
+
+
+def _temporary(path: Path) -> BinaryIO:
+    """Open a file without a name on the disk that `path` is on; for a pipe or a device, where such files belong."""
+    from tempfile import TemporaryFile
+
+    from minibert.files.writing import naming
+
+    with naming(path):
+        beside = path.absolute().parent if path.is_file() or not path.exists() else None
+        return cast(BinaryIO, TemporaryFile(dir=beside))
+
+
+def _header(arrays: dict[str, Array], ending: str) -> list[Any]:
+    """Give all of a file that stands before the numbers of the embeddings, piece by piece."""
     from io import BytesIO
 
     import numpy as np
 
-    from minibert.files.writing import write_output
-
-    arrays: dict[str, Array] = {"embeddings": vectors}
-    if isinstance(vectors, list):  # one array a text
-        lengths = [len(rows) for rows in vectors]
-        arrays = {
-            "embeddings": np.concatenate([np.empty((0, layer.dim), layer.dtype), *vectors]),
-            "offsets": np.cumsum([0, *lengths], dtype=np.int64),
-        }
+    rows = arrays["embeddings"]
     if ending == ".npy":
-        # np.save wants a file that it can seek in, and forgets why a write failed
-        header, rows = BytesIO(), np.ascontiguousarray(arrays["embeddings"])
-        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(rows))
-        write_output(path, header.getvalue(), rows.data)
-    else:
-        from safetensors.numpy import save
+        header = BytesIO()  # np.save wants a file that it can seek in, and forgets why a write failed
+        fields = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": rows.shape}
+        np.lib.format.write_array_header_1_0(header, fields)
+        return [header.getvalue()]
+    from minibert.models.extract import safetensors_header
 
-        write_output(path, save(arrays))  # not save_file, whose files their owner alone may read
-    tell(f"wrote {path}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
+    formats = {name: (f"{array.dtype.kind.upper()}{8 * array.itemsize}", array) for name, array in arrays.items()}
+    return [safetensors_header(formats), *(array.data for name, array in arrays.items() if name == "offsets")]

@@ -53,7 +53,7 @@ def run(arguments: Any) -> int:
     report = verify(
         arguments.model,
         arguments.text,
-        side=arguments.side or "encoder",
+        side=arguments.side,
         revision=arguments.revision,
         local_files_only=arguments.local_files_only,
         against=arguments.against,

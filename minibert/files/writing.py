@@ -16,7 +16,7 @@ from typing import Any
 
 from .reading import FileName
 
-Content = Any  # whatever gives its bytes: bytes, a memoryview, an array in C order
+Content = Any  # whatever gives its bytes: bytes, a memoryview, an array in C order; or an iterator of such
 
 STDOUT = 1  # its file descriptor
 KEPT = 50  # letters of a file's name that its temporary name shows; a name has at most 255 bytes
@@ -55,7 +55,7 @@ def write_output(path: FileName, *pieces: Content) -> None:
         if _straight(path):
             # another opening of stdout would begin at its first byte, and cut what `>>` is to be added to
             with open(os.dup(STDOUT) if is_stdout(path) else path, "wb") as file:
-                file.writelines(pieces)
+                file.writelines(_each(pieces))
         else:
             mode = None
             with suppress(FileNotFoundError):
@@ -78,7 +78,7 @@ def atomic_write(path: FileName, *pieces: Content, mode: int | None = None) -> N
             with open(temporary, "xb", opener=opener) as file:
                 if mode is not None and stat.S_IMODE(os.fstat(file.fileno()).st_mode) != mode:
                     temporary.chmod(mode)  # what the umask took away
-                file.writelines(pieces)
+                file.writelines(_each(pieces))
             temporary.replace(path)
         except BaseException:
             with suppress(OSError):
@@ -118,6 +118,14 @@ def naming(path: FileName) -> Iterator[None]:
         if error.errno is None:
             raise
         raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from None
+
+
+def _each(pieces: Iterable[Content]) -> Iterator[Content]:
+    for piece in pieces:
+        if isinstance(piece, Iterator):
+            yield from piece
+        else:
+            yield piece
 
 
 def _straight(path: Path) -> bool:

@@ -20,7 +20,7 @@ from minibert.families.steps import Inputs
 from .blocks import Group, Stack, Tile, gather, pack, run_blocks
 from .inputs import Preparation
 from .layer import EmbeddingLayer
-from .load import TensorBinder, assemble, check_dtype, load, open_model, row_of
+from .load import TensorBinder, assemble, check_dtype, load, named_model, open_model, row_of
 from .tiles import run_steps
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def load_encoder(
-    name: str | os.PathLike[str],
+    name: str | os.PathLike[str] | None = None,
     *,
     revision: str | None = None,
     local_files_only: bool = False,
@@ -43,7 +43,7 @@ def load_encoder(
     Raises as `load`, and UnknownFamilyError for a model_type that has an input layer here, but no blocks.
     """
     check_dtype(dtype)
-    opened = open_model(name, revision, local_files_only, mmap=mmap, whole=True)
+    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, whole=True)
     family = row_of(opened)
     blocks = BLOCKS.get(family.model_type)
     if blocks is None:

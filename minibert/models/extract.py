@@ -182,22 +182,31 @@ def _entries(source: _Recorder, dtype: str | None) -> tuple[dict[str, tuple[str,
 
 
 def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]]) -> None:
-    """Write name -> (format, numbers as the file holds them), wide formats first so that each lies aligned.
+    """Write name -> (format, numbers as the file holds them); the file appears whole or not at all."""
+    # a strided array would be written in another order
+    contents = (np.ascontiguousarray(raw).data for _, (_, raw) in _ordered(entries))
+    atomic_write(path, safetensors_header(entries), contents)
+
+
+def _ordered(entries: dict[str, tuple[str, Array]]) -> list[tuple[str, tuple[str, Array]]]:
+    """Put wide formats first, so that each lies aligned."""
+    return sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
+
+
+def safetensors_header(entries: dict[str, tuple[str, Array]]) -> bytes:
+    """Give what stands before the numbers: of each name -> (format, array), its place among them, wide formats first.
 
     Written here because safetensors' NumPy side takes no bfloat16, and what lies under it has changed its arguments
     between versions; its reader judges the file when it is loaded again.
     """
-    ordered = sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # what transformers looks for
     stop = 0
-    for name, (stored, raw) in ordered:
+    for name, (stored, raw) in _ordered(entries):
         start, stop = stop, stop + raw.nbytes
         header[name] = {"dtype": stored, "shape": list(raw.shape), "data_offsets": [start, stop]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
-    # a strided array would be written in another order
-    contents = (np.ascontiguousarray(raw).data for _, (_, raw) in ordered)
-    atomic_write(path, len(text).to_bytes(8, "little"), text, *contents)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _held(table: Table, name: str) -> Array:

@@ -315,6 +315,11 @@ class EmbeddingLayer:
             for path, module in self.modules.items():
                 if path.rpartition(".")[2] == name:
                     return module
+            if name == "embeddings" or any(path.startswith(f"{name}.") for path in self.modules):
+                raise AttributeError(
+                    f"this layer is the {name} module itself: call it, layer(input_ids), and take its parts straight "
+                    f"from it, layer.{next(iter(self.modules)).rpartition('.')[2]}"
+                )
             shared = self.family.shared
             if name == shared:
                 return next(iter(self.modules.values()))

@@ -25,27 +25,27 @@ from .tiles import Bound
 
 
 def load(
-    name: str | os.PathLike[str],
+    name: str | os.PathLike[str] | None = None,
     *,
     revision: str | None = None,
     local_files_only: bool = False,
     lazy: bool = False,
-    side: str = "encoder",
+    side: str | None = None,
     dtype: str = "float32",
     mmap: bool = True,
     family: Family | None = None,
 ) -> EmbeddingLayer:
-    """Load the input layer of a checkpoint: a folder, or a name on the Hub.
+    """Load the input layer of a checkpoint: a folder, or a name on the Hub; without a name, what MINIBERT_MODEL names.
 
     A PathLike, or a string that starts with . / ~ or has more than one slash, is a folder and never touches a
     network; so is a string that names an existing folder with a config.json. Tables are mapped, not read.
 
     revision, local_files_only: as in huggingface_hub, for Hub names. lazy: fetch rows of a Hub name's tables as ids
     ask for them; in a folder, or where the Hub's cache holds the whole file, there is nothing to fetch, and it changes
-    nothing. side: "encoder" or "decoder" where a family has both. dtype: "float32" or "float64", what the layer
-    computes in. mmap=False reads the tables into memory now. Choose it for network disks, and where somebody may write
-    into the file or cut it short: what is mapped follows the file, and a row past its new end ends the process (SIGBUS
-    on Linux and macOS). family: a row of your own.
+    nothing. side: "encoder" or "decoder" where a family has both; None is the encoder, or the only side there is.
+    dtype: "float32" or "float64", what the layer computes in. mmap=False reads the tables into memory now. Choose it
+    for network disks, and where somebody may write into the file or cut it short: what is mapped follows the file, and
+    a row past its new end ends the process (SIGBUS on Linux and macOS). family: a row of your own.
 
     Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
     """
@@ -56,7 +56,7 @@ def load(
             f"family must be a minibert.Family, found {type(family).__name__} {family!r:.40};{named} "
             "leave it out: config.json says which family it is"
         )
-    opened = open_model(name, revision, local_files_only, lazy, mmap)
+    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap)
     row = family if family is not None else row_of(opened)
     again = partial(
         load,
@@ -70,6 +70,16 @@ def load(
         family=family,
     )
     return assemble(row, opened.config, opened.source(), opened.find, opened.where, side, np.dtype(dtype), again)
+
+
+def named_model(name: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    """Give the name, or what MINIBERT_MODEL names where there is none. Raises ValueError where neither is there."""
+    name = os.environ.get("MINIBERT_MODEL") or None if name is None else name
+    if name is None:
+        raise ValueError(
+            "no model is named: pass a folder or a Hub name, as in load('bert-base-uncased'), or set MINIBERT_MODEL"
+        )
+    return name
 
 
 def check_dtype(dtype: Any) -> None:
@@ -185,11 +195,12 @@ def assemble(
     source: Source,
     find: Find,
     where: str,
-    side: str = "encoder",
+    side: str | None = None,
     dtype: np.dtype[Any] | str = "float32",
     again: Callable[[], EmbeddingLayer] | None = None,
 ) -> EmbeddingLayer:
     """Bind a family's steps to a checkpoint's tensors: nothing missing, nothing left over."""
+    side = family.sides[0] if side is None else side
     if side not in family.sides:
         raise ValueError(f"side must be {' or '.join(map(repr, family.sides))} for {family.model_type}, found {side!r}")
     config, dtype = family.configure(data, f"{where}: config.json"), np.dtype(dtype)

@@ -128,11 +128,11 @@ def pooled(
     return normalized(found) if normalize and pooling is not None else found
 
 
-def shown(chunks: Iterable[list[K]], total: int, name: str) -> Iterator[list[K]]:
-    """Pass chunks on and show a bar of texts; tqdm draws it on stderr."""
+def shown(chunks: Iterable[list[K]], total: int | None, name: str, delay: float = 0.0) -> Iterator[list[K]]:
+    """Pass chunks on and show a bar of texts; tqdm draws it on stderr, after `delay` seconds."""
     from tqdm.auto import tqdm
 
-    with tqdm(total=total, desc=name, unit="text") as bar:
+    with tqdm(total=total, desc=name, unit="text", delay=delay) as bar:
         for chunk in chunks:
             yield chunk
             bar.update(len(chunk))

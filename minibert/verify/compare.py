@@ -256,6 +256,8 @@ def read_traces(path: Path) -> tuple[Traces, Traces]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    if path.is_dir():  # the library would speak of a device
+        raise IsADirectoryError(f"{path} is a folder; name the file in it")
     try:
         arrays = load_file(path)
     except SafetensorError as error:

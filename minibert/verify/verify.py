@@ -58,7 +58,7 @@ def verify(
     model: str,
     texts: Sequence[str] = (),
     *,
-    side: str = "encoder",
+    side: str | None = None,
     revision: str | None = None,
     local_files_only: bool = False,
     against: Path | None = None,

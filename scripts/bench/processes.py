@@ -108,7 +108,7 @@ def load(settings: Settings) -> list[Row]:
     from safetensors import safe_open
     from safetensors.numpy import load_file
 
-    import minibert
+    from minibert import load as load_layer
 
     folder = full_size(settings.models, "bert")
     file = str(folder / "model.safetensors")
@@ -118,7 +118,7 @@ def load(settings: Settings) -> list[Row]:
             opened.keys()
 
     calls = {
-        "ours": lambda: minibert.load(folder).close(),
+        "ours": lambda: load_layer(folder).close(),
         "load_file": lambda: load_file(file),
         "safe_open": accept,
     }

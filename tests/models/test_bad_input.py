@@ -381,9 +381,29 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def test_a_name_of_no_text() -> None:
     with pytest.raises(ValueError, match="the model's name is empty; give a folder or a Hub name"):
         minibert.load("")
-    for name in (None, 3, b"bert", ["bert"], GOOD):
+    for name in (3, b"bert", ["bert"], GOOD):
         with pytest.raises(TypeError, match=r"str"):
             minibert.load(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("load", [minibert.load, minibert.load_encoder])
+def test_without_a_name_it_is_what_minibert_model_names(
+    load: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for nothing in (None, ""):
+        monkeypatch.delenv("MINIBERT_MODEL", raising=False)
+        if nothing is not None:
+            monkeypatch.setenv("MINIBERT_MODEL", nothing)
+        with pytest.raises(
+            ValueError, match=r"no model is named: pass a folder or a Hub name.*, or set MINIBERT_MODEL"
+        ):
+            load()
+    monkeypatch.setenv("MINIBERT_MODEL", str(tmp_path / "absent"))
+    with pytest.raises(CheckpointError, match="absent: no such folder"):
+        load()
+    if load is minibert.load:
+        monkeypatch.setenv("MINIBERT_MODEL", str(write(tmp_path / "model")))
+        assert load().config.model_type == "bert"
 
 
 def test_a_folder_by_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,11 @@ RUNS_WHAT_IT_IS_GIVEN = re.compile(
     r"os\.(system|popen|exec\w*|spawn\w*)|subprocess\..*|ctypes\..*|yaml\.(load|unsafe_load)"
 )
 # a wing finds its own files by name; no checkpoint has a say in it
-OWN_FILES = {("families/__init__.py", 'import_module(f"{__name__}.{file}")')}
+OWN_FILES = {
+    ("families/__init__.py", 'import_module(f"{__name__}.{file}")'),
+    ("__init__.py", "import_module(file)"),  # of its table of public names
+    ("cli.py", 'import_module(f"minibert.commands.{name}")'),  # one of COMMANDS
+}
 
 
 def calls(source: str) -> Iterator[tuple[str, ast.Call]]:

@@ -1,0 +1,64 @@
+"""The lines of stdin as texts, in chunks of what is there: whoever waits for an answer has it before the next line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from .common import tell
+
+BLOCK = 1 << 18  # bytes that are read at once, where so many are there
+
+
+def lines_as_they_come(most: int) -> Iterator[list[str]]:
+    """Give the lines in lists of up to `most`, each list as soon as its lines are there; of an empty stdin, none.
+
+    Raises ValueError that counts lines from 1, as an editor does, for bytes that are no text; for a closed stdin.
+    """
+    if sys.stdin is None or sys.stdin.closed:
+        raise ValueError("stdin is closed, and no text is an argument; give texts, or lines on stdin")
+    if sys.stdin.isatty():
+        tell("each line is a text; end with Ctrl-D")
+    from codecs import getincrementaldecoder
+    from io import IncrementalNewlineDecoder
+
+    from minibert.files.writing import naming
+
+    # stdin's own errors can be "surrogateescape", which lets anything pass
+    decode = IncrementalNewlineDecoder(getincrementaldecoder(sys.stdin.encoding)("strict"), translate=True).decode
+    begun: list[str] = []  # a line whose end has not come yet
+    before = 0
+    source: Any = sys.stdin.buffer
+    block = b"more"
+    while block:
+        with naming("stdin"):
+            block = source.read1(BLOCK)  # what is there, and it waits only where nothing is
+        try:
+            text = decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            line = before + len((error.object[: error.start] + b"x").splitlines())
+            raise ValueError(
+                f"line {line} of stdin is not {error.encoding.upper()} ({error.reason}); convert it, with iconv or so"
+            ) from None
+        head, *others = text.split("\n")
+        begun.append(head)
+        lines: list[str] = []
+        if others:
+            lines = ["".join(begun), *others[:-1]]
+            begun = [others[-1]]
+        if not block and any(begun):
+            lines.append("".join(begun))
+        before += len(lines)
+        for start in range(0, len(lines), most):
+            yield lines[start : start + most]
+
+
+def of_line(error: ValueError) -> ValueError:
+    """Let an error about a text of the stream, counted from 0, speak of a line of stdin, counted from 1."""
+
+    def line(found: re.Match[str]) -> str:
+        return f"line {int(found[1] or found[2]) + 1} of stdin"
+
+    return type(error)(re.sub(r"\btext (\d+)\b|\btexts\[(\d+)\]", line, str(error), count=1))
