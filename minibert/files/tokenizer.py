@@ -6,6 +6,7 @@ it; padding and truncation are done here, on the ids.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -135,6 +136,22 @@ class Tokenizer:
             if row.token_type_ids is not None:
                 batch["token_type_ids"][i, where] = row.token_type_ids
         return batch
+
+    def lowercased(self) -> Tokenizer:
+        """Give the same tokenizer with lowercasing before its own rules; special tokens in a text are found first."""
+        from tokenizers import Tokenizer as Reader
+
+        rules = json.loads(self._tokenizer.to_str())
+        own = rules["normalizer"] or {"type": "Sequence", "normalizers": []}
+        steps = own["normalizers"] if own["type"] == "Sequence" else [own]
+        if not any(step["type"] == "Lowercase" for step in steps):
+            rules["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
+        return Tokenizer(Reader.from_str(json.dumps(rules)), self.pad_id)
+
+    def is_special(self, token_id: int) -> bool:
+        """Say whether this is a special token, such as [SEP]."""
+        added = self._tokenizer.get_added_tokens_decoder().get(token_id)
+        return added is not None and bool(added.special)
 
     def tokens(self, ids: Array) -> Any:
         """Give the token string of each id, in nested lists of the ids' shape."""

@@ -120,30 +120,35 @@ class Repository:
         self._remember()
         return opened
 
-    def whole_checkpoint(self, mmap: bool = True) -> Source:
+    def whole_checkpoint(self, folder: str = "", mmap: bool = True) -> Source:
         """Open the same with all bytes in the Hub's own cache, fetched with its own client where they are not there.
+
+        `folder`: where in the repository the files lie, "" for its top.
 
         Raises HubError, CheckpointError.
         """
 
+        above = f"{folder}/" if folder else ""
+
         def locate(name: str) -> Path:
-            path = self.file(name)
+            path = self.file(above + name)
             if path is None:
-                raise HubError(f"{self.describe(name)}: {INDEX} lists it, but the Hub has no such file")
+                raise HubError(f"{self.describe(above + name)}: {INDEX} lists it, but the Hub has no such file")
             return path
 
-        opened = Checkpoint(locate, self._weight_map(), mmap)
+        opened = Checkpoint(locate, self._weight_map(above), mmap)
         self._remember()
         return opened
 
-    def _weight_map(self) -> dict[str, str] | None:
+    def _weight_map(self, above: str = "") -> dict[str, str] | None:
         """Read the index of shards; None where one file holds all."""
-        if self.cached(SINGLE) is not None or (self.cached(INDEX) is None and SINGLE in self._list(SINGLE)):
+        single, listed = above + SINGLE, above + INDEX
+        if self.cached(single) is not None or (self.cached(listed) is None and single in self._list(SINGLE)):
             return None
-        index = self.file(INDEX)
+        index = self.file(listed)
         if index is None:
             raise HubError(self._no_safetensors())
-        return read_index(index.read_bytes(), self.describe(INDEX))
+        return read_index(index.read_bytes(), self.describe(listed))
 
     def _remember(self) -> None:
         if self._unreachable is None and self.revision != self.commit:

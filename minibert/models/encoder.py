@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,16 @@ from minibert.families.config import Config
 from minibert.families.modules import Embedding
 from minibert.families.steps import Inputs
 
+from . import sentences
 from .blocks import Group, Stack, Tile, gather, pack, run_blocks
 from .inputs import Preparation
 from .layer import EmbeddingLayer
 from .load import TensorBinder, assemble, check_dtype, load, named_model, open_model, row_of
+from .recipe import Recipe, read_recipe, transformer_folder
 from .tiles import run_steps
 
 if TYPE_CHECKING:
-    from minibert.files.tokenizer import Texts
+    from minibert.files.tokenizer import Texts, Tokenizer
 
 
 def load_encoder(
@@ -43,7 +45,7 @@ def load_encoder(
     Raises as `load`, and UnknownFamilyError for a model_type that has an input layer here, but no blocks.
     """
     check_dtype(dtype)
-    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, whole=True)
+    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, whole=transformer_folder)
     family = row_of(opened)
     blocks = BLOCKS.get(family.model_type)
     if blocks is None:
@@ -61,7 +63,8 @@ def load_encoder(
     binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
     stack = _bind(blocks, config, binder, layer)
     binder.refuse_leftovers(blocks.owns, blocks.ignored, "the blocks")
-    return Encoder(layer, blocks, stack, config, partial(load_encoder, opened.lasting, **options))
+    recipe = partial(read_recipe, opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
+    return Encoder(layer, blocks, stack, config, partial(load_encoder, opened.lasting, **options), recipe)
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
@@ -96,6 +99,7 @@ class Encoder:
         stack: Stack,
         config: Config,
         again: Callable[[], Encoder],
+        recipe: Callable[[], Recipe],
     ) -> None:
         self.config = config
         self.dim = embeddings.dim
@@ -103,6 +107,9 @@ class Encoder:
         self.row = blocks
         self._layer = embeddings
         self._stack: Stack | None = stack
+        self._read_recipe = recipe
+        self._recipe: Recipe | None = None
+        self._lowercased: Tokenizer | None = None
         self._again = again
         self._prepare = Preparation(embeddings.family, embeddings.config, embeddings.steps, embeddings.dtype)
 
@@ -160,13 +167,25 @@ class Encoder:
         Raises as a call of the input layer does, and ValueError for a sequence of padding alone.
         """
         given = dict(token_type_ids=token_type_ids, position_ids=position_ids, task_type_ids=task_type_ids)
-        stack = self.stack
+        self.stack  # noqa: B018  raises where the encoder is closed
         inputs, keep, single = self._checked(input_ids, given, attention_mask, inputs_embeds)
         make = np.zeros if np.count_nonzero(keep) < keep.size else np.empty
         y = make((inputs.batch, inputs.seq, self.dim), self.dtype)
-        for tile in pack(keep, stack.heads, holes=stack.bias is not None):
-            y[tile.rows, tile.places] = run_blocks(stack, self._embedded(inputs, tile), tile)
+        for tile, x in self._tiles(inputs, keep):
+            y[tile.rows, tile.places] = x
         return y[0] if single else y
+
+    def packed(
+        self, input_ids: ArrayLike, *, attention_mask: ArrayLike | None = None, **ids: Any
+    ) -> Iterator[tuple[Tile, Array]]:
+        """Give the last hidden state of a batch tile by tile: (tokens, dim), and whose tokens they are."""
+        inputs, keep, _ = self._checked(input_ids, ids, attention_mask, None)
+        return self._tiles(inputs, keep)
+
+    def _tiles(self, inputs: Inputs, keep: Array) -> Iterator[tuple[Tile, Array]]:
+        stack = self.stack
+        for tile in pack(keep, stack.heads, holes=stack.bias is not None):
+            yield tile, run_blocks(stack, self._embedded(inputs, tile), tile)
 
     def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
         """Give every named intermediate in the order it arises: the input layer's trace, then each block's.
@@ -227,6 +246,31 @@ class Encoder:
         """Give the token strings of ids: see `EmbeddingLayer.tokens`."""
         return self.embeddings.tokens(ids)
 
+    # -- sentences -------------------------------------------------------------------------------------------
+
+    encode = sentences.encode
+    encode_stream = sentences.encode_stream
+    encode_query = sentences.encode_query
+    encode_document = sentences.encode_document
+    similarity = sentences.similarity
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the folder says of sentence vectors, read on first use. Raises CheckpointError, HubError."""
+        self.stack  # noqa: B018  raises where the encoder is closed
+        if self._recipe is None:
+            self._recipe = self._read_recipe()
+        return self._recipe
+
+    @property
+    def sentence_tokenizer(self) -> Tokenizer:
+        """The tokenizer, with a lowercasing step before it where the recipe has one."""
+        if not self.recipe.lower_case:
+            return self.embeddings.tokenizer
+        if self._lowercased is None:
+            self._lowercased = self.embeddings.tokenizer.lowercased()
+        return self._lowercased
+
     # -- life ------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -243,6 +287,7 @@ class Encoder:
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
         self._stack = None
+        self._recipe = self._lowercased = None
         self._layer.close()
 
     def __enter__(self) -> Encoder:

@@ -102,6 +102,7 @@ class Opened(NamedTuple):
     where: str
     lasting: str
     commit: str | None
+    root: Find  # the files of the whole repository; `find` knows those of the folder in it that holds the model
 
 
 def open_model(
@@ -110,24 +111,30 @@ def open_model(
     local_files_only: bool = False,
     lazy: bool = False,
     mmap: bool = True,
-    whole: bool = False,
+    whole: Callable[[Find, str], str] | None = None,
 ) -> Opened:
-    """Open a folder or a Hub name: see `load`. `whole`: all of a Hub name's tensors will be asked for."""
+    """Open a folder or a Hub name: see `load`.
+
+    `whole`: all of a Hub name's tensors will be asked for; it says in which folder inside they lie, "" for none.
+    """
     folder, where = is_folder(name), os.fspath(name)
     if folder and revision is not None:
         raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
     if folder:
         path = os.path.expanduser(where)
-        find = _open_local(path)
-        return Opened(
-            _read_config(find, where), lambda: open_folder(path, mmap), find, where, os.path.abspath(path), None
-        )
+        root = _open_local(path)
+        inside = whole(root, where) if whole else ""
+        find, model = _below(root, inside), os.path.join(path, inside)
+        lasting = os.path.abspath(path)
+        return Opened(_read_config(find, where), lambda: open_folder(model, mmap), find, where, lasting, None, root)
     from minibert.hub.repository import resolve
 
     repository = resolve(where, revision, local_files_only)
-    config = _read_config(repository.file, where)
-    source = repository.whole_checkpoint if whole else partial(repository.checkpoint, lazy)
-    return Opened(config, lambda: source(mmap=mmap), repository.file, where, where, repository.commit)
+    root = repository.file
+    inside = whole(root, where) if whole else ""
+    find = _below(root, inside)
+    source = partial(repository.whole_checkpoint, inside) if whole else partial(repository.checkpoint, lazy)
+    return Opened(_read_config(find, where), lambda: source(mmap=mmap), find, where, where, repository.commit, root)
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
@@ -160,6 +167,10 @@ def _open_local(folder: str) -> Find:
         return path if os.path.isfile(path) else None
 
     return find
+
+
+def _below(find: Find, folder: str) -> Find:
+    return (lambda name: find(f"{folder}/{name}")) if folder else find
 
 
 def _read_config(find: Find, where: str) -> dict[str, Any]:

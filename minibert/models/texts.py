@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.equations.sentences import normalized
 from minibert.files.tokenizer import Encoded
 
 from .tiles import TILE_NUMBERS, ahead, spread
@@ -45,26 +46,6 @@ def pool(rows: Array, pooling: str) -> Array:
     if pooling == "max":
         return np.asarray(np.maximum.reduce(rows, axis=1))
     return np.asarray(np.add.reduce(rows, axis=1) / rows.dtype.type(rows.shape[1]))
-
-
-def normalized(vectors: Array) -> Array:
-    """Divide each vector by its Euclidean length: `y = v / sqrt(v . v)`; a zero vector stays zero.
-
-    A vector is first multiplied by the power of two that makes its largest number about 1, so that no square is lost
-    at 1e-25 or 1e25; that changes no digit. Where a number is infinite the vector has no direction: NaN stands there,
-    0 beside it. With a NaN all of it is NaN.
-
-    >>> normalized(np.array([[3e-25, 4e-25], [0.0, 0.0]], np.float32))
-    array([[0.6, 0.8],
-           [0. , 0. ]], dtype=float32)
-    """
-    largest = np.maximum(vectors.max(-1, keepdims=True, initial=0), -vectors.min(-1, keepdims=True, initial=0))
-    exponent = np.frexp(np.where(np.isfinite(largest), largest, 1))[1]
-    y = np.ldexp(vectors, -exponent)
-    length = np.sqrt(np.vecdot(y, y))[..., None]
-    with np.errstate(invalid="ignore"):  # infinity by infinity
-        y /= np.where(length == 0, 1, length)
-    return np.asarray(y, vectors.dtype)
 
 
 def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:

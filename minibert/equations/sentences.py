@@ -1,0 +1,168 @@
+"""One vector for a text: six ways to pool its tokens' vectors, and four ways to say how alike two texts are.
+
+Rows are (texts, seq, dim): texts of one length, nothing padded. `skip` leaves out a text's first tokens, those of a
+prompt. The names in `POOLINGS` and `SIMILARITIES` are those of sentence-transformers, whose formulas these are.
+
+Sources
+    Reimers, Gurevych 2019, "Sentence-BERT" (arXiv:1908.10084): cls, max, mean
+    Muennighoff 2022, "SGPT" (arXiv:2202.08904): the mean weighed by place, for models in which no token looks ahead
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from .input_layer import Array
+
+
+def first_token(rows: Array, skip: int = 0) -> Array:
+    """Take the first token that is not left out, [CLS] in BERT; of a text with no other, its very first.
+
+    (texts, seq, dim) -> (texts, dim).
+
+    >>> first_token(np.array([[[1.0, 4.0], [3.0, 2.0]]]))
+    array([[1., 4.]])
+    """
+    if rows.shape[1] == 0:
+        return np.zeros((rows.shape[0], rows.shape[2]), rows.dtype)
+    return np.array(rows[:, skip if skip < rows.shape[1] else 0])
+
+
+def last_token(rows: Array, skip: int = 0) -> Array:
+    """Take the last token, the only one that has seen all others where none looks ahead; zeros where all are left out.
+
+    >>> last_token(np.array([[[1.0, 4.0], [3.0, 2.0]]]))
+    array([[3., 2.]])
+    """
+    if rows.shape[1] <= skip:
+        return np.zeros((rows.shape[0], rows.shape[2]), rows.dtype)
+    return np.array(rows[:, -1])
+
+
+def largest(rows: Array, skip: int = 0) -> Array:
+    """Take the largest number of each dimension: `y[d] = max_t x[t, d]`; minus infinity where all are left out.
+
+    >>> largest(np.array([[[1.0, 4.0], [3.0, 2.0]]]))
+    array([[3., 4.]])
+    """
+    return np.asarray(np.maximum.reduce(rows[:, skip:], axis=1, initial=-np.inf))
+
+
+def mean(rows: Array, skip: int = 0) -> Array:
+    """Divide the sum by the number of tokens n: `y = sum_t x[t] / n`; zeros where all are left out.
+
+    >>> mean(np.array([[[1.0, 4.0], [3.0, 2.0]]])), mean(np.array([[[1.0, 4.0], [3.0, 2.0]]]), skip=1)
+    (array([[2., 3.]]), array([[3., 2.]]))
+    """
+    return np.asarray(_sum(rows, skip) / rows.dtype.type(max(1, rows.shape[1] - skip)))
+
+
+def mean_sqrt_length(rows: Array, skip: int = 0) -> Array:
+    """Divide the sum by the root of the number of tokens: `y = sum_t x[t] / sqrt(n)`.
+
+    >>> mean_sqrt_length(np.array([[[1.0], [3.0], [5.0], [7.0]]]))
+    array([[8.]])
+    """
+    return np.asarray(_sum(rows, skip) / rows.dtype.type(math.sqrt(max(1, rows.shape[1] - skip))))
+
+
+def weighted_mean(rows: Array, skip: int = 0) -> Array:
+    """Weigh each token by its place, counted from 1: `y = sum_t t x[t] / sum_t t`.
+
+    Tokens that are left out keep their places: with skip = 1 the first weight is 2.
+
+    >>> weighted_mean(np.array([[[4.0], [1.0]]])), weighted_mean(np.array([[[4.0], [1.0], [6.0]]]), skip=1)
+    (array([[2.]]), array([[4.]]))
+    """
+    weights = np.arange(1 + skip, 1 + max(skip, rows.shape[1])).astype(rows.dtype)
+    return np.asarray(np.matmul(weights, rows[:, skip:]) / rows.dtype.type(max(1, weights.sum())))
+
+
+def _sum(rows: Array, skip: int) -> Array:
+    return np.asarray(np.add.reduce(rows[:, skip:], axis=1))
+
+
+POOLINGS: Mapping[str, Callable[[Array, int], Array]] = {
+    "cls": first_token,
+    "max": largest,
+    "mean": mean,
+    "mean_sqrt_len_tokens": mean_sqrt_length,
+    "weightedmean": weighted_mean,
+    "lasttoken": last_token,
+}
+"""Name -> formula; several are laid side by side."""
+
+
+def normalized(vectors: Array) -> Array:
+    """Divide each vector by its Euclidean length: `y = v / sqrt(v . v)`; a zero vector stays zero.
+
+    A vector is first multiplied by the power of two that makes its largest number about 1, so that no square is lost
+    at 1e-25 or 1e25; that changes no digit. Where a number is infinite the vector has no direction: NaN stands there,
+    0 beside it. With a NaN all of it is NaN.
+
+    >>> normalized(np.array([[3e-25, 4e-25], [0.0, 0.0]], np.float32))
+    array([[0.6, 0.8],
+           [0. , 0. ]], dtype=float32)
+    """
+    largest = np.maximum(vectors.max(-1, keepdims=True, initial=0), -vectors.min(-1, keepdims=True, initial=0))
+    exponent = np.frexp(np.where(np.isfinite(largest), largest, 1))[1]
+    y = np.ldexp(vectors, -exponent)
+    length = np.sqrt(np.vecdot(y, y))[..., None]
+    with np.errstate(invalid="ignore"):  # infinity by infinity
+        y /= np.where(length == 0, 1, length)
+    return np.asarray(y, vectors.dtype)
+
+
+def dot(a: Array, b: Array) -> Array:
+    """Multiply each vector of a with each of b: `y[i, j] = a[i] . b[j]`. (n, dim), (m, dim) -> (n, m).
+
+    >>> dot(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [0.0, 1.0]]))
+    array([[11.,  2.]])
+    """
+    return np.asarray(np.matmul(a, b.T))
+
+
+def cosine(a: Array, b: Array) -> Array:
+    """Give the cosine of the angle between them: `y[i, j] = a[i] . b[j] / (|a[i]| |b[j]|)`.
+
+    >>> cosine(np.array([[2.0, 0.0]]), np.array([[3.0, 0.0], [0.0, 5.0], [-1.0, 0.0]]))
+    array([[ 1.,  0., -1.]])
+    """
+    return dot(normalized(a), normalized(b))
+
+
+def euclidean(a: Array, b: Array) -> Array:
+    """Give the distance, negative, so that the nearest is the largest: `y[i, j] = -sqrt(sum_d (a[i, d] - b[j, d])^2)`.
+
+    >>> euclidean(np.array([[0.0, 0.0]]), np.array([[3.0, 4.0]]))
+    array([[-5.]])
+    """
+    return _rows_of(a, b, lambda difference: -np.sqrt(np.vecdot(difference, difference)))
+
+
+def manhattan(a: Array, b: Array) -> Array:
+    """Give the sum of all steps, negative: `y[i, j] = -sum_d |a[i, d] - b[j, d]|`.
+
+    >>> manhattan(np.array([[0.0, 0.0]]), np.array([[3.0, -4.0]]))
+    array([[-7.]])
+    """
+    return _rows_of(a, b, lambda difference: -np.add.reduce(np.abs(difference), axis=-1))
+
+
+def _rows_of(a: Array, b: Array, compare: Callable[[Array], Array]) -> Array:
+    y = np.empty((len(a), len(b)), np.result_type(a, b))
+    for i, vector in enumerate(a):  # one at a time: all differences at once would be (n, m, dim)
+        y[i] = compare(vector - b)
+    return y
+
+
+SIMILARITIES: Mapping[str, Callable[[Array, Array], Array]] = {
+    "cosine": cosine,
+    "dot": dot,
+    "euclidean": euclidean,
+    "manhattan": manhattan,
+}
+"""Name -> formula."""

@@ -1,0 +1,357 @@
+"""Reads what a folder says about sentence vectors, as sentence-transformers writes it -> a `Recipe`.
+
+`modules.json` lists the modules by the names of classes. A name is compared with four that are known here; nothing that
+a file names is ever imported. What a file asks for and this package does not compute is refused by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import ntpath
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.encoder import gelu, linear, relu, silu
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
+from minibert.errors import CheckpointError
+from minibert.files.checkpoint import SINGLE, Checkpoint
+from minibert.files.reading import FileName, read_object
+from minibert.files.tokenizer import Find
+
+MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
+FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stood over the years
+KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
+TRANSFORMER_CONFIGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)  # the first was once named after its model
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}  # older files have one flag for each pooling; several are laid side by side in this order
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+    "Identity": lambda x: x,
+    "Tanh": np.tanh,
+    "ReLU": relu,
+    "GELU": gelu,
+    "SiLU": silu,
+}
+
+# what a transformer's settings may say without changing a number here
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "transformer_task": ("feature-extraction",),
+    "modality_config": (
+        {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+        {"text": {"method": "forward", "method_output_name": ["last_hidden_state"]}},
+    ),
+    "module_output_name": ("token_embeddings",),
+    "query_expansion": (None,),
+    "processing_kwargs": (None, {}),
+    "unpad_inputs": (None, True, False),
+}
+# arguments that torch's side takes, under their newer and their older name
+ARGUMENTS = ("model_kwargs", "model_args", "config_kwargs", "config_args")
+TOKENIZER_ARGUMENTS = ("processor_kwargs", "tokenizer_args")
+HARMLESS = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast")
+
+
+class Module(NamedTuple):
+    """One line of modules.json."""
+
+    kind: str
+    path: str
+    type: str
+
+
+class Recipe(NamedTuple):
+    """How a text becomes a vector behind the last block.
+
+    poolings        names in `POOLINGS`, laid side by side; `include_prompt`: the prompt's tokens count
+    after           what is done to the pooled vectors, in order
+    dim             of the vector at the end
+    longest         tokens, of which special ones are some; what is longer is cut. None: no limit
+    lengths         the same for the tasks "query" and "document", where the folder has them
+    lower_case      texts are lowercased before the tokenizer's own rules
+    prompts         name -> what is put before a text; `default_prompt` names one
+    similarity      name in `SIMILARITIES`
+    truncate_dim    so many first numbers of a vector are given
+    """
+
+    poolings: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
+    after: tuple[Callable[[Array], Array], ...] = ()
+    dim: int = 0
+    longest: int | None = None
+    lengths: Mapping[str, int] = {}
+    lower_case: bool = False
+    prompts: Mapping[str, str] = {"query": "", "document": ""}
+    default_prompt: str | None = None
+    similarity: str = "cosine"
+    truncate_dim: int | None = None
+
+
+def transformer_folder(find: Find, where: str) -> str:
+    """Say in which folder of a model its transformer lies: "" for the model's own, as without modules.json."""
+    modules = read_modules(find, where)
+    return next((module.path for module in modules or () if module.kind == "Transformer"), "")
+
+
+def read_modules(find: Find, where: str) -> list[Module] | None:
+    """Read modules.json: the modules in their order; None where there is none.
+
+    Raises CheckpointError for a file that is no such list, and for a path that leaves the folder.
+    """
+    path = find(MODULES)
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            entries = json.loads(file.read().decode("utf-8"))
+        if not isinstance(entries, list):
+            raise TypeError(f"found {type(entries).__name__}")
+        modules = [Module(entry["type"].rpartition(".")[2], entry["path"], entry["type"]) for entry in entries]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
+        raise CheckpointError(
+            f"{where}: {MODULES} must be a list of modules, each with a type and a path ({type(error).__name__}: "
+            f"{error}); fetch it again"
+        ) from None
+    for module in modules:
+        if not isinstance(module.path, str) or _leaves(module.path):
+            raise CheckpointError(
+                f"{where}: {MODULES} has the path {module.path!r}, expected a folder inside the model's own; "
+                "a file that points elsewhere is not to be trusted"
+            )
+    return modules
+
+
+def _leaves(path: str) -> bool:
+    r"""Say whether a path is rooted or climbs, in the spelling of POSIX or of Windows.
+
+    >>> [_leaves(path) for path in ("1_Pooling", "", "/etc", "a/../..", "C:x", r"\\server\x", r"a\..\b")]
+    [False, False, True, True, True, True, True]
+    """
+    drive, rest = ntpath.splitdrive(path)
+    parts = rest.replace("\\", "/").split("/")
+    return bool(drive) or rest[:1] in ("/", "\\") or ".." in parts or "\0" in path
+
+
+def read_recipe(
+    find: Find, config: Mapping[str, Any], dim: int, longest: int | None, dtype: np.dtype[Any], where: str
+) -> Recipe:
+    """Read all that a folder says of its sentence vectors.
+
+    find: the whole folder's files; config, dim, longest: of the encoder in it. Without modules.json the tokens' mean is
+    all, or for a model that was made to continue a text its last token, as in sentence-transformers.
+
+    Raises CheckpointError that names the file and what in it is not understood.
+    """
+    modules = read_modules(find, where)
+    if modules is None:
+        architecture = str((config.get("architectures") or ("",))[0])
+        continues = architecture.endswith("ForCausalLM") and config.get("is_causal", True)
+        poolings = ("lasttoken",) if continues else ("mean",)
+        return Recipe(poolings, dim=dim, longest=_longest({}, _Files(find, "", where), longest))
+    folder = transformer_folder(find, where)
+    files = _Files(find, folder, where)
+    settings = next((found for name in TRANSFORMER_CONFIGS if (found := files.object(name))), {})
+    _check_settings(settings, files)
+    recipe = _chain(modules, find, dim, dtype, where)
+    lengths = {
+        task: min(limit, longest or limit)
+        for task in ("query", "document")
+        if (limit := _length(settings.get(f"{task}_length"), f"{task}_length", files)) is not None
+    }
+    recipe = recipe._replace(
+        longest=_longest(settings, files, longest), lengths=lengths, lower_case=bool(settings.get("do_lower_case"))
+    )
+    return _with_prompts(recipe, _Files(find, "", where))
+
+
+class _Files:
+    """The JSON files of one folder of a model."""
+
+    def __init__(self, find: Find, folder: str, where: str) -> None:
+        self.find, self.folder, self.where = find, folder, where
+
+    def path(self, name: str) -> FileName | None:
+        return self.find(f"{self.folder}/{name}" if self.folder else name)
+
+    def object(self, name: str) -> dict[str, Any]:
+        """Read a file that holds an object; {} where there is none."""
+        path = self.path(name)
+        try:
+            return {} if path is None else read_object(path)
+        except ValueError as error:
+            raise CheckpointError(str(error)) from None
+
+    def refuse(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{'/'.join(filter(None, (self.where, self.folder)))}: {what}")
+
+
+# -- the modules -------------------------------------------------------------------------------------------------
+
+
+def _chain(modules: list[Module], find: Find, dim: int, dtype: np.dtype[Any], where: str) -> Recipe:
+    """Read the modules one after another: a transformer, a pooling, then any number of dense layers and norms."""
+    for module in modules:
+        if module.kind not in KINDS or not module.type.startswith(FAMILY):
+            raise CheckpointError(
+                f"{where}: {MODULES} names {module.type!r}, but only {', '.join(KINDS)} of sentence-transformers are "
+                "computed here; encoder(...) gives the tokens' vectors without it"
+            )
+    kinds = [module.kind for module in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or "Transformer" in kinds[1:] or "Pooling" in kinds[2:]:
+        raise CheckpointError(
+            f"{where}: {MODULES} lists {', '.join(kinds) or 'nothing'}; expected a Transformer, a Pooling, then any "
+            "number of Dense and Normalize"
+        )
+    recipe = _read_pooling(_Files(find, modules[1].path, where), dim)
+    for module in modules[2:]:
+        files = _Files(find, module.path, where)
+        settings = files.object("config.json")
+        for name in ("module_input_name", "module_output_name"):
+            if settings.get(name) not in (None, "sentence_embedding"):
+                raise files.refuse(
+                    f"{module.kind} has {name!r} {settings[name]!r}, but here it works on 'sentence_embedding' alone"
+                )
+        if module.kind == "Normalize":
+            recipe = recipe._replace(after=(*recipe.after, normalized))
+        else:
+            recipe = _read_dense(recipe, settings, files, dtype)
+    return recipe
+
+
+def _read_pooling(files: _Files, dim: int) -> Recipe:
+    settings = files.object("config.json")
+    width = settings.get("embedding_dimension", settings.get("word_embedding_dimension"))
+    if width != dim:
+        raise files.refuse(f"config.json pools vectors of {width!r} numbers, but this model's have {dim}")
+    named = settings.get("pooling_mode")
+    if named is None:
+        named = [mode for flag, mode in FLAGS.items() if settings.get(flag)] or ["mean"]
+    poolings = (named,) if isinstance(named, str) else tuple(named) if isinstance(named, list) else (named,)
+    unknown = [name for name in poolings if not isinstance(name, str) or name not in POOLINGS]
+    unknown += [key for key in settings if key.startswith("pooling_mode_") and key not in FLAGS and settings[key]]
+    if unknown or not poolings:
+        raise files.refuse(f"pooling {unknown or named!r} is not known; known are {', '.join(POOLINGS)}")
+    include = settings.get("include_prompt", True)
+    return Recipe(poolings=poolings, include_prompt=bool(include), dim=dim * len(poolings))
+
+
+def _read_dense(recipe: Recipe, settings: dict[str, Any], files: _Files, dtype: np.dtype[Any]) -> Recipe:
+    """Add a dense layer: `y = f(x @ weight^T + bias)`, plus x or x @ residual^T where it says so."""
+    width, out = settings.get("in_features"), settings.get("out_features")
+    if width != recipe.dim or type(out) is not int or out < 1:
+        raise files.refuse(f"Dense maps {width!r} numbers to {out!r}, but {recipe.dim} come out of the module before")
+    named = settings.get("activation_function", "torch.nn.modules.activation.Tanh")
+    activation = ACTIVATIONS.get(str(named).rpartition(".")[2])
+    if activation is None or not str(named).startswith("torch.nn."):
+        raise files.refuse(f"activation_function {named!r} is not one of torch.nn's {', '.join(ACTIVATIONS)}")
+    path = files.path(SINGLE)
+    if path is None:
+        raise files.refuse(
+            f"Dense has no {SINGLE}; save the model once more where sentence-transformers is installed: "
+            "SentenceTransformer(folder).save(folder)"
+        )
+    stored = Checkpoint(lambda _: path)
+
+    def tensor(name: str, shape: tuple[int, ...]) -> Array:
+        if name not in stored.names or stored.tensor(name).shape != shape:
+            found = stored.tensor(name).shape if name in stored.names else f"only {', '.join(stored.names)}"
+            raise files.refuse(f"{SINGLE}: expected {name} of shape {shape}, found {found}")
+        return np.array(stored.table(name, dtype).array())
+
+    weight = tensor("linear.weight", (out, width))
+    bias = tensor("linear.bias", (out,)) if settings.get("bias", True) else None
+    residual: Array | None = None
+    keeps = bool(settings.get("use_residual", False))
+    if keeps and width != out:
+        residual = tensor("residual.weight", (out, width))
+    dense = partial(_dense, weight=weight, bias=bias, activation=activation, keeps=keeps, residual=residual)
+    return recipe._replace(after=(*recipe.after, dense), dim=out)
+
+
+def _dense(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    activation: Callable[[Array], Array],
+    keeps: bool,
+    residual: Array | None,
+) -> Array:
+    y = activation(linear(x, weight, bias))
+    if keeps:
+        y = y + (x if residual is None else linear(x, residual))
+    return y
+
+
+# -- the settings ------------------------------------------------------------------------------------------------
+
+
+def _check_settings(settings: dict[str, Any], files: _Files) -> None:
+    """Refuse what would change the numbers and is not computed here."""
+    known = {"max_seq_length", "do_lower_case", "query_length", "document_length", *TOKENIZER_ARGUMENTS}
+    for key, value in settings.items():
+        if key in ARGUMENTS or key in TOKENIZER_ARGUMENTS:
+            also = ("model_max_length",) if key in TOKENIZER_ARGUMENTS else ()
+            left = [name for name in value or () if name not in (*HARMLESS, *also)]
+            if left:
+                raise files.refuse(f"the transformer's {key!r} has {', '.join(map(repr, left))}, not known here")
+        elif key not in known and (key not in NEUTRAL or value not in NEUTRAL[key]):
+            raise files.refuse(f"the transformer's setting {key!r} is {value!r}, which is not computed here")
+
+
+def _length(value: Any, key: str, files: _Files) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 1:
+        raise files.refuse(f"{key!r} must be a number of tokens >= 1, found {value!r}")
+    return int(value)
+
+
+def _longest(settings: dict[str, Any], files: _Files, longest: int | None) -> int | None:
+    """How many tokens a text may have: what the transformer's settings say, else the tokenizer's; never more than
+    there are positions."""
+    tokenizer = files.object("tokenizer_config.json")
+    if tokenizer.get("truncation_side", "right") != "right":
+        raise files.refuse("the tokenizer's 'truncation_side' is 'left', but here the end of a long text is cut")
+    arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
+    values = (
+        arguments.get("model_max_length"),
+        settings.get("max_seq_length"),
+        tokenizer.get("model_max_length"),
+        tokenizer.get("max_len"),  # its older name
+    )
+    limit = _length(next((value for value in values if value is not None), None), "max_seq_length", files)
+    return min((length for length in (limit, longest) if length is not None), default=None)
+
+
+def _with_prompts(recipe: Recipe, files: _Files) -> Recipe:
+    """Add what config_sentence_transformers.json says: prompts, how to compare, how much of a vector to give."""
+    settings = files.object(SETTINGS)
+    kind = settings.get("model_type", "SentenceTransformer")
+    if kind != "SentenceTransformer":
+        raise files.refuse(f"{SETTINGS} says that this is a {kind}, which gives no sentence vectors of this kind")
+    own = settings.get("prompts") or {}
+    if not isinstance(own, dict) or not all(isinstance(text, str | None) for text in own.values()):
+        raise files.refuse(f"{SETTINGS}: 'prompts' must be texts by name, found {own!r}")
+    prompts = {"query": "", "document": ""} | {name: text or "" for name, text in own.items()}
+    default = settings.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
+    similarity = settings.get("similarity_fn_name") or "cosine"
+    if similarity not in SIMILARITIES:
+        raise files.refuse(
+            f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"
+        )
+    cut = _length(settings.get("truncate_dim"), "truncate_dim", files)
+    return recipe._replace(prompts=prompts, default_prompt=default, similarity=similarity, truncate_dim=cut)

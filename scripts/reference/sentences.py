@@ -1,0 +1,284 @@
+"""Make tests/reference/sentences-*: small folders written by sentence-transformers, and what it gives for them.
+
+    python scripts/reference/sentences.py            write the folders anew
+    python scripts/reference/sentences.py --check    make them elsewhere, compare; exit 1 on a difference
+
+It needs sentence-transformers (`pip install sentence-transformers==6.2.0`). Each folder holds a model of seeded numbers
+as sentence-transformers saves it, in some the older spelling of its files put in place and read by it again, and
+
+    calls.json            what was called: a method, texts, options
+    vectors.safetensors   what each call gave: "0", "1", ... in the calls' order
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from check import write_json
+from safetensors.numpy import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import checkpoints  # noqa: E402  (lies in tests/support, which is not a package)
+import seeded  # noqa: E402
+
+TOLERANCE = 1e-6  # between two makings of one vector, relative to its length; measured: 0 on one machine
+LARGER = np.float32(8)  # seeded numbers are small: without it attention would be nearly even
+TEXTS = (
+    "", "we", "We lived above the clouds!", "clouds above", "a b c d e f g h i j k l m n o p q r s t u v w x y z",
+    "[CLS] the [SEP]", "ÉTÉ été", "THE CLOUDS", "the clouds",
+)  # fmt: skip
+SIZES = {
+    "vocab_size": checkpoints.VOCAB, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 16, "max_position_embeddings": 32,
+}  # fmt: skip
+ALL = ("max", "cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "mean")  # not the order of the flags
+Call = tuple[str, list[str] | str, dict[str, Any]]
+
+
+def fill(model: torch.nn.Module) -> None:
+    """Give every parameter values that depend on its name alone."""
+    for name, parameter in model.named_parameters():
+        made = LARGER * seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
+        if parameter.ndim == 1 and name.endswith("weight"):  # a norm's: around 1
+            made = np.float32(1) + made / 2
+        parameter.data.copy_(torch.from_numpy(made))
+
+
+def bert(folder: Path, cased: bool = False, **tokenizer: Any) -> Path:
+    """A seeded BERT with a tokenizer, as transformers saves it."""
+    model = transformers.BertModel(transformers.BertConfig(**SIZES))
+    fill(model)
+    model.save_pretrained(folder)
+    rules = json.loads(checkpoints.wordpiece_json())
+    if cased:
+        rules["normalizer"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(rules), encoding="utf-8")
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special, **tokenizer}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def gpt2(folder: Path) -> Path:
+    config = transformers.GPT2Config(vocab_size=261, n_embd=8, n_layer=2, n_head=2, n_positions=32)
+    model = transformers.GPT2Model(config)
+    fill(model)
+    model.save_pretrained(folder)
+    checkpoints.write_byte_level(folder)
+    settings = {"tokenizer_class": "GPT2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 32}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def save(model: SentenceTransformer, folder: Path) -> None:
+    fill_dense(model)
+    model.save(str(folder), create_model_card=False)
+
+
+def fill_dense(model: SentenceTransformer) -> None:
+    for module in model:
+        if isinstance(module, Dense):
+            fill(module)
+
+
+def rewrite(path: Path, change: Callable[[Any], Any]) -> None:
+    path.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
+
+
+# -- the folders -------------------------------------------------------------------------------------------------
+
+
+def dense(parts: Path, folder: Path) -> list[Call]:
+    """Mean, a dense layer with tanh, Normalize: the newest spelling throughout; compared by cosine."""
+    chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), Dense(8, 6), Normalize()]
+    save(SentenceTransformer(modules=chain, device="cpu"), folder)
+    texts = list(TEXTS)
+    return [
+        ("encode", texts, {}),
+        ("encode", "we lived", {}),
+        ("encode", texts, {"truncate_dim": 4}),
+        ("encode", texts, {"truncate_dim": 4, "normalize_embeddings": True}),
+        ("encode", "we lived", {"output_value": "token_embeddings"}),
+        ("similarity", texts, {}),
+    ]
+
+
+def cls(parts: Path, folder: Path) -> list[Call]:
+    """The first token, cut at 8 tokens; the oldest spelling: flags, sentence_roberta_config.json, a subfolder."""
+    chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "cls")]
+    save(SentenceTransformer(modules=chain, device="cpu", similarity_fn_name="dot"), folder)
+    (folder / "0_Transformer").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).rename(folder / "0_Transformer" / name)
+    (folder / "sentence_bert_config.json").unlink()
+    settings = {"max_seq_length": 8, "do_lower_case": False}
+    (folder / "0_Transformer" / "sentence_roberta_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    flags = {f"pooling_mode_{name}": False for name in ("mean_tokens", "max_tokens", "mean_sqrt_len_tokens")}
+    flags = {"word_embedding_dimension": 8, "pooling_mode_cls_token": True, **flags}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags), encoding="utf-8")
+    types = {
+        "0_Transformer": "sentence_transformers.models.Transformer",
+        "1_Pooling": "sentence_transformers.models.Pooling",
+    }
+    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(types.items())]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    return [
+        ("encode", list(TEXTS), {}),
+        ("encode", list(TEXTS), {"normalize_embeddings": True}),
+        ("similarity", list(TEXTS), {}),
+    ]
+
+
+def prompts(parts: Path, folder: Path) -> list[Call]:
+    """Prompts, one of them the default; their tokens are not pooled; all six poolings in an order of their own."""
+    chain = [Transformer(str(bert(parts / "t", model_max_length=12))), Pooling(8, ALL, include_prompt=False)]
+    named = {"query": "the clouds: ", "passage": "above! "}
+    model = SentenceTransformer(
+        modules=chain, device="cpu", prompts=named, default_prompt_name="passage", similarity_fn_name="euclidean"
+    )
+    save(model, folder)
+    texts = list(TEXTS)
+    return [
+        ("encode", texts, {}),
+        ("encode", texts, {"prompt_name": "query"}),
+        ("encode", texts, {"prompt": "we "}),
+        ("encode", texts, {"prompt": ""}),
+        ("encode_query", texts, {}),
+        ("encode_document", texts, {}),
+        ("encode_document", "clouds", {"prompt_name": "passage"}),
+        ("similarity", texts, {}),
+    ]
+
+
+def flags(parts: Path, folder: Path) -> list[Call]:
+    """All older flags at once, laid side by side in their order; lower case; vectors cut by the folder itself."""
+    chain = [
+        Transformer(
+            str(bert(parts / "t", cased=True, model_max_length=1000000000000000019884624838656)), do_lower_case=True
+        ),
+        Pooling(8, ALL),
+    ]
+    save(SentenceTransformer(modules=chain, device="cpu", truncate_dim=40, similarity_fn_name="manhattan"), folder)
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": None, "do_lower_case": True}))
+    names = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+    made = {"word_embedding_dimension": 8, **{f"pooling_mode_{name}": True for name in names}}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(made), encoding="utf-8")
+    shutil.copy(parts / "t" / "tokenizer.json", folder / "tokenizer.json")  # the folder's own is cased
+    texts = list(TEXTS)
+    return [
+        ("encode", texts, {}),
+        ("encode", texts, {"truncate_dim": 48}),
+        ("encode", texts, {"prompt": "THE "}),
+        ("similarity", texts, {}),
+    ]
+
+
+def residual(parts: Path, folder: Path) -> list[Call]:
+    """Dense layers of every kind one after the other, and a longest length for queries."""
+    chain = [
+        Transformer(str(bert(parts / "t")), query_length=4),
+        Pooling(8, "mean"),
+        Dense(8, 8, activation_function=torch.nn.GELU(), use_residual=True),
+        Normalize(),
+        Dense(8, 12, bias=False, activation_function=torch.nn.Identity()),
+        Dense(12, 5, activation_function=torch.nn.ReLU(), use_residual=True),
+        Dense(5, 5, activation_function=torch.nn.SiLU()),
+    ]
+    save(SentenceTransformer(modules=chain, device="cpu"), folder)
+    return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {}), ("encode_document", list(TEXTS), {})]
+
+
+def causal(parts: Path, folder: Path) -> list[Call]:
+    """GPT-2: no token looks ahead, no special tokens around a text."""
+    chain = [Transformer(str(gpt2(parts / "t"))), Pooling(8, ("weightedmean", "lasttoken"), include_prompt=False)]
+    save(SentenceTransformer(modules=chain, device="cpu"), folder)
+    texts = [text for text in TEXTS if text]  # it fails where a batch holds no token at all
+    return [("encode", texts, {}), ("encode", texts, {"prompt": "he: "})]
+
+
+def bare(parts: Path, folder: Path) -> list[Call]:
+    """No modules.json: the mean, and none of the other files is read."""
+    shutil.copytree(bert(parts / "t", model_max_length=10), folder)
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 5}), encoding="utf-8")
+    return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {})]
+
+
+FOLDERS = (dense, cls, prompts, flags, residual, causal, bare)
+
+
+def vectors(model: SentenceTransformer, call: Call) -> np.ndarray[Any, Any]:
+    method, texts, options = call
+    if method == "similarity":
+        made = model.encode(texts)
+        return np.asarray(model.similarity(made[:3], made))
+    given = getattr(model, method)(texts, **options)
+    return np.ascontiguousarray(given, np.float32)
+
+
+def make(target: Path) -> None:
+    torch.set_num_threads(1)
+    for build in FOLDERS:
+        folder = target / f"sentences-{build.__name__}"
+        shutil.rmtree(folder, ignore_errors=True)
+        with tempfile.TemporaryDirectory() as parts:
+            calls = build(Path(parts), folder)
+            model = SentenceTransformer(str(folder), device="cpu")  # as a user would: read from the files
+            made = {str(i): vectors(model, call) for i, call in enumerate(calls)}
+        for extra in (folder / name for name in ("README.md", "special_tokens_map.json")):
+            extra.unlink(missing_ok=True)
+        save_file(made, folder / "vectors.safetensors")
+        keys = ("method", "texts", "options")
+        write_json(
+            folder / "calls.json", {str(i): dict(zip(keys, call, strict=True)) for i, call in enumerate(calls)}, 1
+        )
+        for path in folder.rglob("*.safetensors"):
+            path.chmod(0o644)  # safetensors makes files that only their owner may read
+
+
+def away(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> bool:
+    return old.shape != new.shape or bool(np.abs(old - new).max() > TOLERANCE * np.abs(old).max())
+
+
+def differences(old: Path, new: Path) -> list[str]:
+    found = []
+    for folder in sorted(new.iterdir()):
+        a, b = (load_file(each / folder.name / "vectors.safetensors") for each in (old, new))
+        if (old / folder.name / "calls.json").read_bytes() != (
+            folder / "calls.json"
+        ).read_bytes() or a.keys() != b.keys():
+            found.append(f"{folder.name}: other calls")
+            continue
+        found += [f"{folder.name}: call {key}" for key in a if away(a[key], b[key])]
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make or check tests/reference/sentences-*.")
+    parser.add_argument("--check", action="store_true")
+    if not parser.parse_args().check:
+        make(ROOT / "tests" / "reference")
+        return 0
+    with tempfile.TemporaryDirectory() as other:
+        make(Path(other))
+        found = differences(ROOT / "tests" / "reference", Path(other))
+    print("\n".join(found) or "all vectors as stored")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,410 @@
+"""Sentence vectors against what sentence-transformers gave for the same folders, and what `encode` promises besides."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from many_texts import many_texts
+from numpy.typing import NDArray
+from reference_files import REFERENCE
+from safetensors.numpy import load_file
+
+import minibert
+from minibert.models import sentences
+
+Array = NDArray[Any]
+
+FOLDERS = sorted(folder.name for folder in REFERENCE.glob("sentences-*"))
+# largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7
+EXACT = 1e-6
+# how far a text's numbers move with its neighbours, as a share of its vector's length; measured on MiniLM: 2.6e-7
+NEIGHBOURS = 1e-6
+# and the whole vector; measured on MiniLM, over texts of two tokens and more: 1.2e-6, which is as far as it is from
+# its value in float64
+WHOLE = 2.5e-6
+
+
+def opened(name: str) -> minibert.Encoder:
+    return minibert.load_encoder(REFERENCE / name)
+
+
+def away(found: Array, want: Array) -> float:
+    """How far vectors lie apart: the largest of all their numbers' differences, relative to their lengths."""
+    assert found.shape == want.shape and found.dtype == want.dtype
+    lengths = np.linalg.norm(want.astype("f8"), axis=-1, keepdims=True)
+    return float((np.abs(found.astype("f8") - want) / np.maximum(lengths, 1e-30)).max(initial=0))
+
+
+def apart(found: Array, want: Array) -> float:
+    """The length of the differences, relative to the vectors' lengths."""
+    found, want = np.atleast_2d(found), np.atleast_2d(want)
+    lengths = np.linalg.norm(want.astype("f8"), axis=1)
+    return float((np.linalg.norm(found.astype("f8") - want, axis=1) / lengths).max(initial=0))
+
+
+def calls(name: str) -> Iterator[tuple[str, dict[str, Any], Array]]:
+    stored = load_file(REFERENCE / name / "vectors.safetensors")
+    for key, call in json.loads((REFERENCE / name / "calls.json").read_text(encoding="utf-8")).items():
+        yield key, call, stored[key]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_vectors_are_those_of_sentence_transformers(name: str) -> None:
+    encoder = opened(name)
+    for key, call, want in calls(name):
+        method, texts = call["method"], call["texts"]
+        if method == "similarity":
+            vectors = encoder.encode(texts)
+            found = encoder.similarity(vectors[:3], vectors)
+            # a distance of nearly equal vectors has the rounding of the vectors
+            assert np.abs(found - want).max() <= 1e-5 * max(1, np.abs(want).max()), key
+        else:
+            found = getattr(encoder, method)(texts, **call["options"])
+            assert away(found, want) <= EXACT, key
+
+
+def test_the_folders_cover_what_a_folder_can_say() -> None:
+    """Every pooling, every module, every similarity, both spellings: else a reader that ignores one would pass."""
+    recipes = {name: opened(name).recipe for name in FOLDERS}
+    assert {recipe.similarity for recipe in recipes.values()} == {"cosine", "dot", "euclidean", "manhattan"}
+    assert {pooling for recipe in recipes.values() for pooling in recipe.poolings} == set(sentences.POOLINGS)
+    assert {recipe.longest for recipe in recipes.values()} == {8, 10, 12, 32}
+    types = {
+        module["type"]
+        for name in FOLDERS
+        if (REFERENCE / name / "modules.json").exists()
+        for module in json.loads((REFERENCE / name / "modules.json").read_text(encoding="utf-8"))
+    }
+    assert {"sentence_transformers.models.Transformer", "sentence_transformers.base.modules.dense.Dense"} <= types
+
+
+def test_shapes() -> None:
+    encoder = opened("sentences-dense")
+    one, many, none, empty = (encoder.encode(texts) for texts in ("we", ["we", "clouds"], [], ""))
+    assert one.shape == (6,) and many.shape == (2, 6) and none.shape == (0, 6) and empty.shape == (6,)
+    assert {vectors.dtype for vectors in (one, many, none, empty)} == {np.dtype("float32")}
+    assert encoder.encode([], truncate_dim=2).shape == (0, 2)
+    assert encoder.encode([], truncate_dim=20).shape == (0, 6)
+    assert encoder.encode(("we",)).shape == encoder.encode(np.array(["we"])).shape == (1, 6)
+    assert encoder.encode(text for text in ("we", "a")).shape == (2, 6)
+    tokens = encoder.encode(["we", "we lived"], output_value="token_embeddings")
+    assert [rows.shape for rows in tokens] == [(3, 8), (4, 8)]
+    assert encoder.encode([], output_value="token_embeddings") == []
+    assert np.allclose(tokens[1], encoder(**encoder.tokenize("we lived"))[0], atol=1e-6)
+
+
+def test_a_text_without_a_token_is_zeros() -> None:
+    """GPT-2 puts no special token around a text; where sentence-transformers fails, the mean of nothing is zero."""
+    encoder = opened("sentences-causal")
+    assert not encoder.encode("").any()
+    found = encoder.encode(["we", "", "clouds"])
+    assert not found[1].any() and away(found[::2], encoder.encode(["we", "clouds"])) <= NEIGHBOURS
+    assert encoder.encode([""], output_value="token_embeddings")[0].shape == (0, 8)
+
+
+def test_float64_comes_through() -> None:
+    encoder = minibert.load_encoder(REFERENCE / "sentences-dense", dtype="float64")
+    found = encoder.encode(["we lived"])
+    assert (
+        found.dtype == np.float64 and apart(found.astype("f4"), opened("sentences-dense").encode(["we lived"])) < 1e-6
+    )
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------
+
+
+def test_arguments_of_habit_are_accepted_and_others_refused() -> None:
+    encoder = opened("sentences-dense")
+    want = encoder.encode(["we"])
+    habit = dict(convert_to_numpy=True, convert_to_tensor=False, device="cpu", precision="float32", batch_size=7)
+    assert same_bits(encoder.encode(["we"], show_progress_bar=False, **habit), want)
+    for name, value in (
+        ("convert_to_numpy", False), ("convert_to_tensor", True), ("device", "cuda"), ("device", ["cpu", "cpu"]),
+        ("precision", "int8"), ("batch_size", 0), ("batch_size", 1.5), ("truncate_dim", 0), ("output_value", None),
+        ("output_value", "vectors"), ("prompt_name", "nobody"), ("task", "search"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"{name} must be .*, found {value!r}".replace("[", r"\[")):
+            encoder.encode(["we"], **{name: value})
+    with pytest.raises(TypeError, match="prompt must be a str, found int"):
+        encoder.encode(["we"], prompt=3)  # type: ignore[arg-type]
+    for texts in (b"we", {"we": 1}, 3):
+        with pytest.raises(TypeError, match="texts must be a str or a list of str"):
+            encoder.encode(texts)  # type: ignore[arg-type]
+    for prompt in ("", "the "):
+        with pytest.raises(TypeError, match=r"texts\[1\] must be a str, found int"):
+            encoder.encode(["we", 3], prompt=prompt)  # type: ignore[list-item]
+
+
+def test_a_prompt_wins_over_a_name_and_the_default() -> None:
+    encoder = opened("sentences-prompts")
+    assert same_bits(encoder.encode("we", "query", "a "), encoder.encode("we", prompt="a "))
+    assert apart(encoder.encode("we"), encoder.encode("we", "passage")) == 0
+    assert apart(encoder.encode("we"), encoder.encode("we", prompt="")) > 0.01
+    assert same_bits(encoder.encode_query("we", prompt="a "), encoder.encode("we", prompt="a "))
+    assert same_bits(encoder.encode_document("we", "query"), encoder.encode("we", "query"))
+
+
+def test_similarity_takes_vectors_alone() -> None:
+    encoder = opened("sentences-dense")
+    assert encoder.similarity([1.0, 0], [[2, 0], [0, 3]]).tolist() == [[1, 0]]
+    with pytest.raises(TypeError, match="embeddings2 must be vectors"):
+        encoder.similarity([1.0, 0], ["we"])
+    with pytest.raises(ValueError, match=r"one width, found \(1, 2\) and \(1, 3\)"):
+        encoder.similarity([1.0, 0], [1.0, 0, 0])
+
+
+# -- neighbours, threads, streams --------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_what_stands_beside_a_text_hardly_moves_its_vector(minilm: Path, data: st.DataObject) -> None:
+    encoder, texts, alone = neighbours(minilm)
+    chosen = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=40))
+    found = encoder.encode([texts[i] for i in chosen])
+    assert away(found, alone[chosen]) <= NEIGHBOURS and apart(found, alone[chosen]) <= WHOLE
+
+
+KEPT: list[Any] = []
+
+
+def neighbours(folder: Path) -> tuple[minibert.Encoder, list[str], Array]:
+    """MiniLM, some texts, and the vector of each alone; made once."""
+    if not KEPT:
+        encoder = minibert.load_encoder(folder)
+        texts = [text for text in many_texts(90) if len(text) < 300]
+        KEPT.extend((encoder, texts, np.stack([encoder.encode(text) for text in texts])))
+    encoder, texts, alone = KEPT
+    return encoder, texts, alone
+
+
+def test_many_calls_at_once_on_one_encoder(minilm: Path) -> None:
+    """Other lengths, batch sizes and prompts at the same time: no call sees another's."""
+    encoder, texts, alone = neighbours(minilm)
+
+    def call(i: int) -> float:
+        part = slice(i % 7, None, 1 + i % 5)
+        if i % 3 == 0:
+            return away(np.stack(list(encoder.encode_stream(texts[part], batch_size=1 + i))), alone[part])
+        return away(encoder.encode(texts[part], batch_size=1 + i), alone[part])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert max(pool.map(call, range(24))) <= NEIGHBOURS
+
+
+def test_a_first_use_from_many_threads() -> None:
+    want = opened("sentences-flags").encode("THE CLOUDS")
+    for _ in range(10):
+        encoder = opened("sentences-flags")
+        with ThreadPoolExecutor(8) as pool:
+            assert all(same_bits(found, want) for found in pool.map(encoder.encode, ["THE CLOUDS"] * 8))
+
+
+def test_a_stream_reads_no_more_than_a_chunk_ahead() -> None:
+    encoder = opened("sentences-dense")
+    read: list[str] = []
+
+    def texts() -> Iterator[str]:
+        for i in range(20):
+            read.append("we lived above the clouds"[: 2 + i])
+            yield read[-1]
+
+    stream = encoder.encode_stream(texts(), batch_size=4)
+    assert read == []
+    found = []
+    for i, vector in enumerate(stream):
+        assert len(read) == 4 * (i // 4 + 1)
+        found.append(vector)
+    assert all(vector.base is None for vector in found)  # a view would keep its chunk alive
+    assert away(np.stack(found), encoder.encode(read)) <= NEIGHBOURS
+    (only,) = encoder.encode_stream(["we"], "query", normalize_embeddings=True, truncate_dim=3)
+    assert same_bits(only, encoder.encode("we", "query", normalize_embeddings=True, truncate_dim=3))
+    with pytest.raises(TypeError, match="found one str"):
+        encoder.encode_stream("we")
+    with pytest.raises(TypeError, match=r"texts\[5\] must be a str"):
+        list(encoder.encode_stream([*"abcde", 7], batch_size=2))  # type: ignore[list-item]
+
+
+def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = opened("sentences-dense")
+    tiles: list[int] = []
+    run = minibert.models.encoder.run_blocks  # type: ignore[attr-defined]
+
+    def counted(stack: Any, x: Array, tile: Any) -> Array:
+        tiles.append(len(x))
+        return run(stack, x, tile)
+
+    monkeypatch.setattr("minibert.models.encoder.run_blocks", counted)
+    found = encoder.encode(["we lived above the clouds"] * 3000, batch_size=100_000)
+    assert sum(tiles) == 7 * 3000 and max(tiles) <= 1024
+    assert away(found, found[:1].repeat(3000, 0)) <= NEIGHBOURS
+    tiles.clear()
+    next(encoder.encode_stream(iter(["we"] * 3000), batch_size=100_000))
+    assert sum(tiles) == 3 * sentences.CHUNK
+
+
+def test_memory_does_not_grow_with_the_stream() -> None:
+    import tracemalloc
+
+    encoder = opened("sentences-bare")
+    texts = [text[:60] for text in many_texts(500)]
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        for _ in encoder.encode_stream(texts[i % 500] for i in range(count)):
+            pass
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return highest
+
+    peak(1000)
+    few, many = peak(2_000), peak(20_000)
+    assert many < 1.2 * few  # measured: 1.00; kept vectors alone would be 1.3 times as much
+
+
+def test_a_bar_counts_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    encoder = opened("sentences-bare")
+    encoder.encode(["we"] * 600, show_progress_bar=True)
+    captured = capsys.readouterr()
+    assert captured.out == "" and "encode" in captured.err and "600/600" in captured.err
+    encoder.encode(["we"] * 600)
+    assert capsys.readouterr().err == ""
+
+
+# -- life --------------------------------------------------------------------------------------------------------
+
+
+def test_an_encoder_is_pickled_by_its_name() -> None:
+    encoder = minibert.load_encoder(REFERENCE / "sentences-cls", dtype="float64")
+    sent = pickle.dumps(encoder)
+    assert len(sent) < 1000
+    there = pickle.loads(sent)
+    assert there.dtype == np.float64 and same_bits(there.encode(["we lived"]), encoder.encode(["we lived"]))
+    encoder.close()
+    with pytest.raises(ValueError, match="closed"):
+        pickle.dumps(encoder)
+    for call in (encoder.encode, encoder.encode_query, encoder.encode_stream):
+        with pytest.raises(ValueError, match="closed"):
+            call(["we"])
+    assert there.encode("we").any()
+
+
+# -- folders that say something else -----------------------------------------------------------------------------
+
+
+def changed(tmp_path: Path, file: str, change: Any, name: str = "sentences-dense") -> minibert.Encoder:
+    """A copy of a folder with one JSON file changed."""
+    folder = tmp_path / "model"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(REFERENCE / name, folder)
+    path = folder / file
+    data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps(change(data) if callable(change) else data | change), encoding="utf-8")
+    return minibert.load_encoder(folder)
+
+
+def with_module(place: int, **entry: Any) -> Any:
+    return lambda modules: [module | (entry if i == place else {}) for i, module in enumerate(modules)]
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("modules.json", with_module(3, type="sentence_transformers.models.WordWeights"), "names 'sentence_tr.*WordWe"),
+        ("modules.json", with_module(3, type="my_package.Normalize"), "names 'my_package.Normalize', but only Transf"),
+        ("modules.json", with_module(0, type="custom_st.Transformer"), "names 'custom_st.Transformer'"),
+        ("modules.json", lambda modules: modules[:1], "lists Transformer; expected a Transformer, a Pooling"),
+        ("modules.json", lambda modules: modules[1:], "lists Pooling, Dense, Normalize; expected"),
+        ("modules.json", lambda modules: [*modules, modules[1]], "expected a Transformer, a Pooling, then"),
+        ("modules.json", lambda modules: [], "lists nothing"),
+        ("1_Pooling/config.json", {"pooling_mode": "median"}, r"pooling \['median'\] is not known; known are cls"),
+        ("1_Pooling/config.json", {"pooling_mode": []}, r"pooling \[\] is not known"),
+        ("1_Pooling/config.json", {"pooling_mode_attention": True}, r"pooling \['pooling_mode_attention'\] is not kn"),
+        ("1_Pooling/config.json", {"embedding_dimension": 9}, "pools vectors of 9 numbers, but this model's have 8"),
+        ("2_Dense/config.json", {"in_features": 9}, "Dense maps 9 numbers to 6, but 8 come out"),
+        ("2_Dense/config.json", {"out_features": 7}, r"expected linear.weight of shape \(7, 8\), found \(6, 8\)"),
+        ("2_Dense/config.json", {"activation_function": "os.system"}, "'os.system' is not one of torch.nn's"),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.modules.Mish"}, "'torch.nn.modules.Mish' is not one"),
+        ("2_Dense/config.json", {"activation_function": "evil.Tanh"}, "'evil.Tanh' is not one of torch.nn's"),
+        ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "has 'module_input_name' 'token_embeddi"),
+        ("3_Normalize/config.json", {"module_output_name": "other"}, "Normalize has 'module_output_name' 'other'"),
+        ("sentence_bert_config.json", {"query_expansion": {"length": 32}}, "setting 'query_expansion' is {'length': 3"),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "setting 'transformer_task' is 'fill-mask'"),
+        ("sentence_bert_config.json", {"model_args": {"dtype": "float16"}}, "'model_args' has 'dtype'"),
+        ("sentence_bert_config.json", {"something": 1}, "setting 'something' is 1"),
+        ("sentence_bert_config.json", {"max_seq_length": "long"}, "'max_seq_length' must be a number of tokens >= 1"),
+        ("tokenizer_config.json", {"truncation_side": "left"}, "'truncation_side' is 'left'"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "'default_prompt_name' is 'x'; the pro"),
+        ("config_sentence_transformers.json", {"prompts": {"a": 1}}, "'prompts' must be texts by name"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "must be one of cosine, dot"),
+        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "this is a SparseEncoder"),
+    ],
+)  # fmt: skip
+def test_what_is_not_computed_here_is_refused_by_name(tmp_path: Path, file: str, change: Any, message: str) -> None:
+    encoder = changed(tmp_path, file, change)
+    assert encoder([[2, 5, 3]]).shape == (1, 3, 8)  # the tokens' vectors do not ask for it
+    for _ in range(2):  # the second use is refused as the first
+        with pytest.raises(minibert.CheckpointError, match=message):
+            encoder.encode("we")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc", "..", "1_Pooling/../../other", "C:\\x", "C:x", "\\\\server\\share", "\\x", "a\\..\\b", "a\0b", 3, None],
+)
+def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: Any) -> None:
+    for place in range(4):
+        with pytest.raises(minibert.CheckpointError, match="expected a folder inside the model's own"):
+            changed(tmp_path, "modules.json", with_module(place, path=path))
+
+
+@pytest.mark.parametrize("text", ["{}", "3", "[1]", "[{}]", '[{"type": 3, "path": ""}]', "[", '[["a", "b"]]'])
+def test_a_list_of_modules_that_is_none_says_so(tmp_path: Path, text: str) -> None:
+    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
+    (tmp_path / "model" / "modules.json").write_text(text, encoding="utf-8")
+    with pytest.raises(minibert.CheckpointError, match="must be a list of modules, each with a type and a path"):
+        minibert.load_encoder(tmp_path / "model").encode("we")
+
+
+def test_a_dense_layer_without_safetensors_says_what_to_do(tmp_path: Path) -> None:
+    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
+    (tmp_path / "model" / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(minibert.CheckpointError, match=r"Dense has no model\.safetensors; save the model once more"):
+        minibert.load_encoder(tmp_path / "model").encode("we")
+
+
+def test_longest_lengths(tmp_path: Path) -> None:
+    """What settings say wins over the tokenizer's; there are never more tokens than positions."""
+
+    def longest(name: str, file: str, change: Any) -> int | None:
+        return changed(tmp_path, file, change, name).recipe.longest
+
+    assert longest("sentences-dense", "sentence_bert_config.json", {"max_seq_length": 5}) == 5
+    assert longest("sentences-dense", "sentence_bert_config.json", {"max_seq_length": 500}) == 32
+    assert longest("sentences-dense", "sentence_bert_config.json", {"tokenizer_args": {"model_max_length": 6}}) == 6
+    assert longest("sentences-prompts", "sentence_bert_config.json", {"max_seq_length": None}) == 12
+    assert longest("sentences-dense", "tokenizer_config.json", {"model_max_length": 1e30}) == 32
+    assert longest("sentences-bare", "sentence_bert_config.json", {"max_seq_length": 3}) == 10
+    assert longest("sentences-bare", "tokenizer_config.json", {"model_max_length": None, "max_len": 7}) == 7
+
+
+def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) -> None:
+    def poolings(**config: Any) -> tuple[str, ...]:
+        return changed(tmp_path, "config.json", config, "sentences-bare").recipe.poolings
+
+    assert poolings(architectures=["BertModel"]) == poolings(architectures=None) == ("mean",)
+    assert poolings(architectures=["RobertaForCausalLM"]) == ("lasttoken",)
+    assert poolings(architectures=["RobertaForCausalLM"], is_causal=False) == ("mean",)
+    assert poolings(architectures=["GPT2LMHeadModel"]) == ("mean",)
