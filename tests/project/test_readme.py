@@ -101,3 +101,24 @@ def test_a_part_shows_what_its_command_prints(program: str, minilm: Path) -> Non
     texts, numbers = zip(*((re.sub(NUMBER, "~", text), re.findall(NUMBER, text)) for text in both), strict=True)
     assert texts[0] == texts[1]
     assert np.abs(np.array(numbers[0], float) - np.array(numbers[1], float)).max() < ONE_IN_THE_LAST_PLACE
+
+
+def test_the_four_models_are_shown_as_they_are_found(minilm: Path, tmp_path: Path) -> None:
+    """Without a Hub, and without what this machine has of it: what the page says was run elsewhere may stand."""
+    (command,) = [command for command in PARTS if "four_models" in command]
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "MINIBERT_CACHE"},
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "MINIBERT_MODEL": str(minilm), "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path),
+    }  # fmt: skip
+    script = [sys.executable, *command.split()[1:]]
+    done = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stderr == ""
+    here, there = ([line.split(" | ") for line in text.strip().splitlines()] for text in (done.stdout, PARTS[command]))
+    models = ["bert-base-uncased", "gpt2", "t5-small", "all-MiniLM-L6-v2"]
+    assert [row[0].strip("| ") for row in here[2:]] == models
+    for ours, shown in zip(here, there, strict=True):
+        assert [cell for i, cell in enumerate(ours) if i != 3] == [cell for i, cell in enumerate(shown) if i != 3]
+    assert [row[3] for row in here[2:5]] == ["not run here"] * 3
+    assert not [row for row in there[2:] if "DIFFERENT" in row[3]]
+    assert re.fullmatch(r"0; after LayerNorm [12]\.\de-07", here[5][3]) and here[5][3][:19] == there[5][3][:19]

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Print README's table of the four models that everyone asks for: with what, where, and the difference.
+
+    MINIBERT_MODEL=folder python scripts/readme/four_models.py
+
+What can be run is run now; what cannot (no Hub, no torch) is "not run here". MINIBERT_MODEL names all-MiniLM-L6-v2.
+Where MINIBERT_REFERENCE names a folder with the position table of bert-base-uncased, the printed numbers are held
+against it first, and the script stops where they disagree; nothing of it goes into the table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import minibert
+from minibert.verify import printed, stored
+from minibert.verify.compare import compare, over_kinds, tolerances, trace
+from minibert.verify.live import installed
+from minibert.verify.seeds import SEEDS, Seed, verify_seed
+from minibert.verify.verify import verify
+
+NOT_RUN = "not run here"
+POSITIONS = "bert_base_uncased_position_embeddings.npy"
+T5 = "t5-small"
+
+
+def seed_row(seed: Seed) -> list[str]:
+    """Compare with what is printed of a model, by the rows needed."""
+    values = printed_of(seed.model)
+    count = sum(len(row) for entry in values["values"] for row in entry["printed"])
+    keys = dict.fromkeys(entry["key"].rpartition(".")[2] for entry in values["values"])
+    report = verify_seed(seed)
+    found = "every number as printed" if report.passed else "DIFFERENT"
+    return [
+        seed.model,
+        f"{count} numbers that public notebooks print",
+        f"{', '.join(keys)}; ids of {len(values['texts'])} text{'s' * (len(values['texts']) > 1)}; "
+        f"at commit `{seed.commit[:8]}`",
+        found if report.ran else NOT_RUN,
+        "`minibert verify --seeds`",
+    ]
+
+
+def t5_row() -> list[str]:
+    """Compare with transformers, where that is installed and the Hub gives the model."""
+    found = NOT_RUN
+    if installed():
+        try:
+            report = verify(T5)
+            largest = max(d.largest for d in report.differences)
+            found = f"{largest:.2g}" if report.passed else "DIFFERENT"
+        except (minibert.HubError, OSError):
+            pass  # no Hub: not run
+    return [
+        T5, "transformers, run beside it", "every intermediate of every kind of batch", found,
+        f"`minibert verify {T5}`, where torch and transformers are installed",
+    ]  # fmt: skip
+
+
+def minilm_row(folder: str) -> list[str]:
+    """Compare with the values that ship with the package."""
+    with minibert.load(folder) as layer:
+        values = stored.find(layer)
+        if values is None or stored.check_texts(layer, values):
+            raise SystemExit(f"{folder} has not the numbers or not the ids of {', '.join(stored.names())}")
+        ours = {kind: trace(layer, batch) for kind, batch in values.inputs.items()}
+        found = over_kinds(compare(ours, values.layer, {}, tolerances(layer)))
+    if set.union(*map(set, ours.values())) != {d.key for d in found} or not all(d.passes for d in found):
+        raise SystemExit(f"{folder} differs from what {values.reference} computes")
+    *before, norm = found
+    return [
+        values.model.rpartition("/")[2],
+        f"what {values.reference} computes, shipped with minibert",
+        f"every intermediate and the ids of {len(values.texts)} texts",
+        f"{max(d.largest for d in before):.2g}; after LayerNorm {norm.largest:.2g}",
+        '`minibert verify "$MINIBERT_MODEL"`',
+    ]
+
+
+def check_positions(folder: Path) -> None:
+    """Stop unless the printed position rows of bert-base-uncased are those of its table."""
+    table = np.load(folder / POSITIONS)
+    for entry in printed_of("bert-base-uncased")["values"]:
+        if not entry["key"].endswith("position_embeddings"):
+            continue
+        got = table[np.ix_(entry["tokens"], np.arange(table.shape[1])[entry["columns"]])].astype(np.float64)
+        off = np.abs(got - np.array(entry["printed"], np.float64))
+        if not (off <= printed.half_units(entry["printed"])).all():
+            raise SystemExit(f"{POSITIONS} differs from what is printed, by up to {off.max():.2g}: {entry}")
+
+
+def printed_of(model: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((printed.DATA / f"{model}.json").read_text(encoding="utf-8"))
+    return values
+
+
+def main() -> None:
+    """Print the table."""
+    folder = os.environ.get("MINIBERT_REFERENCE")
+    if folder and (Path(folder) / POSITIONS).is_file():
+        check_positions(Path(folder))
+    rows = [["model", "compared with", "where", "difference", "the command"], ["---"] * 5]
+    rows += [*map(seed_row, SEEDS), t5_row(), minilm_row(os.environ["MINIBERT_MODEL"])]
+    for row in rows:
+        print(f"| {' | '.join(row)} |".replace(" --- ", "---"))
+
+
+if __name__ == "__main__":
+    main()
