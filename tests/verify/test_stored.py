@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_hub import FakeHub, use
 from safetensors.numpy import load_file, save_file
 
 import minibert
@@ -163,6 +164,24 @@ def test_no_large_table_is_read_where_a_small_one_differs(
     with minibert.load(copied) as layer:
         assert stored.find(layer) is None
     assert 0 < sum(read) <= 2 * 384
+
+
+def test_a_name_on_the_hub_is_found_too_and_a_sibling_costs_no_table(
+    minilm: Path, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = load_file(copied / "model.safetensors")
+    tensors["bert.embeddings.LayerNorm.beta"][0] += 1
+    sibling = write(tmp_path / "sibling", minilm, tensors)
+    with FakeHub() as hub:
+        for name, folder in ((MODEL, copied), ("org/sibling", sibling)):
+            hub.add(name, {path.name: path for path in folder.iterdir()})
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        assert main(["verify", MODEL]) == 0
+        assert capsys.readouterr().out.splitlines()[-1].startswith("passed; largest differences: ")
+        hub.forget()
+        assert main(["verify", "org/sibling"]) == 1
+        assert "nor has this model the numbers of" in capsys.readouterr().err
+        assert sum(request.sent for request in hub.asked("sibling/.*safetensors")) < 100_000  # the tables have 47 MB
 
 
 def test_nothing_is_read_where_a_size_differs(monkeypatch: pytest.MonkeyPatch) -> None:
