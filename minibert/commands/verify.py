@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 def declare(parser: Parser) -> None:
     """Declare what it takes."""
     add_model(parser, argument=True)
+    parser.add_argument(
+        "--encoder", action="store_true", help="the whole model, block by block, and where the first difference arises"
+    )
     parser.add_argument("--text", nargs="+", default=[], metavar="TEXT", help="compare these texts too, ids included")
     parser.add_argument(
         "--save", type=Path, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
@@ -46,14 +51,22 @@ def run(arguments: Any) -> int:
     if arguments.seeds:
         return _seeds(arguments)
     from minibert.files.writing import is_stdout, output_ending
-    from minibert.verify.verify import verify
 
+    verify: Callable[..., Any]
+    if arguments.encoder:
+        from minibert.verify.encoder import verify_encoder as verify
+
+        if arguments.side:
+            raise ValueError("--encoder compares a whole model, which has no sides; leave out --side")
+    else:
+        from minibert.verify.verify import verify as verify_layer
+
+        verify = partial(verify_layer, side=arguments.side)
     if arguments.save is not None:
         output_ending(arguments.save, (".safetensors",))
     report = verify(
         arguments.model,
         arguments.text,
-        side=arguments.side,
         revision=arguments.revision,
         local_files_only=arguments.local_files_only,
         against=arguments.against,
@@ -67,7 +80,7 @@ def run(arguments: Any) -> int:
 def _seeds(arguments: Any) -> int:
     from minibert.verify.seeds import SEEDS, verify_seed
 
-    others = ("named", "side", "revision", "text", "save", "against", "only")
+    others = ("encoder", "named", "side", "revision", "text", "save", "against", "only")
     if any(getattr(arguments, name) for name in others):
         raise ValueError("--seeds names its own models and commits; leave out all else but --local-files-only")
     reports = []

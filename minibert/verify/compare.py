@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from minibert.equations.input_layer import Array
 from minibert.families.steps import Add, Lookup, Norm, Positions, Project
 from minibert.files.writing import write_output
 from minibert.models.layer import EmbeddingLayer
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
 
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 
@@ -116,7 +119,7 @@ def _masks(shape: tuple[int, ...]) -> dict[str, Array]:
     return {"right_pad": right, "left_pad": left, "pads_inside_mask": inside}
 
 
-def trace(layer: EmbeddingLayer, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def trace(layer: EmbeddingLayer | Encoder, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Trace one batch, with past_length as a file holds it."""
     keywords: dict[str, Any] = dict(inputs)
     if "past_length" in keywords:

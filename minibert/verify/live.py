@@ -9,9 +9,10 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from minibert.equations.input_layer import Array
 from minibert.families.steps import Norm, Positions
 from minibert.models.layer import EmbeddingLayer
 from minibert.models.load import is_folder
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
 
 
 def installed() -> bool:
@@ -150,6 +154,81 @@ class Live:
             0
         ].numpy()  # whatever the modules gave, it is this that enters the first block
         return kept
+
+
+class LiveEncoder(Live):
+    """The whole model of a checkpoint, with eager attention; a trace has the encoder's keys.
+
+    Scores are what the reference's softmax takes, with its mask; they are to be compared where nothing is masked.
+    """
+
+    def __init__(
+        self, encoder: Encoder, where: str, revision: str | None = None, local_files_only: bool = False
+    ) -> None:
+        self._stack = encoder.stack
+        super().__init__(encoder.embeddings, where, revision, local_files_only)
+
+    def _load(self, **changes: Any) -> Any:
+        return super()._load(attn_implementation="eager", **changes)
+
+    def widen(self) -> None:
+        """Compute in float64 from now on."""
+        self._model = self._model.double()
+
+    def _watch(self, model: Any, named: Mapping[str, Any], shape: tuple[int, int]) -> dict[str, Array]:
+        """Call the model with a hook on every module of the blocks."""
+        part, stack, kept = self._part(model), self._stack, dict[str, Array]()
+        results: list[Any] = []
+        norms = [path for block in stack.blocks for path in (block.norm_1, block.norm_2)]
+        if stack.pre_norm:  # a sum enters the next norm
+            norms = [*norms[1:], stack.last_norm]
+        entering = dict(
+            zip(norms, (path for block in stack.blocks for path in (block.sum_1, block.sum_2)), strict=True)
+        )
+        entering |= {block.output: block.context for block in stack.blocks}
+        modules = [path for block in stack.blocks for path in block.modules] + [stack.last_norm] * bool(stack.last_norm)
+        hooks = [self._module(model).register_forward_hook(lambda _module, _args, output: results.append(output))]
+        hooks += [part.get_submodule(path).register_forward_hook(partial(_leaving, kept, path)) for path in modules]
+        for path, key in entering.items():
+            hook = partial(_entering, kept, key)
+            hooks.append(part.get_submodule(path).register_forward_pre_hook(hook, with_kwargs=True))
+        try:
+            with _softmaxed() as scores:
+                kept = super()._watch(model, {**named, "output_attentions": True}, shape) | kept
+        finally:
+            for hook in hooks:
+                hook.remove()
+        kept |= dict(zip((block.scores for block in stack.blocks), scores, strict=True))
+        for name, arrays in (("hidden_states", results[-1].hidden_states), ("attentions", results[-1].attentions)):
+            kept |= {f"{name}.{i}": array.numpy() for i, array in enumerate(arrays)}
+        return kept
+
+
+def _leaving(kept: dict[str, Array], key: str, _module: Any, _args: Any, output: Any) -> None:
+    kept[key] = output.detach().clone().numpy()
+
+
+def _entering(kept: dict[str, Array], key: str, _module: Any, args: Any, named: Mapping[str, Any]) -> None:
+    entered = args[0] if args else named["hidden_states"]
+    kept[key] = entered.detach().clone().numpy()
+
+
+@contextmanager
+def _softmaxed() -> Iterator[list[Array]]:
+    """Record what softmax is taken of: the scores of each block, which no module gives."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    scores: list[Array] = []
+
+    class Watch(TorchFunctionMode):  # type: ignore[misc]  # torch's types are not read
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
+            if function is torch.nn.functional.softmax:
+                scores.append(args[0].detach().clone().numpy())
+            return function(*args, **(named or {}))
+
+    with Watch():
+        yield scores
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,8 +37,17 @@ from .compare import (
 )
 from .live import Live, installed
 from .mistakes import MISTAKES
+from .words import difference_table, not_compared, table
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
 
 Load = Callable[..., EmbeddingLayer]
+
+ALLOWED = (
+    "difference: |here - there| / max(1, |there|); 0 is allowed before a norm or a projection, "
+    f"{TOLERANCE:g} after; rms error: against the same layer in float64"
+)
 
 
 class Report:
@@ -75,10 +84,7 @@ def verify(
     Raises ValueError where there is nothing to compare with and nothing to save, where `save` is the file to compare
     with or the model's own, and for an `only` that the layer does not know.
     """
-    if save is not None and against is not None and same_file(save, against):
-        raise ValueError(f"{save} and {against} are one file: saving would put our numbers over those to compare with")
-    if only is not None and (against is None or isinstance(only, str) or not only):
-        raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
+    check_files(against, save, only)
     theirs = None if against is None else read_traces(against)  # before anything is written
     opened = partial(load, model, side=side, revision=revision, local_files_only=local_files_only, lazy=True)
     report = Report()
@@ -94,7 +100,8 @@ def verify(
         # a folder's name promises nothing: where the reference can be run, it alone decides
         stored = None if installed() and is_folder(model) else printed.find(model, layer)
         if against is not None and theirs is not None:
-            _against_file(report, layer, opened, inputs, against, *theirs, only)
+            compared = partial(_compare_traces, report, layer, opened, whose="file")
+            against_file(report, layer, inputs, against, *theirs, only, compared)
         elif installed():
             _against_live(report, layer, opened, inputs, Live(layer, model, revision, local_files_only), texts)
         elif (found := shipped.find(layer)) is not None:
@@ -113,6 +120,14 @@ def verify(
                 )
             report.lines.append("compared with nothing: torch and transformers are not installed")
     return report
+
+
+def check_files(against: Path | None, save: Path | None, only: Sequence[str] | None) -> None:
+    """Refuse to save over the numbers to compare with, and names without a file. Raises ValueError."""
+    if save is not None and against is not None and same_file(save, against):
+        raise ValueError(f"{save} and {against} are one file: saving would put our numbers over those to compare with")
+    if only is not None and (against is None or isinstance(only, str) or not only):
+        raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
 
 
 def _side(layer: EmbeddingLayer) -> str:
@@ -139,16 +154,17 @@ def _against_live(
     _compare_traces(report, layer, opened, asked, theirs, "reference")
 
 
-def _against_file(
+def against_file(
     report: Report,
-    layer: EmbeddingLayer,
-    opened: Load,
+    traced: EmbeddingLayer | Encoder,
     inputs: Traces,
     path: Path,
     given: Traces,
     theirs: Traces,
     only: Sequence[str] | None,
+    compared: Callable[[Traces, Traces], None],
 ) -> None:
+    """Compare with a file's own batches, all intermediates or those that `only` names; what is missing fails."""
     theirs = {kind: theirs.get(kind, {}) for kind in {**theirs, **given}}  # of inputs alone all is missing
     wanted, inputs = inputs, {kind: given.get(kind) or inputs.get(kind) or {} for kind in theirs}
     if unknown := [kind for kind, batch in inputs.items() if not batch]:
@@ -158,19 +174,19 @@ def _against_file(
     report.lines.append(f"compared with the file {path}; the reference was not run")
     if absent := [kind for kind in wanted if kind not in theirs]:
         report.lines.append(f"kinds of batch that the file lacks: {', '.join(absent)}")
-    asked = {kind: list(trace(layer, batch)) for kind, batch in inputs.items()}
+    asked = {kind: list(trace(traced, batch)) for kind, batch in inputs.items()}
     if only is not None:
         _refuse_unknown(only, asked)
         asked = {kind: [key for key in keys if key in only] for kind, keys in asked.items()}
         theirs = {kind: {key: array for key, array in named.items() if key in only} for kind, named in theirs.items()}
         if not any(theirs.values()):
             raise ValueError(f'{path} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
-    missing = {key: [kind for kind in asked if key in asked[kind] and key not in theirs[kind]] for key in _keys(asked)}
+    missing = {key: [kind for kind in asked if key in asked[kind] and key not in theirs[kind]] for key in keys_of(asked)}
     report.missing = [f"{kind}|{key}" for key, kinds in missing.items() for kind in kinds]
     total = sum(map(len, asked.values()))
     report.lines.append(f"{total - len(report.missing)} of {total} intermediates compared")
     report.lines += [f"missing: {key} in {', '.join(kinds)}" for key, kinds in missing.items() if kinds]
-    _compare_traces(report, layer, opened, inputs, theirs, "file")
+    compared(inputs, theirs)
     if report.missing:
         report.passed = False
         there = " ".join(key for key, kinds in missing.items() if not kinds) or "KEY..."
@@ -179,18 +195,23 @@ def _against_file(
         )
 
 
-def _keys(traces: Mapping[str, Iterable[str]]) -> list[str]:
+def keys_of(traces: Mapping[str, Iterable[str]]) -> list[str]:
+    """List the names in all kinds of batch, each once."""
     return list(dict.fromkeys(key for named in traces.values() for key in named))
 
 
 def _refuse_unknown(only: Sequence[str], asked: Mapping[str, Iterable[str]]) -> None:
     """Refuse a name that no trace has; say which there are, and which is nearest."""
-    known = _keys(asked)
+    known = keys_of(asked)
     for key in only:
         if key not in known:
             near = get_close_matches(key, known, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
-            raise ValueError(f"no intermediate is called {key!r}{hint}; this layer has {', '.join(known)}")
+            raise ValueError(f"no intermediate is called {key!r}{hint}; there are {_some(known)}")
+
+
+def _some(names: Sequence[str], most: int = 16) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _against_stored(
@@ -226,7 +247,7 @@ def against_printed(report: Report, layer: EmbeddingLayer, opened: Load, stored:
     for c in checked:
         verdict = "as printed" if c.passes else "DIFFERENT"
         rows.append([c.key, str(c.numbers), f"{c.largest:.2g}", f"{c.allowed:.2g}", verdict])
-    report.lines += ["", *_table(rows), ""]
+    report.lines += ["", *table(rows), ""]
     wrong: list[str] = []
     try:
         wrong = printed.check_texts(layer, stored)
@@ -263,12 +284,9 @@ def _compare_traces(
     if not report.differences:
         known = ", ".join(f"plain|{key}" for key in tolerances(layer))
         raise ValueError(f"no intermediate has a name that this layer knows; expected names such as {known}")
-    report.lines += [f"{len(inputs)} batches: {', '.join(inputs)}", "", *_differences(report.differences, whose), ""]
-    here, there = _keys(ours), _keys(theirs)
-    if unknown := [key for key in there if key not in here]:
-        report.lines.append(f"not compared, since this layer has no such intermediate: {', '.join(unknown)}")
-    if whose != "file" and (hidden := [key for key in here if key not in there]):
-        report.lines.append(f"not compared, since the {whose} does not show it: {', '.join(hidden)}")
+    report.lines += [f"{len(inputs)} batches: {', '.join(inputs)}", ""]
+    report.lines += [*difference_table(report.differences, whose), "", ALLOWED, ""]
+    report.lines += not_compared(keys_of(ours), keys_of(theirs), whose, "layer")
     failed = [d for d in report.differences if not d.passes]
     if not failed:
         report.lines.append("no difference beyond what rounding allows")
@@ -299,29 +317,3 @@ def _name_mistake(report: Report, layer: EmbeddingLayer, opened: Load, fits: Cal
             continue  # this mistake cannot be made with these inputs
     if not report.matches:
         report.lines.append(f"none of the {tried} classic mistakes that this family allows fits")
-
-
-# -- words -------------------------------------------------------------------------------------------------------
-
-
-def _differences(differences: Sequence[Difference], whose: str) -> list[str]:
-    """One line for each intermediate, over all batches."""
-    rows = [["intermediate", "batches", "max difference", "equal", "rms error here", f"rms error {whose}", "verdict"]]
-    for d in over_kinds(differences):
-        exact = "equal" if d.largest == 0 else "within rounding"
-        errors = [f"{error:.2g}" if np.isfinite(error) else "-" for error in (d.error_ours, d.error_theirs)]
-        share = f"{int(d.equal * 1000) / 10:g} %"  # never rounded up to 100
-        rows.append([d.key, str(len(d.kinds)), f"{d.largest:.2g}", share, *errors, exact if d.passes else "DIFFERENT"])
-    return [
-        *_table(rows),
-        "",
-        "difference: |here - there| / max(1, |there|); 0 is allowed before a norm or a projection, "
-        f"{TOLERANCE:g} after; rms error: against the same layer in float64",
-    ]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        first, *numbers, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join([first, *(cell.rstrip().rjust(len(cell)) for cell in numbers), last]).rstrip()

@@ -204,7 +204,7 @@ def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     said = capsys.readouterr().err
     assert "no intermediate is called 'embeddings.LayerNrm' (did you mean embeddings.LayerNorm?)" in said
     assert said.endswith(
-        "this layer has position_ids, embeddings.word_embeddings, embeddings.token_type_embeddings, "
+        "there are position_ids, embeddings.word_embeddings, embeddings.token_type_embeddings, "
         "embeddings.position_embeddings, sum, embeddings.LayerNorm\n"
     )
     ported({"plain|sum": np.zeros(1, np.float32)}, tmp_path)

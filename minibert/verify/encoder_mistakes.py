@@ -1,0 +1,269 @@
+"""The classic mistakes of the blocks: how they are computed plainly, and what each mistake exchanges in that.
+
+`plain_trace` computes a padded batch from the equations, as a port does that packs nothing. A `Recipe` holds the parts
+that ports get wrong; without an argument all are right, and a test holds the numbers to the encoder's own. A mistake is
+a name, one sentence, and a function that gives a recipe with one part exchanged, or None where a model has nothing to
+get wrong there. First the computation, then the wrong parts, last the list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.equations.encoder import (
+    additive_mask,
+    attention_scores,
+    gelu,
+    gelu_tanh,
+    join_heads,
+    softmax,
+    split_heads,
+)
+from minibert.families.blocks import Block, Dense
+from minibert.models.blocks import Stack
+from minibert.models.encoder import Encoder
+
+Array = NDArray[Any]
+Formula = Callable[[Array], Array]
+
+
+class Recipe(NamedTuple):
+    """The parts of the computation that a mistake exchanges; the right ones where none is given."""
+
+    block: Callable[[PlainBlocks, Block, Array], Array] | None = None  # None: as the model has it
+    dense: Callable[[Dense], Callable[[Array], Array]] = lambda dense: dense
+    order: tuple[int, int, int] = (0, 1, 2)  # which projection is taken for the query, the key, the value
+    split: Callable[[Array, int], Array] = split_heads
+    join: Formula = join_heads
+    scale: Callable[[Block, int, int], float] = lambda block, dim, heads: block.scale
+    mask: Callable[[Array, Any], Array] = additive_mask
+    causal: bool | None = None  # None: as the model has it
+    ahead: int = 0  # how many tokens after itself a token of a causal model sees
+    softmax: Formula = softmax
+    activation: Callable[[Formula], Formula] = lambda right: right
+    last_norm: bool = True
+
+
+class Mistake(NamedTuple):
+    """A name, why it is one, and the blocks -> the wrong recipe (None where it cannot be made)."""
+
+    name: str
+    why: str
+    make: Callable[[Stack], Recipe | None]
+
+
+# -- the computation ---------------------------------------------------------------------------------------------
+
+
+def plain_trace(encoder: Encoder, inputs: Mapping[str, Array], recipe: Recipe | None = None) -> dict[str, Array]:
+    """Trace one padded batch by a recipe: keys as of `Encoder.trace`, with numbers at padding where that has zeros."""
+    keywords = dict(inputs)
+    found = encoder.embeddings.trace(keywords.pop("input_ids", None), **keywords)
+    x = found[next(reversed(found))]
+    found["hidden_states.0"] = x
+    mask = np.asarray(inputs.get("attention_mask", np.ones(x.shape[:2], np.int64))).reshape(x.shape[:2])
+    return PlainBlocks(encoder.stack, recipe or Recipe(), mask, found).run(x)
+
+
+class PlainBlocks:
+    """All blocks over one padded batch, (batch, seq, dim); every intermediate goes into `found`."""
+
+    def __init__(self, stack: Stack, recipe: Recipe, mask: Array, found: dict[str, Array]) -> None:
+        self.stack, self.recipe, self.found = stack, recipe, found
+        keep = mask[:, None, None, :] != 0  # (batch, 1, 1, key)
+        if stack.causal if recipe.causal is None else recipe.causal:
+            keep = keep & np.tri(mask.shape[1], k=recipe.ahead, dtype=bool)  # (batch, 1, query, key)
+        self.keep = keep
+        self.bias = None if stack.bias is None else stack.bias(mask.shape[1])
+
+    def run(self, x: Array) -> dict[str, Array]:
+        """Take x through all blocks."""
+        stack, last = self.stack, len(self.stack.blocks)
+        step = self.recipe.block or (pre_norm if stack.pre_norm else post_norm)
+        for i, block in enumerate(stack.blocks):
+            self.name = f"attentions.{i}"
+            x = step(self, block, x)
+            if i + 1 == last and stack.last_norm and self.recipe.last_norm:
+                x = self.record(stack.last_norm, stack.others[stack.last_norm](x))
+            self.record(f"hidden_states.{i + 1}", x)
+        return self.found
+
+    def record(self, name: str, x: Array) -> Array:
+        """Keep one intermediate."""
+        self.found[name] = x
+        return x
+
+    def module(self, block: Block, path: str, x: Array) -> Array:
+        """Apply one module of the block."""
+        module = block.modules[path]
+        return self.record(path, (self.recipe.dense(module) if isinstance(module, Dense) else module)(x))
+
+    def attention(self, block: Block, x: Array) -> Array:
+        """Queries, keys and values, attention in each head, and the output's map."""
+        recipe, heads = self.recipe, self.stack.heads
+        if len(block.projections) == 3:  # a wrong order is then one of the weights
+            swapped = dict(zip(block.projections, (block.projections[i] for i in recipe.order), strict=True))
+            looks = [self.record(path, self.recipe.dense(block.modules[taken])(x)) for path, taken in swapped.items()]
+        else:
+            parts = np.split(self.module(block, block.projections[0], x), 3, axis=-1)
+            looks = [parts[i] for i in recipe.order]
+        q, k, v = (recipe.split(part, heads) for part in looks)
+        scores = attention_scores(q, k, recipe.scale(block, x.shape[-1], heads), self.bias)
+        self.record(block.scores, scores)
+        weights = self.record(self.name, recipe.softmax(scores + recipe.mask(self.keep, scores.dtype)))
+        context = self.record(block.context, recipe.join(np.matmul(weights, v)))
+        return self.module(block, block.output, context)
+
+    def feed_forward(self, block: Block, x: Array) -> Array:
+        """To the larger width, the activation, and back."""
+        hidden = self.recipe.activation(block.activate)(self.module(block, block.up, x))
+        return self.module(block, block.down, self.record(block.activation, hidden))
+
+
+def post_norm(run: PlainBlocks, block: Block, x: Array) -> Array:
+    """BERT's block."""
+    total = run.record(block.sum_1, x + run.attention(block, x))
+    x = run.module(block, block.norm_1, total)
+    total = run.record(block.sum_2, x + run.feed_forward(block, x))
+    return run.module(block, block.norm_2, total)
+
+
+def pre_norm(run: PlainBlocks, block: Block, x: Array) -> Array:
+    """GPT-2's block."""
+    x = run.record(block.sum_1, x + run.attention(block, run.module(block, block.norm_1, x)))
+    return run.record(block.sum_2, x + run.feed_forward(block, run.module(block, block.norm_2, x)))
+
+
+# -- wrong parts -------------------------------------------------------------------------------------------------
+
+
+def post_norm_sum_kept(run: PlainBlocks, block: Block, x: Array) -> Array:
+    """BERT's block, the second residual taken from before the first norm."""
+    total = run.record(block.sum_1, x + run.attention(block, x))
+    total = run.record(block.sum_2, total + run.feed_forward(block, run.module(block, block.norm_1, total)))
+    return run.module(block, block.norm_2, total)
+
+
+def pre_norm_from_normed(run: PlainBlocks, block: Block, x: Array) -> Array:
+    """GPT-2's block, both residuals taken from what the norms give."""
+    x = run.module(block, block.norm_1, x)
+    x = run.record(block.sum_1, x + run.attention(block, x))
+    x = run.module(block, block.norm_2, x)
+    return run.record(block.sum_2, x + run.feed_forward(block, x))
+
+
+def transposed(dense: Dense) -> Dense:
+    """The other way round, where the shape does not betray it."""
+    square = dense.weight.shape[0] == dense.weight.shape[1]
+    return Dense(dense.weight, dense.bias, not dense.transposed) if square else dense
+
+
+def softmax_over(axis: int) -> Formula:
+    """Softmax along another axis of (batch, heads, query, key)."""
+    return lambda scores: np.swapaxes(softmax(np.swapaxes(scores, axis, -1)), axis, -1)
+
+
+def split_without_turning(x: Array, heads: int) -> Array:
+    """(batch, seq, dim) read as (batch, heads, seq, head_dim)."""
+    return x.reshape(x.shape[0], heads, x.shape[1], x.shape[2] // heads)
+
+
+def split_interleaved(x: Array, heads: int) -> Array:
+    """Every heads-th number to one head."""
+    return np.moveaxis(x.reshape(*x.shape[:-1], x.shape[-1] // heads, heads), -1, -3)
+
+
+def join_without_turning(x: Array) -> Array:
+    """(batch, heads, seq, head_dim) read as (batch, seq, dim)."""
+    batch, heads, seq, head_dim = x.shape
+    return x.reshape(batch, seq, heads * head_dim)
+
+
+OTHER_GELU: Mapping[Any, Formula] = {gelu: gelu_tanh, gelu_tanh: gelu}
+
+
+# -- the list ----------------------------------------------------------------------------------------------------
+
+
+def _always(**changes: Any) -> Callable[[Stack], Recipe | None]:
+    return lambda stack: Recipe(**changes)
+
+
+def _heads(**changes: Any) -> Callable[[Stack], Recipe | None]:
+    """With one head there is nothing to split, and sqrt(dim) is sqrt(head_dim)."""
+    return lambda stack: Recipe(**changes) if stack.heads > 1 else None
+
+
+def _causal(where: bool, **changes: Any) -> Callable[[Stack], Recipe | None]:
+    return lambda stack: Recipe(**changes) if stack.causal == where else None
+
+
+def _pre_norm(where: bool, **changes: Any) -> Callable[[Stack], Recipe | None]:
+    return lambda stack: Recipe(**changes) if stack.pre_norm == where else None
+
+
+def _scaled(scale: Callable[[Block, int, int], float], least_heads: int = 1) -> Callable[[Stack], Recipe | None]:
+    """Of a model that divides by sqrt(head_dim): GPT-2's config can say that it does not."""
+    wrong = Recipe(scale=scale)
+    return lambda stack: wrong if stack.blocks[0].scale != 1 and stack.heads >= least_heads else None
+
+
+def _other_gelu(right: Formula) -> Callable[[Stack], Recipe | None]:
+    other = Recipe(activation=lambda formula: OTHER_GELU[formula])
+    return lambda stack: other if stack.blocks[0].activate is right else None
+
+
+def _square(stack: Stack) -> Recipe | None:
+    return Recipe(dense=transposed)  # the output's map always is square
+
+
+# fmt: off
+MISTAKES: tuple[Mistake, ...] = (
+    Mistake("no division by sqrt(head_dim)", "Scores grow with head_dim, and softmax then sees the largest alone.",
+            _scaled(lambda block, dim, heads: block.scale * math.sqrt(dim // heads))),
+    Mistake("division by sqrt(dim)", "Each head's product has head_dim terms, not dim.",
+            _scaled(lambda block, dim, heads: block.scale / math.sqrt(heads), least_heads=2)),
+    Mistake("gelu by tanh", "This model's gelu is the exact one, by erf; the tanh form is up to 5e-4 away.",
+            _other_gelu(gelu)),
+    Mistake("gelu by erf", "This model's gelu is the tanh form (gelu_new); the exact one is up to 5e-4 away.",
+            _other_gelu(gelu_tanh)),
+    Mistake("mask added as 0 and 1", "A mask that is added is 0 for kept tokens, the most negative number for others.",
+            _always(mask=lambda keep, dtype: keep.astype(dtype))),
+    Mistake("mask ignored", "Tokens look at padding.", _always(mask=lambda keep, dtype: np.zeros((), dtype))),
+    Mistake("softmax over the queries", "Each query's probabilities sum to 1: softmax is over the keys, the last axis.",
+            _always(softmax=softmax_over(-2))),
+    Mistake("softmax over the heads", "Each query's probabilities sum to 1: softmax is over the keys, the last axis.",
+            _heads(softmax=softmax_over(-3))),
+    Mistake("norm before instead of after", "BERT norms each sum; GPT-2 norms what enters attention and feed-forward.",
+            _pre_norm(False, block=pre_norm)),
+    Mistake("norm after instead of before", "GPT-2 norms what enters attention and feed-forward; BERT norms each sum.",
+            _pre_norm(True, block=post_norm)),
+    Mistake("residual from the normed x", "In GPT-2 x itself is never normed between the blocks, only what is added.",
+            _pre_norm(True, block=pre_norm_from_normed)),
+    Mistake("residual from before the norm", "In BERT the second sum begins with the first norm's output.",
+            _pre_norm(False, block=post_norm_sum_kept)),
+    Mistake("heads split without turning the axes", "Cut rows into (heads, head_dim), then exchange seq and heads.",
+            _heads(split=split_without_turning)),
+    Mistake("heads interleaved", "A head's numbers stand side by side in a row; the axes are (heads, head_dim).",
+            _heads(split=split_interleaved)),
+    Mistake("heads joined without turning the axes", "Exchange heads and seq before rows are made of them again.",
+            _heads(join=join_without_turning)),
+    Mistake("square weights transposed", "GPT-2 stores (in, out), others (out, in); square ones do not tell.",
+            _square),
+    *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
+              _always(order=order)) for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1))),
+    Mistake("last norm forgotten", "After GPT-2's last block comes one more norm, ln_f.",
+            lambda stack: Recipe(last_norm=False) if stack.last_norm else None),
+    Mistake("causal mask one token too far", "A token sees itself and those before it, not the next one.",
+            _causal(True, ahead=1)),
+    Mistake("causal mask hides the token itself", "A token sees itself and those before it.", _causal(True, ahead=-1)),
+    Mistake("causal mask forgotten", "No token of this model sees those after it.", _causal(True, causal=False)),
+    Mistake("causal mask where there is none", "Every token of this model sees all others.",
+            _causal(False, causal=True)),
+)
+# fmt: on

@@ -1,0 +1,126 @@
+"""The reference itself, run beside the whole encoder with eager attention: a seeded model of each row, a real model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import encoders
+import numpy as np
+import pytest
+
+import minibert.verify.encoder as verify_module
+from minibert.cli import main
+from minibert.models.encoder import load_encoder
+from minibert.verify.blockwise import ERROR_SHARE
+from minibert.verify.compare import over_kinds, trace
+from minibert.verify.encoder import encoder_batches, verify_encoder
+from minibert.verify.encoder_mistakes import MISTAKES, plain_trace
+from minibert.verify.live import LiveEncoder
+
+pytestmark = [
+    pytest.mark.reference,
+    # torch's and transformers' own words; ours would be errors
+    pytest.mark.filterwarnings("default:::torch"),
+    pytest.mark.filterwarnings("default:::transformers"),
+]
+
+FORMULA_TOLERANCE = 1e-12  # both sides in float64; measured 8.4e-15
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_every_row(name: str, tmp_path: Path) -> None:
+    """Every intermediate of every kind of batch is compared, scores among them."""
+    folder = encoders.write(tmp_path / name, name)
+    report = verify_encoder(str(folder))
+    assert report.passed, "\n".join(report.lines)
+    with load_encoder(folder) as encoder:
+        inputs = encoder_batches(encoder)
+        keys = {kind: set(trace(encoder, batch)) for kind, batch in inputs.items()}
+    compared = {(kind, d.key) for d in report.differences for kind in d.kinds}
+    assert compared == {(kind, key) for kind, named in keys.items() for key in named}
+    assert not [line for line in report.lines if "not compared" in line or "left out" in line]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("bert", {"is_decoder": True}),
+        ("bert", {"hidden_act": "relu"}),
+        ("roberta", {"hidden_act": "gelu_new"}),
+        ("distilbert", {"activation": "silu"}),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True, "n_inner": None}),
+        ("gpt2", {"scale_attn_weights": False, "activation_function": "gelu"}),
+        ("bert", {"num_attention_heads": 1}),
+    ],
+    ids=str,
+)
+def test_what_a_config_changes(name: str, changes: dict[str, object], tmp_path: Path) -> None:
+    report = verify_encoder(str(encoders.write(tmp_path / name, name, **changes)))
+    assert report.passed, "\n".join(report.lines)
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_in_float64_both_compute_one_formula(name: str, tmp_path: Path) -> None:
+    folder = encoders.write(tmp_path / name, name)
+    with load_encoder(folder, dtype="float64") as encoder:
+        live = LiveEncoder(encoder, str(folder))
+        live.widen()
+        for batch in encoder_batches(encoder).values():
+            ours, theirs = trace(encoder, batch), live.trace(batch)
+            keep = np.asarray(batch.get("attention_mask", np.ones(ours["hidden_states.0"].shape[:2]))) != 0
+            for i in range(encoders.DEPTH + 1):
+                off = np.abs(ours[f"hidden_states.{i}"] - theirs[f"hidden_states.{i}"])[keep]
+                assert off.max() <= FORMULA_TOLERANCE
+
+
+def test_a_published_model(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["We lived above the clouds", "naïve café, 東京 🙂", ""]
+    report = verify_encoder(str(minilm), texts)
+    assert report.passed, "\n".join(report.lines)
+    outputs = [d for d in over_kinds(report.differences) if re.fullmatch(r"hidden_states\.\d", d.key)]
+    assert len(outputs) == 7
+    for d in outputs:
+        assert d.error_ours <= ERROR_SHARE * d.error_theirs
+    assert {d.kinds for d in report.differences if d.key == "input_ids"} == {(f"text {i}",) for i in range(1, 4)}
+    assert main(["verify", "--encoder", "--model", str(minilm)]) == 0
+    said = capsys.readouterr().out
+    assert "eager attention, on the CPU in float32" in said
+    assert len(re.findall(r"^block \d .* within rounding$", said, re.MULTILINE)) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [("bert", "gelu by tanh"), ("bert", "division by sqrt(dim)"), ("gpt2", "causal mask one token too far")],
+)
+def test_a_reference_that_makes_a_mistake_is_found_out(
+    name: str, mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The live model's trace replaced by one with a mistake, in float32 and float64: it is seen and named."""
+    folder = encoders.write(tmp_path / name, name)
+    (wrong,) = [m for m in MISTAKES if m.name == mistake]
+    with load_encoder(folder) as narrow, load_encoder(folder, dtype="float64") as wide:
+        recipe = wrong.make(narrow.stack)
+        assert recipe is not None
+        sides = [narrow]
+        monkeypatch.setattr(LiveEncoder, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
+        monkeypatch.setattr(LiveEncoder, "widen", lambda self: sides.append(wide))
+        report = verify_encoder(str(folder))
+    assert not report.passed and report.matches == [mistake], report.lines
+
+
+def test_a_real_port_s_mistake_is_named(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On real weights, where two right programs are further apart than the tolerance; of two batches, to be quick."""
+    few = {
+        kind: batch for kind, batch in encoder_batches(load_encoder(minilm)).items() if kind in ("plain", "left_pad")
+    }
+    monkeypatch.setattr(verify_module, "encoder_batches", lambda encoder: few)
+    (wrong,) = [m for m in MISTAKES if m.name == "gelu by tanh"]
+    with load_encoder(minilm) as narrow, load_encoder(minilm, dtype="float64") as wide:
+        recipe = wrong.make(narrow.stack)
+        assert recipe is not None
+        sides = [narrow]
+        monkeypatch.setattr(LiveEncoder, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
+        monkeypatch.setattr(LiveEncoder, "widen", lambda self: sides.append(wide))
+        report = verify_encoder(str(minilm))
+    assert not report.passed and report.matches == ["gelu by tanh"], report.lines

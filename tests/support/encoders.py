@@ -1,0 +1,116 @@
+"""Tiny encoders from seeded numbers: every row of blocks, two blocks deep, with weights large enough to show mistakes.
+
+Square weights but in no sense symmetric, biases that are not zero, scores that spread over several units: a mistake
+that small random weights would hide is seen in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.families.blocks import BLOCKS
+
+Array = NDArray[Any]
+
+DIM, HEADS, WIDTH, DEPTH, LONGEST = 16, 4, 24, 2, 24
+COMMON = {
+    "vocab_size": checkpoints.VOCAB,
+    "hidden_size": DIM,
+    "num_attention_heads": HEADS,
+    "num_hidden_layers": DEPTH,
+    "intermediate_size": WIDTH,
+    "max_position_embeddings": LONGEST,
+    "hidden_act": "gelu",
+    "type_vocab_size": 2,
+    "pad_token_id": 0,
+    "layer_norm_eps": 1e-12,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
+    "xlm-roberta": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
+    "camembert": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
+    "electra": {"embedding_size": 12},
+    "ernie": {"use_task_id": False},
+    "distilbert": {"dim": DIM, "n_heads": HEADS, "n_layers": DEPTH, "hidden_dim": WIDTH, "activation": "gelu"},
+    "mpnet": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "relative_attention_num_buckets": 32},
+    "gpt2": {
+        "n_embd": DIM, "n_head": HEADS, "n_layer": DEPTH, "n_inner": WIDTH, "n_positions": LONGEST,
+        "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
+        "bos_token_id": 0, "eos_token_id": 0,
+    },
+}  # fmt: skip
+
+
+def config(name: str, **changes: Any) -> dict[str, Any]:
+    """config.json of one model_type, with changes."""
+    if name in ("distilbert", "gpt2"):
+        made = {"vocab_size": checkpoints.VOCAB, "max_position_embeddings": LONGEST, **CONFIGS[name]}
+        if name == "gpt2":
+            del made["max_position_embeddings"]
+        return {"model_type": name, **made, **changes}
+    return {"model_type": name, **COMMON, **CONFIGS[name], **changes}
+
+
+def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
+    """Input layer and blocks of one config, by the base model's names."""
+    generator = np.random.default_rng(sum(map(ord, config["model_type"])))
+
+    def normal(*shape: int, spread: float = 1.0) -> Array:
+        return np.asarray(generator.standard_normal(shape) * spread, np.float32)
+
+    def norm(path: str, width: int) -> dict[str, Array]:
+        return {f"{path}.weight": 1 + normal(width, spread=0.2), f"{path}.bias": normal(width, spread=0.2)}
+
+    made = _input_layer(config, normal, norm)
+    row = BLOCKS[config["model_type"]]
+    depth = config.get("num_hidden_layers", config.get("n_layers", config.get("n_layer", 0)))
+    width = config.get("intermediate_size", config.get("hidden_dim", config.get("n_inner", 0)))
+    width = 4 * DIM if width is None else width
+    for i in range(depth):
+        at = row.path.format(i=i)
+        shapes = {name: (3 * DIM // len(row.projections), DIM) for name in row.projections}
+        shapes |= {row.output: (DIM, DIM), row.up: (width, DIM), row.down: (DIM, width)}
+        for name, shape in shapes.items():
+            stored = shape[::-1] if row.transposed else shape
+            # 1.5 times what keeps a row's size: softmax is neither flat nor a choice of one
+            made[f"{at}.{name}.weight"] = normal(*stored, spread=1.5 / np.sqrt(shape[1]))
+            made[f"{at}.{name}.bias"] = normal(shape[0], spread=0.3)
+        made |= norm(f"{at}.{row.norm_1}", DIM) | norm(f"{at}.{row.norm_2}", DIM)
+    if row.last_norm:
+        made |= norm(row.last_norm, DIM)
+    if row.relative:
+        made[f"{row.relative}.weight"] = normal(32, HEADS)
+    return made
+
+
+def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str, Array]:
+    kind, vocab = config["model_type"], config["vocab_size"]
+    if kind == "gpt2":
+        return {"wte.weight": normal(vocab, DIM), "wpe.weight": normal(LONGEST, DIM)}
+    width = config.get("embedding_size", DIM)
+    made = {
+        "embeddings.word_embeddings.weight": normal(vocab, width),
+        "embeddings.position_embeddings.weight": normal(LONGEST, width),
+        **norm("embeddings.LayerNorm", width),
+    }
+    if kind not in ("distilbert", "mpnet"):
+        made["embeddings.token_type_embeddings.weight"] = normal(config["type_vocab_size"], width)
+    if kind == "electra":
+        made |= {"embeddings_project.weight": normal(DIM, width, spread=0.3), "embeddings_project.bias": normal(DIM)}
+    return made
+
+
+def write(folder: Path, name: str, **changes: Any) -> Path:
+    """A model folder of one model_type, with a vocabulary."""
+    settings = config(name, **changes)
+    checkpoints.write(folder, settings, tensors(settings))
+    if name != "gpt2":
+        checkpoints.write_vocab(folder)
+    return folder

@@ -1,0 +1,236 @@
+"""`minibert verify --encoder` without torch: what it saves and accepts, what it finds, and where."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import encoders
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from minibert.cli import main
+from minibert.equations.input_layer import Array
+from minibert.families import blocks
+from minibert.families.frozen import replace
+from minibert.models.encoder import load_encoder
+from minibert.verify.blockwise import TOLERANCE, at_tokens
+from minibert.verify.compare import read_traces, trace
+from minibert.verify.encoder import LONG, encoder_batches, verify_encoder
+
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("encoders")
+    return {name: encoders.write(root / name, name) for name in encoders.CONFIGS}
+
+
+@pytest.fixture(scope="module")
+def saved(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
+    """BERT's own file: every intermediate of every batch."""
+    path = tmp_path_factory.mktemp("saved") / "trace.safetensors"
+    assert verify_encoder(str(folders["bert"]), save=path).passed
+    return dict(load_file(path))
+
+
+def ported(arrays: dict[str, Array], folder: Path) -> Path:
+    save_file(arrays, path := folder / "port.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_what_save_writes_against_accepts(name: str, folders: dict[str, Path], tmp_path: Path, capsys: Printed) -> None:
+    target = tmp_path / "trace.safetensors"
+    command = ["verify", "--encoder", "--model", str(folders[name])]
+    assert main([*command, "--save", str(target)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{folders[name]} ({name}, 2 blocks)\n")
+    assert "compared with nothing: torch and transformers are not installed" in said
+    with load_encoder(folders[name]) as encoder:
+        inputs, traces = read_traces(target)
+        assert set(inputs) == set(traces) == set(encoder_batches(encoder))
+        assert all(set(traces[kind]) == set(trace(encoder, batch)) for kind, batch in inputs.items())
+    assert main([*command, "--against", str(target)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"compared with the file {target}; the reference was not run" in lines
+    (_, blocks) = [line for line in lines if line.startswith("block ")]
+    assert re.search(r"^block 1 +1[25] +0 ", blocks) and blocks.endswith("within rounding")
+    assert lines[-1] == "no difference beyond what rounding allows"
+
+
+def test_batches_are_of_every_kind_and_none_is_long(folders: dict[str, Path], tmp_path: Path) -> None:
+    with load_encoder(folders["bert"]) as encoder:
+        kinds = set(encoder_batches(encoder))
+    assert kinds == {
+        "plain", "right_pad", "left_pad", "pads_inside", "pads_inside_mask", "right_pad_no_mask", "inputs_embeds",
+        "types", "explicit_positions", "long", "one_token",
+    }  # fmt: skip
+    settings = encoders.config("bert", max_position_embeddings=LONG + 40)
+    named = encoders.tensors(settings)
+    named["embeddings.position_embeddings.weight"] = np.zeros((LONG + 40, encoders.DIM), np.float32)
+    encoders.checkpoints.write(tmp_path, settings, named)
+    with load_encoder(tmp_path) as encoder:
+        assert encoder_batches(encoder)["long"]["input_ids"].shape == (1, LONG)
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("embeddings.LayerNorm", "input layer"),
+        ("hidden_states.0", "input layer"),
+        ("encoder.layer.0.attention.self.query", "block 0"),
+        ("encoder.layer.1.attention.self.scores", "block 1"),
+        ("attentions.1", "block 1"),
+        ("encoder.layer.1.intermediate.intermediate_act_fn", "block 1"),
+        ("hidden_states.2", "block 1"),
+    ],
+)
+def test_the_place_of_a_difference_is_named(
+    key: str, place: str, folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path, capsys: Printed
+) -> None:
+    value = saved[f"plain|{key}"].copy()
+    value.flat[-1] += 1e-3
+    path = ported(saved | {f"plain|{key}": value}, tmp_path)
+    assert main(["verify", "--encoder", "--model", str(folders["bert"]), "--against", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("first difference: ")]
+    assert line == f"first difference: {place}, {key}, in plain; all of {place}:"
+    assert [line for line in lines if line.startswith(key + " ") and line.endswith("DIFFERENT")]
+    assert [line for line in lines if line.startswith(place) and line.endswith("DIFFERENT")]
+    last = "what the input layer can have wrong, verify names without --encoder"
+    if place != "input layer":
+        last = "none of the 19 classic mistakes that this model allows fits"
+    assert lines[-1] == last
+
+
+def test_the_first_of_several_differences_is_named(
+    folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path
+) -> None:
+    """Numbers of the blocks that follow are off too, as in every real port."""
+    wrong = {
+        key: value + np.float32(1) if "layer.1." in key or key.endswith("hidden_states.2") else value
+        for key, value in saved.items()
+    }
+    report = verify_encoder(str(folders["bert"]), against=ported(wrong, tmp_path))
+    (line,) = [line for line in report.lines if line.startswith("first difference: ")]
+    assert line.startswith("first difference: block 1, encoder.layer.1.attention.self.query, in ")
+    assert set(re.findall(r"\w+", line.split(", in ")[1].split(";")[0])) == {key.split("|")[0] for key in saved}
+
+
+@pytest.mark.parametrize(("off", "passes"), [(0.4 * TOLERANCE, True), (4 * TOLERANCE, False)])
+def test_rounding_is_allowed_and_no_more(
+    off: float, passes: bool, folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path
+) -> None:
+    wrong = {k: v + np.float32(off) if k.endswith("|hidden_states.2") else v for k, v in saved.items()}
+    assert verify_encoder(str(folders["bert"]), against=ported(wrong, tmp_path)).passed == passes
+
+
+def test_numbers_at_padding_are_not_compared(folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path) -> None:
+    """References compute something for padding; here it is zeros. Scores of padding keys are hidden by the mask."""
+    spoilt = dict(saved)
+    for kind in ("right_pad", "left_pad", "pads_inside_mask"):
+        padding = saved[f"{kind}|inputs|attention_mask"] == 0
+        for key, value in saved.items():
+            if key.startswith(f"{kind}|") and "inputs" not in key and value.ndim > 2:
+                changed = np.broadcast_to(value, (*padding.shape[:1], *value.shape[1:])).copy()
+                rows = changed if value.ndim == 3 else changed.swapaxes(1, 2)
+                rows[padding] = 7
+                if key.endswith("scores"):
+                    np.moveaxis(changed, 3, 1)[padding] = -1e4
+                spoilt[key] = changed
+    assert verify_encoder(str(folders["bert"]), against=ported(spoilt, tmp_path)).passed
+    name = "right_pad|attentions.0"  # but what a token makes of padding is
+    seen = saved[name].copy()
+    seen[1, 0, 0, -1] = 1e-3
+    assert not verify_encoder(str(folders["bert"]), against=ported(spoilt | {name: seen}, tmp_path)).passed
+
+
+def test_scores_of_a_causal_model_are_compared_where_they_are_seen(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Before the mask or after it: what it hides is another program's own."""
+    with load_encoder(folders["gpt2"]) as encoder:
+        report = verify_encoder(str(folders["gpt2"]), save=tmp_path / "own.safetensors")
+        assert encoder.stack.causal and report.passed
+    arrays = dict(load_file(tmp_path / "own.safetensors"))
+    name = "plain|h.0.attn.scores"
+    ahead = ~np.tri(arrays[name].shape[-1], dtype=bool)
+    masked = np.where(ahead, np.finfo(np.float32).min, arrays[name])
+    assert verify_encoder(str(folders["gpt2"]), against=ported(arrays | {name: masked}, tmp_path)).passed
+    seen = np.where(ahead, arrays[name], arrays[name] + np.float32(1))
+    assert not verify_encoder(str(folders["gpt2"]), against=ported(arrays | {name: seen}, tmp_path)).passed
+
+
+def test_at_tokens() -> None:
+    mask = np.array([[True, False], [True, True]])
+    assert at_tokens(np.arange(2), mask, False, False).tolist() == [0, 0, 1]
+    assert at_tokens(np.arange(8).reshape(2, 2, 2), mask, False, False).tolist() == [[0, 1], [4, 5], [6, 7]]
+    pairs = np.arange(8).reshape(2, 1, 2, 2)
+    assert at_tokens(pairs, mask, False, False).tolist() == [[[0, 1]], [[4, 5]], [[6, 7]]]
+    assert at_tokens(pairs, mask, False, True).tolist() == [[0], [4], [5], [6], [7]]
+    assert at_tokens(pairs, mask, True, True).tolist() == [[0], [4], [6], [7]]
+
+
+def test_what_is_missing_fails_and_only_compares_a_part(
+    folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path
+) -> None:
+    model, part = str(folders["bert"]), {k: v for k, v in saved.items() if "inputs" in k or "hidden_states" in k}
+    report = verify_encoder(model, against=ported(part, tmp_path))
+    assert not report.passed and "plain|attentions.0" in report.missing
+    only = ["hidden_states.0", "hidden_states.1", "hidden_states.2"]
+    report = verify_encoder(model, against=tmp_path / "port.safetensors", only=only)
+    assert report.passed and {d.key for d in report.differences} == set(only)
+    with pytest.raises(ValueError, match=r"no intermediate is called 'hidden_states.3' \(did you mean hidden_states"):
+        verify_encoder(model, against=tmp_path / "port.safetensors", only=["hidden_states.3"])
+
+
+def test_another_shape_and_other_names_are_refused(
+    folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path
+) -> None:
+    model, name = str(folders["bert"]), "plain|attentions.0"
+    with pytest.raises(ValueError, match=r"attentions.0 in plain: expected shape \(3, 4, 7, 7\), found \(3, 3, 7, 7\)"):
+        verify_encoder(model, against=ported(saved | {name: saved[name][:, 1:].copy()}, tmp_path))
+    with pytest.raises(ValueError, match=r"expected names such as plain\|hidden_states\.1"):
+        verify_encoder(model, against=ported({"plain|mine": saved[name]}, tmp_path))
+
+
+def test_a_published_model_is_compared_with_what_ships(minilm: Path) -> None:
+    """Every output of a block, without torch; they are held to float64, and so is a formula that is wrong."""
+    report = verify_encoder(str(minilm))
+    assert report.passed, "\n".join(report.lines)
+    assert {d.key for d in report.differences} >= {f"hidden_states.{i}" for i in range(1, 7)}
+    assert "the reference was not run" in report.lines[1] and "all-MiniLM-L6-v2" in report.lines[1]
+
+
+def test_a_wrong_encoder_does_not_pass_what_ships(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The float64 that is compared with has the same mistake, and yet it is found."""
+    row = replace(blocks.BERT, scale=lambda config, head_dim, i: 0.17)
+    monkeypatch.setattr("minibert.models.encoder.BLOCKS", {"bert": row})
+    report = verify_encoder(str(minilm))
+    assert not report.passed
+    (line,) = [line for line in report.lines if line.startswith("first difference: ")]
+    assert line.startswith("first difference: block 0, hidden_states.1, in text ")
+
+
+def test_texts_are_compared_too(folders: dict[str, Path], tmp_path: Path) -> None:
+    model, target = str(folders["bert"]), tmp_path / "trace.safetensors"
+    assert verify_encoder(model, ["we lived", "the clouds"], save=target).passed
+    report = verify_encoder(model, against=target)
+    assert report.passed and {k for d in report.differences for k in d.kinds} >= {"text 1", "text 2"}
+
+
+def test_what_cannot_be_done_is_said(folders: dict[str, Path], tmp_path: Path, capsys: Printed) -> None:
+    command = ["verify", "--encoder", "--model"]
+    assert main([*command, str(folders["bert"])]) == 1
+    said = capsys.readouterr().err
+    assert "torch and transformers are not installed" in said and "--against FILE" in said
+    t5 = encoders.checkpoints.write(tmp_path / "t5", encoders.checkpoints.T5)
+    assert main([*command, str(t5), "--save", str(tmp_path / "t.safetensors")]) == 1
+    assert "'t5' has an input layer here, but no blocks" in capsys.readouterr().err
+    assert main([*command, str(folders["bert"]), "--side", "decoder", "--save", str(tmp_path / "t.safetensors")]) == 1
+    assert "--encoder compares a whole model" in capsys.readouterr().err
+    weights = folders["bert"] / "model.safetensors"
+    before = weights.read_bytes()
+    assert main([*command, str(folders["bert"]), "--save", str(weights)]) == 1
+    assert weights.read_bytes() == before and not (tmp_path / "t.safetensors").exists()

@@ -1,0 +1,164 @@
+"""The classic mistakes of the blocks: each is rejected by the very comparison that passes the right encoder.
+
+Read as a list, it is what goes wrong when BERT and GPT-2 are ported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import encoders
+import numpy as np
+import pytest
+
+from minibert.models.encoder import Encoder, load_encoder
+from minibert.verify.blockwise import SHARES, Comparison
+from minibert.verify.compare import Traces, over_kinds, trace, write_traces
+from minibert.verify.encoder import encoder_batches, verify_encoder
+from minibert.verify.encoder_mistakes import MISTAKES, plain_trace
+
+MISTAKE = {mistake.name: mistake for mistake in MISTAKES}
+PLAIN_TOLERANCE = 1e-5  # of numbers up to 20 in size, packed against padded; measured 5.8e-6
+
+# each mistake, a model in which it shows, the first intermediate that it spoils, and how much (measured, rounded down)
+SHOWN: dict[str, tuple[str, str, float]] = {
+    "no division by sqrt(head_dim)": ("bert", "encoder.layer.0.attention.self.scores", 0.5),
+    "division by sqrt(dim)": ("bert", "encoder.layer.0.attention.self.scores", 1),
+    "gelu by tanh": ("bert", "encoder.layer.0.intermediate.intermediate_act_fn", 0.00047),
+    "gelu by erf": ("gpt2", "h.0.mlp.act", 0.00047),
+    "mask added as 0 and 1": ("bert", "attentions.0", 0.62),
+    "mask ignored": ("bert", "attentions.0", 0.76),
+    "softmax over the queries": ("bert", "attentions.0", 0.97),
+    "softmax over the heads": ("bert", "attentions.0", 0.99),
+    "norm before instead of after": ("bert", "encoder.layer.0.attention.self.query", 1.1),
+    "norm after instead of before": ("gpt2", "h.0.ln_1", 4),
+    "residual from the normed x": ("gpt2", "h.0.attn.sum", 2.1),
+    "residual from before the norm": ("bert", "encoder.layer.0.output.sum", 3.4),
+    "heads split without turning the axes": ("bert", "encoder.layer.0.attention.self.scores", 8.6),
+    "heads interleaved": ("bert", "encoder.layer.0.attention.self.scores", 11),
+    "heads joined without turning the axes": ("bert", "encoder.layer.0.attention.self.context", 4.3),
+    "square weights transposed": ("gpt2", "h.0.attn.c_proj", 7),
+    "q k v in another order: k q v": ("gpt2", "h.0.attn.scores", 18),
+    "q k v in another order: v k q": ("bert", "encoder.layer.0.attention.self.query", 4.4),
+    "q k v in another order: q v k": ("bert", "encoder.layer.0.attention.self.key", 5.3),
+    "q k v in another order: k v q": ("bert", "encoder.layer.0.attention.self.query", 4.8),
+    "q k v in another order: v q k": ("gpt2", "h.0.attn.scores", 18),
+    "last norm forgotten": ("gpt2", "hidden_states.2", 1.5),
+    "causal mask one token too far": ("gpt2", "attentions.0", 1),
+    "causal mask hides the token itself": ("gpt2", "attentions.0", 0.99),
+    "causal mask forgotten": ("gpt2", "attentions.0", 0.99),
+    "causal mask where there is none": ("bert", "attentions.0", 0.99),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("encoders")
+    return {name: encoders.write(root / name, name) for name in encoders.CONFIGS}
+
+
+def wrong_traces(encoder: Encoder, inputs: Traces, name: str) -> Traces:
+    recipe = MISTAKE[name].make(encoder.stack)
+    assert recipe is not None, f"{name} cannot be made in this model"
+    return {kind: plain_trace(encoder, batch, recipe) for kind, batch in inputs.items()}
+
+
+def rejected(folder: Path, theirs: Traces, inputs: Traces) -> dict[str, float]:
+    """What verify rejects of somebody's traces, and how far it is off."""
+    with load_encoder(folder) as encoder, load_encoder(folder, dtype="float64") as exact:
+        ours, truth = ({kind: trace(side, batch) for kind, batch in inputs.items()} for side in (encoder, exact))
+        comparison = Comparison(encoder, inputs, theirs, truth, SHARES["file"])
+        return {d.key: d.largest for d in over_kinds(comparison.differences(ours)) if not comparison.accepts(d)}
+
+
+def test_every_mistake_is_shown() -> None:
+    assert set(SHOWN) == set(MISTAKE) and len(MISTAKES) == len(MISTAKE)
+    for mistake in MISTAKES:
+        assert mistake.why.endswith("."), mistake.name
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_without_a_mistake_the_plain_computation_gives_the_encoder_s_numbers(
+    name: str, folders: dict[str, Path]
+) -> None:
+    with load_encoder(folders[name]) as encoder:
+        for kind, batch in encoder_batches(encoder).items():
+            packed, padded = trace(encoder, batch), plain_trace(encoder, batch)
+            assert list(packed) == list(padded)
+            keep = np.asarray(batch.get("attention_mask", np.ones(packed["hidden_states.0"].shape[:2]))) != 0
+            for key in packed:
+                if key.startswith("hidden_states") or (key in encoder.modules and packed[key].shape[:2] == keep.shape):
+                    off = np.abs(packed[key] - padded[key])[keep]
+                    assert off.max() <= PLAIN_TOLERANCE, (kind, key)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_each_mistake_is_rejected_and_the_right_computation_is_not(name: str, folders: dict[str, Path]) -> None:
+    (model, first, least), folder = SHOWN[name], folders[SHOWN[name][0]]
+    with load_encoder(folder) as encoder:
+        inputs = encoder_batches(encoder)
+        right = {kind: plain_trace(encoder, batch) for kind, batch in inputs.items()}
+        wrong = wrong_traces(encoder, inputs, name)
+    assert rejected(folder, right, inputs) == {}
+    found = rejected(folder, wrong, inputs)
+    assert next(iter(found)) == first and found[first] >= least, (model, found)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_verify_names_the_mistake(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    """A port's own file of numbers, made with the mistake: it alone fits, and the block is the first one."""
+    folder = folders[SHOWN[name][0]]
+    with load_encoder(folder) as encoder:
+        inputs = encoder_batches(encoder)
+        write_traces(tmp_path / "port.safetensors", inputs, wrong_traces(encoder, inputs, name))
+    report = verify_encoder(str(folder), against=tmp_path / "port.safetensors")
+    assert not report.passed and report.matches == [name], report.lines
+    assert f"matches: {name}. {MISTAKE[name].why}" in report.lines
+    (first,) = [line for line in report.lines if line.startswith("first difference: ")]
+    where = "after the blocks" if name.startswith("last") else "block 0"
+    assert first.startswith(f"first difference: {where}, {SHOWN[name][1]}, in ")
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_generated_batches_show_every_mistake(name: str, folders: dict[str, Path]) -> None:
+    with load_encoder(folders[name]) as encoder:
+        inputs = encoder_batches(encoder)
+        possible = [mistake.name for mistake in MISTAKES if mistake.make(encoder.stack) is not None]
+        wrong = {mistake: wrong_traces(encoder, inputs, mistake) for mistake in possible}
+    assert len(possible) >= 19
+    for mistake, theirs in wrong.items():
+        assert rejected(folders[name], theirs, inputs), mistake
+
+
+def test_a_mistake_that_cannot_be_made_is_not_tried(tmp_path: Path) -> None:
+    """With one head there is nothing to split; GPT-2 without a scale has nothing to forget."""
+    one = encoders.write(tmp_path / "one", "bert", num_attention_heads=1)
+    with load_encoder(one) as encoder:
+        unmade = {mistake.name for mistake in MISTAKES if mistake.make(encoder.stack) is None}
+    assert unmade == {
+        "division by sqrt(dim)", "gelu by erf", "softmax over the heads", "norm after instead of before",
+        "residual from the normed x", "heads split without turning the axes", "heads interleaved",
+        "heads joined without turning the axes", "last norm forgotten", "causal mask one token too far",
+        "causal mask hides the token itself", "causal mask forgotten",
+    }  # fmt: skip
+    plain = encoders.write(tmp_path / "plain", "gpt2", scale_attn_weights=False, activation_function="relu")
+    with load_encoder(plain) as encoder:
+        unmade = {mistake.name for mistake in MISTAKES if mistake.make(encoder.stack) is None}
+    assert unmade == {
+        "no division by sqrt(head_dim)", "division by sqrt(dim)", "gelu by tanh", "gelu by erf",
+        "norm before instead of after", "residual from before the norm", "causal mask where there is none",
+    }  # fmt: skip
+
+
+def test_two_mistakes_at_once_fit_none(folders: dict[str, Path], tmp_path: Path) -> None:
+    with load_encoder(folders["bert"]) as encoder:
+        inputs = encoder_batches(encoder)
+        scaled = MISTAKE["division by sqrt(dim)"].make(encoder.stack)
+        softmaxed = MISTAKE["softmax over the queries"].make(encoder.stack)
+        assert scaled is not None and softmaxed is not None
+        both = scaled._replace(softmax=softmaxed.softmax)
+        wrong = {kind: plain_trace(encoder, batch, both) for kind, batch in inputs.items()}
+        write_traces(tmp_path / "port.safetensors", inputs, wrong)
+    report = verify_encoder(str(folders["bert"]), against=tmp_path / "port.safetensors")
+    assert not report.passed and report.matches == []
+    assert report.lines[-1] == "none of the 19 classic mistakes that this model allows fits"
