@@ -1,8 +1,9 @@
 """Is a whole encoder what the reference computes, block by block? What `minibert verify --encoder` does.
 
 Three things to compare with: a file of someone's own intermediates, where one is passed; the reference itself, with
-eager attention, where torch and transformers are installed; the reference's values that ship with the package. Only tokens that are no padding are compared. A difference is reported where it
-arises: the first block, and in it the first intermediate, that is not what it should be.
+eager attention, where torch and transformers are installed; the reference's values that ship with the package. Only
+tokens that are no padding are compared. A difference is reported where it arises: the first block, and in it the first
+intermediate, that is not what it should be.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def verify_encoder(
             _against_stored(report, encoder, opened, found)
         elif save is None:
             raise ValueError(
-                f"nothing to compare {model} with: torch and transformers are not installed, and it has not the numbers "
-                f"of {', '.join(shipped.names())}, of which the reference's values ship; install both (the extra "
+                f"nothing to compare {model} with: torch and transformers are not installed, and it has not the "
+                f"numbers of {', '.join(shipped.names())}, of which the reference's values ship; install both (the extra "
                 "`reference`), or pass --against FILE"
             )
         else:

@@ -7,13 +7,11 @@ numbers; what others have printed of two well-known checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from minibert.errors import CheckpointError, TokenizerError
 from minibert.files.writing import refuse_source, same_file
@@ -181,7 +179,9 @@ def against_file(
         theirs = {kind: {key: array for key, array in named.items() if key in only} for kind, named in theirs.items()}
         if not any(theirs.values()):
             raise ValueError(f'{path} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
-    missing = {key: [kind for kind in asked if key in asked[kind] and key not in theirs[kind]] for key in keys_of(asked)}
+    missing = {
+        key: [kind for kind in asked if key in asked[kind] and key not in theirs[kind]] for key in keys_of(asked)
+    }
     report.missing = [f"{kind}|{key}" for key, kinds in missing.items() for kind in kinds]
     total = sum(map(len, asked.values()))
     report.lines.append(f"{total - len(report.missing)} of {total} intermediates compared")
