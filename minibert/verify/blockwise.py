@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
 
-from .compare import Array, Difference, Traces, compare, fits, tolerances
+from .compare import Difference, Traces, compare, fits, tolerances
 
 # |difference| / max(1, |value|) in the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6
 # (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 4.4e-5 and 4.5e-6, so that there errors decide.

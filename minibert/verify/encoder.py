@@ -81,8 +81,8 @@ def verify_encoder(
         elif save is None:
             raise ValueError(
                 f"nothing to compare {model} with: torch and transformers are not installed, and it has not the "
-                f"numbers of {', '.join(shipped.names())}, of which the reference's values ship; install both (the extra "
-                "`reference`), or pass --against FILE"
+                f"numbers of {', '.join(shipped.names())}, of which the reference's values ship; install both (the "
+                "extra `reference`), or pass --against FILE"
             )
         else:
             report.lines.append("compared with nothing: torch and transformers are not installed")
