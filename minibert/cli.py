@@ -20,7 +20,7 @@ INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C has ended
 READER_GONE = 141  # and of one that wrote into a closed pipe
 
 # each is a file of commands/ that has ABOUT, EXAMPLE, declare(parser) and run(arguments); the help names them like this
-COMMANDS = ("explain", "info", "embed", "extract", "verify", "plot")
+COMMANDS = ("explain", "nearest", "info", "embed", "extract", "verify", "plot")
 USAGE = "usage: minibert COMMAND [ARGUMENT ...]"
 HELP = f"""{USAGE}
 

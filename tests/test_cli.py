@@ -111,9 +111,9 @@ def test_help_and_version(capsys: Printed) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "a command is missing; the commands are explain, info, "),
-        (["fly"], "there is no command 'fly'; the commands are explain, info, "),
-        (["help", "fly"], "there is no command 'fly'; the commands are explain, info, "),
+        ([], "a command is missing; the commands are explain, nearest, "),
+        (["fly"], "there is no command 'fly'; the commands are explain, nearest, "),
+        (["help", "fly"], "there is no command 'fly'; the commands are explain, nearest, "),
         (["--embed"], "there is no command '--embed'; did you mean embed?"),
         (["info", "--fly"], "there is no option --fly"),
         (["info", "--modle", "x"], "there is no option --modle; did you mean --model?"),
@@ -124,7 +124,7 @@ def test_help_and_version(capsys: Printed) -> None:
         (["plot", "sculpture"], "invalid choice: 'sculpture' (choose from"),
         (["info", "a", "--model", "b"], "two models are named, 'a' and 'b'; name one"),
     ],
-    ids=" ".join,
+    ids=lambda value: value[:20] if isinstance(value, str) else " ".join(value),
 )
 def test_a_wrong_argument_shows_the_usage_and_what_is_nearest(
     arguments: list[str], message: str, capsys: Printed

@@ -110,6 +110,12 @@ def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
     )
 
 
+def coloured() -> bool:
+    """Say whether what is printed may stand out: on a terminal that does not forbid it."""
+    terminal = bool(sys.stdout) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return terminal and not os.environ.get("NO_COLOR")
+
+
 def tell(what: str) -> None:
     """Say something to the person, on stderr."""
     print(f"minibert: {what}", file=sys.stderr)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, add_whole, load_layer, print_lines, tell
+from .common import Parser, add_model, add_whole, coloured, load_layer, print_lines, tell
 
 ABOUT = "show each step that the layer takes for a text"
 EXAMPLE = 'minibert explain "We lived above the clouds"'
@@ -38,7 +36,5 @@ def run(arguments: Any) -> None:
             save(page(layer, arguments.text, arguments.pair), html)
         tell(f"wrote {html}")
         return
-    terminal = bool(sys.stdout) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    colour = terminal and not os.environ.get("NO_COLOR")
     with load_layer(arguments, lazy=not arguments.whole) as layer:
-        print_lines(explain(layer, arguments.text, arguments.pair, colour))
+        print_lines(explain(layer, arguments.text, arguments.pair, coloured()))

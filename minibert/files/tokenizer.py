@@ -7,6 +7,7 @@ it; padding and truncation are done here, on the ids.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ Texts = str | Iterable[str]
 Find = Callable[[str], FileName | None]
 
 COLUMNS = 8  # of a table's names, as many as an error shows
+
+# BERT's and fairseq's spare tokens, which no text has taught anything
+FOR_LATER_USE = re.compile(r"\[unused\d+\]|madeupword\d+|<extra_id_\d+>")
 
 CONVERT = (
     "make tokenizer.json once, where transformers is installed: "
@@ -55,6 +59,23 @@ class Tokenizer:
     def size(self) -> int:
         """One more than the largest id; some vocabularies have gaps below it."""
         return int(max(self._tokenizer.get_vocab().values(), default=-1)) + 1
+
+    def pieces(self, text: str) -> list[int]:
+        """Give the ids of a text alone, without special tokens around it."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def id_of(self, token: str) -> int | None:
+        """Give the id of a token as the vocabulary writes it, "##ing" or "Ġdog"; None where there is no such token."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    def names(self) -> dict[int, str]:
+        """Give each id's token, without those that stand for no text: special ones, and those kept for later use."""
+        special = {i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        if (unknown := getattr(self._tokenizer.model, "unk_token", None)) is not None:
+            special.add(self.id_of(unknown))
+        every = self._tokenizer.get_vocab().items()
+        return {i: token for token, i in every if i not in special and not FOR_LATER_USE.fullmatch(token)}
 
     def encode(
         self,

@@ -195,6 +195,19 @@ class EmbeddingLayer:
         tokenizer = self.tokenizer
         return tokenizer.tokens(check_ids(ids, tokenizer.size, "ids"))
 
+    def nearest(self, word: str, k: int = 10) -> list[tuple[str, float]]:
+        """Give the k tokens whose word rows have the largest cosine with that of a word: [(token, cosine), ...].
+
+        The word itself is left out, and so are special tokens and those kept for later use. A word is looked up as it
+        stands in a text (so in lower case, where the model reads that), or else as the vocabulary writes it, "##ing".
+        Memory beyond the table is one number a row; every row is read.
+
+        Raises ValueError for a word that is several pieces, and says which; for one that is unknown; for k below 1.
+        """
+        from .nearest import nearest
+
+        return nearest(self.steps[0].module.table, self.tokenizer, word, k)
+
     def embed(
         self,
         texts: Texts,
@@ -206,7 +219,10 @@ class EmbeddingLayer:
         threads: int | None = None,
         progress: bool = False,
     ) -> Any:
-        """Turn texts into vectors: "mean" or "max" over a text's tokens -> (n, dim); None -> a list of (seq, dim).
+        """Turn texts into vectors that know no context: right for nearest words, for features of a small classifier, as
+        the first stage of a model that runs elsewhere; wrong for what a sentence means (see `load_encoder`).
+
+        "mean" or "max" over a text's tokens -> (n, dim); None -> a list of (seq, dim).
 
         Special tokens count, padding never does. `normalize` divides each vector by its length. A text without
         any token gives zeros. The bits of a text's vector do not depend on the texts around it. For that, an empty

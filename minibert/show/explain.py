@@ -187,7 +187,7 @@ def wrap(text: str, indent: int) -> list[str]:
 
 def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Callable[[str], str]) -> Iterator[str]:
     """Write tokens and what is looked up for each, one line a token, in aligned columns."""
-    names = [_fitting(token) for token in tokens]
+    names = [fitting(token) for token in tokens]
     columns = [(COUNTED.get(name, name.removesuffix("_ids")), value[0].tolist()) for name, value in ids.items()]
     wide = max(columns_of(name) for name in ["token", *names])
     widths = [max(len(str(number)) for number in [head, *numbers]) for head, numbers in columns]
@@ -198,7 +198,7 @@ def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Callable[[s
         yield "  ".join([name + " " * (wide - columns_of(name)), *numbers])
 
 
-def _fitting(token: str | None) -> str:
+def fitting(token: str | None) -> str:
     """Make a token fit for a cell: what a terminal would obey is escaped, what is long is cut."""
     if token is None:
         return "?"

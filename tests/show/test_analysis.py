@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
+from minibert.equations.similarity import BLOCK
 from minibert.show import analysis
 
 # float64 against a definition computed in another order: measured at most 2.7e-14
@@ -66,7 +67,7 @@ def test_cosine_similarity_refuses_what_has_no_rows() -> None:
 
 @given(
     seed=st.integers(0, 2**16),
-    vocab=st.sampled_from([1, 5, 40, analysis.BLOCK - 1, analysis.BLOCK, 2 * analysis.BLOCK + 3]),
+    vocab=st.sampled_from([1, 5, 40, BLOCK - 1, BLOCK, 2 * BLOCK + 3]),
     by_id=st.booleans(),
 )
 def test_nearest_tokens_are_the_largest_similarities(seed: int, vocab: int, by_id: bool) -> None:
@@ -83,8 +84,8 @@ def test_nearest_tokens_are_the_largest_similarities(seed: int, vocab: int, by_i
 
 
 def test_equal_rows_tie_by_id_across_blocks() -> None:
-    table = normal(2 * analysis.BLOCK + 3, 50)  # a matrix product treats the last rows of an odd number differently
-    copies = [5, analysis.BLOCK - 1, analysis.BLOCK, 2 * analysis.BLOCK, 2 * analysis.BLOCK + 2]
+    table = normal(2 * BLOCK + 3, 50)  # a matrix product treats the last rows of an odd number differently
+    copies = [5, BLOCK - 1, BLOCK, 2 * BLOCK, 2 * BLOCK + 2]
     table[copies] = normal(50)
     for query in (copies[2], table[copies[2]] + 0.3):
         ids, similarities = analysis.nearest_tokens(table, query, k=6)
