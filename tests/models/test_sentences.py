@@ -167,11 +167,11 @@ def test_similarity_takes_vectors_alone() -> None:
 # -- neighbours, threads, streams --------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_what_stands_beside_a_text_hardly_moves_its_vector(minilm: Path, data: st.DataObject) -> None:
     encoder, texts, alone = neighbours(minilm)
-    chosen = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=40))
+    chosen = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=20))
     found = encoder.encode([texts[i] for i in chosen])
     assert away(found, alone[chosen]) <= NEIGHBOURS and apart(found, alone[chosen]) <= WHOLE
 
@@ -183,7 +183,7 @@ def neighbours(folder: Path) -> tuple[minibert.Encoder, list[str], Array]:
     """MiniLM, some texts, and the vector of each alone; made once."""
     if not KEPT:
         encoder = minibert.load_encoder(folder)
-        texts = [text for text in many_texts(90) if len(text) < 300]
+        texts = [text for text in many_texts(70) if len(text) < 100]
         KEPT.extend((encoder, texts, np.stack([encoder.encode(text) for text in texts])))
     encoder, texts, alone = KEPT
     return encoder, texts, alone
@@ -194,13 +194,13 @@ def test_many_calls_at_once_on_one_encoder(minilm: Path) -> None:
     encoder, texts, alone = neighbours(minilm)
 
     def call(i: int) -> float:
-        part = slice(i % 7, None, 1 + i % 5)
+        part = slice(i, None, 1 + i % 5)
         if i % 3 == 0:
             return away(np.stack(list(encoder.encode_stream(texts[part], batch_size=1 + i))), alone[part])
         return away(encoder.encode(texts[part], batch_size=1 + i), alone[part])
 
     with ThreadPoolExecutor(4) as pool:
-        assert max(pool.map(call, range(24))) <= NEIGHBOURS
+        assert max(pool.map(call, range(8))) <= NEIGHBOURS
 
 
 def test_a_first_use_from_many_threads() -> None:
@@ -268,8 +268,8 @@ def test_memory_does_not_grow_with_the_stream() -> None:
         tracemalloc.stop()
         return highest
 
-    peak(1000)
-    few, many = peak(2_000), peak(20_000)
+    peak(600)
+    few, many = peak(1_500), peak(6_000)
     assert many < 1.2 * few  # measured: 1.00; kept vectors alone would be 1.3 times as much
 
 
