@@ -20,7 +20,7 @@ INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C has ended
 READER_GONE = 141  # and of one that wrote into a closed pipe
 
 # each is a file of commands/ that has ABOUT, EXAMPLE, declare(parser) and run(arguments); the help names them like this
-COMMANDS = ("explain", "nearest", "info", "embed", "extract", "verify", "plot")
+COMMANDS = ("explain", "nearest", "info", "embed", "encode", "similar", "extract", "verify", "plot")
 USAGE = "usage: minibert COMMAND [ARGUMENT ...]"
 HELP = f"""{USAGE}
 
@@ -35,7 +35,13 @@ example:
   minibert explain "We lived above the clouds\""""
 
 # what errors advise in Python's words -> what to type
-IN_SHELL = {"truncation=True": "--truncate", "force=True": "--force", "local_files_only=True": "--local-files-only"}
+IN_SHELL = {
+    "truncation=True": "--truncate",
+    "force=True": "--force",
+    "local_files_only=True": "--local-files-only",
+    "prompt_name must": "--prompt-name must",
+    "prompt= takes": "--prompt takes",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -505,7 +505,7 @@ def test_a_stream_into_a_file_keeps_no_chunk(folder: Path, tmp_path: Path) -> No
             assert sum(ref() is not None for ref in kept) == 1
 
     path = tmp_path / "vectors.npy"
-    embed._write(path, ".npy", vectors(), minibert.load(folder), "mean")
+    embed.write_vectors(path, ".npy", vectors(), DIM, np.dtype("f4"), "mean")
     assert np.load(path)[:, 0].tolist() == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]
 
 

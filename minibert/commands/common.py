@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from minibert.files.writing import naming
 
 if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
     from minibert.models.layer import EmbeddingLayer
 
 DEFAULT_MODEL = "bert-base-uncased"
@@ -114,6 +115,13 @@ def coloured() -> bool:
     """Say whether what is printed may stand out: on a terminal that does not forbid it."""
     terminal = bool(sys.stdout) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return terminal and not os.environ.get("NO_COLOR")
+
+
+def load_whole(arguments: Any) -> Encoder:
+    """Load the whole model that the arguments of `add_model` name."""
+    from minibert.models.encoder import load_encoder
+
+    return load_encoder(arguments.model, revision=arguments.revision, local_files_only=arguments.local_files_only)
 
 
 def tell(what: str) -> None:

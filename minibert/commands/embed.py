@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from .common import Parser, add_model, add_whole, load_layer, print_lines, tell
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from minibert.equations.input_layer import Array
     from minibert.models.layer import EmbeddingLayer
 
@@ -57,8 +59,8 @@ def run(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
     pooling = None if arguments.pooling == "none" else arguments.pooling
     output: Path | None = arguments.output
-    ending = "" if output is None else _ending(output, pooling)
-    chunks = _chunks(arguments)
+    ending = "" if output is None else ending_of(output, pooling)
+    chunks = chunks_of(arguments)
     first = next(chunks, [])
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
         if output is not None:
@@ -67,12 +69,12 @@ def run(arguments: Any) -> None:
             refuse_source(output, (tensor.file for tensor in layer.tensors))
         vectors = _vectors(layer, chain([first], chunks), pooling, arguments)
         if output is None:
-            _print_vectors(vectors, layer.dim, pooling)
+            print_vectors(vectors, layer.dim, pooling)
         else:
-            _write(output, ending, vectors, layer, pooling)
+            write_vectors(output, ending, vectors, layer.dim, layer.dtype, pooling)
 
 
-def _ending(output: Path, pooling: str | None) -> str:
+def ending_of(output: Path, pooling: str | None) -> str:
     """Say in which format to write, before anything is read."""
     from minibert.files.writing import output_ending
 
@@ -85,7 +87,7 @@ def _ending(output: Path, pooling: str | None) -> str:
     return ending
 
 
-def _chunks(arguments: Any) -> Iterator[list[str]]:
+def chunks_of(arguments: Any) -> Iterator[list[str]]:
     """Give the texts in chunks: those of the command line, or stdin's lines as they come."""
     from minibert.models.texts import CHUNK, chunked
 
@@ -105,7 +107,7 @@ def _vectors(layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | 
         (texts,) = chunks
         yield layer.embed(texts, pooling, text_pair=arguments.pair, **options)
         return
-    if _wants_bar(arguments):
+    if wants_bar(arguments):
         from minibert.models.texts import shown
 
         total = None if arguments.from_stdin else len(arguments.texts)
@@ -118,13 +120,14 @@ def _vectors(layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | 
         raise of_line(error) if arguments.from_stdin else error from None
 
 
-def _wants_bar(arguments: Any) -> bool:
+def wants_bar(arguments: Any) -> bool:
     """Say whether a person looks at stderr, and at nothing else of ours."""
     typed = arguments.from_stdin and sys.stdin.isatty()
     return sys.stderr.isatty() and not typed and (arguments.output is not None or not sys.stdout.isatty())
 
 
-def _print_vectors(vectors: Iterable[Any], dim: int, pooling: str | None) -> None:
+def print_vectors(vectors: Iterable[Any], dim: int, pooling: str | None) -> None:
+    """Print a line for each vector, and where nothing is pooled an empty line after each text."""
     pattern = " ".join(["%.9g"] * dim)  # nine digits tell any two float32 numbers apart
     for chunk in vectors:
         if pooling:
@@ -133,7 +136,9 @@ def _print_vectors(vectors: Iterable[Any], dim: int, pooling: str | None) -> Non
             print_lines(line for rows in chunk for line in [*(pattern % tuple(row.tolist()) for row in rows), ""])
 
 
-def _write(path: Path, ending: str, vectors: Iterable[Any], layer: EmbeddingLayer, pooling: str | None) -> None:
+def write_vectors(
+    path: Path, ending: str, vectors: Iterable[Any], dim: int, dtype: np.dtype[Any], pooling: str | None
+) -> None:
     """Write the vectors; the file appears whole or not at all.
 
     Its header tells how many there are, which only the last text says: until then they lie in a temporary file beside
@@ -153,8 +158,8 @@ def _write(path: Path, ending: str, vectors: Iterable[Any], layer: EmbeddingLaye
                     spool.write(np.ascontiguousarray(rows).data)
         with naming(path):
             spool.flush()
-        shape = (spool.tell() // (layer.dim * layer.dtype.itemsize), layer.dim)
-        arrays = {"embeddings": np.broadcast_to(np.zeros((), layer.dtype), shape)}  # as large, in no memory
+        shape = (spool.tell() // (dim * dtype.itemsize), dim)
+        arrays = {"embeddings": np.broadcast_to(np.zeros((), dtype), shape)}  # as large, in no memory
         if not pooling:
             arrays["offsets"] = np.cumsum(lengths, dtype=np.int64)
         spool.seek(0)

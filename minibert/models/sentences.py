@@ -104,13 +104,21 @@ def encode_stream(
         raise TypeError("texts must be many, one after another, found one str; encode takes it")
     _positive("batch_size", batch_size)
     plan = _plan(self, prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
+    chunks = stream(chunked(texts, min(batch_size, CHUNK)), plan.tokenize, plan.vectors)
+    return (vector.copy() for vectors in chunks for vector in vectors)  # a view would keep the whole chunk alive
 
-    def given() -> Iterator[Array]:
-        for vectors in stream(chunked(texts, min(batch_size, CHUNK)), plan.tokenize, plan.vectors):
-            for vector in vectors:
-                yield vector.copy()  # a view would keep the whole chunk alive
 
-    return given()
+def encode_chunks(
+    encoder: Encoder,
+    chunks: Iterable[list[str]],
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    task: str | None = None,
+) -> Iterator[Array]:
+    """Give each chunk's vectors (texts, dim) when it has come; of a chunk of more than 512 texts, as many at once."""
+    plan = _plan(encoder, prompt_name, prompt, OUTPUTS[0], False, None, task)
+    parts = (part for chunk in chunks for part in chunked(chunk, CHUNK))
+    return stream(parts, plan.tokenize, plan.vectors)
 
 
 def encode_query(
@@ -170,7 +178,7 @@ class _Plan(NamedTuple):
 
     @property
     def dim(self) -> int:
-        return self.recipe.dim if self.cut is None else min(self.cut, self.recipe.dim)
+        return _width(self.recipe, self.cut)
 
     def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
         """Give each text's ids, with the prompt before it, cut to the longest length."""
@@ -214,6 +222,16 @@ def _rows(encoder: Encoder, tokenizer: Tokenizer, encoded: list[Encoded]) -> Ite
             yield texts[group.texts], x[group.tokens].reshape(len(group.texts), group.length, encoder.dim)
 
 
+def sentence_dim(encoder: Encoder) -> int:
+    """How many numbers a sentence's vector has."""
+    return _width(encoder.recipe, None)
+
+
+def _width(recipe: Recipe, cut: int | None) -> int:
+    cut = recipe.truncate_dim if cut is None else cut
+    return recipe.dim if cut is None else min(cut, recipe.dim)
+
+
 def _plan(
     encoder: Encoder,
     prompt_name: str | None,
@@ -230,7 +248,6 @@ def _plan(
     recipe = encoder.recipe
     if truncate_dim is not None:
         _positive("truncate_dim", truncate_dim)
-    cut = recipe.truncate_dim if truncate_dim is None else truncate_dim
     before = _prompt(recipe, prompt_name, prompt)
     tokenizer = encoder.sentence_tokenizer
     skip = 0
@@ -240,7 +257,15 @@ def _plan(
         skip = len(alone.input_ids) - (bool(alone.input_ids) and tokenizer.is_special(alone.input_ids[-1]))
     longest = recipe.lengths.get(task or "", recipe.longest)
     return _Plan(
-        encoder, recipe, tokenizer, before, skip, longest, output_value == "token_embeddings", cut, bool(normalize)
+        encoder,
+        recipe,
+        tokenizer,
+        before,
+        skip,
+        longest,
+        output_value == "token_embeddings",
+        truncate_dim,
+        bool(normalize),
     )
 
 

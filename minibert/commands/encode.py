@@ -1,0 +1,73 @@
+"""`minibert encode`: texts -> sentence vectors, a line each or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .common import Parser, add_model, load_whole
+from .embed import BAR_AFTER, chunks_of, ending_of, print_vectors, wants_bar, write_vectors
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
+
+ABOUT = """turn texts into sentence vectors, as sentence-transformers does
+The whole model works: what the folder says of pooling, prompts and the longest
+length is done, and longer texts are cut in silence.
+
+One vector a line, with all its digits, as soon as its text has been read."""
+EXAMPLE = 'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy'
+
+
+def declare(parser: Parser) -> None:
+    """Declare what it takes."""
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, or with -, each line of stdin is a text")
+    add_prompts(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE",
+        help="write FILE.npy or FILE.safetensors instead; into a pipe, .npy",
+    )  # fmt: skip
+    add_model(parser, side=False)
+
+
+def add_prompts(parser: Parser) -> None:
+    """Declare --prompt-name and --prompt."""
+    parser.add_argument("--prompt-name", metavar="NAME", help="put this one of the model's prompts before each text")
+    parser.add_argument("--prompt", metavar="TEXT", help="put this before each text, and none of the model's prompts")
+
+
+def run(arguments: Any) -> None:
+    """Print the vectors of each chunk of texts when it is done, or write all of them."""
+    from minibert.models.sentences import sentence_dim
+
+    output: Path | None = arguments.output
+    ending = "" if output is None else ending_of(output, "mean")
+    arguments.pair = None
+    chunks = chunks_of(arguments)
+    with load_whole(arguments) as encoder:
+        if output is not None:
+            from minibert.files.writing import refuse_source
+
+            refuse_source(output, {tensor.file for tensor in encoder.embeddings.tensors})
+        vectors = _vectors(encoder, chunks, arguments)
+        if output is None:
+            print_vectors(vectors, sentence_dim(encoder), "mean")
+        else:
+            write_vectors(output, ending, vectors, sentence_dim(encoder), encoder.dtype, "mean")
+
+
+def _vectors(encoder: Encoder, chunks: Iterable[list[str]], arguments: Any) -> Iterator[Any]:
+    from minibert.models.sentences import CHUNK, encode_chunks
+    from minibert.models.texts import chunked, shown
+
+    chunks = (part for chunk in chunks for part in chunked(chunk, CHUNK))
+    if wants_bar(arguments):
+        total = None if arguments.from_stdin else len(arguments.texts)
+        chunks = shown(chunks, total, "encode", BAR_AFTER)
+    try:
+        yield from encode_chunks(encoder, chunks, arguments.prompt_name, arguments.prompt)
+    except ValueError as error:
+        from .stdin import of_line
+
+        raise of_line(error) if arguments.from_stdin else error from None

@@ -1,0 +1,89 @@
+"""`minibert similar`: how alike texts are, or which lines of a file are nearest to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .common import Parser, add_model, load_whole, print_lines
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
+
+ABOUT = """tell how alike texts are in meaning, or search a file
+The table of all similarities, or with --file the lines of a file that are
+nearest to the text, best first: a search without a server. By cosine, or as
+the model's folder says. With --file the text takes the model's prompt "query"
+and the lines its prompt "document", where it has them."""
+EXAMPLE = 'minibert similar -m ./all-MiniLM-L6-v2 "How do I reset my password?" --file questions.txt'
+
+
+def declare(parser: Parser) -> None:
+    """Declare what it takes."""
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="two or more; with --file one")
+    parser.add_argument(
+        "--file", type=Path, metavar="LINES", help="a file of texts, one a line; empty lines are left out"
+    )
+    parser.add_argument("-k", type=int, default=5, metavar="N", help="so many lines (default: 5)")
+    add_model(parser, side=False)
+
+
+def run(arguments: Any) -> None:
+    """Print the table, or the nearest lines."""
+    texts, file = arguments.texts, arguments.file
+    if file is None and len(texts) < 2:
+        raise ValueError("one text is like nothing; name a second one, or a file of texts with --file")
+    if file is not None and len(texts) > 1:
+        raise ValueError(
+            f"--file takes one text to look for, found {len(texts)}; quotes make one text of several words"
+        )
+    if arguments.k < 1:
+        raise ValueError(f"-k must be at least 1, found {arguments.k}")
+    with load_whole(arguments) as encoder:
+        print_lines(table(encoder, texts) if file is None else nearest(encoder, texts[0], file, arguments.k))
+
+
+def table(encoder: Encoder, texts: list[str]) -> Iterator[str]:
+    """Give a line for each text: its number, how alike it is to each, and the text."""
+    vectors = encoder.encode(texts)
+    columns = range(1, len(texts) + 1)
+    yield "".join(["    ", *(f"{i:>8}" for i in columns)])
+    for i, row, text in zip(columns, encoder.similarity(vectors, vectors), texts, strict=True):
+        yield "".join([f"{i:>4}", *(f"{number:8.3f}" for number in row), f"  {text}"])
+
+
+def nearest(encoder: Encoder, text: str, file: Path, k: int) -> Iterator[str]:
+    """Give the k lines of a file nearest to a text, best first, each behind its similarity.
+
+    Lines come and go in chunks: memory holds the best ones and a chunk of others.
+    """
+    import numpy as np
+
+    from minibert.models.sentences import CHUNK, encode_chunks
+    from minibert.models.texts import chunked
+
+    query = encoder.encode_query(text)
+    chunks: list[list[str]] = []  # read, their vectors not yet come
+
+    def read() -> Iterator[list[str]]:
+        for chunk in chunked(_lines(file), CHUNK):
+            chunks.append(chunk)
+            yield chunk
+
+    best: list[str] = []
+    scores = np.empty(0, encoder.dtype)
+    for vectors in encode_chunks(encoder, read(), "document", task="document"):
+        best += chunks.pop(0)
+        scores = np.concatenate([scores, encoder.similarity(query, vectors)[0]])
+        order = np.argsort(-scores, kind="stable")[:k]  # of equal ones the first
+        best, scores = [best[i] for i in order], scores[order]
+    yield from (f"{score:.3f}  {line}" for score, line in zip(scores, best, strict=True))
+
+
+def _lines(file: Path) -> Iterator[str]:
+    try:
+        with open(file, encoding="utf-8") as lines:
+            yield from (line.removesuffix("\n") for line in lines if line.strip())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 ({error.reason}); convert it, with iconv or so") from None

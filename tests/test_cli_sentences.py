@@ -1,0 +1,125 @@
+"""`minibert encode` and `minibert similar`: what goes to stdout and to files, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reference_files import REFERENCE
+from safetensors.numpy import load_file
+
+import minibert
+from minibert.cli import main
+from minibert.equations.input_layer import Array
+
+TEXTS = ["we lived above the clouds", "", "clouds!"]
+DENSE, PROMPTS = str(REFERENCE / "sentences-dense"), str(REFERENCE / "sentences-prompts")
+SAME = 1e-6  # of numbers of size 1, computed beside other texts; measured: 1.2e-7
+
+Printed = pytest.CaptureFixture[str]
+
+
+def numbers(printed: str) -> Array:
+    return np.array([line.split() for line in printed.splitlines()], np.float32)
+
+
+def failure(capsys: Printed, *argv: str) -> str:
+    assert main(list(argv)) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_encode_prints_numbers_that_read_back_exactly(capsys: Printed) -> None:
+    assert main(["encode", "-m", DENSE, *TEXTS]) == 0
+    captured = capsys.readouterr()
+    assert np.array_equal(numbers(captured.out), minibert.load_encoder(DENSE).encode(TEXTS)) and captured.err == ""
+
+
+def test_encode_reads_lines_of_stdin(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    lines = [f"we lived {'a ' * (i % 7)}" for i in range(1300)]
+    content = io.BytesIO("\n".join(lines).encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(content, "utf-8"))
+    assert main(["encode", "-m", DENSE]) == 0
+    assert np.allclose(numbers(capsys.readouterr().out), minibert.load_encoder(DENSE).encode(lines), 0, SAME)
+
+
+@pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])
+def test_encode_with_a_prompt(option: str, name: str, capsys: Printed) -> None:
+    encoder = minibert.load_encoder(PROMPTS)
+    assert main(["encode", "-m", PROMPTS, option, "query", *TEXTS]) == 0
+    want = encoder.encode(TEXTS, **{name: "query"})
+    assert np.array_equal(numbers(capsys.readouterr().out), want)
+    assert not np.allclose(want, encoder.encode(TEXTS), 0, 0.01)
+
+
+@pytest.mark.parametrize("ending", [".npy", ".safetensors"])
+def test_encode_writes_a_file(ending: str, tmp_path: Path, capsys: Printed) -> None:
+    path = tmp_path / f"vectors{ending}"
+    assert main(["encode", "-m", DENSE, "-o", str(path), *TEXTS]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "embeddings (3, 6)" in captured.err
+    found = np.load(path) if ending == ".npy" else load_file(path)["embeddings"]
+    assert np.array_equal(found, minibert.load_encoder(DENSE).encode(TEXTS))
+
+
+def test_similar_prints_a_table(minilm: Path, capsys: Printed) -> None:
+    texts = ["How do I reset my password?", "How do I boil an egg?", "I forgot my login credentials"]
+    assert main(["similar", "-m", str(minilm), *texts]) == 0
+    assert capsys.readouterr().out == (
+        "           1       2       3\n"
+        "   1   1.000   0.177   0.678  How do I reset my password?\n"
+        "   2   0.177   1.000   0.093  How do I boil an egg?\n"
+        "   3   0.678   0.093   1.000  I forgot my login credentials\n"
+    )
+
+
+def test_similar_finds_the_nearest_lines_of_a_file(minilm: Path, tmp_path: Path, capsys: Printed) -> None:
+    """In a file of several chunks, the best in the last one; of two equal lines the first comes first."""
+    lines = [
+        *["How do I boil an egg?", ""] * 400,
+        "Reset the password ",
+        *["eggs"] * 700,
+        "I forgot my login credentials",
+    ]
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    assert main(["similar", "-m", str(minilm), "How do I reset my password?", "--file", str(file), "-k", "4"]) == 0
+    found = capsys.readouterr().out.splitlines()
+    assert [line[7:] for line in found] == [
+        "Reset the password ", "I forgot my login credentials", *["How do I boil an egg?"] * 2,
+    ]  # fmt: skip
+    assert found[1][:5] == "0.678" and found[0] > found[1] > found[2]
+    file.write_text("\n\n", encoding="utf-8")
+    assert main(["similar", "-m", str(minilm), "x", "--file", str(file)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_search_takes_the_prompts_of_query_and_document(tmp_path: Path, capsys: Printed) -> None:
+    encoder = minibert.load_encoder(PROMPTS)
+    (tmp_path / "lines").write_text("clouds\n", encoding="utf-8")
+    assert main(["similar", "-m", PROMPTS, "above the clouds", "--file", str(tmp_path / "lines")]) == 0
+    want = encoder.similarity(encoder.encode_query("above the clouds"), encoder.encode_document("clouds"))
+    assert capsys.readouterr().out == f"{want[0, 0]:.3f}  clouds\n"
+    assert (
+        f"{want[0, 0]:.3f}"
+        != f"{encoder.similarity(encoder.encode('above the clouds'), encoder.encode('clouds'))[0, 0]:.3f}"
+    )
+
+
+def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys: Printed) -> None:
+    (tmp_path / "latin").write_bytes(b"caf\xe9\n")
+    for argv, message in (
+        (["similar", "we"], "name a second one, or a file of texts with --file"),
+        (["similar", "we", "lived", "--file", "x"], "--file takes one text to look for, found 2"),
+        (["similar", "we", "--file", "x", "-k", "0"], "-k must be at least 1, found 0"),
+        (["similar", "we", "--file", str(tmp_path / "none")], "No such file"),
+        (["similar", "we", "--file", str(tmp_path / "latin")], "latin is not UTF-8"),
+        (["encode", "we", "--prompt-name", "x"], "--prompt-name must be one of this model's 'query', 'document', fou"),
+        (["encode", "we", "-o", "x.txt"], "must end in .npy or .safetensors"),
+        (["encode", "we", "-o", f"{DENSE}/model.safetensors"], "model.safetensors"),
+    ):
+        assert message in failure(capsys, *argv, "-m", DENSE)
