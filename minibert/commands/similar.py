@@ -16,7 +16,7 @@ The table of all similarities, or with --file the lines of a file that are
 nearest to the text, best first: a search without a server. By cosine, or as
 the model's folder says. With --file the text takes the model's prompt "query"
 and the lines its prompt "document", where it has them."""
-EXAMPLE = 'minibert similar -m ./all-MiniLM-L6-v2 "How do I reset my password?" --file questions.txt'
+EXAMPLE = 'minibert similar "How do I reset my password?" --file questions.txt'
 
 
 def declare(parser: Parser) -> None:

@@ -1,0 +1,73 @@
+"""Sentence vectors of a model on the Hub: which files are fetched, and when."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from checkpoints import same_bits
+from fake_hub import FakeHub, use
+from reference_files import REFERENCE
+
+import minibert
+
+USELESS = ("pytorch_model.bin", "onnx/model.onnx", "README.md", "2_Dense/pytorch_model.bin", "train_script.py")
+
+
+def put(hub: FakeHub, name: str, useless: tuple[str, ...] = USELESS) -> None:
+    folder = REFERENCE / name
+    files: dict[str, bytes | Path] = {
+        path.relative_to(folder).as_posix(): path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in ("calls.json", "vectors.safetensors")
+    }
+    hub.add(f"org/{name}", files | dict.fromkeys(useless, b"x" * 1000))
+
+
+def fetched(hub: FakeHub) -> set[str]:
+    found = (re.search(r"/resolve/[^/]+/(.+)$", request.path) for request in hub.requests if request.method == "GET")
+    return {match[1] for match in found if match}
+
+
+def test_only_what_is_needed_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "sentences-dense"
+    with FakeHub() as hub:
+        put(hub, name)
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        encoder = minibert.load_encoder(f"org/{name}")
+        assert fetched(hub) == {"modules.json", "config.json", "model.safetensors"}
+        found = encoder.encode(["we lived", "clouds"])
+        assert fetched(hub) == {
+            "modules.json", "config.json", "model.safetensors", "1_Pooling/config.json", "2_Dense/config.json",
+            "2_Dense/model.safetensors", "3_Normalize/config.json", "sentence_bert_config.json",
+            "config_sentence_transformers.json", "tokenizer.json", "tokenizer_config.json",
+        }  # fmt: skip
+        hub.forget()
+        encoder.encode("the", normalize_embeddings=True)
+        assert hub.requests == []
+        again = minibert.load_encoder(f"org/{name}", local_files_only=True).encode(["we lived", "clouds"])
+        assert hub.requests == []
+    assert same_bits(found, again)
+    assert same_bits(found, minibert.load_encoder(REFERENCE / name).encode(["we lived", "clouds"]))
+
+
+def test_a_transformer_in_a_subfolder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "sentences-cls"
+    with FakeHub() as hub:
+        put(hub, name, ("model.onnx",))
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        found = minibert.load_encoder(f"org/{name}").encode("we lived")
+        assert {"0_Transformer/model.safetensors", "0_Transformer/config.json"} < fetched(hub)
+        assert not fetched(hub) & {"model.onnx", "model.safetensors", "config.json"}
+    assert same_bits(found, minibert.load_encoder(REFERENCE / name).encode("we lived"))
+
+
+def test_a_path_that_leaves_the_model_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeHub() as hub:
+        modules = b'[{"type": "sentence_transformers.models.Transformer", "path": "../../other/resolve/main"}]'
+        hub.add("org/bad", {"modules.json": modules, "config.json": b"{}"})
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        with pytest.raises(minibert.CheckpointError, match="expected a folder inside the model's own"):
+            minibert.load_encoder("org/bad")
+        assert fetched(hub) == {"modules.json"}
