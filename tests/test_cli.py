@@ -300,6 +300,8 @@ def test_explain_prints_the_page(folder: Path, capsys: Printed) -> None:
     assert main(["explain", "--model", str(folder), "the dog", "--pair", "bites man"]) == 0
     layer = minibert.load(folder)
     assert capsys.readouterr() == ("\n".join(explain(layer, "the dog", "bites man")) + "\n", "")
+    assert main(["explain", "--model", str(folder), "we " * 20, "--full", "--truncate"]) == 0
+    assert capsys.readouterr().out == "\n".join(explain(layer, "we " * 20, full=True, truncation=True)) + "\n"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from minibert import equations
 from minibert.equations.input_layer import Array
 from minibert.families.steps import Add, Lookup, Mask, Norm, Positions, Project, Scale, Step, Tokens
 from minibert.models.layer import EmbeddingLayer
@@ -145,12 +146,21 @@ def other_order(steps: Sequence[Bound], ids: Mapping[str, Array]) -> list[Bound]
 # -- the page ----------------------------------------------------------------------------------------------------
 
 
-def explain(layer: EmbeddingLayer, text: str, text_pair: str | None = None, colour: bool = False) -> Iterator[str]:
-    """Give the page line by line: the tokens, each step's rows, and the same steps taken by hand.
+def explain(
+    layer: EmbeddingLayer,
+    text: str,
+    text_pair: str | None = None,
+    colour: bool = False,
+    full: bool = False,
+    truncation: bool = False,
+) -> Iterator[str]:
+    """Give the page line by line: the tokens, and of each step its name, shape, formula, function and some numbers.
 
-    Everything is computed before the first line. Raises as `EmbeddingLayer.tokenize` and a call of the layer.
+    Those are the first six of the text's first token; `full` gives the rows of all tokens instead, as torch prints
+    them, and the same steps taken by hand. Everything is computed before the first line. Raises as
+    `EmbeddingLayer.tokenize` and a call of the layer.
     """
-    batch: dict[str, Any] = layer.tokenize(text, text_pair)
+    batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
     # not layer.tokens: the tokenizer need not be asked whether it knows the ids it has just given
     tokens = layer.tokenizer.tokens(batch["input_ids"][0])
     trace = layer.trace(**batch)
@@ -167,14 +177,33 @@ def explain(layer: EmbeddingLayer, text: str, text_pair: str | None = None, colo
     yield bold(f"{shape[1]} token{'s' * (shape[1] != 1)} of {layer.family.model_type} -> {shape}, {output.dtype}")
     yield ""
     yield from _table(tokens, ids, bold)
-    for name, said, rows in _steps(layer, trace, ids, batch["attention_mask"]):
+    place = _first_of_text(layer, batch["input_ids"][0])
+    for name, said, function, rows in _steps(layer, trace, ids, batch["attention_mask"]):
         yield ""
-        yield bold(f"{name}  {rows.shape}")
+        yield bold(f"{name}  {rows.shape}") + (dim(f"  {function}") if function else "")
         yield from (dim(line) for line in wrap(said, 2))
-        yield "  " + torch_text(rows, indent=2)
+        if full:
+            yield "  " + torch_text(rows, indent=2)
+        elif len(tokens):
+            yield f"  {fitting(tokens[place])}  {_beginning(rows[0, place])}"
+    if not full:
+        return
     yield ""
     yield bold("by hand, with the parts of this layer")
     yield from _closing(layer, ids, batch["attention_mask"], output, dim)
+
+
+def _first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int:
+    """Give the place of the first token that stands for text, behind the special ones; 0 where there is none."""
+    alone = layer.tokenize("")["input_ids"][0].tolist()
+    pairs = zip(input_ids.tolist(), [*alone, None], strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
+
+
+def _beginning(row: Array) -> str:
+    """Write a row's first six numbers."""
+    numbers = torch_text(row[: 2 * EDGE], indent=2)
+    return f"{numbers[:-1]}, ...]" if len(row) > 2 * EDGE else numbers
 
 
 def wrap(text: str, indent: int) -> list[str]:
@@ -224,8 +253,8 @@ def columns_of(text: str) -> int:
 
 def _steps(
     layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], mask: Array
-) -> Iterator[tuple[str, str, Array]]:
-    """Give each intermediate's name, what it is, and its rows."""
+) -> Iterator[tuple[str, str, str, Array]]:
+    """Give each intermediate's name, what it is, the function that computes it where one does, and its rows."""
     by_path = {step.path + (step.role if isinstance(step, Add) else ""): (step, module) for step, module in layer.steps}
     norms = [i for i, (step, _) in enumerate(layer.steps) if isinstance(step, Norm)]
     summing = layer.steps[: norms[0]] if norms else layer.steps
@@ -238,10 +267,23 @@ def _steps(
             said = _said(step, module)
             if isinstance(step, Project):  # x may be a sum of which only the addends were shown
                 said += f", x = {by_hand(layer.steps[: layer.steps.index((step, module))], ids, mask)[1]}"
-            yield name_of(step), said, rows
+            yield name_of(step), said, _function(step), rows
         elif last is None or not np.array_equal(rows, last):  # a sum of one is the rows just shown
-            yield name, by_hand(summing, ids, mask)[1], rows
+            yield name, by_hand(summing, ids, mask)[1], "", rows
         last = rows
+
+
+def _function(step: Step) -> str:
+    """Name the function of `equations` that this step calls, as a reader can import it."""
+    functions = {
+        Lookup: equations.lookup,
+        Norm: equations.layer_norm,
+        Project: equations.project,
+        Scale: equations.scale,
+    }
+    return next(
+        (f"equations.{function.__name__}" for kind, function in functions.items() if isinstance(step, kind)), ""
+    )
 
 
 def _said(step: Step, module: Any) -> str:

@@ -71,9 +71,9 @@ class Normed(NamedTuple):
     after: Array
 
 
-def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None) -> str:
+def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None, truncation: bool = False) -> str:
     """Give the page. Raises as `EmbeddingLayer.tokenize` and a call of the layer."""
-    batch: dict[str, Any] = layer.tokenize(text, text_pair)
+    batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
     input_ids, mask = batch["input_ids"], batch["attention_mask"]
     tokens = [_visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
     trace = layer.trace(**batch)

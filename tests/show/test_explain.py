@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import minibert
+from minibert import equations
 from minibert.equations.input_layer import Array
 from minibert.models.layer import EmbeddingLayer
 from minibert.show.explain import by_hand, columns_of, explain, looked_up, other_order, torch_text
@@ -201,7 +202,7 @@ def test_every_formula_above_is_of_a_case() -> None:
 
 def test_the_page_of_a_real_model(minilm: Path) -> None:
     layer = minibert.load(minilm)
-    lines = "\n".join(explain(layer, SENTENCE)).splitlines()
+    lines = "\n".join(explain(layer, SENTENCE, full=True)).splitlines()
     assert lines[0] == "7 tokens of bert -> (1, 7, 384), float32"
     assert lines[2:10] == [
         "token     id  type  position",
@@ -213,9 +214,11 @@ def test_the_page_of_a_real_model(minilm: Path) -> None:
         "clouds  8044     0         5",
         "[SEP]    102     0         6",
     ]
-    headings = [line for line in lines if re.fullmatch(r"\w+  \(1, 7, 384\)", line)]
+    headings = [line for line in lines if re.match(r"\w+  \(1, 7, 384\)", line)]
     names = ["word_embeddings", "token_type_embeddings", "position_embeddings", "sum", "LayerNorm"]
-    assert headings == [f"{name}  (1, 7, 384)" for name in names]
+    lookup, norm = "  equations.lookup", "  equations.layer_norm"
+    functions = [lookup, lookup, lookup, "", norm]
+    assert headings == [f"{name}  (1, 7, 384){function}" for name, function in zip(names, functions, strict=True)]
     trace = layer.trace(**layer.tokenize(SENTENCE))
     page = "\n".join(lines)
     for rows in list(trace.values())[1:]:
@@ -239,9 +242,45 @@ def test_a_pair_shows_its_types(minilm: Path) -> None:
 
 def test_colour_adds_escapes_and_nothing_else(minilm: Path) -> None:
     layer = minibert.load(minilm)
-    plain, coloured = list(explain(layer, SENTENCE)), list(explain(layer, SENTENCE, colour=True))
-    assert plain != coloured
-    assert [re.sub(r"\x1b\[\d*m", "", line) for line in coloured] == plain
+    for full in (False, True):
+        plain, coloured = (list(explain(layer, SENTENCE, colour=colour, full=full)) for colour in (False, True))
+        assert plain != coloured
+        assert [re.sub(r"\x1b\[\d*m", "", line) for line in coloured] == plain
+
+
+def test_the_short_page_has_one_token_s_first_six_numbers_of_each_step(minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    short = list(explain(layer, SENTENCE))
+    assert len(short) == 30 and len("\n".join(explain(layer, SENTENCE, full=True)).splitlines()) > 60
+    trace = {name: rows for name, rows in layer.trace(**layer.tokenize(SENTENCE)).items() if rows.dtype.kind == "f"}
+    told = [line for line in short if line.startswith("  we  [")]
+    for line, rows in zip(told, trace.values(), strict=True):
+        numbers = [float(number) for number in re.findall(r"-?\d\.\d{4}", line)]
+        assert np.abs(np.array(numbers) - rows[0, 1, :6]).max() <= 0.5e-4 and len(numbers) == 6 and "..." in line
+    functions = {line.split()[-1] for line in short if "equations." in line}
+    assert functions == {"equations.lookup", "equations.layer_norm"}
+    assert all(callable(getattr(equations, name.partition(".")[2])) for name in functions)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "albert", "opt-project", "marian-encoder", "xlm"])
+def test_the_short_page_of_other_families(name: str, tmp_path: Path) -> None:
+    """One line of numbers for each step, all of the text's first token."""
+    folder = shutil.copytree(REFERENCE / name, tmp_path / name)
+    write_tokenizer(folder, [f"w{i}" for i in range(53)])
+    layer = minibert.load(folder)
+    page = list(explain(layer, "w5 w9 w7"))
+    steps = [rows for rows in layer.trace(**layer.tokenize("w5 w9 w7")).values() if rows.dtype.kind == "f"]
+    assert len([line for line in page if line.startswith("  w5  [")]) in (len(steps), len(steps) - 1), "a sum of one"
+    assert not any(line.startswith(("  w9", "by hand")) for line in page)
+    assert list(explain(layer, ""))[2:]
+
+
+def test_a_text_that_is_too_long_can_be_cut(minilm: Path, tmp_path: Path) -> None:
+    layer = minibert.load(minilm)
+    assert next(explain(layer, "cloud " * 600, truncation=True)).startswith("512 tokens of bert")
+    folder = shutil.copytree(REFERENCE / "t5-encoder", tmp_path / "t5")
+    write_tokenizer(folder, ["w0", "w1"])
+    assert next(explain(minibert.load(folder), "w1 " * 600, truncation=True)).startswith("600 tokens of t5"), "no limit"
 
 
 def write_tokenizer(folder: Path, words: list[str]) -> None:
@@ -259,7 +298,7 @@ def test_every_family_has_a_page(name: str, tmp_path: Path) -> None:
     write_tokenizer(folder, [f"w{i}" for i in range(53)])
     side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
     layer = minibert.load(folder, side=side or "encoder")
-    page = "\n".join(explain(layer, "w5 w9 w7 w3 w11"))
+    page = "\n".join(explain(layer, "w5 w9 w7 w3 w11", full=True))
     assert page.startswith(f"5 tokens of {layer.family.model_type} -> (1, 5, {layer.dim}), float32\n\ntoken")
     assert "\n    differs from the layer by 0\n" in page
     assert max(map(len, page.splitlines())) <= 80
@@ -271,8 +310,10 @@ def test_every_family_has_a_page(name: str, tmp_path: Path) -> None:
 def test_a_text_without_tokens_has_a_page(tmp_path: Path) -> None:
     folder = shutil.copytree(REFERENCE / "gpt2", tmp_path / "gpt2")
     write_tokenizer(folder, ["w0", "w1"])
-    page = "\n".join(explain(minibert.load(folder), ""))
-    assert page.startswith("0 tokens of gpt2 -> (1, 0, 16), float32\n\ntoken  id  position\n\nwte  (1, 0, 16)\n")
+    page = "\n".join(explain(minibert.load(folder), "", full=True))
+    assert page.startswith(
+        "0 tokens of gpt2 -> (1, 0, 16), float32\n\ntoken  id  position\n\nwte  (1, 0, 16)  equations.lookup\n"
+    )
     assert "  []\n" in page and "differs from the layer by 0\n" in page
 
 
