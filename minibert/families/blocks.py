@@ -127,8 +127,7 @@ class Blocks(Frozen):
     def bind(self, config: Config, binder: Binder, i: int) -> Block:
         """Take one block's tensors from the checkpoint."""
         prefix = self.path.format(i=i)
-        dim, heads = config.integer("hidden_size"), heads_of(config)
-        inner = self.times * dim if self.times and config.get(self.inner) is None else config.integer(self.inner)
+        dim, heads, inner = config.integer("hidden_size"), heads_of(config), self.width(config)
 
         def at(name: str) -> str:
             return f"{prefix}.{name}"
@@ -156,6 +155,12 @@ class Blocks(Frozen):
             scale=self.scale(config, dim // heads, i),
             activate=activate,
         )
+
+    def width(self, config: Config) -> int:
+        """Give the feed-forward's width. Raises CheckpointError where config.json has none."""
+        if self.times and config.get(self.inner) is None:
+            return self.times * config.integer("hidden_size")
+        return config.integer(self.inner)
 
     def norm(self, config: Config, binder: Binder, path: str) -> LayerNorm:
         """Take one norm's tensors; gamma and beta are the older names of weight and bias."""

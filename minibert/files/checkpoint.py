@@ -59,6 +59,7 @@ class Source(Protocol):
     @property
     def names(self) -> Collection[str]: ...
     def tensor(self, name: str) -> Tensor: ...
+    def known(self) -> dict[str, Tensor | None]: ...
     def table(self, name: str, dtype: np.dtype[Any] | str) -> Table: ...
     def aliases(self) -> dict[str, str]: ...
     def close(self) -> None: ...
@@ -191,6 +192,11 @@ class Checkpoint:
                 f"{INDEX} says that {name!r} is in {os.path.basename(file.path)}, which holds {len(file.tensors)} "
                 "other tensors; index and shards are of different saves: fetch both again"
             ) from None
+
+    def known(self) -> dict[str, Tensor | None]:
+        """Say where every tensor lies, as far as headers have been read: None for those of a shard not opened yet."""
+        opened = {file: self._files[file].tensors if file in self._files else {} for file in self._weight_map.values()}
+        return {name: opened[file].get(name) for name, file in self._weight_map.items()}
 
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32") -> Table:
         tensor = self.tensor(name)

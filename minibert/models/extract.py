@@ -141,6 +141,7 @@ class _Recorder:
         self.taken: dict[str, Tensor] = {}
         self.names = source.names
         self.tensor = source.tensor
+        self.known = source.known
         self.aliases = source.aliases
 
     def table(self, name: str, dtype: np.dtype[Any] | str) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,12 +49,14 @@ class EmbeddingLayer:
         closing: Callable[[], None] | None = None,
         tensors: Sequence[Tensor] = (),
         again: Callable[[], EmbeddingLayer] | None = None,
+        stored: Callable[[], Mapping[str, Tensor | None]] = dict,
     ) -> None:
         self.family = family
         self.config = config
         self.dtype = dtype
         self.side = side
         self.tensors = tuple(tensors)  # where each tensor lies in its file
+        self.stored = stored  # and where all others do, which are no part of this layer
         self._steps: tuple[Bound, ...] | None = tuple(steps)
         # a use takes what it needs before it looks at `steps`: what `close` drops, it drops after them
         self._open_tokenizer = tokenizer

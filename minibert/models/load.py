@@ -237,6 +237,7 @@ def assemble(
         attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
         closing=source.close,
         tensors=binder.taken(),
+        stored=source.known,
         again=again,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
+from minibert.families.blocks import BLOCKS, heads_of
 from minibert.families.modules import Embedding, LayerNorm, Linear
 from minibert.families.steps import Positions
 from minibert.models.layer import EmbeddingLayer
@@ -36,6 +37,7 @@ def info(layer: EmbeddingLayer) -> Iterator[str]:
         f"of {size(sum(files.values()))} in {_counted(files, 'file')}",
         "in memory": f"{size(private)} of its own, {size(mapped)} mapped, read row by row",
         "tokenizer": _tokenizer(layer),
+        **_blocks(layer),
     }
     column = max(map(len, facts)) + 2
     yield from (f"{name:{column}}{fact}" for name, fact in facts.items())
@@ -106,6 +108,30 @@ def _in_attention(layer: EmbeddingLayer) -> str:
     except MinibertError as error:  # of no concern to this layer, whose numbers are right without it
         return f"not available: {error}"
     return "none" if scheme is None else f"{scheme.offers} (layer.attention_position)"
+
+
+def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
+    """Tell of the blocks by config.json and the headers that are here; no weight is read, nothing is fetched."""
+    row, family = BLOCKS.get(layer.family.model_type), layer.family
+    if row is None:
+        return {"blocks": f"none here: of {family.model_type} minibert has the input layer alone"}
+    try:
+        config = row.configure(family, layer.config, "config.json")
+        count, heads = config.integer("num_hidden_layers"), heads_of(config)
+        width, activation = row.width(config), config[row.act]
+    except MinibertError as error:  # of no concern to the input layer
+        return {"blocks": f"not available: {error}"}
+    sizes = f"{count}, {heads} heads of {layer.dim // heads}, feed-forward {width} wide, {activation}"
+    owned = tuple(prefix + part for prefix in ("", *family.prefixes) for part in row.owns)
+    stored = {name: tensor for name, tensor in layer.stored().items() if name.startswith(owned)}
+    stored = {name: tensor for name, tensor in stored.items() if not name.endswith(row.ignored)}
+    known = [tensor.stop - tensor.start for tensor in stored.values() if tensor is not None]
+    if not stored:
+        return {"blocks": f"{sizes}; of their tensors none is in this file, which holds the input layer alone"}
+    more = (
+        f"; {_counted(stored, 'tensor')} in all, some in files not opened for this" if len(known) < len(stored) else ""
+    )
+    return {"blocks": sizes, "blocks on disk": f"{size(sum(known))} in {_counted(known, 'tensor')}{more}"}
 
 
 def _tokenizer(layer: EmbeddingLayer) -> str:

@@ -1,0 +1,100 @@
+"""What `minibert info` tells of the blocks: from config.json and headers alone, no weight is read or fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import checkpoints
+import encoders
+import numpy as np
+import pytest
+from fake_hub import FakeHub, use
+
+import minibert
+from minibert.show.info import info
+
+
+def facts(layer: minibert.EmbeddingLayer) -> dict[str, str]:
+    """The lines under the module tree: name -> fact."""
+    lines = list(info(layer))
+    return {line[:18].strip(): line[18:].strip() for line in lines[lines.index("") + 1 :]}
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_every_row_with_blocks(name: str, tmp_path: Path) -> None:
+    folder = encoders.write(tmp_path / name, name)
+    with minibert.load(folder) as layer:
+        told = facts(layer)
+    activation = "gelu_new" if name == "gpt2" else "gelu"
+    assert told["blocks"] == f"2, 4 heads of 4, feed-forward 24 wide, {activation}"
+    made = encoders.tensors(encoders.config(name))
+    blocks = {key: array for key, array in made.items() if key.startswith(("encoder.", "transformer.", "h.", "ln_f."))}
+    size = sum(array.nbytes for array in blocks.values())
+    assert told["blocks on disk"] == f"{size / 1000:.1f} kB in {len(blocks)} tensors"
+
+
+def test_a_head_model_s_prefix_and_gpt2_s_stored_masks(tmp_path: Path) -> None:
+    settings = encoders.config("gpt2", n_inner=None)
+    named = {f"transformer.{key}": array for key, array in encoders.tensors(settings).items()}
+    count = sum(key.startswith(("transformer.h.", "transformer.ln_f.")) for key in named)
+    masks = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 24, 24), np.float32) for i in range(2)}
+    checkpoints.write(tmp_path, settings, named | masks)
+    with minibert.load(tmp_path) as layer:
+        told = facts(layer)
+    assert told["blocks"] == "2, 4 heads of 4, feed-forward 64 wide, gelu_new"
+    assert told["blocks on disk"].endswith(f" in {count} tensors")
+
+
+def test_a_model_type_without_blocks_says_so(tmp_path: Path) -> None:
+    with minibert.load(checkpoints.write(tmp_path, checkpoints.T5)) as layer:
+        told = facts(layer)
+    assert told["blocks"] == "none here: of t5 minibert has the input layer alone"
+    assert "blocks on disk" not in told
+
+
+def test_a_file_that_holds_the_input_layer_alone(tmp_path: Path) -> None:
+    settings = encoders.config("bert")
+    named = {key: array for key, array in encoders.tensors(settings).items() if key.startswith("embeddings.")}
+    with minibert.load(checkpoints.write(tmp_path, settings, named)) as layer:
+        told = facts(layer)
+    assert told["blocks"].startswith("2, 4 heads of 4, ") and told["blocks"].endswith("the input layer alone")
+    assert "blocks on disk" not in told
+
+
+def test_a_config_that_blocks_cannot_be_made_of_is_no_error(tmp_path: Path) -> None:
+    """The input layer needs none of it."""
+    for changes, says in (
+        ({"num_attention_heads": 5}, "must be a multiple of 'num_attention_heads'"),
+        ({"add_cross_attention": True}, "add_cross_attention"),
+    ):
+        settings = encoders.config("bert", **changes)
+        folder = checkpoints.write(tmp_path / next(iter(changes)), settings, encoders.tensors(settings))
+        with minibert.load(folder) as layer:
+            told = facts(layer)
+        assert told["blocks"].startswith("not available: config.json: ") and says in told["blocks"]
+
+
+def test_shards_that_are_not_opened_stay_so(tmp_path: Path) -> None:
+    settings = encoders.config("bert")
+    named = encoders.tensors(settings)
+    first = {key: array for key, array in named.items() if not key.startswith("encoder.layer.1")}
+    second = {key: array for key, array in named.items() if key not in first}
+    folder = checkpoints.write_shards(tmp_path, settings, [first, second])
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with minibert.load(folder) as layer:
+        told = facts(layer)
+    assert told["blocks on disk"].endswith(" in 16 tensors; 32 tensors in all, some in files not opened for this")
+
+
+def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = encoders.write(tmp_path / "tiny", "bert")
+    with FakeHub() as hub:
+        hub.add("someone/tiny", {path.name: path for path in folder.iterdir()})
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        with minibert.load("someone/tiny", lazy=True) as layer:
+            layer.tokenizer.size  # noqa: B018  opened here, so that the rest of the page is all that could be fetched
+            layer.attention_position  # noqa: B018
+            before, sent = len(hub.requests), hub.sent
+            told = facts(layer)
+            assert (len(hub.requests), hub.sent) == (before, sent)
+    assert told["blocks on disk"].endswith(" in 32 tensors")
