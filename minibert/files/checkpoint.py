@@ -14,7 +14,7 @@ import math
 import mmap as memory_map
 import os
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -145,6 +145,12 @@ class SafetensorsFile:
             raise CheckpointError(f"{self.path}: ends inside tensor {tensor.name!r}; it changed while it was read")
         return np.frombuffer(numbers, held).reshape(tensor.shape)
 
+    def expect(self, tensor: Tensor) -> None:
+        """Hear that a tensor will be read whole soon: the system fetches it in one go, not page by page."""
+        if self._map is not None and hasattr(memory_map, "MADV_WILLNEED"):
+            start = tensor.start - tensor.start % memory_map.PAGESIZE
+            self._map.madvise(memory_map.MADV_WILLNEED, start, tensor.stop - start)
+
 
 def _accept(path: FileName) -> None:
     """Let safetensors' own reader judge the file first."""
@@ -214,6 +220,11 @@ class Checkpoint:
             for alias, name in file.metadata.items()
             if name in self._weight_map and alias not in self._weight_map
         }
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Hear which tensors will be read whole soon."""
+        for name in names:
+            self._file(self._weight_map[name]).expect(self.tensor(name))
 
     def close(self) -> None:
         """Drop the maps; each is unmapped when the last array over it is gone."""

@@ -16,6 +16,7 @@ from minibert.families.blocks import BLOCKS, Blocks, heads_of
 from minibert.families.config import Config
 from minibert.families.modules import Embedding
 from minibert.families.steps import Inputs
+from minibert.files.checkpoint import Checkpoint
 
 from . import sentences
 from .blocks import Group, Stack, Tile, gather, pack, run_blocks
@@ -63,6 +64,8 @@ def load_encoder(
     binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
     stack = _bind(blocks, config, binder, layer)
     binder.refuse_leftovers(blocks.owns, blocks.ignored, "the blocks")
+    if isinstance(source, Checkpoint):  # whose maps do not read ahead otherwise, for the input layer's sake
+        source.expect(tensor.name for tensor in binder.taken())
     recipe = partial(read_recipe, opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
     return Encoder(layer, blocks, stack, config, partial(load_encoder, opened.lasting, **options), recipe)
 
