@@ -124,7 +124,7 @@ def open_model(
         path = os.path.expanduser(where)
         root = _open_local(path)
         inside = whole(root, where) if whole else ""
-        find, model = _below(root, inside), os.path.join(path, inside)
+        find, model = _below(root, inside), os.path.join(path, inside) if inside else path
         lasting = os.path.abspath(path)
         return Opened(_read_config(find, where), lambda: open_folder(model, mmap), find, where, lasting, None, root)
     from minibert.hub.repository import resolve
