@@ -39,22 +39,22 @@ def check_ids(ids: ArrayLike, rows: int, name: str = "ids", first: int = 0) -> A
     """
     try:
         ids = np.asarray(ids)
-    except ValueError as error:  # what NumPy says of a ragged list
+    except ValueError as error:  # a ragged list
         raise TypeError(f"{name}: every row must have the same length; pad the shorter ones ({error})") from None
     if ids.size == 0:
         return ids.astype(np.int64)
     if ids.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers, found {ids.dtype}; ids are row numbers of a table")
     # small types would wrap where a step adds to ids: uint8 254 + 2 is 0
-    whole = ids.astype(np.int64, copy=False)
+    checked = ids.astype(np.int64, copy=False)
     if ids.dtype.kind == "u":
         first = 0  # else 2^64 - 1, which int64 holds as -1, would pass for it
-    if (whole - first if first else whole).view(np.uint64).max() >= rows - first:  # without a sign, -1 is the largest
-        where = tuple(int(i) for i in np.argwhere((whole < first) | (whole >= rows))[0])
+    if (checked - first if first else checked).view(np.uint64).max() >= rows - first:  # unsigned, -1 is the largest
+        where = tuple(int(i) for i in np.argwhere((checked < first) | (checked >= rows))[0])
         at = f"{name}[{', '.join(map(str, where))}]" if where else name
         hint = "; is this the right tokenizer?" if name in ("ids", "input_ids") else ""
         raise IndexError(f"{at} is {ids[where]}, but the table has rows {first}..{rows - 1}{hint}")
-    return whole
+    return checked
 
 
 def lookup(table: Array, ids: ArrayLike, out: Array | None = None, name: str = "ids") -> Array:

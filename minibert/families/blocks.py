@@ -88,7 +88,7 @@ class Blocks(Frozen):
     scale        the factor of the scores, from head_dim and the block's number
     defaults     values for config keys that config.json leaves out; `only` the one value these blocks compute
     order        the parts in the order in which the reference prints them
-    owns         beginnings of the names whose tensors the blocks must account for; `ignored` are endings of buffers
+    checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
     tree         the reference's class for each module that holds others, for printing: path -> class name
     """
 
@@ -113,8 +113,8 @@ class Blocks(Frozen):
     defaults: Mapping[str, Any] = {"hidden_act": "gelu"}
     only: Mapping[str, Any] = {"add_cross_attention": False, "pruned_heads": {}}
     order: tuple[str, ...] = ("projections", "output", "norm_1", "up", "activation", "down", "norm_2")
-    owns: tuple[str, ...] = ("encoder.",)
-    ignored: tuple[str, ...] = ()
+    checked_prefixes: tuple[str, ...] = ("encoder.",)
+    unused_endings: tuple[str, ...] = ()
     tree: Mapping[str, str] = {}
 
     def configure(self, family: Family, data: Mapping[str, Any], where: str) -> Config:
@@ -231,7 +231,7 @@ DISTILBERT = Blocks(
     eps=1e-12,
     defaults={"activation": "gelu"},
     order=("projections", "output", "norm_1", "up", "down", "activation", "norm_2"),
-    owns=("transformer.",),
+    checked_prefixes=("transformer.",),
     tree={
         "": "DistilBertModel",
         "transformer": "Transformer",
@@ -276,8 +276,8 @@ GPT2 = Blocks(
     scale=_gpt2_scale,
     defaults={"activation_function": "gelu_new"},
     order=("norm_1", "projections", "output", "norm_2", "up", "down", "activation"),
-    owns=("h.", "ln_f."),
-    ignored=(".attn.bias", ".attn.masked_bias"),  # the causal mask, which older versions stored
+    checked_prefixes=("h.", "ln_f."),
+    unused_endings=(".attn.bias", ".attn.masked_bias"),  # the causal mask, which older versions stored
     tree={"h.{i}": "GPT2Block", "h.{i}.attn": "GPT2Attention", "h.{i}.mlp": "GPT2MLP"},
 )
 

@@ -21,20 +21,21 @@ Scheme = Callable[[Config, Binder, str], "AttentionPosition | None"]
 class Family(Frozen):
     """One model_type's input layer.
 
-    prefixes     what head models' files put before the base model's tensor names
-    tree         the reference's class for each module that holds others, for printing: path -> class name
-    order        last parts of paths in the order in which the reference prints them, where it differs from `steps`
-    owns         modules all of whose tensors the steps must account for, besides the steps' own
-    ignored      endings of tensor names in there that are no parameters or that the config switches off
-    aliases      the reference's other words for a config key; `defaults` for keys that config.json leaves out
-    only         the one value that these steps compute for a config key; another one is refused
-    sides        "encoder", "decoder" or both; "{side}" in a path is filled in
-    decoder      the decoder's steps where they are not the encoder's
-    ignores      arguments that act later in the model, so that passing them here is no mistake
-    shared       another name of the word module in the reference
-    section      the part of config.json that describes this layer, where it is a part
-    tokenizer    how files older than tokenizer.json are read: see `text.open_tokenizer`
-    attention    makes the position scheme that acts inside attention
+    prefixes          what files of models with a head put before the base model's tensor names
+    tree              the reference's class for each module that holds others, for printing: path -> class name
+    order             last parts of paths in the order in which the reference prints them, if it is not that of `steps`
+    checked_prefixes  a stored tensor whose name begins so, and that no step uses, is an error
+    unused_endings    except if its name ends so: a buffer, or what the config switches off
+    aliases           the reference's other words for a config key
+    defaults          values of config keys that config.json leaves out
+    only              the one value that these steps compute for a config key; another one is refused
+    sides             "encoder", "decoder" or both; "{side}" in a path is filled in
+    decoder           the decoder's steps, if they are not the encoder's
+    later_arguments   arguments that act later in the model: passing them here is no mistake
+    shared            another name of the word module in the reference
+    section           the part of config.json that describes this layer, if it is only a part
+    tokenizer         how files older than tokenizer.json are read: see `files.tokenizer.open_tokenizer`
+    attention         makes the position scheme that acts inside attention
     """
 
     model_type: str
@@ -42,14 +43,14 @@ class Family(Frozen):
     prefixes: tuple[str, ...] = ()
     tree: Mapping[str, str] = {}
     order: tuple[str, ...] = ()
-    owns: tuple[str, ...] = ("embeddings.",)
-    ignored: tuple[str, ...] = ("position_ids",)
+    checked_prefixes: tuple[str, ...] = ("embeddings.",)
+    unused_endings: tuple[str, ...] = ("position_ids",)
     aliases: Mapping[str, str] = {}
     defaults: Mapping[str, Any] = {}
     only: Mapping[str, Any] = {}
     sides: tuple[str, ...] = ("encoder",)
     decoder: tuple[Step, ...] = ()
-    ignores: tuple[str, ...] = ()
+    later_arguments: tuple[str, ...] = ()
     shared: str = ""
     section: str = ""
     tokenizer: str | None = None
@@ -82,11 +83,11 @@ class Family(Frozen):
 
     def scope_for(self, side: str) -> tuple[str, ...]:
         """Beginnings of the names of all tensors that belong to this input layer."""
-        return (*self.owns, *(f"{step.path}." for step in self.steps_for(side)))
+        return (*self.checked_prefixes, *(f"{step.path}." for step in self.steps_for(side)))
 
     def accepts(self, argument: str) -> bool:
         """Whether an argument may be passed though no step uses it: the config switched it off, or it acts later."""
-        return argument in self.ignores or any(getattr(step, "ids", None) == argument for step in self.steps)
+        return argument in self.later_arguments or any(getattr(step, "ids", None) == argument for step in self.steps)
 
     def print_tree(self, modules: Mapping[str, Any], side: str) -> str:
         """Print modules (path -> module) as the reference prints the module that holds them all."""

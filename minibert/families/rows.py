@@ -205,7 +205,7 @@ DEBERTA_V2 = replace(
     prefixes=("deberta.",),
     tree={"embeddings": "DebertaV2Embeddings"},
     order=(*PRINTED[:3], "embed_proj", "LayerNorm"),
-    ignored=("position_ids", "position_embeddings.weight"),
+    unused_endings=("position_ids", "position_embeddings.weight"),
     aliases={"embedding_size": "hidden_size"},
     defaults={**BERT_DEFAULTS, "layer_norm_eps": 1e-7, "type_vocab_size": 0},
     tokenizer=None,
@@ -226,7 +226,7 @@ ERNIE = replace(
     ),
     prefixes=("ernie.", "bert."),
     tree={"embeddings": "ErnieEmbeddings"},
-    ignored=("position_ids", "task_type_embeddings.weight"),
+    unused_endings=("position_ids", "task_type_embeddings.weight"),
     defaults={**BERT_DEFAULTS, "task_type_vocab_size": 3},
 )  # fmt: skip
 
@@ -238,9 +238,9 @@ NOMIC_BERT = replace(
     steps=(WORD, TYPE, replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
     prefixes=("nomic_bert.",),
     tree={"embeddings": "NomicBertEmbeddings"},
-    owns=("embeddings.", "emb_ln."),
+    checked_prefixes=("embeddings.", "emb_ln."),
     only={},
-    ignores=("position_ids",),
+    later_arguments=("position_ids",),
 )
 
 MODERNBERT = Family(
@@ -253,7 +253,7 @@ MODERNBERT = Family(
     prefixes=("model.",),
     tree={"embeddings": "ModernBertEmbeddings"},
     defaults={"norm_eps": 1e-5, "norm_bias": False, "pad_token_id": 50283},
-    ignores=("position_ids",),
+    later_arguments=("position_ids",),
 )
 
 CONVBERT = replace(
@@ -288,7 +288,7 @@ GPT2 = Family(
     ),
     prefixes=("transformer.",),
     tree={"": "GPT2Model"},
-    owns=(),
+    checked_prefixes=(),
     aliases=GPT2_WORDS,
     defaults={"layer_norm_epsilon": 1e-5, "pad_token_id": None},
     tokenizer="gpt2",
@@ -309,7 +309,7 @@ OPENAI_GPT = replace(
         ),
     ),
     tree={"": "OpenAIGPTModel"},
-    ignored=("position_ids",),
+    unused_endings=("position_ids",),
     tokenizer=None,
 )
 
@@ -330,7 +330,7 @@ OPT = Family(
     prefixes=("model.",),
     tree={"decoder": "OPTDecoder"},
     order=("embed_tokens", "embed_positions", "project_in"),
-    owns=(),
+    checked_prefixes=(),
     aliases={"word_embed_proj_dim": "hidden_size"},
     defaults={"pad_token_id": 1},
     tokenizer="gpt2",
@@ -342,9 +342,9 @@ GPT_NEOX = Family(
     steps=(Tokens(path="embed_in", padding_idx=None, head="embed_out.weight"),),
     prefixes=("gpt_neox.",),
     tree={"": "GPTNeoXModel"},
-    owns=(),
+    checked_prefixes=(),
     defaults={"tie_word_embeddings": False},
-    ignores=("position_ids",),
+    later_arguments=("position_ids",),
 )
 
 LLAMA = Family(
@@ -353,9 +353,9 @@ LLAMA = Family(
     steps=(Tokens(path="embed_tokens"),),
     prefixes=("model.",),
     tree={"": "LlamaModel"},
-    owns=(),
+    checked_prefixes=(),
     defaults={"tie_word_embeddings": False, "pad_token_id": None},
-    ignores=("position_ids",),
+    later_arguments=("position_ids",),
 )
 
 BLOOM = Family(
@@ -367,7 +367,7 @@ BLOOM = Family(
     ),
     prefixes=("transformer.",),
     tree={"": "BloomModel"},
-    owns=(),
+    checked_prefixes=(),
     aliases={"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
     defaults={"layer_norm_epsilon": 1e-5},
 )
@@ -388,7 +388,7 @@ T5 = Family(
     steps=(Tokens(path="{side}.embed_tokens", names=TIED, padding_idx=None),),
     prefixes=("transformer.",),
     tree={"{side}": "T5Stack"},
-    owns=(),
+    checked_prefixes=(),
     aliases={
         **D_MODEL,
         "num_attention_heads": "num_heads",
@@ -417,7 +417,7 @@ BART = Family(
     steps=(BART_TOKENS, BART_POSITIONS, BART_NORM),
     prefixes=("model.",),
     tree={"{side}": "Bart{Side}"},
-    owns=(),
+    checked_prefixes=(),
     aliases=BART_WORDS,
     defaults={"pad_token_id": 1},
     sides=BOTH,
@@ -450,7 +450,7 @@ MARIAN = Family(
     ),
     prefixes=("model.",),
     tree={"{side}": "Marian{Side}"},
-    owns=(),
+    checked_prefixes=(),
     aliases={**BART_WORDS, "decoder_vocab_size": "vocab_size"},
     sides=BOTH,
 )
@@ -484,7 +484,7 @@ XLM = Family(
     prefixes=("transformer.",),
     tree={"": "XLMModel"},
     order=("position_embeddings", "lang_embeddings", "embeddings", "layer_norm_emb"),
-    owns=(),
+    checked_prefixes=(),
     aliases={
         "hidden_size": "emb_dim",
         "num_attention_heads": "n_heads",
@@ -501,14 +501,14 @@ XLNET = Family(
     steps=(Tokens(path="word_embedding", padding_idx=None, head="lm_loss.weight"),),
     prefixes=("transformer.",),
     tree={"": "XLNetModel"},
-    owns=(),
+    checked_prefixes=(),
     aliases={
         **D_MODEL,
         "n_token": "vocab_size",
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     },
-    ignores=("token_type_ids",),
+    later_arguments=("token_type_ids",),
 )
 
 WHISPER = Family(
@@ -519,7 +519,7 @@ WHISPER = Family(
     ),
     prefixes=("model.",),
     tree={"decoder": "WhisperDecoder"},
-    owns=(),
+    checked_prefixes=(),
     aliases={**BART_WORDS, "max_position_embeddings": "max_target_positions"},
     defaults={"pad_token_id": 50256},
     sides=("decoder",),  # and no older tokenizer files: the tokens that begin a transcript are in tokenizer.json alone

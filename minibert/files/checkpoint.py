@@ -22,7 +22,7 @@ import numpy as np
 from minibert.errors import CheckpointError
 
 from .reading import FileName
-from .tables import HELD, StoredTable, Table
+from .tables import NUMPY_DTYPE, StoredTable, Table
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -135,15 +135,15 @@ class SafetensorsFile:
 
     def raw(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """Give the stored numbers as a read-only array over the map, or over bytes read now."""
-        held = HELD[tensor.dtype]
+        dtype = NUMPY_DTYPE[tensor.dtype]
         if self._map is not None:
-            return np.ndarray(tensor.shape, held, buffer=self._map, offset=tensor.start)
+            return np.ndarray(tensor.shape, dtype, buffer=self._map, offset=tensor.start)
         with open(self.path, "rb") as file:
             file.seek(tensor.start)
             numbers = file.read(tensor.stop - tensor.start)
         if len(numbers) != tensor.stop - tensor.start:
             raise CheckpointError(f"{self.path}: ends inside tensor {tensor.name!r}; it changed while it was read")
-        return np.frombuffer(numbers, held).reshape(tensor.shape)
+        return np.frombuffer(numbers, dtype).reshape(tensor.shape)
 
     def expect(self, tensor: Tensor) -> None:
         """Hear that a tensor will be read whole soon: the system fetches it in one go, not page by page."""
@@ -206,9 +206,9 @@ class Checkpoint:
 
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32") -> Table:
         tensor = self.tensor(name)
-        if tensor.dtype not in HELD:
+        if tensor.dtype not in NUMPY_DTYPE:
             raise CheckpointError(
-                f"{tensor.file}: tensor {name!r} is stored as {tensor.dtype}; this layer reads {', '.join(HELD)}"
+                f"{tensor.file}: tensor {name!r} is stored as {tensor.dtype}; this layer reads {', '.join(NUMPY_DTYPE)}"
             )
         return StoredTable(self._file(self._weight_map[name]).raw(tensor), tensor.dtype, dtype)
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from minibert.equations.input_layer import Array
 
 # how each format's bytes are held in NumPy, which knows neither bfloat16 nor float8: those are held as raw bits
-HELD: dict[str, np.dtype[Any]] = {
+NUMPY_DTYPE: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -168,7 +168,7 @@ class StoredTable:
         return whole
 
     @property
-    def held(self) -> Array:
+    def stored_numbers(self) -> Array:
         """The stored numbers as they lie in memory or in the mapped file; raw bits for bfloat16 and float8."""
         return self._raw
 

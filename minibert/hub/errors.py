@@ -29,7 +29,7 @@ class PassingError(Exception):
         self.pause = pause
 
 
-class Subject(NamedTuple):
+class Address(NamedTuple):
     """What a request is about, for the words of an error."""
 
     name: str
@@ -48,7 +48,7 @@ def client_errors() -> tuple[type[Exception], ...]:
     return (HfHubHTTPError.__bases__[0], OSError, HFValidationError)
 
 
-def explain(error: BaseException, subject: Subject) -> HubError | PassingError:
+def explain(error: BaseException, address: Address) -> HubError | PassingError:
     """Turn an error of the client into the one to raise."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -62,51 +62,51 @@ def explain(error: BaseException, subject: Subject) -> HubError | PassingError:
     )
 
     if isinstance(error, LocalEntryNotFoundError | ValueError) and error.__cause__ is not None:
-        return explain(error.__cause__, subject)  # the client's wrapping of what really happened
-    page = f"{subject.endpoint}/{subject.name}"
+        return explain(error.__cause__, address)  # the client's wrapping of what really happened
+    page = f"{address.endpoint}/{address.name}"
     if isinstance(error, GatedRepoError):  # a RepositoryNotFoundError too, so it comes first
         return HubError(
-            f"{subject}: this model is gated. Accept its conditions at {page}, then log in with `hf auth login` or set "
+            f"{address}: this model is gated. Accept its conditions at {page}, then log in with `hf auth login` or set "
             "HF_TOKEN to a token that may read it"
         )
     if isinstance(error, RepositoryNotFoundError):
         return HubError(
-            f"{subject}: {subject.endpoint} knows no such model, or it is private. Check the spelling; for a private "
-            f"one log in with `hf auth login` or set HF_TOKEN; a folder is written ./{subject.name}"
+            f"{address}: {address.endpoint} knows no such model, or it is private. Check the spelling; for a private "
+            f"one log in with `hf auth login` or set HF_TOKEN; a folder is written ./{address.name}"
         )
     if isinstance(error, RevisionNotFoundError):
         return RevisionError(
-            f"{subject}: {subject.name} has no revision {subject.revision!r} (any more); branches, tags and commits "
+            f"{address}: {address.name} has no revision {address.revision!r} (any more); branches, tags and commits "
             f"are listed at {page}/commits"
         )
     if isinstance(error, RemoteEntryNotFoundError):
-        return HubError(f"{subject}: the model has no such file; its files are listed at {page}/tree/main")
+        return HubError(f"{address}: the model has no such file; its files are listed at {page}/tree/main")
     if isinstance(error, OfflineModeIsEnabled):
-        return HubError(f"{subject}: not cached, and HF_HUB_OFFLINE is set; unset it. There are {WITHOUT_HUB}")
+        return HubError(f"{address}: not cached, and HF_HUB_OFFLINE is set; unset it. There are {WITHOUT_HUB}")
     if isinstance(error, HFValidationError):
-        return HubError(f"{subject}: {error}. A folder is written ./{subject.name}")
+        return HubError(f"{address}: {error}. A folder is written ./{address.name}")
     if isinstance(error, HfHubHTTPError):
-        return _explain_status(error.response.status_code, error.response.headers, subject, str(error))
+        return _explain_status(error.response.status_code, error.response.headers, address, str(error))
     # no connection, a broken one, no proof of identity, or a body that ended too soon
     reason = f"{type(error).__name__}: {error}".rstrip(": ")
-    return PassingError(HubError(f"{subject}: cannot fetch it from {subject.endpoint} ({reason}); {WITHOUT_HUB}"))
+    return PassingError(HubError(f"{address}: cannot fetch it from {address.endpoint} ({reason}); {WITHOUT_HUB}"))
 
 
-def _explain_status(status: int, headers: Mapping[str, str], subject: Subject, message: str) -> HubError | PassingError:
+def _explain_status(status: int, headers: Mapping[str, str], address: Address, message: str) -> HubError | PassingError:
     if status == 429:
         after = headers.get("Retry-After", "")
         wait = float(after) if after.isdigit() else None
         problem = HubError(
-            f"{subject}: {subject.endpoint} refuses further requests for now (status 429"
+            f"{address}: {address.endpoint} refuses further requests for now (status 429"
             + (f", try again in {wait:g} seconds" if wait is not None else "")
             + "). Wait; logged in (`hf auth login`, HF_TOKEN) the limit is higher"
         )
         return problem if wait is not None and wait > LONGEST_PAUSE else PassingError(problem, wait)
     if status in PASSING:
-        return PassingError(HubError(f"{subject}: {subject.endpoint} fails with status {status}; {WITHOUT_HUB}"))
+        return PassingError(HubError(f"{address}: {address.endpoint} fails with status {status}; {WITHOUT_HUB}"))
     if status in (401, 403):
         return HubError(
-            f"{subject}: {subject.endpoint} refuses with status {status}. The token may be wrong, expired or not meant "
+            f"{address}: {address.endpoint} refuses with status {status}. The token may be wrong, expired or not meant "
             "for this model: log in again with `hf auth login`, or set HF_TOKEN"
         )
-    return HubError(f"{subject}: {subject.endpoint} refuses with status {status}: {' '.join(message.split())}")
+    return HubError(f"{address}: {address.endpoint} refuses with status {status}: {' '.join(message.split())}")

@@ -44,10 +44,10 @@ def merge(rows: Array, gap: int) -> list[Span]:
     return [(int(a), int(b) + 1) for a, b in zip(first, last, strict=True)]
 
 
-def whole_rows(span: Span, start: int, row_bytes: int, rows: int) -> Span:
+def complete_rows(span: Span, start: int, row_bytes: int, rows: int) -> Span:
     """Say which rows of a table that starts at byte `start` lie wholly inside a span of bytes.
 
-    >>> whole_rows((105, 131), start=100, row_bytes=10, rows=9)
+    >>> complete_rows((105, 131), start=100, row_bytes=10, rows=9)
     (1, 3)
     """
     first = max(0, -((start - span[0]) // row_bytes))

@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike
 from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import CheckpointError, HubError
 from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
-from minibert.files.tables import HELD, StoredTable, Table
+from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table
 
-from .ranges import RangeCache, Span, merge, whole_rows
+from .ranges import RangeCache, Span, complete_rows, merge
 from .transfer import Part, Progress, RangesIgnoredError
 
 HEADER_GUESS = 1 << 15  # bytes: room for the header of most models, so that one request is enough
-BY_ROWS = 256_000  # bytes from which a lazy table is fetched row by row
+ROWWISE_FROM = 256_000  # bytes from which a lazy table is fetched row by row
 MERGE_BYTES = 4096  # unwanted bytes between two rows that cost less than a second request
 MOST_REQUESTS = 256  # for one table; if it needs more it is fetched whole
 AT_ONCE = 8  # requests under way at the same time
@@ -56,7 +56,7 @@ class RemoteFile(SafetensorsFile):
 
     def raw(self, tensor: Tensor) -> Array:
         (content,) = self.read([(tensor.start, tensor.stop)])
-        return content.view(HELD[tensor.dtype]).reshape(tensor.shape)
+        return content.view(NUMPY_DTYPE[tensor.dtype]).reshape(tensor.shape)
 
     def read(self, spans: list[Span]) -> list[Array]:
         """Give the bytes of each span, from the cache or fetched, several at a time. Raises HubError."""
@@ -162,11 +162,11 @@ class RowTable:
     """
 
     def __init__(self, file: RemoteFile, tensor: Tensor, dtype: np.dtype[Any] | str = "float32") -> None:
-        held = HELD[tensor.dtype]
+        stored = NUMPY_DTYPE[tensor.dtype]
         self.shape, self.stored, self.dtype = tensor.shape, tensor.dtype, np.dtype(dtype)
         self._file, self._tensor = file, tensor
-        self._row_bytes = math.prod(tensor.shape[1:]) * held.itemsize
-        self._raw = np.ndarray(tensor.shape, held, buffer=memory_map.mmap(-1, tensor.stop - tensor.start))
+        self._row_bytes = math.prod(tensor.shape[1:]) * stored.itemsize
+        self._raw = np.ndarray(tensor.shape, stored, buffer=memory_map.mmap(-1, tensor.stop - tensor.start))
         self._have = np.zeros(tensor.shape[0], np.bool_)
         self._requests = 0
         self._lock = threading.Lock()
@@ -209,7 +209,7 @@ class RowTable:
         """Take from the cache what earlier runs have fetched, in whatever pieces they did."""
         start, stop = self._tensor.start, self._tensor.stop
         for span in self._file.cached_spans():
-            first, last = whole_rows(span, start, self._row_bytes, self.shape[0])
+            first, last = complete_rows(span, start, self._row_bytes, self.shape[0])
             here = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, last)]
             if self._have[here].all() or (content := self._file.load_cached(span)) is None:
                 continue
@@ -242,8 +242,8 @@ class RemoteCheckpoint(Checkpoint):
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32") -> Table:
         tensor = self.tensor(name)
         file = self._file(self._weight_map[name])
-        large = len(tensor.shape) == 2 and tensor.stop - tensor.start > BY_ROWS
-        if self._lazy and large and tensor.dtype in HELD and isinstance(file, RemoteFile):
+        large = len(tensor.shape) == 2 and tensor.stop - tensor.start > ROWWISE_FROM
+        if self._lazy and large and tensor.dtype in NUMPY_DTYPE and isinstance(file, RemoteFile):
             return RowTable(file, tensor, dtype)
         return super().table(name, dtype)
 

@@ -21,8 +21,8 @@ from urllib.parse import quote
 from minibert.errors import HubError
 from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, Source, read_index
 
-from .errors import WITHOUT_HUB, RevisionError, Subject
-from .places import COMMIT, Places
+from .caches import COMMIT, Caches
+from .errors import WITHOUT_HUB, Address, RevisionError
 from .ranges import RangeCache, Span
 from .remote import RemoteCheckpoint
 from .transfer import Part, Transfer
@@ -47,29 +47,29 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
     """
     from huggingface_hub import constants
 
-    subject = Subject(name, revision or "main", constants.ENDPOINT)
+    address = Address(name, revision or "main", constants.ENDPOINT)
     if not NAME.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
         raise HubError(f"{name!r} cannot be a name on the Hub, such as 'gpt2' or 'google/mt5-small'. {FOLDER}")
     why_not = "local_files_only=True" if local_files_only else "HF_HUB_OFFLINE is set"
     offline = HubError(why_not) if local_files_only or constants.HF_HUB_OFFLINE else None
-    if COMMIT.fullmatch(subject.revision):
-        return Repository(subject, subject.revision, offline)
+    if COMMIT.fullmatch(address.revision):
+        return Repository(address, address.revision, offline)
     problem = offline
     if offline is None:
         try:
-            transfer = Transfer(subject)
-            about = _ask(subject, transfer)
-            return Repository(subject, about.commit, None, about, transfer)
+            transfer = Transfer(address)
+            about = _ask(address, transfer)
+            return Repository(address, about.commit, None, about, transfer)
         except RevisionError:
             raise
         except HubError as error:
             problem = error
-    known = Places(subject).last_known()
+    known = Caches(address).last_known()
     if known is not None:
-        return Repository(subject, known, problem)
+        return Repository(address, known, problem)
     if problem is not offline and problem is not None:
         raise problem
-    raise HubError(f"{subject}: nothing of it is cached, and {why_not}. {FETCH_ONCE}")
+    raise HubError(f"{address}: nothing of it is cached, and {why_not}. {FETCH_ONCE}")
 
 
 class Repository:
@@ -77,21 +77,21 @@ class Repository:
 
     def __init__(
         self,
-        subject: Subject,
+        address: Address,
         commit: str,
         unreachable: HubError | None,
         about: About | None = None,
         transfer: Transfer | None = None,
     ) -> None:
-        self.name = subject.name
-        self.revision = subject.revision
+        self.name = address.name
+        self.revision = address.revision
         self.commit = commit
-        self._subject = subject
+        self._address = address
         self._unreachable = unreachable
         self._about = about
-        self._transfer = transfer if transfer is not None else Transfer(subject)
-        self._places = Places(subject)
-        self._entries = self._places.ours(commit)
+        self._transfer = transfer if transfer is not None else Transfer(address)
+        self._caches = Caches(address)
+        self._entries = self._caches.range_cache(commit)
         if about is not None and self._entries.load("about") is None:
             self._entries.store("about", json.dumps(about).encode())
         self._lock = threading.RLock()
@@ -103,7 +103,7 @@ class Repository:
         Raises HubError.
         """
         path = self.cached(filename)
-        if path is not None or self._places.known_absent(self.commit, filename):
+        if path is not None or self._caches.known_absent(self.commit, filename):
             return path
         listing = self._list(filename)
         return self.download(filename) if filename in listing else None
@@ -152,17 +152,17 @@ class Repository:
 
     def _remember(self) -> None:
         if self._unreachable is None and self.revision != self.commit:
-            self._places.remember(self.commit)
+            self._caches.remember(self.commit)
 
     # -- what remote.py needs ----------------------------------------------------------------------------------
 
     def cached(self, name: str) -> Path | None:
         """Say where a file lies in the Hub's own cache."""
-        return self._places.cached(self.commit, name)
+        return self._caches.cached(self.commit, name)
 
     def cache(self, name: str) -> RangeCache:
         """Give the cache of one file's ranges."""
-        return self._places.ours(self.commit, name)
+        return self._caches.range_cache(self.commit, name)
 
     def part(self, name: str, span: Span, progress: Callable[[int], object]) -> Part:
         """Fetch some bytes of a file."""
@@ -188,7 +188,7 @@ class Repository:
 
     def describe(self, name: str) -> str:
         """Name a file for an error."""
-        return str(self._subject._replace(file=name))
+        return str(self._address._replace(file=name))
 
     def _list(self, wanted: str) -> list[str]:
         """Give the names of all files: asked once for a commit, then kept."""
@@ -201,7 +201,7 @@ class Repository:
                     self._need_hub(wanted)
                 return []
             if self._about is None:
-                self._about = _ask(self._subject._replace(revision=self.commit), self._transfer)
+                self._about = _ask(self._address._replace(revision=self.commit), self._transfer)
                 self._entries.store("about", json.dumps(self._about).encode())
             return self._about.files
 
@@ -214,7 +214,7 @@ class Repository:
         from huggingface_hub import hf_hub_url
 
         current = self._about.name if self._about is not None else self.name  # saves a redirect where it was renamed
-        return hf_hub_url(current, name, revision=self.commit, endpoint=self._subject.endpoint)
+        return hf_hub_url(current, name, revision=self.commit, endpoint=self._address.endpoint)
 
     def _scratch_folder(self) -> str:
         with self._lock:
@@ -227,7 +227,7 @@ class Repository:
         listing = self._list(INDEX)
         other = [name for name in listing if name.endswith((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"))]
         found = f"only {', '.join(other[:8])}: {CONVERT}" if other else f"only {', '.join(listing[:8]) or 'nothing'}"
-        return f"{self._subject}: expected {SINGLE} or {INDEX}, found {found}"
+        return f"{self._address}: expected {SINGLE} or {INDEX}, found {found}"
 
 
 class About(NamedTuple):
@@ -238,19 +238,19 @@ class About(NamedTuple):
     name: str
 
 
-def _ask(subject: Subject, transfer: Transfer) -> About:
-    revision = quote(subject.revision, safe="")
-    url = f"{subject.endpoint}/api/models/{subject.name}/revision/{revision}?expand=sha&expand=siblings"
+def _ask(address: Address, transfer: Transfer) -> About:
+    revision = quote(address.revision, safe="")
+    url = f"{address.endpoint}/api/models/{address.name}/revision/{revision}?expand=sha&expand=siblings"
     answer = bytes(transfer.get(url).content)
     try:
         found = json.loads(answer)
         files = [sibling["rfilename"] for sibling in found["siblings"]]
-        about = About(found["sha"], files, found.get("id", subject.name))
+        about = About(found["sha"], files, found.get("id", address.name))
         if not COMMIT.fullmatch(about.commit):
             raise ValueError(f"{about.commit!r} is no commit")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HubError(
-            f"{subject}: {subject.endpoint} does not answer as a Hub does ({type(error).__name__}: {error}; "
+            f"{address}: {address.endpoint} does not answer as a Hub does ({type(error).__name__}: {error}; "
             f"{answer[:60]!r}). A login page of this network, or a wrong HF_ENDPOINT? {WITHOUT_HUB}"
         ) from None
     return about

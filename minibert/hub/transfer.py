@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from minibert.errors import HubError
 
-from .errors import WITHOUT_HUB, PassingError, Subject, client_errors, explain
+from .errors import WITHOUT_HUB, Address, PassingError, client_errors, explain
 
 T = TypeVar("T")
 Alive = Callable[[], None]
@@ -48,8 +48,8 @@ class Part:
 class Transfer:
     """GET requests about one repository. Several threads may use it at once."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+    def __init__(self, address: Address) -> None:
+        self.address = address
         self._answered = False
 
     def get(
@@ -67,34 +67,34 @@ class Transfer:
 
         Raises HubError, and RangesIgnoredError.
         """
-        part, subject = Part(bytearray()), self.subject._replace(file=file)
+        part, address = Part(bytearray()), self.address._replace(file=file)
 
         def attempt(alive: Alive) -> None:
             rest = (span[0] + len(part.content), span[1]) if span else None
-            with _response("GET", url, subject, alive, rest) as response:
+            with _response("GET", url, address, alive, rest) as response:
                 if span is None:
                     part.content.clear()
                 else:
-                    _check_part(response, span, commit, part, subject)
+                    _check_part(response, span, commit, part, address)
                 for piece in response.iter_bytes():
                     alive()
                     part.content += piece
                     progress(len(piece))
             if span is not None:
-                _check_length(span, part, subject)
+                _check_length(span, part, address)
 
-        self._patiently(attempt, lambda: len(part.content), subject)
+        self._patiently(attempt, lambda: len(part.content), address)
         return part
 
     def probe(self, url: str, file: str) -> None:
         """Ask whether a file would be given. Raises HubError."""
-        subject = self.subject._replace(file=file)
+        address = self.address._replace(file=file)
 
         def attempt(alive: Alive) -> None:
-            with _response("HEAD", url, subject, alive, follow_redirects=False):
+            with _response("HEAD", url, address, alive, follow_redirects=False):
                 pass
 
-        self._patiently(attempt, lambda: 0, subject)
+        self._patiently(attempt, lambda: 0, address)
 
     def download(self, file: str, commit: str, folder: str) -> Path:
         """Fetch a whole file into a cache folder with the client's own function.
@@ -104,8 +104,8 @@ class Transfer:
         """
         from huggingface_hub import hf_hub_download
 
-        subject = self.subject._replace(file=file)
-        options: dict[str, Any] = {"cache_dir": folder, "endpoint": subject.endpoint}
+        address = self.address._replace(file=file)
+        options: dict[str, Any] = {"cache_dir": folder, "endpoint": address.endpoint}
         if "tqdm_class" in inspect.signature(hf_hub_download).parameters:  # not in the oldest 1.x
             options["tqdm_class"] = _late_bar()
         # ValueError is what the client makes of any failure of a forced attempt
@@ -113,11 +113,11 @@ class Transfer:
 
         def attempt(force: bool) -> Path:
             try:
-                return Path(hf_hub_download(subject.name, file, revision=commit, force_download=force, **options))
+                return Path(hf_hub_download(address.name, file, revision=commit, force_download=force, **options))
             except failures as error:
                 if getattr(error, "errno", None) is not None and not isinstance(error, ConnectionError):
                     raise  # of the disk
-                raise explain(error, subject) from None
+                raise explain(error, address) from None
 
         started = time.monotonic()
         try:
@@ -131,7 +131,7 @@ class Transfer:
         except PassingError as passing:
             raise passing.error from None
 
-    def _patiently(self, attempt: Callable[[Alive], object], gained: Callable[[], int], subject: Subject) -> None:
+    def _patiently(self, attempt: Callable[[Alive], object], gained: Callable[[], int], address: Address) -> None:
         def failure(answered: Alive) -> PassingError | None:
             try:
                 attempt(answered)
@@ -160,7 +160,7 @@ class Transfer:
             watched(call, patience, quiet)
         except TimeoutError:
             raise HubError(
-                f"{subject}: {subject.endpoint} has not answered for {patience:g} seconds. Is there a network? "
+                f"{address}: {address.endpoint} has not answered for {patience:g} seconds. Is there a network? "
                 f"HF_HUB_ETAG_TIMEOUT=30 waits longer; {WITHOUT_HUB}"
             ) from None
 
@@ -235,7 +235,7 @@ def _late_bar() -> type[Any]:
 def _response(
     method: str,
     url: str,
-    subject: Subject,
+    address: Address,
     alive: Alive,
     span: tuple[int, int] | None = None,
     follow_redirects: bool = True,
@@ -260,10 +260,10 @@ def _response(
                 hf_raise_for_status(response)
             yield response
     except client_errors() as error:
-        raise explain(error, subject) from None
+        raise explain(error, address) from None
 
 
-def _check_part(response: Any, span: tuple[int, int], commit: str | None, part: Part, subject: Subject) -> None:
+def _check_part(response: Any, span: tuple[int, int], commit: str | None, part: Part, address: Address) -> None:
     """Refuse all but the bytes that are asked for, of the version that the earlier bytes came from."""
     if response.status_code == 200:
         raise RangesIgnoredError
@@ -271,32 +271,32 @@ def _check_part(response: Any, span: tuple[int, int], commit: str | None, part: 
     match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", found)
     first = span[0] + len(part.content)
     if response.status_code != 206 or not match or response.headers.get("Content-Encoding", "identity") != "identity":
-        raise HubError(_wrong(subject, f"status 206 and a Content-Range from byte {first}", f"{response.status_code}"))
+        raise HubError(_wrong(address, f"status 206 and a Content-Range from byte {first}", f"{response.status_code}"))
     start, last, size = (int(number) for number in match.groups())
     if start != first or last != min(span[1], size) - 1:
-        raise HubError(_wrong(subject, f"bytes {first}-{span[1] - 1}", f"Content-Range: {found}"))
+        raise HubError(_wrong(address, f"bytes {first}-{span[1] - 1}", f"Content-Range: {found}"))
     answers = [*response.history, response]
     commits = {answer.headers["X-Repo-Commit"] for answer in answers if "X-Repo-Commit" in answer.headers}
     if commit is not None and commits - {commit}:
-        raise HubError(_wrong(subject, f"commit {commit}", f"X-Repo-Commit: {', '.join(commits)}"))
+        raise HubError(_wrong(address, f"commit {commit}", f"X-Repo-Commit: {', '.join(commits)}"))
     etag = next((found for answer in answers if (found := answer.headers.get("X-Linked-Etag"))), None)
     etag = (etag or response.headers.get("ETag") or "").removeprefix("W/").strip('"') or None
     if (part.size not in (None, size)) or (part.etag is not None and etag is not None and part.etag != etag):
-        raise HubError(_wrong(subject, f"version {part.etag} of {part.size} bytes", f"{etag} of {size} bytes"))
+        raise HubError(_wrong(address, f"version {part.etag} of {part.size} bytes", f"{etag} of {size} bytes"))
     part.size, part.etag = size, etag or part.etag
 
 
-def _check_length(span: tuple[int, int], part: Part, subject: Subject) -> None:
+def _check_length(span: tuple[int, int], part: Part, address: Address) -> None:
     assert part.size is not None  # _check_part has been here
     expected = min(span[1], part.size) - span[0]
     if len(part.content) > expected:
-        raise HubError(_wrong(subject, f"{expected} bytes", f"at least {len(part.content)}"))
+        raise HubError(_wrong(address, f"{expected} bytes", f"at least {len(part.content)}"))
     if len(part.content) < expected:
-        raise PassingError(HubError(_wrong(subject, f"{expected} bytes", f"{len(part.content)}, again and again")))
+        raise PassingError(HubError(_wrong(address, f"{expected} bytes", f"{len(part.content)}, again and again")))
 
 
-def _wrong(subject: Subject, expected: str, found: str) -> str:
+def _wrong(address: Address, expected: str, found: str) -> str:
     return (
-        f"{subject}: {subject.endpoint} gave a wrong answer: expected {expected}, found {found}; nothing of it was "
+        f"{address}: {address.endpoint} gave a wrong answer: expected {expected}, found {found}; nothing of it was "
         "kept. A proxy in between or a mirror may be the cause: try another network or HF_ENDPOINT"
     )

@@ -46,7 +46,7 @@ def load_encoder(
     Raises as `load`, and UnknownFamilyError for a model_type that has an input layer here, but no blocks.
     """
     check_dtype(dtype)
-    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, whole=transformer_folder)
+    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
     family = row_of(opened)
     blocks = BLOCKS.get(family.model_type)
     if blocks is None:
@@ -63,7 +63,7 @@ def load_encoder(
     layer = assemble(family, opened.config, source, opened.find, opened.where, "encoder", np.dtype(dtype), again)
     binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
     stack = _bind(blocks, config, binder, layer)
-    binder.refuse_leftovers(blocks.owns, blocks.ignored, "the blocks")
+    binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
     if isinstance(source, Checkpoint):  # whose maps do not read ahead otherwise, for the input layer's sake
         source.expect(tensor.name for tensor in binder.taken())
     recipe = partial(read_recipe, opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)

@@ -212,7 +212,7 @@ def safetensors_header(entries: dict[str, tuple[str, Array]]) -> bytes:
 
 def _held(table: Table, name: str) -> Array:
     """Give the numbers as the file holds them."""
-    raw = getattr(table, "held", None)
+    raw = getattr(table, "stored_numbers", None)
     if raw is None:
         raise CheckpointError(f"tensor {name!r} is fetched row by row; load it whole to extract it")
     return np.asarray(raw)

@@ -17,7 +17,7 @@ from minibert.files.tokenizer import listed
 
 from .inputs import Preparation
 from .texts import CHUNK, check_pooling, chunked, pooled, shown, stream
-from .tiles import SHARE, Bound, run, run_steps, usable_threads
+from .tiles import NUMBERS_A_THREAD, Bound, run, run_steps, usable_threads
 
 if TYPE_CHECKING:
     from minibert.files.checkpoint import Tensor
@@ -275,7 +275,7 @@ class EmbeddingLayer:
         at_once: bool,
     ) -> Iterator[Any]:
         limit = self.max_length  # without one there is nothing to cut to
-        at_once = at_once and usable_threads(2 * SHARE, threads) > 1
+        at_once = at_once and usable_threads(2 * NUMBERS_A_THREAD, threads) > 1
 
         def encode(chunk: list[Any], start: int) -> list[Encoded]:
             firsts, seconds = zip(*chunk, strict=True) if pairs else (chunk, None)

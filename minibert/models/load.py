@@ -111,11 +111,11 @@ def open_model(
     local_files_only: bool = False,
     lazy: bool = False,
     mmap: bool = True,
-    whole: Callable[[Find, str], str] | None = None,
+    weights_folder: Callable[[Find, str], str] | None = None,
 ) -> Opened:
     """Open a folder or a Hub name: see `load`.
 
-    `whole`: all of a Hub name's tensors will be asked for; it says in which folder inside they lie, "" for none.
+    `weights_folder`: all of a Hub name's tensors will be asked for; it says in which folder inside they lie, "" for none.
     """
     folder, where = is_folder(name), os.fspath(name)
     if folder and revision is not None:
@@ -123,7 +123,7 @@ def open_model(
     if folder:
         path = os.path.expanduser(where)
         root = _open_local(path)
-        inside = whole(root, where) if whole else ""
+        inside = weights_folder(root, where) if weights_folder else ""
         find, model = _below(root, inside), os.path.join(path, inside) if inside else path
         lasting = os.path.abspath(path)
         return Opened(_read_config(find, where), lambda: open_folder(model, mmap), find, where, lasting, None, root)
@@ -131,9 +131,9 @@ def open_model(
 
     repository = resolve(where, revision, local_files_only)
     root = repository.file
-    inside = whole(root, where) if whole else ""
+    inside = weights_folder(root, where) if weights_folder else ""
     find = _below(root, inside)
-    source = partial(repository.whole_checkpoint, inside) if whole else partial(repository.checkpoint, lazy)
+    source = partial(repository.whole_checkpoint, inside) if weights_folder else partial(repository.checkpoint, lazy)
     return Opened(_read_config(find, where), lambda: source(mmap=mmap), find, where, where, repository.commit, root)
 
 
@@ -223,7 +223,7 @@ def assemble(
             f"the first step of {family.model_type} must be Tokens, whose rows all others work on; found {found}"
         )
     steps = [Bound(step, step.bind(binder)) for step in taken]
-    binder.refuse_leftovers(family.scope_for(side), family.ignored)
+    binder.refuse_leftovers(family.scope_for(side), family.unused_endings)
     pad_id = config.get("pad_token_id")
     if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:
         pad_id = None  # null, or -1 as in some files: there is no such row, and mask 0 makes any other harmless
@@ -313,13 +313,15 @@ class TensorBinder:
         """Say where each tensor lies that has been asked for."""
         return [self._source.tensor(name) for name in self._tables]
 
-    def refuse_leftovers(self, scope: tuple[str, ...], ignored: tuple[str, ...], part: str = "the input layer") -> None:
+    def refuse_leftovers(
+        self, scope: tuple[str, ...], unused_endings: tuple[str, ...], part: str = "the input layer"
+    ) -> None:
         """Refuse tensors inside one part of a model that nobody has asked for: the recipe would be incomplete."""
         left = sorted(
             name
             for name in self._names - self._tables.keys()
             if any(name.startswith(prefix + part) for prefix in self._prefixes for part in scope)
-            and not any(name.endswith(word) for word in ignored)
+            and not any(name.endswith(word) for word in unused_endings)
         )
         if left:
             raise CheckpointError(

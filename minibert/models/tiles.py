@@ -27,9 +27,9 @@ T = TypeVar("T")
 # Numbers in a tile, 1024 rows of BERT's: of 32 to 4096 rows the best. Smaller tiles stay nearer to the core, but what
 # that saves goes into calls, and into threads that wait for each other at the interpreter's lock.
 TILE_NUMBERS = 1024 * 768
-SHARE = 512 * 768  # numbers; waking a thread for less costs more than it saves
+NUMBERS_A_THREAD = 512 * 768  # numbers; waking a thread for less costs more than it saves
 MOST_THREADS = 64
-SUMS = 4  # a layer of sums alone has a quarter of the work for each number that one with a norm has
+NORM_TO_SUM_WORK = 4  # a layer of sums alone has a quarter of the work for each number that one with a norm has
 
 
 class Bound(NamedTuple):
@@ -70,7 +70,7 @@ def run(
     """Fill `out` (batch, seq, dim) tile by tile. `rows`: tokens a tile, 0 for as many as is fast."""
     count = usable_threads(out.size, threads)
     if count > 1 and not any(isinstance(step, (Norm, Project)) for step, _ in steps):
-        count = usable_threads(out.size // SUMS, threads)
+        count = usable_threads(out.size // NORM_TO_SUM_WORK, threads)
     tokens = inputs.batch * inputs.seq
     rows = rows or max(1, min(TILE_NUMBERS // max(width, out.shape[-1]), -(-tokens // count)))
     if tokens <= rows:
@@ -88,7 +88,7 @@ def usable_threads(numbers: int, threads: int | None) -> int:
     whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
     if threads is not None and not (whole and threads >= 1):
         raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
-    worth = numbers // SHARE
+    worth = numbers // NUMBERS_A_THREAD
     return 1 if worth <= 1 else min(cores() if threads is None else int(threads), worth, MOST_THREADS)
 
 

@@ -76,8 +76,8 @@ def memory(layer: EmbeddingLayer) -> tuple[int, int]:
 def _arrays(layer: EmbeddingLayer) -> Iterator[Array]:
     for _, module in layer.steps:
         if isinstance(module, Embedding):
-            if hasattr(module.table, "held"):  # rows that a Hub sends one by one are not counted
-                yield module.table.held
+            if hasattr(module.table, "stored_numbers"):  # rows that a Hub sends one by one are not counted
+                yield module.table.stored_numbers
         elif isinstance(module, LayerNorm | Linear):
             yield module.weight
             if module.bias is not None:

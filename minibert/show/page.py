@@ -30,7 +30,11 @@ from .analysis import cosine_similarity
 from .explain import by_hand, looked_up, name_of
 
 # what a kind of lookup tells of a token
-TELLS = {"input_ids": "which token it is", "token_type_ids": "first or second text", "position_ids": "where it stands"}
+MEANING = {
+    "input_ids": "which token it is",
+    "token_type_ids": "first or second text",
+    "position_ids": "where it stands",
+}
 # what a text may hold though it is not printable: the last two join letters and emoji
 KEPT = "\n\t\u200c\u200d"
 # the formula that counts positions, by the rule of the step
@@ -58,7 +62,7 @@ class Stage(NamedTuple):
     def tells(self) -> str:
         """What these numbers say of a token, in a few words."""
         if isinstance(self.step, Lookup):
-            return TELLS.get(self.step.ids, "")
+            return MEANING.get(self.step.ids, "")
         return {Norm: "mean 0, variance 1, then weight and bias", Project: "to another width"}.get(type(self.step), "")
 
 

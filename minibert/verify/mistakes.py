@@ -226,8 +226,14 @@ def _each(change: Callable[[Steps], Steps], *unused: str) -> Callable[[Family], 
         if (steps, decoder) == (family.steps, family.decoder):
             return None
         # what a step no longer takes is no fault of the caller's either
-        ignores = (*family.ignores, "token_type_ids", "position_ids")
-        return replace(family, steps=steps, decoder=decoder, ignored=(*family.ignored, *unused), ignores=ignores)
+        later = (*family.later_arguments, "token_type_ids", "position_ids")
+        return replace(
+            family,
+            steps=steps,
+            decoder=decoder,
+            unused_endings=(*family.unused_endings, *unused),
+            later_arguments=later,
+        )
 
     return make
 

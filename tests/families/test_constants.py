@@ -23,25 +23,25 @@ IDS = [[5, 6, 7]]
 CONSTANT = (str, int, float, bool, frozenset, FunctionType, type(None))
 
 
-def held(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def constants_in(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """All that can be reached from a value, with the way to it."""
     yield path, value
     if isinstance(value, Frozen):
         for name, item in vars(value).items():
-            yield from held(item, f"{path}.{name}")
+            yield from constants_in(item, f"{path}.{name}")
     elif isinstance(value, tuple):
         for i, item in enumerate(value):
-            yield from held(item, f"{path}[{i}]")
+            yield from constants_in(item, f"{path}[{i}]")
     elif isinstance(value, MappingProxyType):
         for name, item in value.items():
-            yield from held(item, f"{path}[{name!r}]")
+            yield from constants_in(item, f"{path}[{name!r}]")
     elif isinstance(value, partial):
-        yield from held(value.args, f"{path}.args")
+        yield from constants_in(value.args, f"{path}.args")
         assert not value.keywords, f"{path}: keywords of a partial can be changed"
 
 
 def test_nothing_in_the_table_of_families_can_be_changed() -> None:
-    found = dict(held(FAMILIES, "FAMILIES"))
+    found = dict(constants_in(FAMILIES, "FAMILIES"))
     assert len(found) > 1000 and "FAMILIES['bert'].steps[0].names" in found  # the walk went all the way down
     changeable = {
         path: type(value).__name__
@@ -153,7 +153,7 @@ def test_null_under_one_word_gives_way_to_a_value_under_another() -> None:
     ],
 )
 def test_a_first_step_that_is_not_tokens(tmp_path: Path, steps: tuple[Any, ...], found: str) -> None:
-    row = Family(model_type="mine", steps=steps, owns=())
+    row = Family(model_type="mine", steps=steps, checked_prefixes=())
     with pytest.raises(ValueError, match=f"the first step of mine must be Tokens, whose rows .* found {found}"):
         minibert.load(write(tmp_path), family=row)
 

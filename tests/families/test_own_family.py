@@ -143,7 +143,7 @@ def test_a_step_of_one_s_own_may_lay_rows_out_as_it_likes(tmp_path: Path, layout
     for end in ends:
         ids = np.random.default_rng(0).integers(0, 11, (7, 50))  # more than a small tile
         turned, plain = (
-            minibert.load(tmp_path, family=minibert.Family(model_type="mine", steps=steps, owns=()))
+            minibert.load(tmp_path, family=minibert.Family(model_type="mine", steps=steps, checked_prefixes=()))
             for steps in ((*parts, Turned(path="turned", layout=layout), *end), (*parts, *end))
         )
         assert turned(ids).tobytes() == plain(ids).tobytes()
@@ -166,7 +166,7 @@ def test_a_row_that_does_not_fit_is_told_what_is_missing(tensors: dict[str, Arra
         CheckpointError, match=r"no tensor for 'token.weight'; .*the nearest name there is 'tok.weight'"
     ):
         minibert.load("./mine", family=row)
-    row = minibert.Family(model_type="mine", steps=(Tokens(path="tok"),), owns=("pos.", "ln."))
+    row = minibert.Family(model_type="mine", steps=(Tokens(path="tok"),), checked_prefixes=("pos.", "ln."))
     with pytest.raises(CheckpointError, match=r"does not use: ln.bias, ln.weight, pos.weight"):
         minibert.load("./mine", family=row)
     row = minibert.Family(model_type="mine", steps=(Tokens(path="tok", width="width"),))

@@ -43,7 +43,7 @@ from hypothesis import strategies as st
 import minibert
 from minibert import CheckpointError
 from minibert.files.checkpoint import BITS, SafetensorsFile, open_folder, parse_header
-from minibert.files.tables import HELD, StoredTable, as_table, widen
+from minibert.files.tables import NUMPY_DTYPE, StoredTable, as_table, widen
 
 IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
 WORD = "embeddings.word_embeddings.weight"
@@ -259,7 +259,7 @@ def test_a_table_hands_out_nothing_that_would_change_it(dtype: str) -> None:
     """Also one over an array of a caller's own, such as the sinusoids that a family computes."""
     own = np.ones((4, 3), dtype)
     table = as_table(own)
-    for handed_out in (table.array(), table.held, table.rows(slice(0, 2))):
+    for handed_out in (table.array(), table.stored_numbers, table.rows(slice(0, 2))):
         with pytest.raises(ValueError, match="read-only"):
             handed_out[0, 0] = 7
     table.rows(np.array([0, 1]))[...] = 7  # rows by ids are a copy
@@ -303,7 +303,7 @@ def test_float32_in_a_float64_layer_is_exact(tmp_path: Path) -> None:
 
 @given(st.sampled_from(["F16", "BF16", "F8_E4M3", "F8_E5M2"]), st.binary(min_size=2, max_size=64))
 def test_widening_does_not_depend_on_where_it_writes(kind: str, content: bytes) -> None:
-    held = HELD[kind]
+    held = NUMPY_DTYPE[kind]
     raw = np.frombuffer(content[: len(content) // held.itemsize * held.itemsize], held)
     whole = widen(raw, kind, np.dtype("float32"))
     strided = np.empty((len(raw), 2), np.float32)
@@ -314,7 +314,7 @@ def test_widening_does_not_depend_on_where_it_writes(kind: str, content: bytes) 
         assert same_numbers(StoredTable(raw[:, None], kind).rows(np.array([i])), whole[i : i + 1, None])
 
 
-@pytest.mark.parametrize("kind", sorted(set(BITS) - set(HELD)))
+@pytest.mark.parametrize("kind", sorted(set(BITS) - set(NUMPY_DTYPE)))
 def test_other_formats_are_refused_where_they_are_needed(tmp_path: Path, kind: str) -> None:
     from safetensors import SafetensorError, safe_open
 

@@ -97,7 +97,7 @@ def test_many_calls_of_a_lazy_layer_give_what_the_file_on_disk_gives(
         tmp_path_factory.mktemp("ranges"), {"model.safetensors": (folder / "model.safetensors").read_bytes()}
     )
     with (
-        mock.patch.object(remote, "BY_ROWS", 0),
+        mock.patch.object(remote, "ROWWISE_FROM", 0),
         mock.patch.object(remote, "MERGE_BYTES", 0),  # so that nobody's neighbours come along
         minibert.load(folder, dtype=name) as local,
         assemble(

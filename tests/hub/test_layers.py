@@ -18,7 +18,7 @@ import pytest
 from fake_hub import FakeHub, commit_of, environment, slow, use
 
 import minibert
-from minibert.hub import places as hub_places
+from minibert.hub import caches
 
 VOCAB, DIM, POSITIONS = 30522, 768, 512
 TEXT = "we lived above the clouds"  # seven tokens with [CLS] and [SEP]
@@ -339,4 +339,4 @@ def test_a_bar_for_what_takes_longer_than_a_second_on_a_terminal_only(small: Pat
 
 def test_where_things_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, "http://hub.invalid", tmp_path)
-    assert tmp_path in hub_places.cache_root().parents
+    assert tmp_path in caches.cache_root().parents

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert.hub import ranges
-from minibert.hub.errors import Subject
-from minibert.hub.places import Places
-from minibert.hub.ranges import RangeCache, merge, whole_rows
+from minibert.hub.caches import Caches
+from minibert.hub.errors import Address
+from minibert.hub.ranges import RangeCache, complete_rows, merge
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="limits of file sizes and SIGKILL are POSIX")
 
@@ -46,7 +46,7 @@ def test_runs_hold_all_rows_and_little_else(rows: set[int], gap: int) -> None:
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 99), st.integers(1, 40), st.integers(0, 12))
 def test_whole_rows_are_those_whose_bytes_are_all_there(a: int, b: int, start: int, row_bytes: int, rows: int) -> None:
     span = (min(a, b), max(a, b))
-    first, stop = whole_rows(span, start, row_bytes, rows)
+    first, stop = complete_rows(span, start, row_bytes, rows)
     expected = [
         row for row in range(rows) if span[0] <= start + row * row_bytes and start + (row + 1) * row_bytes <= span[1]
     ]
@@ -234,12 +234,12 @@ def test_the_folder_that_a_person_names_may_be_a_link(tmp_path: Path, monkeypatc
     (tmp_path / "disk").mkdir()
     (tmp_path / "named").symlink_to("disk")
     monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path / "named"))
-    places = Places(Subject("org/model", "main", "https://hub.example"))
-    for cache in (places.ours(), places.ours("commit"), places.ours("commit", "file")):
+    caches = Caches(Address("org/model", "main", "https://hub.example"))
+    for cache in (caches.range_cache(), caches.range_cache("commit"), caches.range_cache("commit", "file")):
         cache.store("entry", b"content")
         assert cache.load("entry") is not None
         assert (tmp_path / "disk") in cache.folder.resolve().parents
     (model,) = (tmp_path / "disk").glob("*/org--model")
     model.rename(tmp_path / "elsewhere")
     model.symlink_to(tmp_path / "elsewhere")
-    assert all(cache.load("entry") is None for cache in (places.ours(), places.ours("commit", "file")))
+    assert all(cache.load("entry") is None for cache in (caches.range_cache(), caches.range_cache("commit", "file")))

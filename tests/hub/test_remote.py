@@ -65,7 +65,7 @@ def _covered(memory: Memory, row: int) -> bool:
 
 @pytest.mark.parametrize("stored", ["F32", "F64", "F16", "BF16", "F8_E4M3"])
 def test_narrow_tables_come_by_rows_too(tmp_path: Path, stored: str) -> None:
-    held = remote.HELD[stored]
+    held = remote.NUMPY_DTYPE[stored]
     raw = np.random.default_rng(1).integers(0, 100, ROWS * 1000 * held.itemsize, np.uint8)
     entry = {"dtype": stored, "shape": [ROWS, 1000], "data_offsets": [0, len(raw)]}
     header = json.dumps({"t": entry}).encode()

@@ -15,8 +15,7 @@ from fake_hub import FakeHub, commit_of, environment, no_range, redirect_to_seco
 from safetensors.numpy import save
 
 from minibert.errors import HubError
-from minibert.hub import places as hub_places
-from minibert.hub import remote, transfer
+from minibert.hub import caches, remote, transfer
 from minibert.hub.repository import resolve
 
 ROWS, WIDTH = 400, 320
@@ -157,13 +156,13 @@ def test_a_cache_that_was_moved_to_another_endpoint_is_not_believed(
         doubled = {**FILES, "model.safetensors": save({name: tensor * 2 for name, tensor in TENSORS.items()})}
         mirror.add("org/tiny", doubled)
         use(monkeypatch, mirror.endpoint, tmp_path / "home")
-        (folder,) = hub_places.cache_root().iterdir()
+        (folder,) = caches.cache_root().iterdir()
         folder.rename(folder.with_name(quote(mirror.endpoint, safe="")))
         assert np.array_equal(rows("org/tiny", [2]), WORD[[2]] * 2)
 
 
 def test_our_cache_lies_where_it_is_told(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hub_places.cache_root() == tmp_path / "home" / "assets" / "minibert"
+    assert caches.cache_root() == tmp_path / "home" / "assets" / "minibert"
     monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path / "elsewhere"))
     rows("org/tiny", [2])
     assert (tmp_path / "elsewhere").is_dir()

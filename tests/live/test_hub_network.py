@@ -12,7 +12,7 @@ from fake_hub import use
 
 import minibert
 from minibert.cli import main
-from minibert.hub import places as hub_places
+from minibert.hub import caches
 from minibert.verify import printed
 
 MOST = 1_000_000  # bytes of header, rows and small tensors; config and tokenizer come on top
@@ -41,7 +41,7 @@ def test_the_real_hub_gives_the_printed_numbers(name: str, tmp_path: Path, monke
     checked = printed.check(layer, stored)
     assert sum(found.numbers for found in checked) > 50
     assert [found for found in checked if not found.passes] == []
-    kept = sum(path.stat().st_size for path in hub_places.cache_root().rglob("*") if path.is_file())
+    kept = sum(path.stat().st_size for path in caches.cache_root().rglob("*") if path.is_file())
     assert 0 < kept < MOST
     again = minibert.load(name, lazy=True, local_files_only=True)
     assert printed.check(again, stored) == checked

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
-from .errors import Subject
+from .errors import Address
 from .ranges import RangeCache
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -32,50 +32,50 @@ def cache_root() -> Path:
     return Path(named).expanduser() if named else Path(constants.HF_ASSETS_CACHE) / "minibert"
 
 
-class Places:
+class Caches:
     """The two caches, as far as they belong to one model at one endpoint."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, address: Address) -> None:
         from huggingface_hub import constants
 
-        folder = subject.name.replace("/", "--")
-        self._subject = subject
-        self._theirs = Path(constants.HF_HUB_CACHE) / f"models--{folder}"
+        folder = address.name.replace("/", "--")
+        self._address = address
+        self._hub_folder = Path(constants.HF_HUB_CACHE) / f"models--{folder}"
         self._root = cache_root()
-        self._ours = self._root / quote(subject.endpoint, safe="") / folder
+        self._own_folder = self._root / quote(address.endpoint, safe="") / folder
 
     def cached(self, commit: str, file: str) -> Path | None:
         """Say where a whole file lies in the Hub's own cache."""
-        path = self._theirs / "snapshots" / commit / file
+        path = self._hub_folder / "snapshots" / commit / file
         return path if path.is_file() else None
 
     def known_absent(self, commit: str, file: str) -> bool:
         """Say whether the client has noted that this commit has no such file."""
-        return (self._theirs / ".no_exist" / commit / file).is_file()
+        return (self._hub_folder / ".no_exist" / commit / file).is_file()
 
-    def ours(self, commit: str = "", file: str = "") -> RangeCache:
+    def range_cache(self, commit: str = "", file: str = "") -> RangeCache:
         """Give our cache of what is known of a model, of a commit, of a file: each knows its own entries only."""
-        belongs_to = "\n".join((LAYOUT, self._subject.endpoint, self._subject.name, commit, file))
-        return RangeCache(self._ours / commit / quote(file, safe=""), belongs_to, self._root)
+        belongs_to = "\n".join((LAYOUT, self._address.endpoint, self._address.name, commit, file))
+        return RangeCache(self._own_folder / commit / quote(file, safe=""), belongs_to, self._root)
 
     def remember(self, commit: str) -> None:
         """Note what a revision stands for, for the day on which nobody can be asked."""
         if self._noted() != commit:
-            self.ours().store(self._label(), commit.encode())
+            self.range_cache().store(self._label(), commit.encode())
 
     def last_known(self) -> str | None:
         """Give the commit that a revision stood for when it was last resolved: by us, or else by the client."""
         noted = self._noted()
         if noted is None:
             try:
-                noted = (self._theirs / "refs" / self._subject.revision).read_text(encoding="utf-8").strip()
+                noted = (self._hub_folder / "refs" / self._address.revision).read_text(encoding="utf-8").strip()
             except (OSError, ValueError):  # ValueError: bytes that are no text, a name that cannot be one
                 return None
         return noted if COMMIT.fullmatch(noted) else None
 
     def _noted(self) -> str | None:
-        kept = self.ours().load(self._label())
+        kept = self.range_cache().load(self._label())
         return None if kept is None else kept.tobytes().decode()
 
     def _label(self) -> str:
-        return "revision-" + quote(self._subject.revision, safe="")
+        return "revision-" + quote(self._address.revision, safe="")
