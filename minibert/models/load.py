@@ -115,7 +115,8 @@ def open_model(
 ) -> Opened:
     """Open a folder or a Hub name: see `load`.
 
-    `weights_folder`: all of a Hub name's tensors will be asked for; it says in which folder inside they lie, "" for none.
+    `weights_folder`: all of a Hub name's tensors will be asked for; it says in which folder inside they lie, "" where
+    in none.
     """
     folder, where = is_folder(name), os.fspath(name)
     if folder and revision is not None:
