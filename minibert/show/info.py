@@ -122,9 +122,9 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     except MinibertError as error:  # of no concern to the input layer
         return {"blocks": f"not available: {error}"}
     sizes = f"{count}, {heads} heads of {layer.dim // heads}, feed-forward {width} wide, {activation}"
-    owned = tuple(prefix + part for prefix in ("", *family.prefixes) for part in row.owns)
+    owned = tuple(prefix + part for prefix in ("", *family.prefixes) for part in row.checked_prefixes)
     stored = {name: tensor for name, tensor in layer.stored().items() if name.startswith(owned)}
-    stored = {name: tensor for name, tensor in stored.items() if not name.endswith(row.ignored)}
+    stored = {name: tensor for name, tensor in stored.items() if not name.endswith(row.unused_endings)}
     known = [tensor.stop - tensor.start for tensor in stored.values() if tensor is not None]
     if not stored:
         return {"blocks": f"{sizes}; of their tensors none is in this file, which holds the input layer alone"}
