@@ -59,33 +59,47 @@ def _log(ratio: Array) -> Array:
     return np.log(ratio.astype(np.float32).astype(np.float64)).astype(np.float32)
 
 
+def rotary_powers(dim: int, base: float = 10000.0) -> Array:
+    """Give each pair of a head's dimensions the tokens that it takes to turn by one radian: `base^(2i / dim)`.
+
+    -> (ceil(dim / 2),), float32. The exponent is float32, the power float64, rounded once.
+
+    Raises ValueError for a dim below 1 or a base that is not positive. Source: Su et al. 2021.
+
+    >>> rotary_powers(4, base=100.0)
+    array([ 1., 10.], dtype=float32)
+    """
+    if dim < 1 or not 0 < base < np.inf:
+        raise ValueError(f"need dim >= 1 and base > 0; found dim={dim}, base={base}")
+    exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
+    return np.power(float(base), exponent.astype(np.float64)).astype(np.float32)
+
+
 def rotary_frequencies(dim: int, base: float = 10000.0) -> Array:
     """Give each pair of a head's dimensions its own turning speed, in radians per token.
 
         f[i] = base^(-2i / dim)     for 2i = 0, 2, 4, ... < dim
 
-    -> (ceil(dim / 2),), float32. `dim` is how much of a head rotates, `base` the config's theta.
+    -> (ceil(dim / 2),), float32. `dim` is how much of a head rotates, `base` the config's theta. For models that
+    scale them see `rotary_scaling`.
 
     The bits matter: one wrong last bit grows to 1e-4 at position 4096. Here the exponent is float32, the power
     float64, its rounding and the reciprocal float32: over dims 2..256 and bases 500..1e7, 15 of 2723 frequencies
     differ from torch's, by one or two last bits; computed all in float64, 1150 differ.
 
-    Raises ValueError for a dim below 1 or a base that is not positive. Source: Su et al. 2021.
+    Raises as `rotary_powers`. Source: Su et al. 2021.
 
     >>> rotary_frequencies(4, base=100.0)
     array([1. , 0.1], dtype=float32)
     """
-    if dim < 1 or not 0 < base < np.inf:
-        raise ValueError(f"need dim >= 1 and base > 0; found dim={dim}, base={base}")
-    exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
-    power = np.power(float(base), exponent.astype(np.float64)).astype(np.float32)
-    return np.float32(1.0) / power
+    return np.float32(1.0) / rotary_powers(dim, base)
 
 
-def rotary_angles(position_ids: ArrayLike, frequencies: Array) -> tuple[Array, Array]:
+def rotary_angles(position_ids: ArrayLike, frequencies: Array, factor: float = 1.0) -> tuple[Array, Array]:
     """Give each position the cosines and sines of its angles, `angle = p * f`, written twice: [angle | angle].
 
-    position_ids of any shape (...), frequencies (n,) -> cos and sin, each (..., 2n), float32.
+    position_ids of any shape (...), frequencies (n,) -> cos and sin, each (..., 2n), float32, both times `factor`:
+    of the rules in `rotary_scaling` two have one.
 
     The angle itself is float32, as in the reference: at position 4095 it is up to 1.2e-4 off the exact product,
     and models have been trained with that. Of the same frequencies, cos and sin differ from torch's by at most
@@ -101,7 +115,8 @@ def rotary_angles(position_ids: ArrayLike, frequencies: Array) -> tuple[Array, A
     angle = _integers(position_ids, "position_ids")[..., None].astype(np.float32) * frequencies.astype(np.float32)
     # the cosine of the float32 angle, rounded once: the same bits on every machine
     exact = np.concatenate([angle, angle], axis=-1).astype(np.float64)
-    return np.cos(exact).astype(np.float32), np.sin(exact).astype(np.float32)
+    cos, sin = np.cos(exact).astype(np.float32), np.sin(exact).astype(np.float32)
+    return (cos, sin) if factor == 1.0 else (cos * np.float32(factor), sin * np.float32(factor))
 
 
 def rotate(x: Array, cos: Array, sin: Array, pairing: str = "halves") -> Array:

@@ -8,7 +8,7 @@ The formulas are in `attention_positions`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
@@ -20,12 +20,12 @@ from minibert.equations.attention_positions import (
     relative_bias,
     relative_sinusoids,
     rotary_angles,
-    rotary_frequencies,
 )
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.errors import CheckpointError
 
 from .frozen import Frozen, thawed
+from .rotations import Rotation, number, read_rotation, rope_parameters
 
 if TYPE_CHECKING:
     from .config import Config
@@ -54,23 +54,41 @@ class AttentionPosition(Frozen):
 
 
 class Rotary(AttentionPosition):
-    """Rotary positions: `frequencies` by layer type, or under the one key None where all layers are alike.
+    """Rotary positions: `rotations` by layer type, or under the one key None where all layers are alike.
 
-    >>> scheme = Rotary(frequencies={None: rotary_frequencies(4)})
+    `pairing` is what `rotate` needs beside cos and sin: "neighbours" in Cohere's models, else "halves".
+
+    >>> from minibert.equations.attention_positions import rotary_frequencies
+    >>> scheme = Rotary(rotations={None: Rotation(rotary_frequencies(4))})
     >>> [array.shape for array in scheme.rotary([[0, 1, 2]])]
     [(1, 3, 4), (1, 3, 4)]
     """
 
-    frequencies: Mapping[str | None, Array]
+    rotations: Mapping[str | None, Rotation]
+    pairing: str = "halves"
     offers: ClassVar[str] = "rotary positions"
-    call: ClassVar[str] = "rotary(position_ids, layer_type=None)"
+    call: ClassVar[str] = "rotary(position_ids, layer_type=None, length=None)"
 
-    def rotary(self, position_ids: ArrayLike, layer_type: str | None = None) -> tuple[Array, Array]:
-        """As `rotary_angles`; ValueError for a layer_type that this model does not have."""
-        if layer_type not in self.frequencies:
-            types = ", ".join(repr(name) for name in self.frequencies)
+    @property
+    def frequencies(self) -> Mapping[str | None, Array]:
+        """By layer type, of texts no longer than those of the first training."""
+        return {layer_type: rotation.frequencies for layer_type, rotation in self.rotations.items()}
+
+    def rotary(
+        self, position_ids: ArrayLike, layer_type: str | None = None, length: int | None = None
+    ) -> tuple[Array, Array]:
+        """As `rotary_angles`, with the frequencies and the factor of this model at a text's length.
+
+        The length counts where the model's rule asks for it (dynamic, longrope); unless given it is the largest
+        position in the whole batch + 1, as in the reference. ValueError for a layer_type that this model does not have.
+        """
+        if layer_type not in self.rotations:
+            types = ", ".join(repr(name) for name in self.rotations)
             raise ValueError(f"layer_type must be one of {types} in this model, found {layer_type!r}")
-        return rotary_angles(position_ids, self.frequencies[layer_type])
+        rotation = self.rotations[layer_type]
+        if length is None:
+            length = int(np.max(np.asarray(position_ids), initial=-1)) + 1
+        return rotary_angles(position_ids, rotation.at(length), rotation.attention_factor)
 
 
 class RelativeBias(AttentionPosition):
@@ -150,100 +168,89 @@ class RelativeSinusoids(AttentionPosition):
         return relative_sinusoids(query_length, key_length, self.dim, self.attention, self.clamp_length)
 
 
-def _number(config: Mapping[str, Any], *keys: str, default: float | None = None, above: float = 0) -> float:
-    """The first of `keys` that the config sets (null counts as not set), a finite number greater than `above`."""
-    key, value = next(((key, config.get(key)) for key in keys if config.get(key) is not None), (keys[0], default))
-    if value is None:
-        raise CheckpointError(f"config.json must set {' or '.join(map(repr, keys))}, and does not; add it")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value < math.inf:
-        raise CheckpointError(f"{key!r} in config.json must be a number above {above}, found {value!r}")
-    return value
-
-
-def _rope_parameters(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The mapping under `key`, or an empty one; refuses any scaling of the frequencies that it asks for."""
-    parameters = config.get(key) or {}
-    if not isinstance(parameters, Mapping):
-        raise CheckpointError(f"{key!r} in config.json must be an object or null, found {parameters!r}")
-    rope_type = parameters.get("rope_type", parameters.get("type", "default"))
-    if rope_type != "default":
-        raise CheckpointError(
-            f"this config asks for {rope_type!r} scaling of the rotary frequencies ({key!r} in config.json), which "
-            "minibert does not compute; only 'default' is supported"
-        )
-    return parameters
-
-
-def _head_dim(config: Mapping[str, Any]) -> int:
-    """The size of a head: stated (Llama, Mistral and Qwen2 may), or the hidden size split among the heads."""
-    if config.get("head_dim"):
-        return int(_number(config, "head_dim"))
-    hidden_size, heads = int(_number(config, "hidden_size")), int(_number(config, "num_attention_heads"))
-    if hidden_size < heads:
-        raise CheckpointError(f"hidden_size {hidden_size} in config.json is too small for {heads} heads")
-    return hidden_size // heads
-
-
 def rotary_from_config(
     config: Mapping[str, Any],
     theta: float = 10000.0,
     share: float | None = None,
     theta_key: str = "rope_theta",
     share_key: str = "partial_rotary_factor",
+    longrope_names: tuple[str, ...] = (),
+    pairing: str = "halves",
 ) -> Rotary:
     """Read one rotation for all layers: `rope_parameters`, else the older keys, else the family's default.
 
     theta is the family's default (Nomic 1000), theta_key its older name (GPT-NeoX "rotary_emb_base"). share is
     the default of the rotating part of a head (GPT-NeoX 0.25, under "rotary_pct"); None: the whole head rotates
-    and no key can change it, as in Llama. A `rope_scaling` takes the place of `rope_parameters`.
+    and no key can change it, as in Llama, unless the frequencies are scaled: all rules read "partial_rotary_factor".
+    A `rope_scaling` takes the place of `rope_parameters`. longrope_names: what this family
+    calls longrope too (Phi-3).
 
-    Raises CheckpointError for frequency scaling (linear, dynamic, yarn, longrope, llama3, ...), for parameters
-    that differ by layer, and for numbers that are absent or impossible.
+    Raises CheckpointError for a rope_type that is not known, for parameters that differ by layer, and for numbers
+    that are absent or impossible.
 
-    >>> scheme = rotary_from_config({"hidden_size": 8, "num_attention_heads": 2, "rope_theta": 100.0})
-    >>> scheme.frequencies[None]
+    >>> config = {"hidden_size": 8, "num_attention_heads": 2, "rope_theta": 100.0}
+    >>> rotary_from_config(config).frequencies[None]
     array([1. , 0.1], dtype=float32)
+    >>> rotary_from_config({**config, "rope_scaling": {"type": "linear", "factor": 4.0}}).frequencies[None]
+    array([0.25 , 0.025], dtype=float32)
     """
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    parameters = _rope_parameters(config, key)
+    parameters = rope_parameters(config, key)
     nested = [name for name, value in parameters.items() if isinstance(value, Mapping)]
     if nested:
         raise CheckpointError(f"{key!r} in config.json must hold numbers; found one set per layer type: {nested}")
-    base = _number(parameters, "rope_theta", default=_number(config, theta_key, default=theta))
-    dim = head_dim = _head_dim(config)
-    if share is not None:
-        part = _number(parameters, "partial_rotary_factor", default=_number(config, share_key, default=share))
-        dim = int(head_dim * part)
-    if not 1 <= dim <= head_dim:
-        raise CheckpointError(f"config.json asks to rotate {dim} of the {head_dim} dimensions of a head")
-    return Rotary(frequencies={None: rotary_frequencies(dim, base)})
+    shares = (parameters.get("partial_rotary_factor"), config.get(share_key), share)
+    given = {
+        **parameters,
+        "rope_theta": number(parameters, "rope_theta", default=number(config, theta_key, default=theta)),
+        "partial_rotary_factor": next((part for part in shares if part is not None), None),
+    }
+    if config.get("original_max_position_embeddings") is not None:  # beside the parameters it counts before one in them
+        given["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    return Rotary(rotations={None: read_rotation(config, given, share is not None, longrope_names)}, pairing=pairing)
 
 
 MODERNBERT_THETAS = {
     "full_attention": ("global_rope_theta", 160000.0),
     "sliding_attention": ("local_rope_theta", 10000.0),
 }
+GEMMA3_THETAS = {
+    "full_attention": ("rope_theta", 1000000.0),
+    "sliding_attention": ("rope_local_base_freq", 10000.0),
+}
 
 
 def layered_rotary_from_config(
-    config: Mapping[str, Any], thetas: Mapping[str, tuple[str, float]] = MODERNBERT_THETAS
+    config: Mapping[str, Any],
+    thetas: Mapping[str, tuple[str, float]] = MODERNBERT_THETAS,
+    scaled: Collection[str] = ("full_attention", "sliding_attention"),
 ) -> Rotary:
     """Read one rotation for each layer type: `rope_parameters[layer type]`, else the older key, else the default.
 
-    thetas: layer type -> (older key, default). Raises CheckpointError as `rotary_from_config`.
+    thetas: layer type -> (older key, default). An older config's `rope_scaling` holds for the types in `scaled`
+    (Gemma 3: the full layers alone). There the reference reads "rope_type" alone: under the older word "type" it finds
+    no scaling, and so it is here.
+
+    Raises CheckpointError as `rotary_from_config`, and for `rope_parameters` that are not sorted by layer type.
 
     >>> config = {"hidden_size": 8, "num_attention_heads": 2, "local_rope_theta": 100.0}
     >>> layered_rotary_from_config(config).frequencies["sliding_attention"]
     array([1. , 0.1], dtype=float32)
     """
-    _rope_parameters(config, "rope_scaling")
-    by_type = _rope_parameters(config, "rope_parameters")
-    frequencies: dict[str | None, Array] = {}
+    by_type, scaling = rope_parameters(config, "rope_parameters"), rope_parameters(config, "rope_scaling")
+    flat = [name for name in ("rope_type", "type", "factor") if by_type.get(name, "default") != "default"]
+    if flat:
+        raise CheckpointError(f"'rope_parameters' in config.json must hold one set per layer type; found {flat}")
+    rotations: dict[str | None, Rotation] = {}
     for layer_type, (key, default) in thetas.items():
-        parameters = _rope_parameters(by_type, layer_type)
-        base = _number(parameters, "rope_theta", default=_number(config, key, default=default))
-        frequencies[layer_type] = rotary_frequencies(_head_dim(config), base)
-    return Rotary(frequencies=frequencies)
+        given = {**rope_parameters(by_type, layer_type), **(scaling if layer_type in scaled else {})}
+        if not by_type:
+            given.setdefault("rope_type", "default")  # so that the reference does not see the older word "type" here
+        given["rope_theta"] = number(given, "rope_theta", default=number(config, key, default=default))
+        given.setdefault("partial_rotary_factor", config.get("partial_rotary_factor"))
+        given["truncate"] = by_type.get("truncate", True)  # the reference looks for it there alone
+        rotations[layer_type] = read_rotation(config, given)
+    return Rotary(rotations=rotations)
 
 
 def relative_bias_from_config(config: Mapping[str, Any], table: Array, bidirectional: bool = True) -> RelativeBias:
@@ -256,8 +263,8 @@ def relative_bias_from_config(config: Mapping[str, Any], table: Array, bidirecti
     >>> relative_bias_from_config({"relative_attention_num_buckets": 8}, np.zeros((8, 2)))
     RelativeBias(buckets=8, max_distance=128, bidirectional=True)
     """
-    buckets = int(_number(config, "relative_attention_num_buckets", default=32))
-    distance = int(_number(config, "relative_attention_max_distance", default=128))
+    buckets = int(number(config, "relative_attention_num_buckets", default=32))
+    distance = int(number(config, "relative_attention_max_distance", default=128))
     if table.ndim != 2 or len(table) != buckets:
         expected = f"relative_attention_bias.weight must be ({buckets} buckets, heads), as config.json says"
         raise CheckpointError(f"{expected}; found {table.shape}")
@@ -270,7 +277,7 @@ def alibi_from_config(config: Mapping[str, Any]) -> Alibi:
     >>> alibi_from_config({"n_head": 16})
     Alibi(heads=16)
     """
-    return Alibi(heads=int(_number(config, "n_head", "num_attention_heads")))
+    return Alibi(heads=int(number(config, "n_head", "num_attention_heads")))
 
 
 def log_buckets_from_config(
@@ -289,10 +296,10 @@ def log_buckets_from_config(
     """
     if not config.get("relative_attention"):
         return None
-    max_positions = _number(config, "max_relative_positions", default=-1, above=-math.inf)
+    max_positions = number(config, "max_relative_positions", default=-1, above=-math.inf)
     if max_positions < 1:
-        max_positions = _number(config, "max_position_embeddings", default=512)
-    buckets = int(_number(config, "position_buckets", default=-1, above=-math.inf))
+        max_positions = number(config, "max_position_embeddings", default=512)
+    buckets = int(number(config, "position_buckets", default=-1, above=-math.inf))
     rows = 2 * (buckets if buckets > 0 else int(max_positions))
     if table is None or len(table) < rows:
         found = "none" if table is None else str(table.shape)
@@ -302,7 +309,7 @@ def log_buckets_from_config(
     if "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]:
         if weight is None or bias is None:
             raise CheckpointError("norm_rel_ebd in config.json asks for encoder.LayerNorm, and its tensors are absent")
-        table = layer_norm(table, weight, bias, _number(config, "layer_norm_eps", default=1e-7))
+        table = layer_norm(table, weight, bias, number(config, "layer_norm_eps", default=1e-7))
     return LogBuckets(relative_embeddings=table, buckets=buckets, max_positions=int(max_positions))
 
 
@@ -318,8 +325,8 @@ def relative_sinusoids_from_config(config: Mapping[str, Any]) -> RelativeSinusoi
     if config.get("bi_data") or attention not in ("bi", "uni"):
         found = f"attn_type={attention!r}, bi_data={config.get('bi_data')!r}"
         raise CheckpointError(f"minibert computes attn_type 'bi' or 'uni' without bi_data; config.json has {found}")
-    dim = int(_number(config, "d_model", "hidden_size"))
-    clamp_length = int(_number(config, "clamp_len", default=-1, above=-math.inf))
+    dim = int(number(config, "d_model", "hidden_size"))
+    clamp_length = int(number(config, "clamp_len", default=-1, above=-math.inf))
     return RelativeSinusoids(dim=dim, attention=attention, clamp_length=clamp_length)
 
 
@@ -334,6 +341,11 @@ def rotary(config: Config, binder: Binder, side: str, **families_own: Any) -> At
 def layered_rotary(config: Config, binder: Binder, side: str) -> AttentionPosition:
     """Rotary positions with two thetas: ModernBERT's full and sliding layers."""
     return layered_rotary_from_config(config)
+
+
+def gemma3_rotary(config: Config, binder: Binder, side: str) -> AttentionPosition:
+    """The same with Gemma 3's words and numbers; an older config's scaling is that of its full layers."""
+    return layered_rotary_from_config(config, GEMMA3_THETAS, scaled=("full_attention",))
 
 
 def alibi(config: Config, binder: Binder, side: str) -> AttentionPosition:

@@ -52,6 +52,11 @@ def sqrt_width(config: Config) -> float:
     return math.sqrt(config.integer("hidden_size"))
 
 
+def embedding_multiplier(config: Config) -> float:
+    """Granite's factor, a number of its own."""
+    return config.number("embedding_multiplier")
+
+
 def module_scale(config: Config) -> float:
     """The factor inside the word module, 1 where the config asks for none."""
     return sqrt_width(config) if scaled(config) else 1.0
@@ -358,6 +363,57 @@ LLAMA = Family(
     later_arguments=("position_ids",),
 )
 
+QWEN3 = replace(LLAMA, model_type="qwen3", tree={"": "Qwen3Model"}, defaults={**LLAMA.defaults, "head_dim": 128})
+MIXTRAL = replace(LLAMA, model_type="mixtral", attention=scheme("rotary", theta=1000000.0), tree={"": "MixtralModel"})
+OLMO2 = replace(LLAMA, model_type="olmo2", tree={"": "Olmo2Model"}, defaults={**LLAMA.defaults, "pad_token_id": 1})
+PHI3 = replace(
+    LLAMA,
+    model_type="phi3",
+    # a part of the head may rotate, and longrope goes by two older names
+    attention=scheme("rotary", share=1.0, longrope_names=("su", "yarn")),
+    tree={"": "Phi3Model"},
+    defaults={**LLAMA.defaults, "pad_token_id": 32000, "original_max_position_embeddings": 4096},
+)
+GRANITE = replace(
+    LLAMA,
+    model_type="granite",
+    steps=(*LLAMA.steps, Scale(factor=embedding_multiplier, embeds=True)),
+    tree={"": "GraniteModel"},
+    defaults={**LLAMA.defaults, "embedding_multiplier": 1.0},
+)
+COHERE2 = replace(
+    LLAMA,
+    model_type="cohere2",
+    attention=scheme("rotary", pairing="neighbours"),  # in its sliding layers; the full ones have no positions
+    tree={"": "Cohere2Model"},
+    defaults={"tie_word_embeddings": True, "pad_token_id": 0},
+)
+
+# Gemma's module casts its factor to the table's dtype: in a BF16 file sqrt(3072) = 55.4256 is 55.5. So it is here: the
+# float32 product is exact then, and rounded to bfloat16 it has the bits of the reference loaded as the file is stored.
+# The reference told to load such a file in float32 multiplies by 55.4256 instead, 0.13 % less.
+GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width, rounded=True, prints_as="GemmaTextScaledWordEmbedding")
+GEMMA = replace(
+    LLAMA,
+    model_type="gemma",
+    steps=(GEMMA_TOKENS,),
+    tree={"": "GemmaModel"},
+    defaults={"tie_word_embeddings": True, "pad_token_id": 0, "head_dim": 256},
+)
+GEMMA2 = replace(
+    GEMMA,
+    model_type="gemma2",
+    steps=(replace(GEMMA_TOKENS, prints_as="Gemma2TextScaledWordEmbedding"),),
+    tree={"": "Gemma2Model"},
+)
+GEMMA3_TEXT = replace(
+    GEMMA,
+    model_type="gemma3_text",
+    attention=scheme("gemma3_rotary"),
+    steps=(replace(GEMMA_TOKENS, prints_as="Gemma3TextScaledWordEmbedding"),),
+    tree={"": "Gemma3TextModel"},
+)
+
 BLOOM = Family(
     model_type="bloom",
     attention=scheme("alibi"),
@@ -562,6 +618,15 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             LLAMA,
             replace(LLAMA, model_type="mistral", tree={"": "MistralModel"}),
             replace(LLAMA, model_type="qwen2", tree={"": "Qwen2Model"}),
+            QWEN3,
+            MIXTRAL,
+            OLMO2,
+            PHI3,
+            GRANITE,
+            COHERE2,
+            GEMMA,
+            GEMMA2,
+            GEMMA3_TEXT,
             BLOOM,
             T5,
             replace(T5, model_type="mt5", tree={"{side}": "MT5Stack"}),

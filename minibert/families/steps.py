@@ -20,7 +20,7 @@ from minibert.equations.input_layer import (
     project,
     scale,
 )
-from minibert.files.tables import Table, as_table
+from minibert.files.tables import Table, as_table, rounded
 
 from .config import Config
 from .frozen import Frozen
@@ -143,13 +143,15 @@ class Lookup(Step):
 class Tokens(Lookup):
     """x = word[input_ids], or the caller's inputs_embeds.
 
-    `scale`: the reference's module multiplies by it. `head`: the output layer's tensor that is tied to this table.
+    `scale`: the reference's module multiplies by it; `rounded`: by what is left of it in the table's stored format
+    (Gemma). `head`: the output layer's tensor that is tied to this table.
     """
 
     ids: str = "input_ids"
     rows: str = "vocab_size"
     padding_idx: str | int | None = "pad_token_id"
     scale: Callable[[Config], float] | None = None
+    rounded: bool = False
     head: str = "lm_head.weight"
 
     def bind(self, binder: Binder) -> Embedding:
@@ -160,6 +162,8 @@ class Tokens(Lookup):
         assert table is not None  # not optional
         module = self.module(table, binder.config)
         module.scale = 1.0 if self.scale is None else self.scale(binder.config)
+        if self.rounded:
+            module.scale = rounded(module.scale, table.stored)
         return module
 
     def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
@@ -262,7 +266,7 @@ class Positions(Lookup):
 
 
 class Scale(Step):
-    """x *= factor, where the reference multiplies outside the word module (Marian, Pegasus).
+    """x *= factor, where the reference multiplies outside the word module (Marian, Pegasus, Granite).
 
     `embeds`: whether the caller's own inputs_embeds are scaled too.
     """

@@ -123,6 +123,23 @@ def widen(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = Non
     return out
 
 
+def rounded(number: float, stored: str) -> float:
+    """Round a number to the format that a file stores, over float32 on the way, as torch does with a scalar tensor.
+
+    An eight-bit float is not computed with; there, and for float64, the number is float32.
+
+    >>> rounded(3072**0.5, "BF16"), rounded(3072**0.5, "F16"), rounded(3072**0.5, "F32")
+    (55.5, 55.4375, 55.42562484741211)
+    """
+    single = np.float32(number)
+    if stored == "F16":
+        return float(np.float16(single))
+    if stored == "BF16":  # the upper half of the bits, to nearest, ties to even
+        bits = int(single.view(np.uint32))
+        return float(np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32))
+    return float(single)
+
+
 class StoredTable:
     """A table over bytes that lie in memory or in a mapped file; nothing is copied until rows are asked for.
 

@@ -34,7 +34,10 @@ class Live:
     """The reference's model of a checkpoint, in float32 on the CPU, and a way to trace it like a layer.
 
     A trace has the layer's keys. What no module of the reference gives is left out: the word rows times sqrt(dim) of
-    Marian and Pegasus, which their sum shows. Every trace ends with what enters the reference's first block.
+    Marian, Pegasus and Granite, which their sum shows. Every trace ends with what enters the reference's first block.
+
+    One number is not float32: the factor that Gemma's module casts to its table's dtype is cast to the one in the file, as
+    it is when the reference loads the file without being told a dtype.
     """
 
     def __init__(
@@ -57,6 +60,11 @@ class Live:
             loaded = transformers.AutoModel.from_pretrained(
                 self._where, dtype=torch.float32, use_safetensors=True, **self._options, **changes
             )
+        formats = {"BF16": torch.bfloat16, "F16": torch.float16}
+        stored = formats.get(self._layer.steps[0].module.table.stored, torch.float32)
+        for module in loaded.modules():
+            if isinstance(getattr(module, "embed_scale", None), torch.Tensor):
+                module.embed_scale = module.embed_scale.to(stored).to(torch.float32)
         return loaded.eval()
 
     def takes(self, inputs: Mapping[str, Array]) -> bool:

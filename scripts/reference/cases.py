@@ -31,7 +31,7 @@ class Case:
     save, base: the classes that write the file and that are run on it; parts: the input part's modules, as paths
     in the base model; sum_enters: the norm, or the first block where there is none; position, offset: the module
     that is asked for positions, and what it adds to them; pad, longest: the id of padding and how many tokens fit;
-    masked: where the mask's product is seen; scaled: the rows are multiplied outside any module.
+    masked: where the mask's product is seen; scaled: the factor's name, where rows are multiplied outside any module.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Case:
     pad: int | None = 0
     longest: int = POSITIONS
     masked: str = ""
-    scaled: bool = False
+    scaled: str = ""
 
 
 def variant(case: Case, name: str, save: str, kinds: tuple[str, ...] = ("plain",), **changes: Any) -> Case:
@@ -192,9 +192,29 @@ def words_alone() -> tuple[Case, ...]:
     return (
         llama, variant(llama, "llama-head", "LlamaForCausalLM"),
         replace(llama, name="mistral", family="mistral", save="MistralModel", base="MistralModel"),
-        replace(llama, name="qwen2", family="qwen2", save="Qwen2ForCausalLM", base="Qwen2Model"), neox,
+        replace(llama, name="qwen2", family="qwen2", save="Qwen2ForCausalLM", base="Qwen2Model"),
+        *like_llama(llama), neox,
         variant(neox, "gpt_neox-head", "GPTNeoXForCausalLM"), bloom, variant(bloom, "bloom-head", "BloomForCausalLM"),
         xlnet, variant(xlnet, "xlnet-head", "XLNetLMHeadModel"))
+
+
+def like_llama(llama: Case) -> tuple[Case, ...]:
+    """Today's decoders: words alone, or times a factor. The multiplied ones show whether inputs_embeds are, too."""
+
+    def of(name: str, stem: str, save: str = "Model", **more: Any) -> Case:
+        fields = {"family": name, "base": f"{stem}Model", "pad": None, **more}
+        return variant(llama, name, stem + save, fields.pop("kinds", llama.kinds), **fields)
+
+    multiplied: dict[str, Any] = {"kinds": (*llama.kinds, "inputs_embeds"), "hidden_size": UNEVEN, "head_dim": 8}
+    gemma = {**multiplied, "pad": 0, "pad_token_id": 0}
+    return (
+        of("qwen3", "Qwen3", "ForCausalLM", head_dim=16),
+        of("mixtral", "Mixtral", num_local_experts=2, num_experts_per_tok=1),
+        of("olmo2", "Olmo2", pad=1, pad_token_id=1), of("phi3", "Phi3", "ForCausalLM", pad=3, pad_token_id=3),
+        of("cohere2", "Cohere2", "ForCausalLM", pad=0, pad_token_id=0, layer_types=["sliding_attention"]),
+        of("granite", "Granite", **multiplied, embedding_multiplier=12.7, scaled="embedding_multiplier"),
+        of("gemma", "Gemma", "ForCausalLM", **gemma), of("gemma2", "Gemma2", **gemma),
+        of("gemma3_text", "Gemma3Text", **gemma, layer_types=["full_attention"]))
 
 
 def two_sides(
@@ -245,7 +265,9 @@ def encoder_decoders() -> tuple[Case, ...]:
         ),
         *two_sides("bart-untied", "bart", "Bart", encoder_decoder(tie_word_embeddings=False), learned, FEW, **bart),
         *two_sides("mbart", "mbart", "MBart", scaled, learned, some, **bart),
-        *two_sides("pegasus", "pegasus", "Pegasus", scaled, learned[:2], some, sum_enters="layers.0", scaled=True),
+        *two_sides(
+            "pegasus", "pegasus", "Pegasus", scaled, learned[:2], some, sum_enters="layers.0", scaled="embed_scale"
+        ),
         *marian())
 
 
@@ -259,7 +281,7 @@ def marian() -> tuple[Case, ...]:
     return (
         *two_sides(
             "marian", "marian", "Marian", {**config, "scale_embedding": True, "d_model": UNEVEN}, modules,
-            (*PADDED, "full_length"), saves, sum_enters="layers.0", pad=pad, scaled=True),
+            (*PADDED, "full_length"), saves, sum_enters="layers.0", pad=pad, scaled="embed_scale"),
         *two_sides(
             "marian-separate", "marian", "Marian", separate, modules, FEW, saves, sum_enters="layers.0", pad=pad
         ))

@@ -36,9 +36,9 @@ def sha256(path: Path) -> str:
 
 
 def files(folder: Path) -> list[str]:
-    """What `make.py` writes: folders with a case.json, the facts of full size and the golden file."""
+    """What `make.py` writes: folders with a case.json, the facts of full size, rotary scaling, the golden file."""
     found = [path for case in folder.glob("*/case.json") for path in case.parent.iterdir()]
-    others = [*folder.glob("full_size.*"), *folder.glob("golden.safetensors")]
+    others = [*folder.glob("full_size.*"), *folder.glob("golden.safetensors"), *folder.glob("rotary_scaling.json")]
     return sorted(path.relative_to(folder).as_posix() for path in (*found, *others))
 
 

@@ -35,7 +35,7 @@ def grown(x: str, step: Step) -> str:
     """Write what one more step makes of x."""
     sometimes = step.when is not always
     if isinstance(step, Tokens):
-        return "word" if step.scale is None else "word [* sqrt(dim)]"
+        return "word" if step.scale is None else "word * sqrt(dim)" if step.rounded else "word [* sqrt(dim)]"
     if isinstance(step, Add | Positions):
         name = ADDENDS[step.ids] if isinstance(step, Add) else COUNTS.get(step.rule, "position")
         name = "sines and cosines" if isinstance(step, Positions) and step.generate else name
@@ -43,7 +43,7 @@ def grown(x: str, step: Step) -> str:
         inner = f"({x})" if " + " in x and not x.endswith(")") else x
         return f"{inner} [+ {name}]" if absent else f"{inner} + {name}"
     if isinstance(step, Scale):
-        return f"{x} [* sqrt(dim)]"
+        return f"{x} [* sqrt(dim)]" if sometimes else f"{x} * multiplier"
     if isinstance(step, Project):
         return f"[project]({x})" if sometimes else f"project({x})"
     if isinstance(step, Norm):

@@ -11,7 +11,8 @@ The reference is transformers on torch, on one CPU thread. Each case of `cases.p
     trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in a layer's trace
 
 golden.safetensors gathers the case `bert` in one file, for ports to other languages (tests/reference/GOLDEN.md),
-and `shipped` stands for the one file that is part of the package (shipped.py).
+rotary_scaling.json holds rotary frequencies and angles of scaled models (rotary.py), and `shipped` stands for the one
+file that is part of the package (shipped.py).
 A key is the module's path in the base model, its value that module's output. `position_ids` are the rows asked
 for, before a family's own offset; `sum` is what enters the norm, or the first block where there is none; `scaled`
 and `masked` are the values after the two multiplications that have no module. Parameters come from integers
@@ -38,6 +39,7 @@ from check import compare_folders, compare_shipped, write_json, write_manifest
 from full_size import write_full_size
 from golden import write_golden
 from numpy.typing import NDArray
+from rotary import write_rotary
 from safetensors.numpy import save_file
 from shipped import FOLDER as SHIPPED_FOLDER
 from shipped import write_shipped
@@ -189,11 +191,14 @@ class Recorder:
         return self.trace
 
     def complete(self, inputs: dict[str, Any]) -> None:
-        """Add what no hook sees: the positions, and the word rows times sqrt(dim)."""
+        """Add what no hook sees: the positions, and the word rows times a factor."""
         if self.case.scaled:
             words = self.trace.get(self.case.parts[0], inputs.get("inputs_embeds"))
-            scaled = words * getattr(self.model, self.case.side).embed_scale
-            if torch.equal(scaled + self.trace[self.case.position], self.trace["sum"]):
+            module = getattr(self.model, self.case.side) if self.case.side else self.model
+            total = scaled = words * getattr(module, self.case.scaled)
+            if self.case.position:
+                total = scaled + self.trace[self.case.position]
+            if torch.equal(total, self.trace["sum"]):
                 first = {self.case.parts[0]: words} if self.case.parts[0] in self.trace else {}
                 self.trace = {**first, "scaled": scaled, **self.trace}
         if self.case.position:
@@ -257,6 +262,8 @@ def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
             make_case(case, target / case.name)
     if not only or "bert" in only:
         write_golden(target)
+    if not only or "rotary_scaling" in only:
+        write_rotary(target)
     if minilm is not None and (not only or "full_size" in only):
         write_full_size(target, minilm)
 
@@ -294,13 +301,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="CASE", help="one case, full_size, or shipped; repeatable"
+        "--only",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="one case, full_size, shipped or rotary_scaling; repeatable",
     )
     parser.add_argument("--minilm", type=Path, default=os.environ.get("MINIBERT_MODEL"), metavar="FOLDER",
                         help="the folder of all-MiniLM-L6-v2 (or set MINIBERT_MODEL)")  # fmt: skip
     arguments = parser.parse_args()
     of_minilm = {"full_size", "shipped"}
-    known = {case.name for case in CASES} | of_minilm
+    known = {case.name for case in CASES} | of_minilm | {"rotary_scaling"}
     if unknown := set(arguments.only) - known:
         parser.error(f"no case {sorted(unknown)}; known are {sorted(known)}")
     minilm = Path(arguments.minilm) if arguments.minilm else None

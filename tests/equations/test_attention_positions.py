@@ -16,6 +16,7 @@ from minibert.equations import attention_positions as positions
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families import attention_schemes as schemes
+from minibert.families.rotations import Rotation
 
 # a rotation keeps the length of each pair: relative error of float32, measured at most 2.4e-7
 LENGTH_TOLERANCE = 1e-6
@@ -327,7 +328,7 @@ def test_clamped_distances_are_all_the_furthest() -> None:
 # the schemes as a layer hands them out
 
 SCHEMES: dict[str, schemes.AttentionPosition] = {
-    "rotary": schemes.Rotary(frequencies={None: positions.rotary_frequencies(4)}),
+    "rotary": schemes.Rotary(rotations={None: Rotation(positions.rotary_frequencies(4))}),
     "relative_bias": schemes.RelativeBias(table=np.zeros((32, 2), np.float32)),
     "alibi": schemes.Alibi(heads=2),
     "relative_positions": schemes.LogBuckets(
@@ -356,7 +357,8 @@ def test_a_scheme_answers_to_its_own_method_and_names_it_elsewhere(has: str, ask
 
 def test_schemes_compute_what_the_functions_do() -> None:
     table, frequencies = normal(8, 2), positions.rotary_frequencies(4, 500.0)
-    rotary = schemes.Rotary(frequencies={"local": frequencies, "global": positions.rotary_frequencies(4)})
+    rotations = {"local": Rotation(frequencies), "global": Rotation(positions.rotary_frequencies(4))}
+    rotary = schemes.Rotary(rotations=rotations)
     for got, want in zip(rotary.rotary([[5]], "local"), positions.rotary_angles([[5]], frequencies), strict=True):
         np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(
@@ -426,23 +428,6 @@ def test_rotary_numbers_differ_by_layer_type(config: dict[str, Any], thetas: tup
     frequencies = schemes.layered_rotary_from_config({**HEAD, **config}).frequencies
     for layer_type, theta in zip(("full_attention", "sliding_attention"), thetas, strict=True):
         np.testing.assert_array_equal(frequencies[layer_type], positions.rotary_frequencies(16, theta))
-
-
-SCALINGS = ["linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "mrope", "something new"]
-
-
-@pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.parametrize("word", ["rope_type", "type"])
-@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
-def test_scaled_frequencies_are_refused(scaling: str, word: str, key: str) -> None:
-    scaled = {word: scaling, "factor": 2.0}
-    message = rf"this config asks for '{scaling}' scaling .*'{key}'.* minibert does not compute"
-    with pytest.raises(CheckpointError, match=message):
-        schemes.rotary_from_config({**HEAD, key: scaled})
-    with pytest.raises(CheckpointError, match=message):
-        schemes.layered_rotary_from_config({**HEAD, key: scaled})
-    with pytest.raises(CheckpointError, match=f"'{scaling}' scaling"):
-        schemes.layered_rotary_from_config({**HEAD, "rope_parameters": {"full_attention": scaled}})
 
 
 @pytest.mark.parametrize(

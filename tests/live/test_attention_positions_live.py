@@ -11,7 +11,6 @@ import pytest
 
 from minibert.equations import attention_positions as positions
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError
 from minibert.families import attention_schemes as schemes
 
 pytestmark = pytest.mark.reference
@@ -147,14 +146,6 @@ def test_config_of_modernbert_old_and_new(torch: ModuleType, config: dict[str, A
             want = module(torch.zeros(1), torch.from_numpy(ids), layer_type)
             for got, cos_or_sin in zip(scheme.rotary(ids, layer_type), want, strict=True):
                 assert largest(got, numpy(cos_or_sin)) <= SAME_FREQUENCIES_TOLERANCE
-
-
-def test_every_scaling_that_the_reference_knows_is_refused(torch: ModuleType) -> None:
-    known = importlib.import_module("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
-    assert {"linear", "dynamic", "yarn", "longrope", "llama3"} <= set(known)
-    for rope_type in set(known) - {"default"}:
-        with pytest.raises(CheckpointError, match=f"'{rope_type}' scaling"):
-            schemes.rotary_from_config({**HEAD, "rope_parameters": {"rope_type": rope_type, "factor": 2.0}})
 
 
 @pytest.mark.parametrize(

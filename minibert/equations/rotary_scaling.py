@@ -1,0 +1,276 @@
+"""Rotary frequencies for texts longer than a model was first trained on: the six rules of today's models.
+
+A model that has never seen position 9000 turns its slow pairs to angles it has never seen either. Each rule slows
+the pairs down so that a long text's angles fall where a short one's were, and each takes another choice of pairs.
+
+    linear         Gemma 3 (full layers)    every pair is slowed by the factor
+    dynamic        long Llama 1 and 2       the base grows with the text; short texts keep their frequencies
+    yarn           Qwen, DeepSeek, gpt-oss  slow pairs by the factor, fast ones not, a ramp between; louder cos and sin
+    longrope       Phi-3, Phi-4-mini        a searched factor for each pair, one list for short texts, one for long
+    llama3         Llama 3.1 and later      slow pairs by the factor, fast ones not, a ramp by wavelength between
+    proportional   Gemma 4 (full layers)    only the first pairs turn, with the exponents of the whole head
+
+Two of them, dynamic and longrope, depend on the length of the text; they take it as an argument. Two, yarn and
+longrope, also multiply cos and sin by a factor: pass it to `rotary_angles`.
+
+Three mistakes are made again and again, and the tests hold each against the reference: cos and sin without their
+factor; frequencies multiplied by the factor where they are divided; the length that the model reaches today
+(max_position_embeddings) taken for the one it was first trained on (original_max_position_embeddings).
+
+Every operation is float32 in the reference's order, powers are float64, rounded once; what differs from torch is said
+at each rule. A last bit of a frequency counts the more, the further out a position lies: of the same frequencies cos
+and sin differ by at most 1.2e-7 at any position up to 131071; of a frequency near 1 that differs in its last bit by
+7.8e-3 there, which is 131071 * 2^-24, and by 1.4e-3 in the published settings tried.
+
+Sources
+    Chen et al. 2023, "Extending Context Window of LLMs via Positional Interpolation" (arXiv:2306.15595): linear
+    Peng et al. 2023, "YaRN" (arXiv:2309.00071): yarn, and dynamic in section 3.3
+    Ding et al. 2024, "LongRoPE" (arXiv:2402.13753): longrope
+    Grattafiori et al. 2024, "The Llama 3 Herd of Models" (arXiv:2407.21783), and its published code: llama3
+    transformers 5.23, modeling_rope_utils: all six, and the order of operations
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .attention_positions import rotary_frequencies, rotary_powers
+from .input_layer import Array
+
+
+def _check(**lengths_and_factors: float) -> None:
+    """Refuse what no formula here can divide by or take a logarithm of."""
+    for name, value in lengths_and_factors.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a number above 0, found {value!r}")
+
+
+def linear_frequencies(frequencies: Array, factor: float) -> Array:
+    """Slow every pair down alike: `f' = f / factor`, so that position p is turned as p / factor was.
+
+    frequencies (n,) -> (n,), float32. Equal to torch to the bit for equal frequencies.
+
+    Raises ValueError for a factor that is not above 0. Source: Chen et al. 2023.
+
+    >>> linear_frequencies(np.array([1.0, 0.1], np.float32), factor=4.0)
+    array([0.25 , 0.025], dtype=float32)
+    """
+    _check(factor=factor)
+    return frequencies.astype(np.float32) / np.float32(factor)
+
+
+def dynamic_frequencies(dim: int, base: float, factor: float, trained_length: int, length: int) -> Array:
+    """Let the base grow with the text once it is longer than the texts of training.
+
+        s = factor * max(length, trained_length) / trained_length - (factor - 1)
+        f[i] = rotary_frequencies(dim, base * s^(dim / (dim - 2)))[i]
+
+    -> (ceil(dim / 2),), float32. Up to trained_length s is 1, and nothing changes. The first pair never changes,
+    the last is slowed by s.
+
+    The trap: keys in a cache keep the angles of the length at which they were turned. The reference also remembers:
+    after a long text it keeps that text's frequencies until one shorter than trained_length comes. Here the
+    frequencies are those of `length` alone, as in a module that has seen nothing else.
+
+    Over 1344 settings (dims 8..256, bases 1e4..1e6, texts up to 16 times trained_length) 930 of 63744 frequencies
+    differ from torch's, by at most 1.7e-7 of themselves: last bits of the powers, which torch takes in float32 here.
+
+    Raises ValueError for a dim of 2 or less. Source: Peng et al. 2023, section 3.3; the reference's code.
+
+    >>> dynamic_frequencies(4, base=100.0, factor=2.0, trained_length=8, length=16)  # s = 3, base 100 * 3^2
+    array([1.        , 0.03333334], dtype=float32)
+    """
+    _check(base=base, factor=factor, trained_length=trained_length)
+    if dim <= 2:
+        raise ValueError(f"dynamic scaling needs more than one pair of dimensions, found dim={dim}")
+    if length <= trained_length:
+        return rotary_frequencies(dim, base)
+    s = np.float32(factor) * np.float32(length) / np.float32(trained_length) - np.float32(factor - 1)
+    growth = np.float32(float(s) ** (dim / (dim - 2)))
+    return rotary_frequencies(dim, float(np.float32(base) * growth))
+
+
+def yarn_frequencies(
+    dim: int,
+    base: float,
+    factor: float,
+    original_length: int,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    truncate: bool = True,
+) -> Array:
+    """Slow down the pairs that turn less than once in a text of training, keep those that turn often.
+
+        pair(turns) = dim * ln(original_length / (2 pi turns)) / (2 ln base)    the pair that makes so many turns
+        low, high   = floor(pair(beta_fast)), ceil(pair(beta_slow))             within 0 .. dim - 1
+        ramp[i]     = clip((i - low) / (high - low), 0, 1)
+        f'[i]       = f[i] / factor * ramp[i] + f[i] * (1 - ramp[i])
+
+    -> (dim / 2,), float32. `truncate=False` (gpt-oss) leaves low and high unrounded. The factor on cos and sin is
+    `yarn_attention_factor`.
+
+    The trap: original_length is that of the first training, not the length the model reaches now; the other one
+    moves the ramp by ln(factor) / ln(base) * dim / 2 pairs.
+
+    Over 672 settings (dims 8..256, bases 1e4..1e6, factors 1.5..40) 367 of 31872 frequencies differ from torch's, by
+    at most 2.2e-7 of themselves: last bits of the powers.
+
+    Raises ValueError for an odd dim, for a base of 1. Source: Peng et al. 2023, section 3.2; the reference's code.
+
+    >>> yarn_frequencies(8, base=10000.0, factor=4.0, original_length=64)  # ramp 0, 0.5, 1, 1
+    array([1.00e+00, 6.25e-02, 2.50e-03, 2.50e-04], dtype=float32)
+    """
+    _check(base=base, factor=factor, original_length=original_length, beta_fast=beta_fast, beta_slow=beta_slow)
+    if dim < 2 or dim % 2 or base == 1:
+        raise ValueError(f"yarn needs an even dim and a base other than 1, found dim={dim}, base={base}")
+
+    def pair(turns: float) -> float:
+        return dim * math.log(original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair(beta_fast), pair(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001  # as the reference does; a ramp needs some width
+    ramp = np.clip((np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low), 0, 1)
+    keep = np.float32(1) - ramp
+    powers = rotary_powers(dim, base)
+    slowed = np.float32(1) / (np.float32(factor) * powers)
+    kept = np.float32(1) / powers
+    return np.asarray(slowed * (np.float32(1) - keep) + kept * keep)
+
+
+def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all_dim: float | None = None) -> float:
+    """Give the number that yarn multiplies cos and sin by: scores grow by its square.
+
+        0.1 ln(factor) + 1                                                    1 for factors up to 1
+        (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1)     where both are given (DeepSeek)
+
+    -> a Python float. Raises ValueError for a factor that is not above 0. Source: Peng et al. 2023, section 3.4.
+
+    >>> round(yarn_attention_factor(math.e**10), 9), yarn_attention_factor(40.0, mscale=1.0, mscale_all_dim=1.0)
+    (2.0, 1.0)
+    """
+    _check(factor=factor)
+
+    def louder(mscale: float) -> float:
+        return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    return louder(mscale) / louder(mscale_all_dim) if mscale and mscale_all_dim else louder(1.0)
+
+
+def longrope_frequencies(
+    dim: int, base: float, short_factor: ArrayLike, long_factor: ArrayLike, original_length: int, length: int
+) -> Array:
+    """Slow each pair down by a factor of its own: one list up to original_length, another one beyond.
+
+        f'[i] = 1 / (short_factor[i] * base^(2i / dim))     length <= original_length
+        f'[i] = 1 / (long_factor[i] * base^(2i / dim))      else
+
+    short_factor and long_factor (dim / 2,) -> (dim / 2,), float32. The factor on cos and sin is
+    `longrope_attention_factor`, for short texts too.
+
+    The trap: one token past original_length changes all frequencies, so what a cache holds no longer fits.
+
+    Over 56 settings (dims 8..256, bases 1e4..1e6, short and long texts) 29 of 2656 frequencies differ from torch's, by
+    at most 2.2e-7 of themselves: last bits of the powers.
+
+    Raises ValueError for lists of another length, or with a number that is not above 0. Source: Ding et al. 2024.
+
+    >>> lists = {"short_factor": [1.0, 1.0], "long_factor": [1.0, 4.0]}
+    >>> longrope_frequencies(4, base=100.0, **lists, original_length=8, length=8)
+    array([1. , 0.1], dtype=float32)
+    >>> longrope_frequencies(4, base=100.0, **lists, original_length=8, length=9)
+    array([1.   , 0.025], dtype=float32)
+    """
+    _check(original_length=original_length)
+    powers = rotary_powers(dim, base)
+    short, long = (np.asarray(factors, np.float32) for factors in (short_factor, long_factor))
+    for name, factors in (("short_factor", short), ("long_factor", long)):
+        if factors.shape != powers.shape or not ((factors > 0) & (factors < np.inf)).all():
+            raise ValueError(f"{name} must be {len(powers)} numbers above 0, one a pair; found shape {factors.shape}")
+    return np.float32(1) / ((long if length > original_length else short) * powers)
+
+
+def longrope_attention_factor(factor: float, original_length: int) -> float:
+    """Give the number that longrope multiplies cos and sin by: `sqrt(1 + ln(factor) / ln(original_length))`.
+
+    factor = max_position_embeddings / original_max_position_embeddings; 1 for factors up to 1. -> a Python float.
+
+    Raises ValueError for an original_length of 1 or less. Source: Ding et al. 2024; Phi-3's published code.
+
+    >>> longrope_attention_factor(8.0, original_length=2)  # sqrt(1 + 3)
+    2.0
+    """
+    _check(factor=factor)
+    if original_length <= 1:
+        raise ValueError(f"original_length must be above 1, found {original_length}")
+    return math.sqrt(1 + math.log(factor) / math.log(original_length)) if factor > 1 else 1.0
+
+
+def llama3_frequencies(
+    frequencies: Array, factor: float, low_freq_factor: float, high_freq_factor: float, original_length: int
+) -> Array:
+    """Slow down pairs of long wavelength, keep those of short, go from one to the other in between.
+
+        turns[i] = original_length / (2 pi / f[i])                                  in a text of the first training
+        smooth[i] = (turns[i] - low_freq_factor) / (high_freq_factor - low_freq_factor)
+        f'[i] = f[i] / factor                                                       turns < low_freq_factor
+        f'[i] = f[i]                                                                turns > high_freq_factor
+        f'[i] = (1 - smooth[i]) * f[i] / factor + smooth[i] * f[i]                  between
+
+    frequencies (n,) -> (n,), float32. There is no factor on cos and sin.
+
+    The trap: original_length is 8192 for Llama 3.1, whose max_position_embeddings is 131072. With the wrong one
+    every pair counts as fast, and nothing is scaled.
+
+    Equal to torch to the bit for equal unscaled frequencies.
+
+    Raises ValueError where high_freq_factor is not above low_freq_factor. Source: Llama 3.1's published code.
+
+    >>> frequencies = np.array([np.pi, np.pi / 4, np.pi / 16], np.float32)  # 8, 2 and 1/2 turns in 16 tokens
+    >>> scaled = llama3_frequencies(frequencies, 4.0, low_freq_factor=1.0, high_freq_factor=3.0, original_length=16)
+    >>> scaled / frequencies  # kept; half of 1/4 and half of 1; slowed
+    array([1.   , 0.625, 0.25 ], dtype=float32)
+    """
+    _check(factor=factor, low_freq_factor=low_freq_factor, original_length=original_length)
+    if not low_freq_factor < high_freq_factor < math.inf:
+        found = f"low_freq_factor={low_freq_factor}, high_freq_factor={high_freq_factor}"
+        raise ValueError(f"high_freq_factor must be above low_freq_factor; found {found}")
+    frequencies = frequencies.astype(np.float32)
+    wavelength = np.float32(1) / frequencies * np.float32(2 * math.pi)  # torch divides a number so, by the reciprocal
+    long = wavelength > np.float32(original_length / low_freq_factor)
+    short = wavelength < np.float32(original_length / high_freq_factor)
+    width = np.float32(high_freq_factor - low_freq_factor)
+    turns = np.float32(1) / wavelength * np.float32(original_length)
+    smooth = (turns - np.float32(low_freq_factor)) / width
+    slowed = frequencies / np.float32(factor)
+    between = (np.float32(1) - smooth) * frequencies / np.float32(factor) + smooth * frequencies
+    return np.where(long, slowed, np.where(short, frequencies, between))
+
+
+def proportional_frequencies(head_dim: int, base: float, share: float = 1.0, factor: float = 1.0) -> Array:
+    """Turn the first pairs alone, with the exponents of the whole head; the others get frequency 0.
+
+        f'[i] = base^(-2i / head_dim) / factor     i < trunc(share * head_dim / 2)
+        f'[i] = 0                                  the other pairs of the head
+
+    -> (head_dim / 2,), float32. The trap: partial rotation as GPT-NeoX has it takes exponents of 2i / (share *
+    head_dim), other frequencies, and pairs dimension i with another one.
+
+    Equal to torch to the bit for equal unscaled frequencies.
+
+    Raises ValueError for a share outside 0 to 1. Source: Gemma 4 in the reference.
+
+    >>> proportional_frequencies(8, base=10000.0, share=0.5)
+    array([1. , 0.1, 0. , 0. ], dtype=float32)
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share must be between 0 and 1, found {share!r}")
+    frequencies = rotary_frequencies(head_dim, base)[: head_dim // 2]
+    frequencies[int(share * head_dim // 2) :] = 0
+    return linear_frequencies(frequencies, factor)

@@ -1,0 +1,196 @@
+"""What config.json says of rotary positions, as one rotation: frequencies, their scaling, the factor on cos and sin.
+
+The formulas are in `equations.attention_positions` and `equations.rotary_scaling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from minibert.equations.attention_positions import rotary_frequencies
+from minibert.equations.input_layer import Array
+from minibert.equations.rotary_scaling import (
+    dynamic_frequencies,
+    linear_frequencies,
+    llama3_frequencies,
+    longrope_attention_factor,
+    longrope_frequencies,
+    proportional_frequencies,
+    yarn_attention_factor,
+    yarn_frequencies,
+)
+from minibert.errors import CheckpointError
+
+from .config import LARGEST
+
+
+class Rotation(NamedTuple):
+    """How the layers of one type turn their queries and keys.
+
+    frequencies        at lengths up to that of the first training
+    unscaled           the same before scaling, None where nothing is scaled
+    attention_factor   what cos and sin are multiplied by
+    original_length    the length of the first training, where the rule needs it
+    by_length          length -> frequencies, where they depend on it
+    """
+
+    frequencies: Array
+    rope_type: str = "default"
+    unscaled: Array | None = None
+    attention_factor: float = 1.0
+    original_length: int | None = None
+    by_length: Callable[[int], Array] | None = None
+
+    def at(self, length: int) -> Array:
+        """Give the frequencies for a text of this length.
+
+        >>> import numpy as np
+        >>> Rotation(np.ones(2, np.float32)).at(length=7)
+        array([1., 1.], dtype=float32)
+        """
+        return self.frequencies if self.by_length is None else self.by_length(length)
+
+
+def number(config: Mapping[str, Any], *keys: str, default: float | None = None, above: float = 0) -> float:
+    """The first of `keys` that the config sets (null counts as not set), a finite number greater than `above`."""
+    key, value = next(((key, config.get(key)) for key in keys if config.get(key) is not None), (keys[0], default))
+    if value is None:
+        raise CheckpointError(f"config.json must set {' or '.join(map(repr, keys))}, and does not; add it")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= LARGEST:
+        raise CheckpointError(f"{key!r} in config.json must be a number above {above}, found {value!r}")
+    return value
+
+
+def rope_parameters(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The mapping under `key`, or an empty one. Raises CheckpointError for anything else."""
+    parameters = config.get(key) or {}
+    if not isinstance(parameters, Mapping):
+        raise CheckpointError(f"{key!r} in config.json must be an object or null, found {parameters!r}")
+    return parameters
+
+
+def head_dim(config: Mapping[str, Any]) -> int:
+    """The size of a head: stated (Llama, Mistral and Qwen2 may), or the hidden size split among the heads."""
+    if config.get("head_dim"):
+        return int(number(config, "head_dim"))
+    hidden_size, heads = int(number(config, "hidden_size")), int(number(config, "num_attention_heads"))
+    if hidden_size < heads:
+        raise CheckpointError(f"hidden_size {hidden_size} in config.json is too small for {heads} heads")
+    return hidden_size // heads
+
+
+def read_rotation(
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    partial_by_default: bool = False,
+    longrope_names: tuple[str, ...] = (),
+) -> Rotation:
+    """Read one rotation from what is given for it, "rope_theta" always among it; lengths and sizes from the config.
+
+    Only a part of a head may rotate: where a rule scales the frequencies, and where the family's own unscaled rule
+    reads "partial_rotary_factor" too (`partial_by_default`).
+
+    Raises CheckpointError for a rope_type that is not known and for numbers that are absent or impossible.
+    """
+    rope_type = given.get("rope_type", given.get("type", "default"))
+    rope_type = "longrope" if rope_type in longrope_names else rope_type
+    if not isinstance(rope_type, str) or rope_type not in RULES:
+        raise CheckpointError(
+            f"this config asks for {rope_type!r} scaling of the rotary frequencies ('rope_type' or 'type' in "
+            f"config.json), which minibert does not compute; it knows {', '.join(RULES)}"
+        )
+    whole = head_dim(config)
+    share = number(given, "partial_rotary_factor", default=1.0) if partial_by_default or rope_type != "default" else 1.0
+    dim = int(whole * share)
+    if not 1 <= dim <= whole:
+        raise CheckpointError(f"config.json asks to rotate {dim} of the {whole} dimensions of a head")
+    try:
+        return RULES[rope_type](config, given, whole if rope_type == "proportional" else dim, given["rope_theta"])
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"config.json, {rope_type!r} scaling of the rotary frequencies: {error}") from None
+
+
+# -- one function a rule: (config, given, dim, base) -> Rotation ---------------------------------------------------
+
+
+def _default(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+    return Rotation(rotary_frequencies(dim, base))
+
+
+def _linear(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+    unscaled = rotary_frequencies(dim, base)
+    return Rotation(linear_frequencies(unscaled, number(given, "factor")), "linear", unscaled)
+
+
+def _dynamic(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+    trained_length = int(number(config, "max_position_embeddings"))
+    by_length = partial(dynamic_frequencies, dim, base, number(given, "factor"), trained_length)
+    unscaled = by_length(trained_length)
+    return Rotation(unscaled, "dynamic", unscaled, 1.0, trained_length, by_length)
+
+
+def _original_length(config: Mapping[str, Any], given: Mapping[str, Any]) -> int:
+    key, reached = "original_max_position_embeddings", "max_position_embeddings"
+    return int(number(given, key) if given.get(key) is not None else number(config, reached))
+
+
+def _stretch(config: Mapping[str, Any], given: Mapping[str, Any], original_length: int) -> float:
+    """The factor, or where it is null how much longer than the texts of training the model's own are."""
+    if given.get("factor") is not None:
+        return number(given, "factor")
+    return number(config, "max_position_embeddings") / original_length
+
+
+def _yarn(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+    if "factor" not in given:
+        number(given, "factor")  # null is an answer, an absent key is none
+    length = _original_length(config, given)
+    factor = _stretch(config, given, length)
+    ramp = number(given, "beta_fast", default=32), number(given, "beta_slow", default=1), given.get("truncate", True)
+    frequencies = yarn_frequencies(dim, base, factor, length, *ramp)
+    if given.get("attention_factor") is not None:
+        attention_factor = number(given, "attention_factor")
+    else:
+        mscales = (given.get(key) and number(given, key) for key in ("mscale", "mscale_all_dim"))
+        attention_factor = yarn_attention_factor(factor, *mscales)
+    return Rotation(frequencies, "yarn", rotary_frequencies(dim, base), attention_factor, length)
+
+
+def _longrope(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+    length = _original_length(config, given)
+    lists = [given.get(name) for name in ("short_factor", "long_factor")]
+    if not all(isinstance(factors, (list, tuple)) for factors in lists):
+        raise ValueError(f"'short_factor' and 'long_factor' must be lists of numbers, found {lists}")
+    short_factor, long_factor = (tuple(factors) for factors in lists if factors is not None)
+    by_length = partial(longrope_frequencies, dim, base, short_factor, long_factor, length)
+    if given.get("attention_factor") is not None:
+        attention_factor = number(given, "attention_factor")
+    else:
+        attention_factor = longrope_attention_factor(_stretch(config, given, length), length)
+    unscaled = rotary_frequencies(dim, base)
+    return Rotation(by_length(length), "longrope", unscaled, attention_factor, length, by_length)
+
+
+def _llama3(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+    length, unscaled = _original_length(config, given), rotary_frequencies(dim, base)
+    factor, low, high = (number(given, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    return Rotation(llama3_frequencies(unscaled, factor, low, high, length), "llama3", unscaled, 1.0, length)
+
+
+def _proportional(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+    share = number(given, "partial_rotary_factor", default=1.0)
+    frequencies = proportional_frequencies(dim, base, share, number(given, "factor", default=1.0))
+    return Rotation(frequencies, "proportional", rotary_frequencies(dim, base))
+
+
+RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any], int, float], Rotation]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "llama3": _llama3,
+    "proportional": _proportional,
+}

@@ -1,0 +1,90 @@
+"""Scaled rotary frequencies, the factor and a few angles from transformers' own modules, into rotary_scaling.json."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from check import write_json
+
+SIZES = {
+    "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 4, "vocab_size": 8,
+    "pad_token_id": 0,
+}  # fmt: skip
+LISTS = {"short_factor": [1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 2.5, 2.75],
+         "long_factor": [1.0, 1.5, 3.0, 8.0, 20.0, 40.0, 60.0, 64.0]}  # fmt: skip
+
+# name -> family, its classes' stem, config.json, the length of the first training, the longest that is allowed
+Setting = tuple[str, str, dict[str, Any], int, int]
+SETTINGS: dict[str, Setting] = {
+    "linear": ("llama", "Llama", {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_theta": 1e4}, 4096, 16384),
+    "dynamic": ("llama", "Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+                4096, 4096),
+    "yarn": ("qwen2", "Qwen2", {
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+        "rope_theta": 1e6}, 32768, 131072),
+    "yarn, not truncated": ("llama", "Llama", {"rope_parameters": {
+        "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+        "beta_slow": 1.0, "truncate": False, "rope_theta": 1.5e5}}, 4096, 131072),
+    "yarn with mscale": ("llama", "Llama", {"rope_parameters": {
+        "rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "mscale": 1.0,
+        "mscale_all_dim": 0.5, "rope_theta": 1e4}}, 4096, 163840),
+    "longrope": ("phi3", "Phi3", {
+        "rope_scaling": {"type": "longrope", **LISTS}, "original_max_position_embeddings": 4096, "rope_theta": 1e4},
+        4096, 131072),
+    "longrope of a part": ("phi3", "Phi3", {
+        "rope_scaling": {"rope_type": "longrope", **{name: given[:6] for name, given in LISTS.items()}},
+        "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75}, 4096, 131072),
+    "llama3": ("llama", "Llama", {
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                         "original_max_position_embeddings": 8192}, "rope_theta": 5e5}, 8192, 131072),
+    "proportional": ("llama", "Llama", {"rope_parameters": {
+        "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}}, 8192, 131072),
+    "linear in GPT-NeoX": ("gpt_neox", "GPTNeoX", {
+        "rope_scaling": {"type": "linear", "factor": 2.0}, "rotary_pct": 0.5, "rotary_emb_base": 1e4}, 2048, 4096),
+    "by layer type": ("gemma3", "Gemma3Text", {
+        "head_dim": 16, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "layer_types": ["full_attention"],
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, 32768, 131072),
+}  # fmt: skip
+
+
+def short(values: torch.Tensor) -> Any:
+    """The shortest decimals that give the same float32 again."""
+    strings = np.char.mod("%s", values.numpy()) if values.ndim else None
+    return np.vectorize(float)(strings).tolist()
+
+
+def texts(family: str, stem: str, config: dict[str, Any], trained: int, longest: int) -> list[dict[str, Any]]:
+    """Run one module on a text as long as those of the first training, one token longer, and the longest."""
+    package = f"transformers.models.{family}"
+    configuration = getattr(importlib.import_module(f"{package}.configuration_{family}"), f"{stem}Config")
+    modeling = importlib.import_module(f"{package}.modeling_{family}")
+    made = []
+    for length in sorted({trained, trained + 1, longest, *([3 * longest] if trained == longest else [])}):
+        module = getattr(modeling, f"{stem.removesuffix('Text')}RotaryEmbedding")(configuration(**config))
+        layer = ("full_attention",) if family == "gemma3" else ()
+        prefix = "".join(f"{name}_" for name in layer)
+        positions = [0, 1, trained - 1, length - 1]
+        cos, sin = module(torch.zeros(1), torch.tensor([positions]), *layer)
+        half = cos.shape[-1] // 2  # the other half repeats it
+        made.append({
+            "length": length, "layer_type": layer[0] if layer else None,
+            "frequencies": short(getattr(module, f"{prefix}inv_freq")),
+            "factor": getattr(module, f"{prefix}attention_scaling"), "positions": positions,
+            "cos": short(cos[0, :, :half]), "sin": short(sin[0, :, :half]),
+        })  # fmt: skip
+    return made
+
+
+def write_rotary(target: Path) -> None:
+    """Write rotary_scaling.json."""
+    facts = {}
+    for name, (family, stem, own, trained, longest) in SETTINGS.items():
+        config = {**SIZES, "max_position_embeddings": longest, **own}
+        # a module writes into the dicts that it is given
+        copy = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
+        facts[name] = {"family": family, "config": config, "texts": texts(family, stem, copy, trained, longest)}
+    write_json(target / "rotary_scaling.json", facts, depth=2)

@@ -1,0 +1,349 @@
+"""Scaled rotary frequencies against transformers' own modules, up to the longest position of each config."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert.equations import attention_positions as positions
+from minibert.equations import rotary_scaling as scaling
+from minibert.equations.input_layer import Array
+from minibert.families import attention_schemes as schemes
+
+pytestmark = pytest.mark.reference
+
+# frequencies, relative, and the share of them that differs: measured 2.2e-7 and 1.5 % (dynamic), 1.2 % (the others),
+# last bits of the powers
+FREQUENCY_TOLERANCE = 4e-7
+FREQUENCIES_OFF = 0.03
+# cos and sin of equal frequencies: measured 1.2e-7, a last bit of a number between 1 and 2
+SAME_FREQUENCIES_TOLERANCE = 2.4e-7
+# of frequencies that differ in last bits, at positions up to 131071: measured 7.8e-3, the last bit of one near 1
+ANGLE_TOLERANCE = 1.6e-2
+
+DIMS = (8, 32, 64, 80, 96, 128, 256)
+BASES = (1e4, 1.5e5, 5e5, 1e6)
+FACTORS = (1.5, 2.0, 4.0, 8.0, 32.0, 40.0)
+SIZES = {"num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 16, "num_attention_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def torch() -> ModuleType:
+    importlib.import_module("transformers").logging.set_verbosity_error()  # it warns of settings that we make up
+    return importlib.import_module("torch")
+
+
+def rotary_module(family: str, name: str, **config: Any) -> tuple[Any, dict[str, Any]]:
+    """The reference's rotary module and the config.json that it writes."""
+    package = f"transformers.models.{family}"
+    configuration = importlib.import_module(f"{package}.configuration_{family}")
+    modeling = importlib.import_module(f"{package}.modeling_{family}")
+    made = getattr(configuration, f"{name}Config")(**{**SIZES, **config})
+    stem = name.removesuffix("Text")
+    return getattr(modeling, f"{stem}RotaryEmbedding")(made), made.to_dict()
+
+
+def llama(dim: int, reached: int, **parameters: Any) -> Any:
+    """Llama's module with heads of one size, for texts up to `reached`."""
+    config = {"hidden_size": 2 * dim, "head_dim": dim, "max_position_embeddings": reached}
+    return rotary_module("llama", "Llama", rope_parameters=parameters, **config)[0]
+
+
+def numpy(tensor: Any) -> Array:
+    return np.asarray(tensor.detach().numpy())
+
+
+def seen(module: Any, torch: ModuleType, length: int) -> Array:
+    """Its frequencies after one text of this length."""
+    module(torch.zeros(1), torch.tensor([[length - 1]]))
+    return numpy(module.inv_freq)
+
+
+class Sweep:
+    """Counts what differs over many settings; two frequencies that are both 0 are equal."""
+
+    def __init__(self) -> None:
+        self.settings = self.unequal = self.total = 0
+
+    def add(self, got: Array, want: Array) -> None:
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, want, rtol=FREQUENCY_TOLERANCE, atol=0)
+        self.settings, self.unequal, self.total = (
+            self.settings + 1, self.unequal + int((got != want).sum()), self.total + want.size
+        )  # fmt: skip
+
+    def passes(self, settings: int) -> bool:
+        return self.settings == settings and self.unequal <= FREQUENCIES_OFF * self.total
+
+
+def heads() -> Iterator[tuple[int, float]]:
+    return ((dim, base) for dim in DIMS for base in BASES)
+
+
+# -- frequencies and factors over many settings --------------------------------------------------------------------
+
+
+def test_every_rule_of_the_reference_has_one_here(torch: ModuleType) -> None:
+    known = importlib.import_module("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
+    rules = importlib.import_module("minibert.families.rotations").RULES
+    assert set(known) | {"default"} == set(rules)
+
+
+def test_linear(torch: ModuleType) -> None:
+    for dim, base in heads():
+        unscaled = numpy(llama(dim, 4096, rope_type="default", rope_theta=base).inv_freq)
+        for factor in FACTORS:
+            want = numpy(llama(dim, 4096, rope_type="linear", rope_theta=base, factor=factor).inv_freq)
+            np.testing.assert_array_equal(scaling.linear_frequencies(unscaled, factor), want)
+            assert (unscaled * np.float32(factor) != want).all()  # the wrong way
+
+
+def test_llama3(torch: ModuleType) -> None:
+    given = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    for dim, base in heads():
+        unscaled = numpy(llama(dim, 131072, rope_type="default", rope_theta=base).inv_freq)
+        for factor in FACTORS:
+            want = numpy(llama(dim, 131072, rope_type="llama3", rope_theta=base, factor=factor, **given).inv_freq)
+            np.testing.assert_array_equal(scaling.llama3_frequencies(unscaled, factor, 1.0, 4.0, 8192), want)
+            confused = scaling.llama3_frequencies(unscaled, factor, 1.0, 4.0, 131072)
+            assert not np.allclose(confused, want, rtol=0.1, atol=0)
+
+
+def test_proportional(torch: ModuleType) -> None:
+    sweep = Sweep()
+    for dim, base in heads():
+        for share in (0.25, 0.6, 1.0):
+            for factor in FACTORS:
+                given = {"rope_theta": base, "factor": factor, "partial_rotary_factor": share}
+                want = numpy(llama(dim, 4096, rope_type="proportional", **given).inv_freq)
+                sweep.add(scaling.proportional_frequencies(dim, base, share, factor), want)
+    assert sweep.passes(settings=504)
+
+
+def test_dynamic(torch: ModuleType) -> None:
+    sweep = Sweep()
+    for dim, base in heads():
+        for factor in FACTORS:
+            for trained in (2048, 8192):
+                for length in (trained + 1, trained + 7, 3 * trained, 16 * trained + 5):
+                    module = llama(dim, trained, rope_type="dynamic", rope_theta=base, factor=factor)
+                    got = scaling.dynamic_frequencies(dim, base, factor, trained, length)
+                    sweep.add(got, seen(module, torch, length))
+    assert sweep.passes(settings=1344)
+
+
+def test_dynamic_in_the_reference_remembers_the_longest_text(torch: ModuleType) -> None:
+    module = llama(64, 2048, rope_type="dynamic", rope_theta=1e4, factor=2.0)
+
+    def ours(length: int) -> Array:
+        return scaling.dynamic_frequencies(64, 1e4, 2.0, 2048, length)
+
+    for text, as_if in ((2047, 2048), (5000, 5000), (3000, 5000), (2048, 5000), (2047, 2047), (3000, 3000)):
+        np.testing.assert_allclose(ours(as_if), seen(module, torch, text), rtol=FREQUENCY_TOLERANCE, atol=0)
+    assert not np.allclose(ours(3000), ours(5000), rtol=0.01, atol=0)
+
+
+def test_yarn(torch: ModuleType) -> None:
+    sweep = Sweep()
+    for dim, base in heads():
+        for factor in FACTORS:
+            for original in (4096, 32768):
+                for truncate in (True, False):
+                    given = {"original_max_position_embeddings": original, "factor": factor, "truncate": truncate}
+                    module = llama(dim, int(original * factor), rope_type="yarn", rope_theta=base, **given)
+                    got = scaling.yarn_frequencies(dim, base, factor, original, truncate=truncate)
+                    sweep.add(got, numpy(module.inv_freq))
+                    assert scaling.yarn_attention_factor(factor) == module.attention_scaling > 1
+    assert sweep.passes(settings=672)
+
+
+@pytest.mark.parametrize("mscale", [0.0, 0.707, 1.0, None])
+@pytest.mark.parametrize("all_dim", [0.0, 0.5, 1.0, None])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0, 40.0])
+def test_factor_of_yarn(torch: ModuleType, factor: float, mscale: float | None, all_dim: float | None) -> None:
+    scales = {"mscale": mscale, "mscale_all_dim": all_dim}
+    given = {"original_max_position_embeddings": 4096, "factor": factor, **scales}
+    module = llama(64, 131072, rope_type="yarn", rope_theta=1e4, **given)
+    assert scaling.yarn_attention_factor(factor, **scales) == module.attention_scaling
+
+
+def test_longrope(torch: ModuleType) -> None:
+    sweep, random = Sweep(), np.random.default_rng(0)
+    for dim, base in heads():
+        short = (1 + random.random(dim // 2)).round(3).tolist()
+        long = (1 + 60 * random.random(dim // 2)).round(3).tolist()
+        given = {"short_factor": short, "long_factor": long, "original_max_position_embeddings": 4096}
+        module = llama(dim, 131072, rope_type="longrope", rope_theta=base, **given)
+        for length in (4096, 4097):
+            got = scaling.longrope_frequencies(dim, base, short, long, 4096, length)
+            sweep.add(got, seen(module, torch, length))
+        assert scaling.longrope_attention_factor(32.0, 4096) == module.attention_scaling > 1
+    assert sweep.passes(settings=56)
+
+
+# -- whole configs, both spellings, up to the longest position -----------------------------------------------------
+
+HEAD = {"hidden_size": 256}  # heads of 128
+SHORT, LONG = [1.0 + i / 64 for i in range(64)], [1.0 + i for i in range(64)]
+LLAMA31 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LISTS = {"short_factor": SHORT, "long_factor": LONG}
+DEEPSEEK = {"factor": 40, "mscale": 1.0, "mscale_all_dim": 0.5, "original_max_position_embeddings": 4096}
+PHI = {"share": 1.0, "longrope_names": ("su", "yarn")}
+NEOX = {"share": 0.25, "theta_key": "rotary_emb_base", "share_key": "rotary_pct"}
+PUBLISHED: dict[str, tuple[str, str, dict[str, Any], int, float, dict[str, Any]]] = {
+    "Llama 3.1": ("llama", "Llama", {}, 131072, 5e5, {"rope_type": "llama3", **LLAMA31}),
+    "Llama 3.2": ("llama", "Llama", {}, 131072, 5e5, {"rope_type": "llama3", **LLAMA31, "factor": 32.0}),
+    "linear": ("llama", "Llama", {}, 16384, 1e4, {"rope_type": "linear", "factor": 4.0}),
+    "dynamic": ("llama", "Llama", {}, 4096, 1e4, {"rope_type": "dynamic", "factor": 2.0}),
+    "Qwen 2.5, long": ("qwen2", "Qwen2", {}, 131072, 1e6,
+                       {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}),
+    "yarn, length unsaid": ("qwen3", "Qwen3", {}, 32768, 1e6, {"rope_type": "yarn", "factor": 4.0}),
+    "yarn, factor null": ("llama", "Llama", {}, 65536, 1e4,
+                          {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 4096}),
+    "as gpt-oss": ("llama", "Llama", {}, 131072, 1.5e5,
+                   {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+                    "beta_slow": 1.0, "truncate": False}),
+    "as DeepSeek": ("llama", "Llama", {}, 131072, 1e4, {"rope_type": "yarn", **DEEPSEEK}),
+    "yarn, factor said": ("llama", "Llama", {}, 131072, 1e4,
+                          {"rope_type": "yarn", **DEEPSEEK, "attention_factor": 0.7, "beta_fast": 16, "beta_slow": 2}),
+    "longrope": ("llama", "Llama", {}, 131072, 1e4,
+                 {"rope_type": "longrope", **LISTS, "original_max_position_embeddings": 4096}),
+    "longrope, factor said": ("llama", "Llama", {}, 131072, 1e4,
+                              {"rope_type": "longrope", **LISTS, "original_max_position_embeddings": 4096,
+                               "factor": 16.0}),
+    "longrope, cos said": ("llama", "Llama", {}, 131072, 1e4,
+                           {"rope_type": "longrope", **LISTS, "original_max_position_embeddings": 4096,
+                            "attention_factor": 1.25}),
+    "longrope of half a head": ("llama", "Llama", {}, 131072, 1e4,
+                                {"rope_type": "longrope", "short_factor": SHORT[::2], "long_factor": LONG[::2],
+                                 "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.5}),
+    "proportional": ("llama", "Llama", {}, 131072, 1e6, {"rope_type": "proportional", "partial_rotary_factor": 0.25}),
+    "GPT-NeoX": ("gpt_neox", "GPTNeoX", NEOX, 8192, 1e4, {"rope_type": "linear", "factor": 4.0}),
+    "GPT-NeoX, dynamic": ("gpt_neox", "GPTNeoX", NEOX, 2048, 1e4, {"rope_type": "dynamic", "factor": 4.0}),
+    "Mixtral": ("mixtral", "Mixtral", {"theta": 1e6}, 32768, 1e6, {"rope_type": "linear", "factor": 2.0}),
+}  # fmt: skip
+
+
+def configs(name: str) -> list[dict[str, Any]]:
+    """One model's config.json as it is spelled today and as it was."""
+    _, _, _, reached, theta, parameters = PUBLISHED[name]
+    common = {**HEAD, "max_position_embeddings": reached}
+    renamed = {"type" if key == "rope_type" else key: value for key, value in parameters.items()}
+    older = {**common, "rope_scaling": renamed, "rope_theta": theta}
+    if name.startswith("GPT-NeoX"):
+        older["rotary_emb_base"] = older.pop("rope_theta")
+    return [{**common, "rope_parameters": {**parameters, "rope_theta": theta}}, older]
+
+
+def compare_texts(torch: ModuleType, module: Any, scheme: schemes.Rotary, length: int, layer: str | None) -> None:
+    """Frequencies, the factor, cos and sin of one text, from the first position to the last."""
+    ids = np.unique(np.append(np.arange(0, length, 61), [length - 2, length - 1]))[None]
+    more = () if layer is None else (layer,)
+    want = [numpy(part) for part in module(torch.zeros(1), torch.from_numpy(ids), *more)]
+    prefix = "" if layer is None else f"{layer}_"
+    theirs = numpy(getattr(module, f"{prefix}inv_freq"))
+    rotation = scheme.rotations[layer]
+    np.testing.assert_allclose(rotation.at(length), theirs, rtol=FREQUENCY_TOLERANCE, atol=0)
+    factor = getattr(module, f"{prefix}attention_scaling", module.__dict__.get("attention_scaling"))
+    assert rotation.attention_factor == factor
+    got, same = scheme.rotary(ids, layer), positions.rotary_angles(ids, theirs, factor)
+    for ours, shared, cos_or_sin in zip(got, same, want, strict=True):
+        assert ours.shape == cos_or_sin.shape and ours.dtype == np.float32
+        assert np.abs(shared.astype(np.float64) - cos_or_sin).max() <= SAME_FREQUENCIES_TOLERANCE
+        assert np.abs(ours.astype(np.float64) - cos_or_sin).max() <= ANGLE_TOLERANCE
+    for ours, cos_or_sin in zip(scheme.rotary(ids + 1, layer, length), want, strict=True):
+        assert np.abs(ours - cos_or_sin).max() > 5 * ANGLE_TOLERANCE  # the comparison tells one position
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_configs_in_both_spellings(torch: ModuleType, name: str) -> None:
+    family, stem, own, reached, _, _ = PUBLISHED[name]
+    for config in configs(name):
+        written = rotary_module(family, stem, **config)[1]
+        for source in ({**SIZES, **config}, written):
+            if family == "qwen3":
+                source = {"head_dim": 128, **source}
+            scheme = schemes.rotary_from_config(source, **own)
+            lengths = [reached] if name.endswith("dynamic") else [4096, reached]
+            for length in [*lengths, *([3 * reached] if name.endswith("dynamic") else [])]:
+                compare_texts(torch, rotary_module(family, stem, **config)[0], scheme, length, None)
+
+
+@pytest.mark.parametrize("word", ["type", "rope_type"])
+@pytest.mark.parametrize("rope_type", ["su", "yarn", "longrope"])
+@pytest.mark.parametrize("share", [1.0, 0.75])
+def test_phi3_calls_longrope_by_three_names(torch: ModuleType, share: float, rope_type: str, word: str) -> None:
+    pairs = int(128 * share) // 2
+    config: dict[str, Any] = {
+        **HEAD, "max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
+        "rope_scaling": {word: rope_type, "short_factor": SHORT[:pairs], "long_factor": LONG[:pairs]},
+        "partial_rotary_factor": share, "pad_token_id": 0,
+    }  # fmt: skip
+    if rope_type == "su":  # the reference then asks for the length among the parameters, not beside them
+        config["rope_scaling"]["original_max_position_embeddings"] = 4096
+    module, written = rotary_module("phi3", "Phi3", **config)
+    for source in ({**SIZES, **config}, written):
+        for length in (4096, 4097, 131072):
+            compare_texts(torch, module, schemes.rotary_from_config(source, **PHI), length, None)
+
+
+GEMMA3 = {"thetas": schemes.GEMMA3_THETAS, "scaled": ("full_attention",)}
+SLIDING = ["sliding_attention", "full_attention"]
+LAYERED: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "Gemma 3": ("gemma3", "Gemma3Text", GEMMA3, {}),
+    "Gemma 3, as published": (
+        "gemma3", "Gemma3Text", GEMMA3,
+        {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}),
+    "Gemma 3, older word": ("gemma3", "Gemma3Text", GEMMA3, {"rope_scaling": {"factor": 8.0, "type": "linear"}}),
+    "Gemma 3, by layer type": (
+        "gemma3", "Gemma3Text", GEMMA3,
+        {"rope_parameters": {
+            "full_attention": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192},
+            "sliding_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 70.0}}}),
+    "Gemma 3, truncate": (
+        "gemma3", "Gemma3Text", GEMMA3,
+        {"rope_parameters": {
+            "full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "truncate": False},
+            "sliding_attention": {"rope_type": "longrope", **LISTS, "original_max_position_embeddings": 1024}}}),
+    "ModernBERT": ("modernbert", "ModernBert", {}, {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_configs_by_layer_type(torch: ModuleType, name: str) -> None:
+    family, stem, own, rope = LAYERED[name]
+    reached = 131072 if family == "gemma3" else 8192
+    config = {
+        **HEAD, "head_dim": 128, "max_position_embeddings": reached, "layer_types": SLIDING, **SIZES,
+        "num_hidden_layers": 2, "pad_token_id": 0, **rope,
+    }  # fmt: skip
+    module, written = rotary_module(family, stem, **config)
+    for source in (config, written):
+        scheme = schemes.layered_rotary_from_config(source, **own)
+        for layer in SLIDING:
+            compare_texts(torch, module, scheme, reached, layer)
+
+
+# -- what Cohere turns ---------------------------------------------------------------------------------------------
+
+
+def test_cohere_turns_neighbours_to_the_bit(torch: ModuleType) -> None:
+    module, config = rotary_module("cohere2", "Cohere2", **HEAD, rope_theta=5e4)
+    scheme = schemes.rotary_from_config(config, pairing="neighbours")
+    ids = np.arange(0, 8192, 128)[None]
+    compare = positions.rotary_angles(ids, numpy(module.inv_freq))
+    twice = module(torch.zeros(1), torch.from_numpy(ids))
+    np.testing.assert_allclose(scheme.frequencies[None], numpy(module.inv_freq), rtol=FREQUENCY_TOLERANCE, atol=0)
+    for ours, theirs in zip(compare, twice, strict=True):
+        assert np.abs(np.repeat(ours[..., :64], 2, axis=-1) - numpy(theirs)).max() <= SAME_FREQUENCIES_TOLERANCE
+    x = np.random.default_rng(1).standard_normal((1, 3, 64, 128)).astype(np.float32)
+    modeling = importlib.import_module("transformers.models.cohere2.modeling_cohere2")
+    cos, sin = (np.concatenate([numpy(t)[..., ::2]] * 2, axis=-1) for t in twice)
+    want = modeling.apply_rotary_pos_emb(torch.from_numpy(x), torch.from_numpy(x), *twice)[0]
+    np.testing.assert_array_equal(positions.rotate(x, cos[:, None], sin[:, None], scheme.pairing), numpy(want))
+    assert np.abs(positions.rotate(x, cos[:, None], sin[:, None]) - numpy(want)).max() > 0.1
