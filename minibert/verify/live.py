@@ -36,7 +36,7 @@ class Live:
     A trace has the layer's keys. What no module of the reference gives is left out: the word rows times sqrt(dim) of
     Marian, Pegasus and Granite, which their sum shows. Every trace ends with what enters the reference's first block.
 
-    One number is not float32: the factor that Gemma's module casts to its table's dtype is cast to the one in the file, as
+    One number is not float32: the factor that Gemma's module casts to its table's dtype is cast to that in the file, as
     it is when the reference loads the file without being told a dtype.
     """
 
