@@ -1,11 +1,12 @@
 # %% [markdown]
 # # GPT-2's positions
 #
-# GPT-2 does what BERT does, with less: a word row plus a position row, and that is its whole input layer. There are
-# no token types, and its LayerNorm comes later, inside the first block. It has 1024 positions where BERT has 512.
+# GPT-2 does what BERT does, with less: a word row plus a position row, and that is its whole input layer. It has no
+# table of token types, and its LayerNorm comes later, inside the first block. It has 1024 positions where BERT has 512.
 #
-# With a folder or a Hub name of a GPT-2 (`--model gpt2`) this file looks at trained tables. Without one it makes an
-# untrained GPT-2 of the same size and says so: its tables are noise, which shows by contrast what training does.
+# With a folder or a Hub name of a GPT-2 (`--model gpt2`, or the variable `MINIBERT_GPT2`) this file looks at trained
+# tables. Without one it makes an untrained GPT-2 of the same size, and says so. The tables of an untrained model are
+# random numbers: a contrast that shows what training does.
 
 # %%
 import numpy as np
@@ -18,17 +19,17 @@ from minibert.show import analysis, plot
 # ## Step 1: the model and its numbers
 
 # %%
-layer, trained = study.load("gpt2")
-config = layer.config
+model = study.load("gpt2")
+layer, config, trained = model.layer, model.layer.config, model.trained
 assert layer.family.model_type == config.model_type == "gpt2"
 
 # %% [markdown]
 # ## Step 2: the text becomes ids, and ids become tokens again
 #
-# GPT-2 cuts text into pieces of bytes. A piece that begins with a space is another token than the same piece without
-# one; the tokenizer writes that space as `Ġ`. There is no `[CLS]` and no `[SEP]`: every row belongs to the text.
+# GPT-2 cuts a text into pieces of bytes. A piece that begins with a space is another token than the same piece without
+# it; the tokenizer writes that space as `Ġ`. There is no `[CLS]` and no `[SEP]`: every row belongs to the text.
 #
-# The ids below are those of GPT-2's own tokenizer, so that the untrained model, which has none, can use them too.
+# The ids below are those of GPT-2's own tokenizer. The untrained model has no tokenizer, so it uses these ids too.
 
 # %%
 text = "let's tokenize something?"
@@ -102,13 +103,23 @@ assert pos_embedding_seq.shape == (1, encoding.shape[-1], config.hidden_size)
 #
 #     x[i] = wte[ids[i]] + wpe[i]
 #
-# Nothing comes after it: the two sides below agree to the last bit.
+# The two sides below agree to the last bit. (The reference has a `Dropout` after the sum, as BERT has after its
+# LayerNorm. It acts in training only.)
+#
+# There is no table of token types, but the reference accepts `token_type_ids`. It then adds a third row, taken from the
+# *word* table: type 0 adds the row of token 0, `!`. So GPT-2 with types of zero is not GPT-2 without types.
+#
+#     x[i] = (wte[ids[i]] + wpe[i]) + wte[types[i]]
 
 # %%
 x = seq_embedding + pos_embedding_seq
 print(x.shape)
 assert np.array_equal(x, layer(encoding))
 assert np.array_equal(x, gpt2_input(encoding, layer.wte.weight, layer.wpe.weight))
+
+types = np.zeros_like(encoding)
+assert np.array_equal(layer(encoding, token_type_ids=types), x + layer.wte.weight[types])
+assert not np.array_equal(layer(encoding, token_type_ids=types), x)
 
 # %% [markdown]
 # ## Step 9: all positions at once
@@ -126,21 +137,63 @@ assert np.array_equal(pos_embedding, layer.wpe.weight)
 #
 #     c[p, q] = row_p . row_q / (|row_p| |row_q|)
 #
-# In a trained GPT-2 neighbours are almost the same row: a broad bright band lies along the diagonal and fades with
-# the distance. In an untrained one every row is alike to itself alone, because random rows of 768 numbers stand
-# nearly at right angles to each other: their cosine scatters around 0 by `1 / sqrt(768) = 0.036`. Whatever pattern
-# a trained table shows has come from text.
+# Neighbours in a trained GPT-2 are similar rows: a bright band lies along the diagonal and fades with the distance.
+# In an untrained GPT-2 each row is similar to itself alone. Random rows of 768 numbers are nearly at right angles to
+# each other: the standard deviation of their cosine is `1 / sqrt(768) = 0.036`. So whatever pattern a trained table
+# shows was learned from text.
 
 # %%
 similarity = analysis.cosine_similarity(pos_embedding)
-ax = plot.similarity_matrix(similarity)
-ax.set_title(f"position rows of {'a trained' if trained else 'an untrained'} GPT-2", loc="left")
-study.show(ax, "similarity")
+study.show(plot.similarity_matrix(similarity), "similarity", of=f"position rows of {model.name}")
 assert similarity.shape == (config.max_position_embeddings,) * 2
 neighbours, others = np.diag(similarity, 1), similarity[np.triu_indices(len(similarity), 1)]
-print(f"neighbours: {neighbours.mean():+.3f}; all pairs: {others.mean():+.3f}, scattered by {others.std():.3f}")
+print(f"{model.name}")
+print(f"mean cosine of neighbours: {neighbours.mean():+.3f}; of all pairs: {others.mean():+.3f}, ", end="")
+print(f"with a standard deviation of {others.std():.3f}")
 if trained:
     assert neighbours.mean() > np.diag(similarity, 100).mean()
 else:
     assert abs(neighbours.mean()) < 0.01
     assert abs(others.std() - config.hidden_size**-0.5) < 0.001
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. GPT-2 writes a text token by token and keeps what it computed for the earlier tokens. Compute the last row of
+#    step 8 alone, from the last id. Which position must you pass?
+# 2. What share of the numbers in the two tables are position numbers?
+# 3. GPT-2 has no `[PAD]`. Texts of unequal length are often padded on the left, and the mask hides the padding from
+#    attention. Does the mask also move the positions?
+
+# %% [markdown]
+# ## Answers
+#
+# 1. Its place in the whole text, `seq - 1`. Without it the layer starts again at position 0, and the row is another
+#    one. `past_length` says the same: so many tokens came before.
+
+# %%
+last = encoding[:, -1:]
+place = encoding.shape[-1] - 1
+assert np.array_equal(layer(last, position_ids=[[place]])[0, 0], x[0, -1])
+assert np.array_equal(layer(last, past_length=place)[0, 0], x[0, -1])
+assert not np.array_equal(layer(last)[0, 0], x[0, -1])
+
+# %% [markdown]
+# 2. Rows have the same length, so it is the share of the rows: 1024 of 51,281, which is 2 %.
+
+# %%
+share = layer.wpe.weight.size / (layer.wpe.weight.size + layer.wte.weight.size)
+print(f"{model.name}: {share:.1%} of the numbers are position numbers")
+if not trained:
+    assert round(share, 2) == 0.02
+
+# %% [markdown]
+# 3. No. A plain call counts padding like any token, so the first real token does not get position 0. Whoever pads on
+#    the left must pass the positions too, as the reference's `generate()` does: `cumsum(mask) - 1`, and 0 where
+#    masked.
+
+# %%
+padded, mask = np.concatenate([[[0, 0]], encoding], axis=1), np.array([[0, 0] + [1] * encoding.shape[-1]])
+assert not np.array_equal(layer(padded, attention_mask=mask)[0, 2:], x[0])
+counted = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+assert np.array_equal(layer(padded, attention_mask=mask, position_ids=counted)[0, 2:], x[0])

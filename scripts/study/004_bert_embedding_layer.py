@@ -9,24 +9,26 @@
 # | token type (segment) | is it of the first text or the second, as in question and answer? | 2 | yes |
 # | position | at which place of the sequence does it stand? | 512 | yes |
 #
-# One often reads that BERT's token types and positions are fixed. They are not: all three tables are parameters, as
+# One often reads that BERT's token types and positions are fixed. They are not: all three tables were learned, as
 # step 9 shows. (The sinusoids of the first Transformer are fixed: `002_sinusoids_t5.py`.)
+#
+# What a cell prints is of the model that you named. What is written in the cell as `bert_base_uncased` is what the
+# reference prints for bert-base-uncased; the two are compared when the model is that one.
 
 # %%
 import numpy as np
 import study
 
 from minibert.equations.gradients import bert_input_gradient
-from minibert.equations.input_layer import bert_input
+from minibert.equations.input_layer import bert_input, sinusoidal_positions
 from minibert.show import plot
-from minibert.show.explain import torch_text
 
 # %% [markdown]
 # ## Step 1: the model
 
 # %%
-layer, _ = study.load("bert")
-bert_base = study.is_bert_base(layer)
+model = study.load("bert")
+layer = model.layer
 assert layer.family.model_type == layer.config.model_type == "bert"
 
 # %% [markdown]
@@ -34,20 +36,20 @@ assert layer.family.model_type == layer.config.model_type == "bert"
 
 # %%
 print(layer)
-if bert_base:
-    printed = """BertEmbeddings(
+if model.is_bert_base:
+    bert_base_uncased = """BertEmbeddings(
   (word_embeddings): Embedding(30522, 768, padding_idx=0)
   (position_embeddings): Embedding(512, 768)
   (token_type_embeddings): Embedding(2, 768)
   (LayerNorm): LayerNorm((768,), eps=1e-12, elementwise_affine=True)
 )"""
-    assert str(layer) == printed
+    assert str(layer) == bert_base_uncased
 
 # %% [markdown]
 # ## Step 3: a phrase becomes ids
 #
-# "Sinan" is not in the vocabulary, so it is cut into two pieces that are, `sin` and `##an`. With `[CLS]` and `[SEP]`
-# three words make six tokens.
+# "Sinan" is not in the vocabulary. It is cut into two pieces that are, `sin` and `##an`. With `[CLS]` and `[SEP]` three
+# words make six tokens.
 
 # %%
 example_phrase = "I am Sinan"
@@ -55,7 +57,7 @@ batch = layer.tokenize(example_phrase)
 input_ids = batch["input_ids"]
 print(list(zip(layer.tokens(input_ids[0]), input_ids[0].tolist(), strict=True)))
 seq, dim = input_ids.shape[-1], layer.config.hidden_size
-if bert_base:
+if model.is_bert_base:
     assert input_ids.tolist() == [[101, 1045, 2572, 8254, 2319, 102]]
     assert layer.tokens(input_ids[0]) == ["[CLS]", "i", "am", "sin", "##an", "[SEP]"]
 
@@ -68,15 +70,15 @@ if bert_base:
 
 # %%
 word = layer.word_embeddings(input_ids)
-print(torch_text(word))
 print(word.shape)
 assert word.shape == (1, seq, dim)
 assert np.array_equal(word, layer.word_embeddings.weight[input_ids])
-if bert_base:
+if model.is_bert_base:
     assert word.shape == (1, 6, 768)
-    study.assert_printed(
-        word,
-        """
+study.print_rows(
+    model,
+    word,
+    bert_base_uncased="""
 [[[ 0.0136, -0.0265, -0.0235,  ...,  0.0087,  0.0071,  0.0151],
   [-0.0211,  0.0059, -0.0179,  ...,  0.0163,  0.0122,  0.0073],
   [-0.0437, -0.0150,  0.0029,  ..., -0.0282,  0.0474, -0.0448],
@@ -84,30 +86,29 @@ if bert_base:
   [-0.0614, -0.0044, -0.0755,  ..., -0.0522, -0.0310, -0.0248],
   [-0.0145, -0.0100,  0.0060,  ..., -0.0250,  0.0046, -0.0015]]]
 """,
-    )
+)
 
 # %% [markdown]
-# ## Step 5: the first and last row are everybody's
+# ## Step 5: the first and the last row are the same for every phrase
 #
 # Another phrase, the same `[CLS]` and `[SEP]`: without context they cannot know what stands between them. For the same
-# reason the first row of this layer says nothing about a text, however useful it is at the model's end.
+# reason the first row of this layer says nothing about a text. At the model's end, after attention, it does.
 
 # %%
 other = layer.word_embeddings(layer.tokenize("She is Zoe")["input_ids"])
-print(torch_text(other))
 assert np.array_equal(other[0, 0], word[0, 0])
 assert np.array_equal(other[0, -1], word[0, -1])
-if bert_base:
-    study.assert_printed(
-        other,
-        """
+study.print_rows(
+    model,
+    other,
+    bert_base_uncased="""
 [[[ 0.0136, -0.0265, -0.0235,  ...,  0.0087,  0.0071,  0.0151],
   [-0.0255, -0.0532,  0.0113,  ...,  0.0024, -0.0210,  0.0090],
   [-0.0360, -0.0246, -0.0257,  ...,  0.0034, -0.0018,  0.0269],
   [-0.0673,  0.0302,  0.0147,  ..., -0.0061,  0.0402, -0.0234],
   [-0.0145, -0.0100,  0.0060,  ..., -0.0250,  0.0046, -0.0015]]]
 """,
-    )
+)
 
 # %% [markdown]
 # ## Step 6: the position rows
@@ -116,12 +117,11 @@ if bert_base:
 
 # %%
 position = layer.position_embeddings(np.arange(seq))
-print(torch_text(position))
 assert np.array_equal(position, layer.position_embeddings.weight[:seq])
-if bert_base:
-    study.assert_printed(
-        position,
-        """
+study.print_rows(
+    model,
+    position,
+    bert_base_uncased="""
 [[ 1.7505e-02, -2.5631e-02, -3.6642e-02,  ...,  3.3437e-05,
    6.8312e-04,  1.5441e-02],
  [ 7.7580e-03,  2.2613e-03, -1.9444e-02,  ...,  2.8910e-02,
@@ -135,7 +135,7 @@ if bert_base:
  [-3.0871e-03, -1.8956e-02, -1.8930e-02,  ...,  7.4045e-03,
    2.0183e-02,  3.4077e-03]]
 """,
-    )
+)
 
 # %% [markdown]
 # ## Step 7: the token type rows
@@ -146,12 +146,11 @@ if bert_base:
 
 # %%
 token_type = layer.token_type_embeddings(np.zeros(seq, np.int64))
-print(torch_text(token_type))
 assert np.all(token_type == layer.token_type_embeddings.weight[0])
-if bert_base:
-    study.assert_printed(
-        token_type,
-        """
+study.print_rows(
+    model,
+    token_type,
+    bert_base_uncased="""
 [[ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
@@ -159,29 +158,28 @@ if bert_base:
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086],
  [ 0.0004,  0.0110,  0.0037,  ..., -0.0066, -0.0034, -0.0086]]
 """,
-    )
+)
 
 # %% [markdown]
 # ## Step 8: add, normalise, and compare
 #
 #     y = (x - mean) / sqrt(variance + eps) * weight + bias
 #
-# A normalisation, not a feed-forward layer: there is no matrix in it. The layer's own result is the same matrix; where
-# the two prints of the reference differ in a last digit, it is the order of the sum, `(word + position) + type` by hand
-# and `(word + type) + position` in the layer.
+# This is a normalisation, not a feed-forward layer: there is no matrix in it. The layer gives the same rows, but for
+# the last bits. By hand the order of the sum is `(word + position) + type`, in the layer `(word + type) + position`.
+# Each `+` rounds, and so the two prints of the reference below differ in one last digit.
 
 # %%
 x = word + position + token_type
 output = layer.LayerNorm(x)
 whole = layer(input_ids)
-print(torch_text(output))
 print(f"by hand and by the layer: at most {np.abs(output - whole).max():.1e} apart")
 assert np.abs(output - whole).max() < 1e-5
 assert np.array_equal(layer.LayerNorm((word + token_type) + position), whole)
-if bert_base:
-    study.assert_printed(
-        output,
-        """
+study.print_rows(
+    model,
+    output,
+    bert_base_uncased="""
 [[[ 1.6855e-01, -2.8577e-01, -3.2613e-01,  ..., -2.7571e-02,
     3.8253e-02,  1.6400e-01],
   [-3.4025e-04,  5.3974e-01, -2.8805e-01,  ...,  7.5731e-01,
@@ -195,10 +193,11 @@ if bert_base:
   [-3.2507e-01, -3.1879e-01, -1.1632e-01,  ..., -3.9602e-01,
     4.1120e-01, -7.7552e-02]]]
 """,
-    )
-    study.assert_printed(
-        whole,
-        """
+)
+study.print_rows(
+    model,
+    whole,
+    bert_base_uncased="""
 [[[ 1.6855e-01, -2.8577e-01, -3.2613e-01,  ..., -2.7571e-02,
     3.8253e-02,  1.6400e-01],
   [-3.4026e-04,  5.3974e-01, -2.8805e-01,  ...,  7.5731e-01,
@@ -212,26 +211,58 @@ if bert_base:
   [-3.2507e-01, -3.1879e-01, -1.1632e-01,  ..., -3.9602e-01,
     4.1120e-01, -7.7552e-02]]]
 """,
-    )
+)
 
 for name, row in (("sum", x[0, 3]), ("LayerNorm", whole[0, 3])):
     print(f"token 3, {name:9} mean {row.mean():+.4f}, variance {row.var():.4f}")
 ax = plot.sum_steps({"word": word[0, 3], "token type": token_type[3], "position": position[3]}, whole[0, 3])
 ax.set_title(f"token {layer.tokens(input_ids[0])[3]!r} at position 3", loc="left")
-study.show(ax, "sum")
+study.show(ax, "sum", of=model.name)
 
 # %% [markdown]
 # So all that BERT does for its first representation is: look up, add, normalise. (Both sides of this comparison are
-# minibert's. That they are BERT's too is what `minibert verify` is for, and the printed numbers of the reference.)
+# minibert's. `minibert verify` and the printed numbers of the reference show that they are BERT's too.)
 
 # %% [markdown]
 # ## Step 9: all three tables are learned
 #
-# A parameter is learned if a loss changes with it. Take any loss: on its way back through LayerNorm and the sum, its
-# gradient reaches every addend alike, so the row of a word, of its position and of its type all move. (The padding row
-# is the exception: the reference holds it still in training.)
+# Two things show it.
+#
+# **The reference holds all three tables as parameters**, so training changes them. In transformers: `[name for name,
+# _ in BertModel(config).embeddings.named_parameters()]` gives `word_embeddings.weight`, `position_embeddings.weight`,
+# `token_type_embeddings.weight` and LayerNorm's two. (This project's tests run that line.) A fixed table would be a
+# buffer, as `position_ids` is.
+#
+# **The stored rows are no formula's values.** If the positions were sinusoids, row `p` of the file would be the
+# sinusoid of `p`, or a multiple of it: a cosine of 1 or -1. It is near 0 for every position, in both usual orders of
+# the columns. All sinusoids also have one and the same length, `sqrt(dim / 2)`, and these rows have many.
+
+# %%
+table = layer.position_embeddings.weight
+for layout in ("interleaved", "halves"):
+    waves = sinusoidal_positions(*table.shape, layout=layout)
+    cosines = np.sum(table * waves, axis=1) / np.linalg.norm(table, axis=1) / np.linalg.norm(waves, axis=1)
+    print(f"{model.name}, cosine of each position row and its sinusoid ({layout}): ", end="")
+    print(f"from {cosines.min():+.2f} to {cosines.max():+.2f}")
+    assert np.abs(cosines).max() < 0.25
+    assert np.ptp(np.linalg.norm(waves, axis=1)) < 1e-5
+lengths = np.linalg.norm(table, axis=1)
+print(f"lengths of the position rows: from {lengths.min():.2f} to {lengths.max():.2f}")
+assert lengths.max() > 1.5 * lengths.min()
+types = layer.token_type_embeddings.weight
+assert np.any(types[0] != types[1]), "and the two types are two rows, not one"
+
+# %% [markdown]
+# ## Step 10: how a row moves in training
+#
+# A gradient says how the loss would change if a number changed a little. It alone does not show that a table is
+# learned: a loss changes with fixed sinusoids too. But where a table *is* a parameter, the gradient is what moves it.
+# On its way back through LayerNorm and the sum it reaches every addend alike:
 #
 #     x = word + token_type + position:   dL/d word = dL/d token_type = dL/d position = dL/dx
+#
+# So for each token three rows move: the row of its word, of its type and of its position. (The padding row is the
+# exception: the reference does not move it.)
 
 # %%
 tables = [
@@ -248,3 +279,47 @@ for name in ("word", "token_type", "position"):
 assert set(np.flatnonzero(np.any(gradients.word != 0, axis=-1))) == set(input_ids[0].tolist())
 assert np.any(gradients.token_type[0]) and not np.any(gradients.token_type[1])
 assert np.all(np.any(gradients.position[:seq] != 0, axis=-1)) and not np.any(gradients.position[seq:])
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. How many numbers does the layer have in all, and which share of them is in the word table?
+# 2. "[SEP]" ends the first text of a pair. Of which type is it, and of which type is the last one?
+# 3. Two texts of unequal length are padded to one length. Do the padding tokens get zeros from this layer? Do they
+#    change the rows of the other tokens?
+
+# %% [markdown]
+# ## Answers
+#
+# 1. The three tables and LayerNorm's two rows. In bert-base-uncased these are 23,837,184 numbers, and 98.3 % of them
+#    are in the word table; in all-MiniLM-L6-v2, half as wide, 11,918,592, and the share is the same.
+
+# %%
+sizes = [table.size for table in (*tables, norm.weight, norm.bias)]
+print(f"{model.name}: {sum(sizes):,} numbers, {sizes[0] / sum(sizes):.1%} of them in the word table")
+rows = sum(len(table) for table in tables) + 2
+assert sum(sizes) == rows * dim
+if rows == 30522 + 2 + 512 + 2:
+    assert (rows * 768, rows * 384) == (23_837_184, 11_918_592) and round(30522 / rows, 3) == 0.983
+
+# %% [markdown]
+# 2. Each `[SEP]` has the type of the text that it ends: the first one is of type 0, the last one of type 1.
+
+# %%
+pair = layer.tokenize("I am Sinan", "Who are you")
+ends = np.flatnonzero(pair["input_ids"][0] == input_ids[0, -1])
+print(list(zip(layer.tokens(pair["input_ids"][0]), pair["token_type_ids"][0].tolist(), strict=True)))
+assert pair["token_type_ids"][0, ends].tolist() == [0, 1]
+
+# %% [markdown]
+# 3. No, and no. `[PAD]` has a row like any token, and it is not zero in a trained file. Each row of the result
+#    depends on its own token only, so padding on the right changes nothing for the others. Attention must be told to
+#    skip it: that is what the mask is for.
+
+# %%
+both = layer.tokenize(["I am Sinan", "I am"])
+padded = layer(**both)
+hidden = both["attention_mask"] == 0
+assert hidden.any() and np.all(np.any(padded[hidden] != 0, axis=-1))
+alone = layer(**layer.tokenize("I am"))
+assert np.array_equal(padded[1, : alone.shape[1]], alone[0])

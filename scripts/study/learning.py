@@ -1,9 +1,10 @@
 # %% [markdown]
 # # How the tables are learned
 #
-# A table of embeddings begins as noise. What it holds in the end comes from one rule, repeated: ask how the loss would
-# change if a number of the table changed, and move the number a little the other way. This file takes the input layer's
-# formulas backward, checks one of them by hand, and lets plain gradient descent find a table again.
+# A table of embeddings begins as random numbers. What it holds in the end comes from one rule, repeated many times:
+# ask how the loss would change if a number of the table changed, and move that number a little the other way. This
+# file takes the formulas of the input layer backward, checks one of them by hand, and lets plain gradient descent
+# find a table.
 #
 # The formulas are in `minibert/equations/gradients.py`, in the order of `minibert/equations/input_layer.py`.
 # No model is needed here.
@@ -22,13 +23,13 @@ from minibert.show import plot
 generator = np.random.default_rng(0)
 
 # %% [markdown]
-# ## Step 1: a lookup backward
+# ## Step 1: a lookup, backward
 #
 #     forward:   y[i] = table[ids[i]]
 #     backward:  g[ids[i]] += grad[i]
 #
-# A row that was taken twice gets both gradients, a row that was not taken gets none. `g[ids] += grad` in NumPy would
-# keep only the last of the two: the classic mistake.
+# A row that was taken twice gets both gradients. A row that was not taken gets none. `g[ids] += grad` in NumPy would
+# keep only the last of the two gradients: a classic mistake.
 
 # %%
 ids, grad = np.array([2, 0, 2]), np.array([[1.0], [2.0], [4.0]])
@@ -41,13 +42,13 @@ wrong[ids] += grad
 assert wrong.ravel().tolist() == [2.0, 0.0, 4.0, 0.0], "the 1 is lost"
 
 # %% [markdown]
-# ## Step 2: LayerNorm backward
+# ## Step 2: LayerNorm, backward
 #
 #     n = (x - mean) / s,   s = sqrt(variance + eps),   h = grad * weight
 #     g_x = (h - mean(h) - n * mean(h * n)) / s
 #
-# LayerNorm ignores a shift and a stretch of its row, so no loss behind it changes with them: the gradient of a row sums
-# to zero, and stands at a right angle to the row itself.
+# Add a constant to a row, or multiply its distance from the mean: LayerNorm gives the same result (`eps` aside). So no
+# loss after it changes either. Therefore the gradient of a row sums to zero, and is at a right angle to the row.
 
 # %%
 x, weight, grad = (generator.standard_normal(shape) for shape in ((5, 16), (16,), (5, 16)))
@@ -59,7 +60,7 @@ assert np.abs(np.vecdot(gradient, centred)).max() < 1e-9
 # %% [markdown]
 # ## Step 3: is the formula right? Try it
 #
-# A gradient says what a small change does. So make one: add `h` to a single number, take it away, and compare.
+# A gradient says what a small change does. So make one: add `h` to a single number, subtract it, and compare.
 #
 #     dL/dx = (L(x + h) - L(x - h)) / (2 h)      up to an error of the size h^2
 
@@ -75,10 +76,10 @@ print(f"formula and trial differ by at most {np.abs(gradient - tried).max():.1e}
 assert np.abs(gradient - tried).max() < 1e-7
 
 # %% [markdown]
-# ## Step 4: a table to find again
+# ## Step 4: a table to find
 #
-# Somebody's word table, hidden from us; we see only what GPT-2's input layer makes of it for 64 texts. Eight of the
-# words never occur in them.
+# Somebody has a word table and hides it. We see only what GPT-2's input layer makes of it for 64 texts. Eight of the 50
+# words never occur in them. The numbers are made up; there is no trained model in this file.
 
 # %%
 vocab, dim, length, texts, unseen = 50, 32, 16, 64, 8
@@ -97,9 +98,9 @@ assert input_ids.max() < vocab - unseen
 #     loss = sum((gpt2_input(ids, wte, wpe) - target)^2) / (2 * tokens)
 #     wte <- wte - rate * dL/d wte
 #
-# Three hundred times, from a table of zeros. The loss falls as long as there is something left to learn. The line bends
-# because frequent words are learned first: one that makes up the share `s` of all tokens comes closer by the factor
-# `1 - rate * s` in each step.
+# Three hundred times, from a table of zeros. The loss falls in every step. The line in the picture bends because
+# frequent words are learned first. If a word is the share `s` of all tokens, each step leaves the factor `1 - rate *
+# s` of its error.
 
 # %%
 rate, steps = 1.0, 300
@@ -115,13 +116,14 @@ ax = plt.subplots(figsize=(8, 4), layout="constrained")[1]
 ax.semilogy(losses, color=plot.DARK)
 ax.set(xlabel="step of gradient descent", ylabel="loss", xlim=(0, steps - 1))
 ax.spines[["top", "right"]].set_visible(False)
-study.show(ax, "loss")
+study.show(ax, "loss", of="made-up tables, no model")
 
 # %% [markdown]
 # ## Step 6: what was found
 #
-# Every frequent word's row is found again, rare ones are on their way, and the rows of words that never occurred still
-# are what they were at first: zeros here, noise in a real model. A rare token's row is the least trained one.
+# The rows of frequent words are found. The rows of rare words are on their way. The rows of words that never occurred
+# are still what they were at first: zeros here, random numbers in a real model. So a rare token's row is trained
+# least.
 
 # %%
 error = np.linalg.norm(learned - hidden, axis=1) / np.linalg.norm(hidden, axis=1)
@@ -137,4 +139,41 @@ ax.set_xscale("symlog", linthresh=1)  # a logarithm that has a place for zero
 ax.set(xlabel="how often the word occurred", ylabel="share of its row still missing", xlim=(-0.1, None))
 ax.set_xticks([0, 1, 10, 100], ["never", "1", "10", "100"])
 ax.spines[["top", "right"]].set_visible(False)
-study.show(ax, "found")
+study.show(ax, "found", of="made-up tables, no model")
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. A word is 5 % of all tokens, and `rate` is 1. After how many steps is less than 1 % of its row missing? Say it
+#    before you compute it.
+# 2. With which `rate` does the descent fail, and for which word first?
+# 3. `padding_idx` keeps the row of padding where it is. How does its gradient look, though padding was looked up?
+
+# %% [markdown]
+# ## Answers
+#
+# 1. Each step leaves 95 %. `0.95^n < 0.01` needs `n > ln 0.01 / ln 0.95 = 89.8`, so 90 steps.
+
+# %%
+needed = int(np.ceil(np.log(0.01) / np.log(0.95)))
+print(f"{needed} steps")
+assert needed == 90 and 0.95**90 < 0.01 < 0.95**89
+
+# %% [markdown]
+# 2. The error of a word is multiplied by `1 - rate * s`. It grows if that is below -1, so if `rate > 2 / s`. The most
+#    frequent word has the largest `s` and fails first.
+
+# %%
+largest = counts.max() / input_ids.size
+for rate, falls in ((1.9 / largest, True), (2.1 / largest, False)):
+    _, losses = learn_word_table(target, input_ids, np.zeros((vocab, dim)), wpe, rate, steps)
+    print(f"rate {rate:5.1f}: loss {losses[0]:.2f} at first, {losses[-1]:.1e} in the end")
+    assert (losses[-1] < losses[0]) == falls
+
+# %% [markdown]
+# 3. It is zero, whatever came back from the loss. Without `padding_idx` it is not.
+
+# %%
+ids, grad = np.array([0, 2, 0]), np.ones((3, 4))
+assert not np.any(lookup_gradient(grad, ids, rows=4, padding_idx=0)[0])
+assert np.all(lookup_gradient(grad, ids, rows=4)[0] == 2)

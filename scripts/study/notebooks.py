@@ -1,55 +1,79 @@
-"""Make the study files into executed notebooks, in build/study/, which git ignores.
+"""Make the study files into executed notebooks and HTML pages, in build/study/, which git ignores.
 
     sh scripts/study/build                          all of them
     sh scripts/study/build 003_bert_step_by_step    some
 
-Needs the extra `study`, which that command installs. The variable MINIBERT_MODEL names the model.
+Needs the extra `study`, which that command installs. Which models: `study.py` says.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import time
+import re
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
-STUDIES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("study", "probes", "notebooks"))
+SHARED = ("study", "probes")  # what the study files import
+STUDIES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in (*SHARED, "notebooks"))
+VARIABLES = ("MINIBERT_BERT", "MINIBERT_GPT2", "MINIBERT_T5", "MINIBERT_MODEL")
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 LONGEST = 300  # seconds that a cell may take, on a machine that is busy with other things
 
 
-def build(name: str, folder: Path) -> Path:
-    """Execute one study file as a notebook and write it with all that it printed and drew."""
+def executed(name: str, folder: Path) -> Any:
+    """Run one study file as a notebook: its cells with all that they print and draw."""
     import jupytext
     import nbclient
-    import nbformat
 
     notebook = jupytext.read(HERE / f"{name}.py", fmt="py:percent")
-    resources = {"metadata": {"path": str(folder)}}
-    nbclient.NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources=resources).execute()
-    target = folder / f"{name}.ipynb"
-    nbformat.write(notebook, target)
-    return target
+    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    nbclient.NotebookClient(
+        notebook,
+        timeout=LONGEST,
+        kernel_name=KERNEL["name"],
+        resources={"metadata": {"path": str(folder)}},
+        extra_arguments=["--Application.log_level=ERROR"],  # a kernel has nothing to tell a reader
+    ).execute()
+    return notebook
+
+
+def page(notebook: Any, name: str) -> str:
+    """One HTML page that needs no network: styles and pictures lie in it, and no script does."""
+    from nbconvert import HTMLExporter
+
+    # these three would be loaded from elsewhere; no study file has what they draw
+    exporter = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="", embed_images=True)
+    html, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": name}})
+    return re.sub(r"<script\b.*?</script>", "", str(html), flags=re.DOTALL)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="make the study files into executed notebooks")
+    parser = argparse.ArgumentParser(description="make the study files into executed notebooks and HTML pages")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
     parser.add_argument("--output", type=Path, default=HERE.parents[1] / "build" / "study", metavar="FOLDER")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(STUDIES)):
         parser.error(f"no study file {', '.join(unknown)}; there are {', '.join(STUDIES)}")
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    if named := os.environ.get("MINIBERT_MODEL"):  # a notebook runs in another folder than this command
-        os.environ["MINIBERT_MODEL"] = str(Path(named).resolve()) if Path(named).is_dir() else named
-    # beside the notebooks, so that they can be run again; a link, which knows where the project is
-    for name in ("study.py", "probes.py"):
-        beside = arguments.output / name
+    folder: Path = arguments.output.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.pop("MPLBACKEND", None)  # with a backend of the caller's the notebooks would show no pictures
+    for variable in VARIABLES:  # a notebook runs in another folder than this command
+        if (named := os.environ.get(variable)) and Path(named).is_dir():
+            os.environ[variable] = str(Path(named).absolute())
+    for shared in SHARED:  # beside the notebooks, so that they can be run again; a link knows where the project is
+        beside = folder / f"{shared}.py"
         beside.unlink(missing_ok=True)
-        beside.symlink_to(HERE / name)
+        beside.symlink_to(HERE / f"{shared}.py")
+    import nbformat
+
     for name in arguments.names or STUDIES:
-        start = time.monotonic()
-        print(f"{build(name, arguments.output)}  ({time.monotonic() - start:.0f} s)", flush=True)
+        notebook = executed(name, folder)
+        nbformat.write(notebook, folder / f"{name}.ipynb")
+        (folder / f"{name}.html").write_text(page(notebook, name), encoding="utf-8")
+        print(folder / f"{name}.html", flush=True)
+    print("Open these in a browser. Beside each lies the notebook to change and run again: the same name, .ipynb.")
 
 
 if __name__ == "__main__":

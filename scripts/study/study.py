@@ -3,10 +3,11 @@
 A study file is a plain script and, through jupytext, a notebook:
 
     python scripts/study/000_bert_positions.py --model ./all-MiniLM-L6-v2
-    sh scripts/study/build                        makes executed notebooks of all of them
+    sh scripts/study/build                        makes executed notebooks and HTML pages of all of them
 
-Without --model the variable MINIBERT_MODEL names the model, else it is bert-base-uncased from the Hub. As a script a
-file writes its pictures into build/study/, or where --output says; as a notebook it shows them.
+Without --model the variable MINIBERT_BERT, MINIBERT_GPT2 or MINIBERT_T5 names the model, after the family that the file
+is about; then MINIBERT_MODEL, where its family fits. Each is a folder or a name on the Hub. As a script a file writes
+its pictures into build/study/, or where --output says; as a notebook it shows them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 import minibert
 from minibert.equations.input_layer import Array
+from minibert.show.explain import torch_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 NOTEBOOK = "ipykernel" in sys.modules  # a kernel reads no command line of ours
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "study"
 TINY = PICTURES.parents[1] / "tests" / "reference"
+VARIABLES = {"bert": "MINIBERT_BERT", "gpt2": "MINIBERT_GPT2", "t5": "MINIBERT_T5"}
 # LayerNorm's result may differ from the reference's by this much, beside half of the last printed digit
 NORM_TOLERANCE = 2e-6
 
@@ -64,7 +67,7 @@ UNTRAINED: dict[str, tuple[dict[str, Any], dict[str, tuple[tuple[int, int], floa
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="a study file of minibert; read it beside what it prints")
-    parser.add_argument("--model", default=os.environ.get("MINIBERT_MODEL"), help="a folder, or a name on the Hub")
+    parser.add_argument("--model", help="a folder, or a name on the Hub")
     parser.add_argument("--output", type=Path, default=PICTURES, help="folder for the pictures (now: %(default)s)")
     return parser.parse_args([] if NOTEBOOK else None)
 
@@ -72,24 +75,62 @@ def _arguments() -> argparse.Namespace:
 arguments = _arguments()
 
 
-def load(model_type: str) -> tuple[minibert.EmbeddingLayer, bool]:
-    """Load the named model's input layer, and say whether it is a trained one.
+class Model(NamedTuple):
+    """An input layer, the folder or Hub name it was loaded from, and whether it has been trained."""
 
-    For "gpt2" and "t5" a model of another family, or none, gives way to an untrained one of gpt2's or t5-small's
-    sizes, which is made here and needs no network. For "bert" it is an error.
+    layer: minibert.EmbeddingLayer
+    source: str
+    trained: bool
+
+    @property
+    def name(self) -> str:
+        """What prints and pictures call it: the Hub's name, or that of the folder."""
+        if not self.trained:
+            return f"an UNTRAINED {self.source}, random numbers"
+        if cached := re.search(r"models--([^/\\]+)[/\\]snapshots", self.source):
+            return cached[1].replace("--", "/")
+        if not Path(self.source).is_dir():
+            return self.source
+        *_, parent, folder = Path(self.source).absolute().parts
+        return f"{parent}/{folder}" if folder == "model" else folder
+
+    @property
+    def is_bert_base(self) -> bool:
+        """Whether this is bert-base-uncased, whose numbers the study files quote: by its name and size."""
+        parts = self.source.replace("--", "/").replace(os.sep, "/").split("/")
+        return "bert-base-uncased" in parts and self.layer.word_embeddings.weight.shape == (30522, 768)
+
+
+def load(model_type: str) -> Model:
+    """Load the input layer of the model that is named for this family, and print its name.
+
+    Where none is named, "bert" is bert-base-uncased from the Hub. "gpt2" and "t5" are untrained then, of the sizes
+    of gpt2 and t5-small: such a model is made here and needs no network.
     """
-    if arguments.model or model_type == "bert":
-        layer = minibert.load(arguments.model or "bert-base-uncased")
-        if layer.family.model_type == model_type:
-            print(f"model: {arguments.model or 'bert-base-uncased'}\n")
-            return layer, True
+    variable, general = VARIABLES[model_type], "MINIBERT_MODEL"
+    named = {"--model": arguments.model, variable: os.environ.get(variable), general: os.environ.get(general)}
+    for where, source in named.items():
+        if not source:
+            continue
+        layer = minibert.load(source)
         found = layer.family.model_type
+        if found == model_type:
+            return _told(Model(layer, source, trained=True))
         layer.close()
-        if model_type == "bert":
-            raise SystemExit(f"this file is about bert, and {arguments.model} is {found}; name a bert with --model")
-    name = {"gpt2": "gpt2", "t5": "t5-small"}[model_type]
-    print(f"model: an UNTRAINED one of {name}'s sizes, random numbers made on the spot; name a real one with --model\n")
-    return untrained(model_type), False
+        if where != general or model_type == "bert":
+            raise SystemExit(
+                f"this file is about {model_type}, but {where} names {source}, which is {found}; "
+                f"name a {model_type} with --model or {variable}"
+            )
+    if model_type == "bert":
+        return _told(Model(minibert.load("bert-base-uncased"), "bert-base-uncased", trained=True))
+    model = Model(untrained(model_type), {"gpt2": "GPT-2", "t5": "T5"}[model_type], trained=False)
+    return _told(model, f"; name a trained one with --model or {variable}")
+
+
+def _told(model: Model, more: str = "") -> Model:
+    print(f"model: {model.name}{more}\n")
+    return model
 
 
 def untrained(model_type: str) -> minibert.EmbeddingLayer:
@@ -116,17 +157,35 @@ def tiny(case: str, row: minibert.Family | None = None) -> minibert.EmbeddingLay
     return minibert.load(folder, side=side or "encoder", family=row)
 
 
-def again(case: str, row: minibert.Family) -> minibert.EmbeddingLayer:
-    """Load a tiny checkpoint, or for "" the named BERT, with another row."""
-    if case:
-        return tiny(case, row)
-    return minibert.load(arguments.model or "bert-base-uncased", local_files_only=True, family=row)
+def again(model: Model, row: minibert.Family) -> minibert.EmbeddingLayer:
+    """Load the same model with another row of the families table."""
+    return minibert.load(model.source, local_files_only=True, family=row)
 
 
-def is_bert_base(layer: minibert.EmbeddingLayer) -> bool:
-    """Whether this is the model whose numbers the study files quote, by its name and size."""
-    parts = (arguments.model or "bert-base-uncased").replace("--", "/").replace(os.sep, "/").split("/")
-    return "bert-base-uncased" in parts and layer.word_embeddings.weight.shape == (30522, 768)
+def print_rows(model: Model, rows: Array, *, bert_base_uncased: str) -> None:
+    """Print rows as torch does, under the model's name.
+
+    `bert_base_uncased` is what the reference prints for bert-base-uncased. The rows are held to it, digit by digit,
+    where the model is that one; another model has other numbers.
+    """
+    print(f"{model.name}:\n{torch_text(rows)}")
+    if model.is_bert_base:
+        assert_printed(rows, bert_base_uncased)
+        print("the same digits as the reference prints\n")
+    else:
+        print("not compared: the digits in this cell are bert-base-uncased's\n")
+
+
+def with_relative_bias(layer: minibert.EmbeddingLayer) -> str:
+    """Print a T5's input layer as the reference's tree, with the table of its relative bias, which is in block 0."""
+    table = layer.attention_position.table
+    lines = str(layer).splitlines()
+    classes = ("ModuleList", "T5Block", "ModuleList", "T5LayerSelfAttention", "T5Attention")
+    names = ("block", "0", "layer", "0", "SelfAttention")
+    opened = [f"{'  ' * (depth + 1)}({names[depth]}): {classes[depth]}(" for depth in range(len(names))]
+    bias = f"{'  ' * (len(names) + 1)}(relative_attention_bias): Embedding({table.shape[0]}, {table.shape[1]})"
+    closed = ["  " * (depth + 1) + ")" for depth in reversed(range(len(names)))]
+    return "\n".join([*lines[:-1], *opened, bias, *closed, lines[-1]])
 
 
 def assert_printed(rows: Array, printed: str) -> None:
@@ -142,13 +201,14 @@ def assert_printed(rows: Array, printed: str) -> None:
         assert abs(found - float(word)) <= half + NORM_TOLERANCE, f"{found} is printed as {word}"
 
 
-def show(drawn: Axes | Sequence[Axes], name: str) -> None:
-    """Show a picture in a notebook; as a script, write it as a file."""
+def show(drawn: Axes | Sequence[Axes], name: str, of: str) -> None:
+    """Show a picture in a notebook; as a script, write it as a file. `of` stands above it: a model's name."""
     import matplotlib.pyplot as plt
 
     from minibert.show.plot import save
 
     figure: Any = (drawn[0] if isinstance(drawn, Sequence) else drawn).figure
+    figure.suptitle(of, x=0.01, ha="left", fontsize="small", parse_math=False)
     if NOTEBOOK:
         plt.show()
         return

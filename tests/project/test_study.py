@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from checkpoints import GPT2, T5, VOCAB, numbers, write, write_byte_level
+from checkpoints import BERT, GPT2, T5, VOCAB, numbers, wordpiece_json, write, write_byte_level
 
 from minibert.equations.input_layer import sinusoidal_positions
 
@@ -35,7 +36,7 @@ SECONDS = 300  # alone they need 2 to 20; a busy machine is no fault of theirs
 
 def run(name: str, output: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a study file in a process of its own, from another folder, where no network is asked."""
-    variables = {key: value for key, value in os.environ.items() if key not in ("MINIBERT_MODEL", "MPLBACKEND")}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(("MINIBERT_", "MPLBACKEND"))}
     variables |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(STUDY.parents[1]), "PYTHONWARNINGS": WARNINGS, **environment}
     return subprocess.run(
         [sys.executable, str(STUDY / f"{name}.py"), "--output", str(output), *arguments],
@@ -60,38 +61,95 @@ def test_every_file_is_run() -> None:
     assert {path.stem for path in STUDY.glob("*.py")} - plumbing == set(FILES)
 
 
+# what a text says of all-MiniLM-L6-v2, as its file prints it
+SAID = {
+    "000_bert_positions": (
+        "length of position row 0: 2.36, median of all position rows: 0.48\n",
+        "median of all word rows: 1.11\n",
+        "positions 5 apart: 0.66 before position 128, 0.66 after it, 0.70 across\n",
+        "rows 0 and 1: 0.28; rows 126 and 127: 0.44, 127 and 128: 0.55\n",
+        "a neighbour is the most similar row for 511 of 512 positions\n",
+    ),
+    "002_sinusoids_t5": ("the longest wave has 60,611 positions\n",),
+    "003_bert_step_by_step": ("not compared: the digits in this cell are bert-base-uncased's\n",),
+    "004_bert_embedding_layer": ("11,918,592 numbers, 98.3% of them in the word table\n",),
+    "common_mistakes": ("\n7 of 11 pass: ",),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_study_file_runs_on_the_real_checkpoint(name: str, minilm: Path, tmp_path: Path) -> None:
-    result = run(name, tmp_path / "pictures", "--model", str(minilm))
+    (tmp_path / "all-MiniLM-L6-v2").symlink_to(minilm)
+    result = run(name, tmp_path / "pictures", MINIBERT_MODEL=str(tmp_path / "all-MiniLM-L6-v2"))
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     check_pictures(name, tmp_path / "pictures", result.stdout)
+    for said in SAID.get(name, ()):
+        assert said in result.stdout
     untrained = name in ("001_gpt2_positions", "002_sinusoids_t5")
     assert ("UNTRAINED" in result.stdout) == untrained
+    assert ("all-MiniLM-L6-v2" in result.stdout) != (untrained or name == "learning")
+
+
+@pytest.mark.slow
+def test_what_is_said_of_bert_base_holds_for_its_positions(reference_folder: Path, tmp_path: Path) -> None:
+    """Its own position rows and vocabulary, word rows made up: all that 000 checks for this model alone."""
+    table, words = reference_folder / "bert_base_uncased_position_embeddings.npy", reference_folder / "tokenizers"
+    if not table.is_file():
+        pytest.skip(f"{reference_folder}, which MINIBERT_REFERENCE names, holds no {table.name}")
+    config = {**BERT, "vocab_size": 30522, "hidden_size": 768, "max_position_embeddings": 512}
+    normal = np.random.default_rng(0).standard_normal
+    named = {
+        "embeddings.word_embeddings.weight": np.float32(0.04) * normal((30522, 768), np.float32),
+        "embeddings.position_embeddings.weight": np.load(table),
+        "embeddings.token_type_embeddings.weight": normal((2, 768), np.float32),
+        "embeddings.LayerNorm.weight": np.ones(768, np.float32),
+        "embeddings.LayerNorm.bias": np.zeros(768, np.float32),
+    }
+    folder = write(tmp_path / "bert-base-uncased", config, named)
+    shutil.copy(words / "bert-base-uncased_tokenizer.json", folder / "tokenizer.json")
+    result = run("000_bert_positions", tmp_path / "pictures", MINIBERT_BERT=str(folder))
+    assert result.returncode == 0, result.stderr
+    for said in (
+        "length of position row 0: 2.02, median of all position rows: 0.41\n",
+        "positions   1 apart: mean similarity +0.64\n",
+        "positions 5 apart: 0.61 before position 128, 0.40 after it, 0.27 across\n",
+        "rows 0 and 1: 0.04;",
+        "a neighbour is the most similar row for 473 of 512 positions\n",
+    ):
+        assert said in result.stdout
 
 
 @pytest.mark.slow
 def test_a_given_gpt2_is_looked_at(tmp_path: Path) -> None:
-    """Sinusoids stand for positions that text has taught: neighbours are alike."""
+    """Sinusoids stand for positions that text has taught: neighbours are similar."""
     config = {**GPT2, "n_embd": 64, "n_positions": 128}
     named = {"wte.weight": numbers(config["vocab_size"], 64), "wpe.weight": sinusoidal_positions(128, 64)}
-    folder = write_byte_level(write(tmp_path / "gpt2", config, named))
+    folder = write_byte_level(write(tmp_path / "my-gpt2", config, named))
     result = run("001_gpt2_positions", tmp_path / "pictures", MINIBERT_MODEL=str(folder))
     assert result.returncode == 0, result.stderr
-    assert f"model: {folder}\n" in result.stdout and "UNTRAINED" not in result.stdout
+    assert "model: my-gpt2\n" in result.stdout and "UNTRAINED" not in result.stdout
     assert "(128, 64)" in result.stdout
     check_pictures("001_gpt2_positions", tmp_path / "pictures", result.stdout)
 
 
-@pytest.mark.slow
-def test_a_given_t5_is_looked_at(tmp_path: Path) -> None:
+def write_t5(folder: Path) -> Path:
     name = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     named = {"shared.weight": numbers(VOCAB, 512), name: numbers(32, 2)}
-    folder = write(tmp_path / "t5", {**T5, "d_model": 512}, named)
+    write(folder, {**T5, "d_model": 512}, named)
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.slow
+def test_a_given_t5_is_looked_at_with_its_tokenizer(tmp_path: Path) -> None:
+    folder = write_t5(tmp_path / "my-t5")
     result = run("002_sinusoids_t5", tmp_path / "pictures", "--model", str(folder))
     assert result.returncode == 0, result.stderr
-    assert f"model: {folder}\n" in result.stdout and "UNTRAINED" not in result.stdout
+    assert "model: my-t5\n" in result.stdout and "UNTRAINED" not in result.stdout
+    assert "('the', " in result.stdout
+    assert "(relative_attention_bias): Embedding(32, 2)\n" in result.stdout
     assert "relative bias (2, 160, 160)" in result.stdout
 
 
@@ -99,7 +157,10 @@ def test_another_family_where_a_bert_is_needed_is_said(tmp_path: Path) -> None:
     folder = write(tmp_path / "gpt2", GPT2)
     result = run("000_bert_positions", tmp_path / "pictures", "--model", str(folder))
     assert result.returncode == 1
-    assert result.stderr == f"this file is about bert, and {folder} is gpt2; name a bert with --model\n"
+    assert result.stderr == (
+        f"this file is about bert, but --model names {folder}, which is gpt2; "
+        "name a bert with --model or MINIBERT_BERT\n"
+    )
 
 
 # -- what the files are made of ----------------------------------------------------------------------------------
@@ -126,10 +187,25 @@ def test_every_step_claims_something(name: str) -> None:
     ends = [i for i, _ in steps[1:]] + [len(found)]
     for (begin, title), end in zip(steps, ends, strict=True):
         code = "".join(text for is_text, text in found[begin:end] if not is_text)
-        # measure() asserts that a mistake is rejected
-        assert "assert " in code or "measure(" in code or title.endswith(": what is needed"), title
+        # measure() asserts that a mistake is rejected, print_rows() that digits are the reference's
+        asserts = any(word in code for word in ("assert ", "measure("))
+        assert asserts or title.endswith((": what is needed", "## Exercises")), title
     numbered = [int(title.split()[3].rstrip(":")) for _, title in steps if title.startswith("# ## Step ")]
     assert numbered == list(range(1, len(numbered) + 1))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_ends_with_exercises_and_with_answers_that_are_checked(name: str) -> None:
+    found = cells(name)
+    begins = {text.splitlines()[0]: i for i, (is_text, text) in enumerate(found) if is_text}
+    exercises, answers = begins["# ## Exercises"], begins["# ## Answers"]
+    assert answers == exercises + 1
+    asked = re.findall(r"^# (\d)\. ", found[exercises][1], re.MULTILINE)
+    assert asked in (["1", "2"], ["1", "2", "3"])
+    given = found[answers:]
+    assert [re.findall(r"^# (\d)\. ", text, re.MULTILINE) for _, text in given[0::2]] == [[number] for number in asked]
+    for (is_text, _), (is_code, code) in zip(given[0::2], given[1::2], strict=True):
+        assert is_text and not is_code and "assert " in code
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +243,13 @@ def test_long_axes_are_shortened_as_in_print(study: ModuleType) -> None:
     study.assert_printed(np.arange(100.0), "[0.0000, 1.0000, 2.0000, ..., 97.0000, 98.0000, 99.0000]")
 
 
+def bert(rows: int, dim: int) -> SimpleNamespace:
+    return SimpleNamespace(word_embeddings=SimpleNamespace(weight=np.zeros((rows, dim), np.uint8)))
+
+
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("source", "expected"),
     [
-        (None, True),
         ("bert-base-uncased", True),
         ("google-bert/bert-base-uncased", True),
         ("/models/bert-base-uncased/", True),
@@ -179,14 +258,81 @@ def test_long_axes_are_shortened_as_in_print(study: ModuleType) -> None:
         ("/models/all-MiniLM-L6-v2", False),
     ],
 )
-def test_numbers_are_expected_of_bert_base_alone(name: str | None, expected: bool, study: ModuleType) -> None:
-    class Words:
-        weight = np.zeros((30522, 768), np.uint8)
+def test_numbers_are_expected_of_bert_base_alone(source: str, expected: bool, study: ModuleType) -> None:
+    assert study.Model(bert(30522, 768), source, True).is_bert_base is expected
+    assert study.Model(bert(30522, 384), source, True).is_bert_base is False
 
-    class Layer:
-        word_embeddings = Words
 
-    study.arguments.model = name
-    assert study.is_bert_base(Layer) is expected
-    Words.weight = np.zeros((30522, 384), np.uint8)
-    assert study.is_bert_base(Layer) is False
+def test_prints_and_pictures_have_a_name_that_tells_models_apart(study: ModuleType, tmp_path: Path) -> None:
+    for folder in ("my-bert", "package/model"):
+        (tmp_path / folder).mkdir(parents=True)
+    names = {
+        "google-bert/bert-base-uncased": "google-bert/bert-base-uncased",
+        "/cache/models--google-bert--bert-base-uncased/snapshots/86b5": "google-bert/bert-base-uncased",
+        str(tmp_path / "my-bert"): "my-bert",
+        str(tmp_path / "package" / "model"): "package/model",
+    }
+    assert {source: study.Model(None, source, True).name for source in names} == names
+    assert study.Model(None, "GPT-2", False).name == "an UNTRAINED GPT-2, random numbers"
+
+
+def test_printed_rows_say_whose_they_are(study: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = np.array([[0.5, 0.25]])
+    study.print_rows(study.Model(bert(30522, 384), "small", True), rows, bert_base_uncased="[[0.1, 0.2]]")
+    assert capsys.readouterr().out == (
+        "small:\n[[0.5000, 0.2500]]\nnot compared: the digits in this cell are bert-base-uncased's\n\n"
+    )
+    base = study.Model(bert(30522, 768), "bert-base-uncased", True)
+    study.print_rows(base, rows, bert_base_uncased="[[0.5000, 0.2500]]")
+    assert "the same digits as the reference prints" in capsys.readouterr().out
+    with pytest.raises(AssertionError, match="is printed as"):
+        study.print_rows(base, rows, bert_base_uncased="[[0.5000, 0.2600]]")
+
+
+# -- which model a file looks at ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    for variable in ("MINIBERT_BERT", "MINIBERT_GPT2", "MINIBERT_T5", "MINIBERT_MODEL"):
+        monkeypatch.delenv(variable, raising=False)
+    made = {"bert": BERT, "gpt2": GPT2}
+    named = {name: str(write(tmp_path / name, config)) for name, config in made.items()}
+    return named | {"other gpt2": str(write(tmp_path / "other", GPT2)), "t5": str(write_t5(tmp_path / "t5"))}
+
+
+def test_each_family_has_a_variable_of_its_own(
+    folders: dict[str, str], study: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for family, variable in (("bert", "MINIBERT_BERT"), ("gpt2", "MINIBERT_GPT2"), ("t5", "MINIBERT_T5")):
+        monkeypatch.setenv(variable, folders[family])
+    for family in ("bert", "gpt2", "t5"):
+        model = study.load(family)
+        assert (model.source, model.trained) == (folders[family], True)
+        assert model.layer.family.model_type == family
+
+
+def test_the_general_variable_stands_in_where_its_family_fits(
+    folders: dict[str, str], study: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINIBERT_MODEL", folders["gpt2"])
+    assert study.load("gpt2").source == folders["gpt2"]
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "untrained", lambda family: f"{family} made")
+        model = study.load("t5")
+    assert (model.layer, model.trained) == ("t5 made", False)
+    told = "model: an UNTRAINED T5, random numbers; name a trained one with --model or MINIBERT_T5\n\n"
+    assert capsys.readouterr().out == told
+    with pytest.raises(SystemExit, match=r"about bert, but MINIBERT_MODEL names .* which is gpt2; .* MINIBERT_BERT"):
+        study.load("bert")
+    monkeypatch.setenv("MINIBERT_GPT2", folders["other gpt2"])
+    assert study.load("gpt2").source == folders["other gpt2"]
+
+
+def test_a_variable_that_names_another_family_is_said(
+    folders: dict[str, str], study: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINIBERT_GPT2", folders["bert"])
+    with pytest.raises(SystemExit, match=r"about gpt2, but MINIBERT_GPT2 names .* which is bert"):
+        study.load("gpt2")

@@ -1,0 +1,81 @@
+"""The study files as notebooks and pages: they run, name their kernel, print little, and need no network to be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from conftest import absent
+
+STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
+NEEDS = ("jupytext", "nbclient", "nbconvert", "ipykernel")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(absent(*NEEDS)), reason=f"{', '.join(absent(*NEEDS))} not installed; extra `study`"),
+]
+
+
+class Loads(HTMLParser):
+    """Collect what a browser would fetch or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.pictures = 0
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        named = dict(attributes)
+        source = named.get("src") or (named.get("href") if tag == "link" else None)
+        self.pictures += tag == "img"
+        if tag in ("script", "iframe", "object") or (source and not source.startswith("data:")):
+            self.found.append(f"{tag} {source}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The one study file that needs no model, built."""
+    folder = tmp_path_factory.mktemp("built")
+    built = subprocess.run(
+        [sys.executable, str(STUDY / "notebooks.py"), "learning", "--output", str(folder)],
+        env={**os.environ, "PYTHONPATH": str(STUDY.parents[1])}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    assert built.stderr == ""
+    first, last = built.stdout.splitlines()
+    assert first == str(folder / "learning.html")
+    assert last.startswith("Open these in a browser.")
+    return folder
+
+
+def test_a_notebook_names_its_kernel_and_holds_what_was_printed_and_drawn(folder: Path) -> None:
+    notebook = json.loads((folder / "learning.ipynb").read_text("utf-8"))
+    assert notebook["metadata"]["kernelspec"] == {"name": "python3", "display_name": "Python 3", "language": "python"}
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    assert not any(output.get("name") == "stderr" for output in outputs)
+
+
+def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
+    html = (folder / "learning.html").read_text("utf-8")
+    page = Loads()
+    page.feed(html)
+    assert page.found == []
+    assert page.pictures == 2
+    styles = "".join(re.findall(r"<style.*?</style>", html, re.DOTALL))
+    assert styles and "@import" not in styles
+    assert all(address.startswith("data:") for address in re.findall(r"url\(['\"]?([^)'\"]+)", styles))
+    assert "90 steps" in html
+
+
+def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:
+    for name in ("study.py", "probes.py"):
+        assert (folder / name).resolve() == STUDY / name
