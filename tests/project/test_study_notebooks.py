@@ -11,15 +11,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from conftest import absent
+from conftest import absent, missing
 
 STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 NEEDS = ("jupytext", "nbclient", "nbconvert", "ipykernel")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(absent(*NEEDS)), reason=f"{', '.join(absent(*NEEDS))} not installed; extra `study`"),
-]
+pytestmark = pytest.mark.slow
 
 
 class Loads(HTMLParser):
@@ -41,6 +38,8 @@ class Loads(HTMLParser):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The one study file that needs no model, built."""
+    if names := absent(*NEEDS):
+        missing(f"{', '.join(names)} not installed; in the extra `study`, which sh scripts/study/build installs")
     folder = tmp_path_factory.mktemp("built")
     built = subprocess.run(
         [sys.executable, str(STUDY / "notebooks.py"), "learning", "--output", str(folder)],
