@@ -683,6 +683,19 @@ def test_plot_writes_a_picture(folder: Path, tmp_path: Path, capsys: Printed) ->
     assert "<svg" in path.read_text("utf-8")
 
 
+def test_letters_that_no_font_has_are_told_once_and_without_a_warning(
+    folder: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    (folder / "vocab.txt").write_text("\n".join([*WORDS[:-2], "雲", "本"]) + "\n", "utf-8")
+    path = tmp_path / "tokens.png"
+    assert main(["plot", "tokens", "--model", str(folder), "--text", "we 雲 本", "-o", str(path)]) == 0
+    lines = [
+        f"minibert: wrote {path}\n",
+        "minibert: no font of matplotlib's has 雲 本; the picture has boxes instead\n",
+    ]
+    assert capsys.readouterr() == ("", "".join(lines))
+
+
 def test_plot_says_what_is_missing(folder: Path, tmp_path: Path, capsys: Printed) -> None:
     target = ["-o", str(tmp_path / "x.svg")]
     assert "about a text" in failure(capsys, "plot", "tokens", "--model", str(folder), *target)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,12 @@ def declare(parser: Parser) -> None:
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
     parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="one of those below")
     parser.add_argument("--text", metavar="TEXT", help="the text that sum and tokens show; for rows, its first token")
+    parser.add_argument(
+        "--token",
+        type=int,
+        metavar="N",
+        help="of sum and rows: another token, by its place from 0, as in explain's list",
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf; without it a window")
     add_model(parser)
 
@@ -42,10 +52,28 @@ def run(arguments: Any) -> None:
         raise ValueError("there is no display to open a window on; write a file: -o FILE.svg, .png or .pdf")
     from minibert.show.pictures import picture
 
-    with load_layer(arguments, lazy=True) as layer:  # most pictures show one small table
-        figure = picture(arguments.kind, layer, arguments.text)
+    with load_layer(arguments, lazy=True) as layer, _letters_without_a_font():  # most pictures show one small table
+        # of a folder's path the end, which is as long as a name on the Hub
+        model = "/".join(Path(arguments.model).parts[-2:])
+        figure = picture(arguments.kind, layer, arguments.text, arguments.token, model)
         if output is None:
             plt.show()
         else:
             save(figure, output)
             tell(f"wrote {output}")
+
+
+@contextmanager
+def _letters_without_a_font() -> Iterator[None]:
+    """Say once which letters no font has, instead of a Python warning for each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    lacking = []
+    for warning in caught:
+        if glyph := re.match(r"Glyph (\d+) .*missing from", str(warning.message)):
+            lacking.append(chr(int(glyph[1])))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if lacking:
+        tell(f"no font of matplotlib's has {' '.join(dict.fromkeys(lacking))}; the picture has boxes instead")

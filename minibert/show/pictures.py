@@ -23,19 +23,27 @@ Scheme = TypeVar("Scheme", bound=AttentionPosition)
 SEEN = 64  # tokens of a text that the pictures of attention show
 
 
-def picture(kind: str, layer: EmbeddingLayer, text: str | None = None) -> Figure:
+def picture(
+    kind: str, layer: EmbeddingLayer, text: str | None = None, token: int | None = None, model: str | None = None
+) -> Figure:
     """Draw one of `PICTURES` from a layer, and where it is about a text, from this one: the figure, in pyplot.
 
     rows (over the row of the text's first token, where one is given), similarity, table: of the position table.
-    sum: of the text's first token, special ones left out. tokens: the text's. relative-bias, alibi, rotary: of
-    the scheme inside attention.
+    sum: of the text's first token, special ones left out; in both of them `token` is the place of another one, from 0
+    on, as `explain` counts. tokens: the text's. relative-bias, alibi, rotary: of
+    the scheme inside attention. `model` is the name that stands above it, the family's where it is None.
 
     Raises ValueError for an unknown kind, for one that the layer has no numbers for, for a text that is missing.
     """
     if kind not in PICTURES:
         raise ValueError(f"kind must be one of {', '.join(PICTURES)}; found {kind!r}")
-    drawn = PICTURES[kind](layer, text)
+    if token is not None and kind not in OF_ONE_TOKEN:
+        raise ValueError(f"the picture {kind!r} is of no single token; only {' and '.join(OF_ONE_TOKEN)} take one")
+    drawn = PICTURES[kind](layer, text, token)
     figure: Figure = (drawn[0] if isinstance(drawn, list) else drawn).figure
+    family = layer.family.model_type
+    named = f"{model} ({family})" if model and model != family else family
+    figure.suptitle(named, x=0.01, ha="left", fontsize="small", color="0.35", parse_math=False)
     return figure
 
 
@@ -54,9 +62,17 @@ def _needed(text: str | None, kind: str) -> str:
     return text
 
 
-def _encoded(layer: EmbeddingLayer, text: str) -> tuple[dict[str, Any], list[str], int]:
-    """Give the batch of one text, its tokens, and where the text begins behind the special tokens."""
+def _encoded(layer: EmbeddingLayer, text: str, token: int | None = None) -> tuple[dict[str, Any], list[str], int]:
+    """Give the batch of one text, its tokens, and the place of the token that is meant: the first one of the text
+    behind the special ones, where `token` does not say another place."""
     batch = layer.tokenize(text)
+    count = batch["input_ids"].shape[1]
+    if token is not None:
+        if not 0 <= token < count:
+            raise IndexError(
+                f"token is {token}, but the text has the tokens 0..{count - 1}; minibert explain lists them"
+            )
+        return batch, layer.tokens(batch["input_ids"][0]), token
     ids, alone = batch["input_ids"][0].tolist(), layer.tokenize("")["input_ids"][0].tolist()
     if ids == alone:
         raise ValueError("the text has no tokens of its own; give another one")
@@ -65,31 +81,33 @@ def _encoded(layer: EmbeddingLayer, text: str) -> tuple[dict[str, Any], list[str
     return batch, layer.tokens(ids), first
 
 
-def _rows(layer: EmbeddingLayer, text: str | None) -> Any:
+def _rows(layer: EmbeddingLayer, text: str | None, token: int | None) -> Any:
     """Some rows of the position table, over a token's row."""
     table = position_table(layer)
     if text is None:
+        if token is not None:
+            raise ValueError("a token is one of a text; give a text too, --text TEXT on the command line")
         return plot.position_rows(table)
-    batch, tokens, first = _encoded(layer, text)
+    batch, tokens, first = _encoded(layer, text, token)
     word = layer.steps[0].module(batch["input_ids"][0, first])
     if word.shape != table.shape[1:]:
         raise ValueError(f"word rows are {word.shape}, position rows {table.shape[1:]}: no common axis; give no text")
     return plot.position_rows(table, word, token=tokens[first])
 
 
-def _similarity(layer: EmbeddingLayer, _: str | None) -> Any:
+def _similarity(layer: EmbeddingLayer, *_: Any) -> Any:
     """Which positions resemble each other."""
     return plot.similarity_matrix(analysis.cosine_similarity(position_table(layer)))
 
 
-def _table(layer: EmbeddingLayer, _: str | None) -> Any:
+def _table(layer: EmbeddingLayer, *_: Any) -> Any:
     """The whole position table."""
     return plot.table_image(position_table(layer))
 
 
-def _sum(layer: EmbeddingLayer, text: str | None) -> Any:
+def _sum(layer: EmbeddingLayer, text: str | None, token: int | None) -> Any:
     """How the vector of a text's token comes about."""
-    batch, tokens, first = _encoded(layer, _needed(text, "sum"))
+    batch, tokens, first = _encoded(layer, _needed(text, "sum"), token)
     trace = layer.trace(**batch)
     addends: dict[str, Array] = {}
     normed = None
@@ -109,7 +127,7 @@ def _sum(layer: EmbeddingLayer, text: str | None) -> Any:
     return ax
 
 
-def _tokens(layer: EmbeddingLayer, text: str | None) -> Any:
+def _tokens(layer: EmbeddingLayer, text: str | None, token: int | None) -> Any:
     """The word rows of a text's tokens, on a map."""
     batch, tokens, _ = _encoded(layer, _needed(text, "tokens"))
     ids, at = np.unique(batch["input_ids"][0], return_index=True)
@@ -125,23 +143,24 @@ def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
     return scheme
 
 
-def _relative_bias(layer: EmbeddingLayer, _: str | None) -> Any:
+def _relative_bias(layer: EmbeddingLayer, *_: Any) -> Any:
     """The bias of each head by distance, as in T5."""
     return plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN))
 
 
-def _alibi(layer: EmbeddingLayer, _: str | None) -> Any:
+def _alibi(layer: EmbeddingLayer, *_: Any) -> Any:
     """The straight lines of ALiBi, as in BLOOM."""
     return plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN)
 
 
-def _rotary(layer: EmbeddingLayer, _: str | None) -> Any:
+def _rotary(layer: EmbeddingLayer, *_: Any) -> Any:
     """How far each pair of dimensions turns, as in Llama."""
     frequencies = next(iter(_scheme(layer, Rotary).frequencies.values()))  # of the first kind of attention layer
     return plot.rotary(np.outer(np.arange(2 * SEEN), frequencies))
 
 
-PICTURES: dict[str, Callable[[EmbeddingLayer, str | None], Any]] = {
+OF_ONE_TOKEN = ("rows", "sum")
+PICTURES: dict[str, Callable[[EmbeddingLayer, str | None, int | None], Any]] = {
     "rows": _rows,
     "similarity": _similarity,
     "table": _table,

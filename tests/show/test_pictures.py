@@ -16,7 +16,7 @@ import minibert
 from minibert.models.layer import EmbeddingLayer
 from minibert.show import plot
 from minibert.show.analysis import cosine_similarity
-from minibert.show.pictures import picture, position_table
+from minibert.show.pictures import PICTURES, picture, position_table
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 WORDS = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5))
@@ -28,15 +28,19 @@ def close_figures() -> Iterator[None]:
     plt.close("all")
 
 
+def tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel({f"w{i}": i for i in range(53)}, unk_token="w0"))
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    made.save(str(folder / "tokenizer.json"))
+
+
 @pytest.fixture
 def layer(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingLayer:
     """The tiny checkpoint of the case named by the parameter, with a tokenizer for w0, w1, ..."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
     folder = shutil.copytree(REFERENCE / request.param, tmp_path / "model")
-    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(53)}, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer(folder)
     side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
     return minibert.load(folder, side=side or "encoder")
 
@@ -72,6 +76,38 @@ def test_rows_lie_over_the_first_word_not_over_the_special_token(minilm: Path) -
     assert np.array_equal(drawn[0].get_ydata(), word)
     assert np.array_equal(drawn[1].get_ydata(), layer.position_embeddings.weight[0])
     assert len(picture("rows", layer).axes[0].lines) == 1  # no text, no word
+
+
+@pytest.mark.parametrize("kind", ["rows", "sum"])
+def test_another_token_of_the_text(kind: str, minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    text = "dog bites man"
+    third, first, last = (picture(kind, layer, text, token) for token in (3, None, 4))
+    told = [
+        figure.axes[0].get_title(loc="left") or figure.axes[0].lines[0].get_label() for figure in (third, first, last)
+    ]
+    for words, expected in zip(told, ("man", "dog", "[SEP]"), strict=True):
+        assert expected in words
+    drawn = third.axes[0].lines[0 if kind == "rows" else 1].get_ydata()
+    word = layer.word_embeddings(layer.tokenize("man")["input_ids"][0, 1]).astype(np.float64)
+    assert np.corrcoef(drawn, word)[0, 1] > 0.999999
+    for token in (-1, 5):
+        with pytest.raises(IndexError, match=rf"token is {token}, but the text has the tokens 0\.\.4"):
+            picture(kind, layer, text, token)
+    with pytest.raises(ValueError, match="'table' is of no single token; only rows and sum take one"):
+        picture("table", layer, token=1)
+    with pytest.raises(ValueError, match=r"give (a text|one)"):
+        picture(kind, layer, token=1)
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_every_picture_names_its_model(kind: str, tmp_path: Path) -> None:
+    case = {"relative-bias": "t5-encoder", "alibi": "bloom", "rotary": "llama"}.get(kind, "gpt2")
+    folder = shutil.copytree(REFERENCE / case, tmp_path / "model")
+    tokenizer(folder)
+    layer = minibert.load(folder)
+    named = [picture(kind, layer, WORDS, model=model).get_suptitle() for model in ("org/$x$", None)]
+    assert named == [f"org/$x$ ({layer.family.model_type})", layer.family.model_type]
 
 
 ADDENDS = {

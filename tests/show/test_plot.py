@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import matplotlib.text
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -310,6 +311,17 @@ def test_names_on_the_map_cover_neither_each_other_nor_a_point(ax: Axes) -> None
     boxes = [text.get_window_extent() for text in ax.texts]
     assert [box.count_overlaps(boxes) for box in boxes] == [1] * 5  # itself
     assert not any(box.contains(*point) for box in boxes for point in ax.transData.transform(coordinates))
+
+
+def test_names_on_a_crowded_map_cover_nothing_and_the_map_grows_with_them() -> None:
+    coordinates = np.concatenate([0.05 * normal(40, 2), 1 + 0.05 * normal(40, 2, seed=4)])
+    ax = plot.token_map(coordinates, [f"token{i}" for i in range(80)])
+    ax.figure.draw_without_rendering()
+    names = [mpl.text.Text.get_window_extent(text) for text in ax.texts]  # without the line to its point
+    assert sum(box.count_overlaps(names) - 1 for box in names) == 0
+    assert not any(box.contains(*point) for box in names for point in ax.transData.transform(coordinates))
+    small = plot.token_map(coordinates[:20], [f"token{i}" for i in range(20)])
+    assert ax.figure.get_figwidth() > 1.5 * small.figure.get_figwidth() == 1.5 * 7
 
 
 # files
