@@ -19,6 +19,10 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--pair", metavar="TEXT", help="a second text, to see token types at work; an empty one means none"
     )
+    parser.add_argument("--block", type=int, metavar="N", help="show one block behind the layer instead, from 0 on")
+    parser.add_argument(
+        "--head", type=int, metavar="N", help="with --block: whose scores and probabilities are shown (default: head 0)"
+    )
     parser.add_argument("--full", action="store_true", help="show every token's rows, and the steps taken by hand")
     parser.add_argument("--truncate", action="store_true", help="cut a text that is too long for the model")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser instead, FILE.html")
@@ -28,6 +32,9 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the steps, or write the page."""
+    if arguments.block is not None or arguments.head is not None:
+        _explain_block(arguments)
+        return
     from minibert.show.explain import explain
 
     html: Path | None = arguments.html
@@ -44,3 +51,23 @@ def run(arguments: Any) -> None:
         print_lines(
             explain(layer, arguments.text, arguments.pair, coloured(), arguments.full, truncation=arguments.truncate)
         )
+
+
+def _explain_block(arguments: Any) -> None:
+    if arguments.block is None:
+        raise ValueError("--head is of a block; say of which: --block 0")
+    if arguments.html is not None:
+        raise ValueError("--html shows the input layer; leave out --block")
+    if arguments.side:
+        raise ValueError("--block shows a block of a whole model, which has no sides; leave out --side")
+    from minibert.models.encoder import load_encoder
+    from minibert.show.blocks import explain_block
+
+    with load_encoder(
+        arguments.model, revision=arguments.revision, local_files_only=arguments.local_files_only
+    ) as encoder:
+        lines = explain_block(
+            encoder, arguments.text, arguments.block, arguments.head or 0, arguments.pair, coloured(), arguments.full,
+            arguments.truncate,
+        )  # fmt: skip
+        print_lines(lines)

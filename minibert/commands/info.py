@@ -6,7 +6,7 @@ from typing import Any
 
 from .common import Parser, add_model, load_layer, print_lines
 
-ABOUT = "show what a model's input layer is made of"
+ABOUT = "show what a model's input layer is made of, and what blocks are behind it"
 EXAMPLE = "minibert info gpt2"
 
 

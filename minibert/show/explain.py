@@ -177,7 +177,7 @@ def explain(
     yield bold(f"{shape[1]} token{'s' * (shape[1] != 1)} of {layer.family.model_type} -> {shape}, {output.dtype}")
     yield ""
     yield from _table(tokens, ids, bold)
-    place = _first_of_text(layer, batch["input_ids"][0])
+    place = first_of_text(layer, batch["input_ids"][0])
     for name, said, function, rows in _steps(layer, trace, ids, batch["attention_mask"]):
         yield ""
         yield bold(f"{name}  {rows.shape}") + (dim(f"  {function}") if function else "")
@@ -185,7 +185,7 @@ def explain(
         if full:
             yield "  " + torch_text(rows, indent=2)
         elif len(tokens):
-            yield f"  {fitting(tokens[place])}  {_beginning(rows[0, place])}"
+            yield f"  {fitting(tokens[place])}  {beginning(rows[0, place])}"
     if not full:
         return
     yield ""
@@ -193,14 +193,14 @@ def explain(
     yield from _closing(layer, ids, batch["attention_mask"], output, dim)
 
 
-def _first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int:
+def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int:
     """Give the place of the first token that stands for text, behind the special ones; 0 where there is none."""
     alone = layer.tokenize("")["input_ids"][0].tolist()
     pairs = zip(input_ids.tolist(), [*alone, None], strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
 
 
-def _beginning(row: Array) -> str:
+def beginning(row: Array) -> str:
     """Write a row's first six numbers."""
     numbers = torch_text(row[: 2 * EDGE], indent=2)
     return f"{numbers[:-1]}, ...]" if len(row) > 2 * EDGE else numbers

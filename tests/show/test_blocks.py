@@ -1,0 +1,195 @@
+"""What `minibert explain TEXT --block N` shows: one block's steps, their formulas and functions, one head's table."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+
+import encoders
+import numpy as np
+import pytest
+
+from minibert.cli import main
+from minibert.models.encoder import Encoder, load_encoder
+from minibert.show.blocks import by_hand, explain_block, pair_table, plain_block, steps
+from minibert.show.explain import torch_text
+
+Printed = pytest.CaptureFixture[str]
+TEXT = "we lived above the clouds"
+BY_HAND = 1e-5  # packed against padded, of numbers up to 20 in size; measured 1.7e-6, with some kernels of BLAS 0
+
+BERT = (
+    "hidden_states.1", "attention.self.query", "attention.self.key", "attention.self.value", "attention.self.scores",
+    "probabilities, attentions.1", "attention.self.context", "attention.output.dense", "attention.output.sum",
+    "attention.output.LayerNorm", "intermediate.dense", "intermediate.intermediate_act_fn", "output.dense",
+    "output.sum", "output.LayerNorm = hidden_states.2",
+)  # fmt: skip
+GPT2 = (
+    "hidden_states.1", "ln_1", "attn.c_attn", "attn.scores", "probabilities, attentions.1", "attn.context",
+    "attn.c_proj", "attn.sum", "ln_2", "mlp.c_fc", "mlp.act", "mlp.c_proj", "mlp.sum", "ln_f = hidden_states.2",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    return load_encoder(encoders.write(tmp_path_factory.mktemp("bert"), "bert"))
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    folder = encoders.write(tmp_path_factory.mktemp("gpt2"), "gpt2", vocab_size=261)
+    encoders.checkpoints.write_byte_level(folder)
+    return load_encoder(folder)
+
+
+def headings(lines: list[str]) -> list[str]:
+    """The names of the steps: what stands before the shape, behind an empty line."""
+    after = [line for before, line in pairwise(lines) if before == ""]
+    return [line.partition("  (")[0] for line in after]
+
+
+def test_every_step_is_there_in_order(bert: Encoder, gpt2: Encoder) -> None:
+    assert tuple(headings(list(explain_block(bert, TEXT, 1)))) == BERT
+    assert tuple(headings(list(explain_block(gpt2, TEXT, 1)))) == GPT2
+    first = headings(list(explain_block(gpt2, TEXT, 0)))
+    assert first[-1] == "mlp.sum = hidden_states.1" and "ln_f = hidden_states.2" not in first
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_every_row_has_a_page_of_each_block(name: str, tmp_path: Path) -> None:
+    with load_encoder(encoders.write(tmp_path, name)) as encoder:
+        trace = encoder.trace([[5, 6, 7, 8]])
+        for i in range(encoders.DEPTH):
+            made = list(steps(encoder, trace, i, head=3))
+            keys = [key for _, key, _ in made]
+            own = list(trace)[list(trace).index(f"hidden_states.{i}") : list(trace).index(f"hidden_states.{i + 1}")]
+            assert keys == own  # none left out, none twice
+            for key, (_, _, step) in zip(keys, made, strict=True):
+                assert step.formula, key
+                if step.function:  # a reader can import it
+                    module, _, function = step.function.rpartition(".")
+                    assert callable(getattr(import_module(f"minibert.{module}"), function))
+                assert bool(step.function) != (key.endswith("sum") or key.startswith("hidden_states")), key
+            closing = by_hand(encoder, trace, i)
+            assert closing is not None and float(closing[1].rpartition(" ")[2]) <= BY_HAND
+
+
+def test_formulas_name_what_they_take(bert: Encoder, gpt2: Encoder) -> None:
+    def told(encoder: Encoder) -> dict[str, str]:
+        trace = encoder.trace([[5, 6, 7]])
+        return {name.partition(" = ")[0]: step.formula for name, _, step in steps(encoder, trace, 1, head=2)}
+
+    of = told(bert)
+    assert of["hidden_states.1"] == "what enters: the output of block 0"
+    assert of["attention.self.key"].endswith("hidden_states.1 @ weight^T + bias")
+    assert of["attention.self.scores"].startswith("0.5 * query @ key^T, 1 / sqrt(4) = 0.5; columns 8 to 11 of each are")
+    assert of["attention.output.sum"] == "hidden_states.1 + attention.output.dense"
+    assert of["intermediate.intermediate_act_fn"].startswith(
+        "y = x * (1 + erf(x / sqrt(2))) / 2, x = intermediate.dense"
+    )
+    assert of["output.sum"] == "attention.output.LayerNorm + output.dense"
+    of = told(gpt2)
+    assert of["attn.c_attn"].endswith("ln_1 @ weight + bias") and "x = hidden_states.1" in of["ln_1"]
+    assert of["attn.sum"] == "hidden_states.1 + attn.c_proj" and of["mlp.sum"] == "attn.sum + mlp.c_proj"
+    assert "q and k" not in of["attn.c_attn"] and "side by side" in of["attn.scores"]
+    assert "what comes after a token masked" in of["probabilities, attentions.1"] and "tanh" in of["mlp.act"]
+    assert "x = attn.sum" in of["ln_2"] and "x = mlp.sum" in of["ln_f"]
+
+
+@pytest.mark.parametrize("head", range(encoders.HEADS))
+def test_probabilities_stand_beside_their_tokens(bert: Encoder, head: int) -> None:
+    lines = list(explain_block(bert, TEXT, 1, head))
+    shares = bert.trace(**bert.tokenize(TEXT))["attentions.1"][0, head]
+    tokens = bert.tokens(bert.tokenize(TEXT)["input_ids"])[0]
+    assert tokens == ["[CLS]", "we", "lived", "above", "the", "clouds", "[SEP]"]
+    start = next(i for i, line in enumerate(lines) if line.split() == tokens)
+    for token, row, line in zip(tokens, shares, lines[start + 1 :], strict=False):
+        found, *numbers = line.split()
+        assert found == token and numbers == [f"{number:.4f}" for number in row]
+    assert lines[1] == f"  head {head} of 4 in scores and probabilities, 4 numbers wide"
+    row = torch_text(bert.trace(**bert.tokenize(TEXT))["encoder.layer.1.attention.self.scores"][0, head, 1, :6], 2)
+    assert f"  we  {row[:-1]}, ...]" in lines
+
+
+def test_a_wide_table_shows_both_ends() -> None:
+    tokens = [f"token{i:02}" for i in range(12)]
+    lines = list(pair_table(tokens, np.arange(144.0).reshape(12, 12), lambda line: line))
+    assert lines[0].split() == ["token00", "token01", "token02", "...", "token09", "token10", "token11"]
+    assert lines[1].split() == ["token00", "0.0000", "1.0000", "2.0000", "...", "9.0000", "10.0000", "11.0000"]
+    assert len(lines) == 13 and max(map(len, lines)) <= 80 and len(set(map(len, lines))) == 1
+    assert lines[-1].split()[1] == "132.0"
+
+
+def test_full_shows_all_rows_and_the_block_by_hand(bert: Encoder) -> None:
+    lines = list(explain_block(bert, TEXT, 0, full=True))
+    trace = bert.trace(**bert.tokenize(TEXT))
+    page = "\n".join(lines)
+    for key in ("hidden_states.0", "encoder.layer.0.attention.self.value", "encoder.layer.0.output.LayerNorm"):
+        assert "  " + torch_text(trace[key], indent=2) in page
+    assert lines[-3:-1] == [
+        "by hand, with the weights of this block",
+        "  equations.encoder.post_norm_block(hidden_states.0, ...)",
+    ]
+    assert re.fullmatch(r"    differs from the encoder by (at most \d\.\de-0[678]|0)", lines[-1])
+
+
+def test_another_scale_has_no_closing(tmp_path: Path) -> None:
+    """The equation of a whole block divides by sqrt(head_dim)."""
+    with load_encoder(encoders.write(tmp_path, "gpt2", scale_attn_by_inverse_layer_idx=True)) as encoder:
+        trace = encoder.trace([[5, 6, 7]])
+        assert by_hand(encoder, trace, 0) is not None and by_hand(encoder, trace, 1) is None
+
+
+def test_plain_blocks_are_those_of_the_equations(gpt2: Encoder) -> None:
+    block = gpt2.stack.blocks[0]
+    plain = plain_block(block)
+    weight = block.modules["h.0.attn.c_attn"].weight
+    assert np.array_equal(plain.key.weight, weight[:, 16:32].T) and plain.up.weight.shape == (encoders.WIDTH, 16)
+
+
+def test_colour_adds_escapes_and_nothing_else(bert: Encoder) -> None:
+    plain, coloured = (list(explain_block(bert, TEXT, 0, colour=colour)) for colour in (False, True))
+    assert [re.sub("\x1b\\[[0-9]m", "", line) for line in coloured] == plain
+    assert coloured[0].startswith("\x1b[1mblock 0 of 2 of bert -> (1, 7, 16)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--block", "2"], "block 2 is not there: this model has blocks 0..1; choose one of them"),
+        (["--block", "-1"], "block -1 is not there: this model has blocks 0..1"),
+        (["--block", "1", "--head", "4"], "head 4 is not there: this model has heads 0..3"),
+        (["--head", "1"], "--head is of a block; say of which: --block 0"),
+        (["--block", "1", "--html", "x.html"], "--html shows the input layer; leave out --block"),
+        (["--block", "1", "--side", "encoder"], "leave out --side"),
+    ],
+)
+def test_what_is_not_there_is_said(arguments: list[str], message: str, tmp_path: Path, capsys: Printed) -> None:
+    folder = encoders.write(tmp_path / "tiny", "bert")
+    assert main(["explain", TEXT, "--model", str(folder), *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and message in err and err.count("\n") == 1
+
+
+def test_the_command_prints_the_page(tmp_path: Path, capsys: Printed) -> None:
+    folder = encoders.write(tmp_path / "tiny", "bert")
+    assert main(["explain", TEXT, "--pair", "the dog", "--model", str(folder), "--block", "1", "--head", "2"]) == 0
+    with load_encoder(folder) as encoder:
+        assert capsys.readouterr() == ("\n".join(explain_block(encoder, TEXT, 1, 2, "the dog")) + "\n", "")
+
+
+def test_a_model_without_blocks_says_so(tmp_path: Path, capsys: Printed) -> None:
+    folder = encoders.checkpoints.write(tmp_path, encoders.checkpoints.T5)
+    assert main(["explain", TEXT, "--model", str(folder), "--block", "0"]) == 1
+    assert "'t5' has an input layer here, but no blocks" in capsys.readouterr().err
+
+
+def test_the_page_of_a_real_model_fits_a_terminal(minilm: Path) -> None:
+    with load_encoder(minilm) as encoder:
+        lines = list(explain_block(encoder, "We lived above the clouds", 3, 2))
+    assert lines[0] == "block 3 of 6 of bert -> (1, 7, 384)"
+    (row,) = [line for line in lines if line.startswith("  the ")]
+    assert max(map(len, lines)) <= 84  # the longest heading, which no line break helps
+    assert sum(map(float, row.split()[1:])) == pytest.approx(1, abs=4e-4)
