@@ -6,7 +6,7 @@ from typing import Any
 
 from .common import Parser, add_model, load_layer, print_lines
 
-ABOUT = "show what a model's input layer is made of, and what blocks are behind it"
+ABOUT = "show what a model's input layer and its blocks are made of"
 EXAMPLE = "minibert info gpt2"
 
 
