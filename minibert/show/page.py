@@ -231,7 +231,8 @@ def _choice(place: int, token: str, token_id: int) -> str:
     checked = " checked" * (place == 0)
     return (
         f'<label><input type="radio" name="token" value="{place}"{checked}>'
-        f'<span><bdi>{escape(token)}</bdi> <small><span class="unseen">, id </span>{token_id}</small></span></label>'
+        f'<span><bdi dir="ltr">{escape(token)}</bdi> '
+        f'<small><span class="unseen">, id </span>{token_id}</small></span></label>'
     )
 
 
@@ -242,7 +243,7 @@ def _norm_lines(normed: Normed, tokens: Sequence[str]) -> Iterator[str]:
         # a mean of -0.00000001 is none
         numbers = [f"{number:.4f}".replace("-0.0000", "0.0000") for row in rows for number in (row.mean(), row.var())]
         cells = "".join(f"<td>{number}</td>" for number in numbers)
-        yield f'<tr data-token="{i}"><th scope="row"><bdi>{escape(token)}</bdi></th>{cells}</tr>'
+        yield f'<tr data-token="{i}"><th scope="row"><bdi dir="ltr">{escape(token)}</bdi></th>{cells}</tr>'
 
 
 def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:

@@ -128,7 +128,7 @@ def test_every_token_and_dimension_shows_the_trace(opened: Open, real: tuple[Emb
     for token in range(7):
         tab.locator(f"fieldset input[value='{token}']").check(force=True)
         for dimension in (0, 1, 190, 382, 383):
-            tab.locator("input[type=range]").fill(str(dimension))
+            tab.locator("input[type=range]").fill(str(dimension + 1))
             assert shown_numbers(tab) == traced(layer, SENTENCE, token, dimension)
 
 
@@ -140,7 +140,7 @@ def test_the_slider_answers_to_keys_and_tells_the_sum(opened: Open, real: tuple[
         tab.keyboard.press(key)
     word, types, position, total, output = traced(layer, SENTENCE, 0, 381)
     said = tab.locator("#groups .worked").inner_text().replace("(", "").replace(")", "")
-    assert [float(part) for part in said.removeprefix("dimension 381: ").replace("=", "+").split(" + ")] == [
+    assert [float(part) for part in said.removeprefix("dimension 382: ").replace("=", "+").split(" + ")] == [
         word, types, position, total,
     ]  # fmt: skip
     assert float(tab.locator("#normwork").inner_text().rpartition(" = ")[2]) == output
@@ -152,7 +152,7 @@ def test_pointing_at_a_band_shows_the_number_below(opened: Open, real: tuple[Emb
     tab.locator("fieldset input[value='3']").check(force=True)
     box = tab.locator(STRIPS).nth(4).bounding_box()
     tab.mouse.move(box["x"] + box["width"] * (100.5 / 384), box["y"] + box["height"] / 2)
-    assert tab.locator("input[type=range]").input_value() == "100"
+    assert tab.locator("input[type=range]").input_value() == "101"
     assert shown_numbers(tab) == traced(layer, SENTENCE, 3, 100)
 
 
@@ -185,6 +185,42 @@ def test_similarities_follow_the_token(opened: Open, real: tuple[EmbeddingLayer,
     square = tab.locator("#cosines").bounding_box()
     tab.mouse.move(square["x"] + square["width"] * 5.5 / 7, square["y"] + square["height"] * 1.5 / 7)
     assert tab.locator("#pairwork").inner_text() == f"positions 1 (we) and 5 (clouds): {unit[1] @ unit[5]:.4f}"
+
+
+def test_the_slider_counts_from_one(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    tab = opened(real[1])
+    slider = tab.locator("input[type=range]")
+    assert [slider.get_attribute(name) for name in ("min", "max")] == ["1", "384"] and slider.input_value() == "1"
+    for value in ("1", "384"):
+        slider.fill(value)
+        shown = tab.locator("#groups").inner_text(), tab.locator("#normwork").inner_text()
+        assert f"{value} of 384" in shown[0] and f"dimension {value}: " in shown[0]
+        assert shown[1].startswith(f"dimension {value}: ")
+
+
+def test_a_long_text_leaves_room_for_the_rest(opened: Open, minilm: Path) -> None:
+    tab = opened(page(minibert.load(minilm), "clouds " * 510))
+    assert tab.locator("h1").bounding_box()["height"] < 200, "of a window of 800"
+    assert tab.locator("fieldset").bounding_box()["y"] < 400
+
+
+def test_a_piece_from_right_to_left_keeps_its_marks_in_front(opened: Open, tmp_path: Path) -> None:
+    """Where "##" is drawn, in a piece of Hebrew letters: left of them, as in a piece of Latin ones."""
+    folder = write(tmp_path / "bert", BERT)
+    vocabulary = wordpiece_json().replace('"##a"', '"##\u05d9\u05dd"').replace('"a"', '"\u05e9"')
+    (folder / "tokenizer.json").write_text(vocabulary, encoding="utf-8")
+    tab = opened(page(minibert.load(folder), "\u05e9\u05d9\u05dd"))
+    piece = tab.locator("fieldset bdi", has_text="##").first
+    left = piece.evaluate("""(element) => {
+      const at = (from, to) => {
+        const range = document.createRange();
+        range.setStart(element.firstChild, from);
+        range.setEnd(element.firstChild, to);
+        return range.getBoundingClientRect().left;
+      };
+      return [at(0, 2), at(2, 4)];
+    }""")
+    assert left[0] < left[1]
 
 
 def test_a_narrow_window_needs_no_scrolling_sideways(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
@@ -256,7 +292,7 @@ def test_other_families_open(name: str, opened: Open, tmp_path: Path) -> None:
     last = tab.locator("fieldset input").last
     last.check(force=True)
     for slider in tab.locator("input[type=range]").all():
-        slider.fill("3")
+        slider.fill("4")
     assert shown_numbers(tab) == [float(f"{rows[0, -1, 3]:.6g}") for rows in expected]
 
 
