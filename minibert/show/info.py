@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sized
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
-from minibert.families.blocks import BLOCKS, heads_of
 from minibert.families.modules import Embedding, LayerNorm, Linear
 from minibert.families.steps import Positions
 from minibert.models.layer import EmbeddingLayer
@@ -112,6 +112,10 @@ def _in_attention(layer: EmbeddingLayer) -> str:
 
 def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     """Tell of the blocks by config.json and the headers that are here; no weight is read, nothing is fetched."""
+    if find_spec("minibert.families.blocks") is None:  # the input layer stands without the encoder's files
+        return {}
+    from minibert.families.blocks import BLOCKS, heads_of
+
     row, family = BLOCKS.get(layer.family.model_type), layer.family
     if row is None:
         return {"blocks": f"none here: of {family.model_type} minibert has the input layer alone"}
