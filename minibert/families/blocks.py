@@ -119,10 +119,10 @@ class Blocks(Frozen):
 
     def configure(self, family: Family, data: Mapping[str, Any], where: str) -> Config:
         """Read config.json for layer and blocks together. Raises CheckpointError for a key of another model."""
-        whole = replace(
+        both = replace(
             family, defaults={**family.defaults, **self.defaults}, only={**family.only, **self.only}, section=""
         )
-        return whole.configure(dict(data), where)
+        return both.configure(dict(data), where)
 
     def bind(self, config: Config, binder: Binder, i: int) -> Block:
         """Take one block's tensors from the checkpoint."""

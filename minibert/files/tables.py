@@ -180,9 +180,9 @@ class StoredTable:
     def array(self) -> Array:
         if self._same:
             return self._raw
-        whole = widen(self._raw, self.stored, self.dtype)
-        whole.flags.writeable = False
-        return whole
+        widened = widen(self._raw, self.stored, self.dtype)
+        widened.flags.writeable = False
+        return widened
 
     @property
     def stored_numbers(self) -> Array:

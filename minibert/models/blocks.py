@@ -238,10 +238,10 @@ def _biases(stack: Stack, tile: Tile) -> list[Array | None]:
     longest = 1 + max(
         (group.length - 1 if group.places is None else int(group.places[-1]) for group in tile.groups), default=0
     )
-    whole = stack.bias(longest)
+    bias = stack.bias(longest)
     return [
-        whole[:, : group.length, : group.length]
+        bias[:, : group.length, : group.length]
         if group.places is None
-        else whole[:, group.places[:, None], group.places]
+        else bias[:, group.places[:, None], group.places]
         for group in tile.groups
     ]

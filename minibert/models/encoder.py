@@ -22,7 +22,7 @@ from . import sentences
 from .blocks import Group, Stack, Tile, gather, pack, run_blocks
 from .inputs import Preparation
 from .layer import EmbeddingLayer
-from .load import TensorBinder, assemble, check_dtype, load, named_model, open_model, row_of
+from .load import TensorBinder, assemble, check_dtype, family_of, load, named_model, open_model
 from .recipe import Recipe, read_recipe, transformer_folder
 from .tiles import run_steps
 
@@ -47,7 +47,7 @@ def load_encoder(
     """
     check_dtype(dtype)
     opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
-    family = row_of(opened)
+    family = family_of(opened)
     blocks = BLOCKS.get(family.model_type)
     if blocks is None:
         raise UnknownFamilyError(
@@ -107,7 +107,7 @@ class Encoder:
         self.config = config
         self.dim = embeddings.dim
         self.dtype = embeddings.dtype
-        self.row = blocks
+        self.block_family = blocks
         self._layer = embeddings
         self._stack: Stack | None = stack
         self._read_recipe = recipe
@@ -279,7 +279,7 @@ class Encoder:
     def __repr__(self) -> str:
         if self._stack is None:
             return f"<closed Encoder of {self._layer.family.model_type}>"
-        from .printed import print_encoder
+        from .module_tree import print_encoder
 
         return print_encoder(self)
 

@@ -22,7 +22,7 @@ from minibert.files.checkpoint import SINGLE, Source, Tensor
 from minibert.files.tables import Table, widen
 from minibert.files.writing import KEPT, atomic_write, naming, same_file
 
-from .load import Opened, assemble, is_folder, load, open_model, row_of
+from .load import Opened, assemble, family_of, is_folder, load, open_model
 
 NARROW = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 COMPANIONS = (
@@ -71,7 +71,7 @@ def extract(
         raise FileNotFoundError(f"{target}: there is no folder {target.absolute().parent}; make it first")
     opened = open_model(model, revision, local_files_only)
     source = _Recorder(opened.source())
-    family = row_of(opened)
+    family = family_of(opened)
     sides = _take_all(source, opened, family)
     entries, error = _entries(source, dtype)
     found = {name: opened.find(name) for name in ("config.json", *COMPANIONS)}
@@ -122,7 +122,7 @@ def _more_than_a_layer(folder: Path) -> str:
     """Say what a folder's tensors are besides an input layer; nothing where they are one."""
     try:
         opened = open_model(folder)
-        source, family = _Recorder(opened.source()), row_of(opened)
+        source, family = _Recorder(opened.source()), family_of(opened)
         try:
             _take_all(source, opened, family)
             others = sorted(set(source.names) - source.taken.keys())

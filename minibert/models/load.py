@@ -57,7 +57,7 @@ def load(
             "leave it out: config.json says which family it is"
         )
     opened = open_model(named_model(name), revision, local_files_only, lazy, mmap)
-    row = family if family is not None else row_of(opened)
+    chosen = family if family is not None else family_of(opened)
     again = partial(
         load,
         opened.lasting,
@@ -69,7 +69,7 @@ def load(
         mmap=mmap,
         family=family,
     )
-    return assemble(row, opened.config, opened.source(), opened.find, opened.where, side, np.dtype(dtype), again)
+    return assemble(chosen, opened.config, opened.source(), opened.find, opened.where, side, np.dtype(dtype), again)
 
 
 def named_model(name: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
@@ -184,7 +184,7 @@ def _read_config(find: Find, where: str) -> dict[str, Any]:
         raise CheckpointError(str(error)) from None
 
 
-def row_of(opened: Opened) -> Family:
+def family_of(opened: Opened) -> Family:
     """Find the row of FAMILIES that config.json's model_type names. Raises UnknownFamilyError, CheckpointError."""
     model_type, where = opened.config.get("model_type"), opened.where
     if not isinstance(model_type, str):

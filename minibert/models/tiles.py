@@ -85,8 +85,8 @@ def run(
 
 def usable_threads(numbers: int, threads: int | None) -> int:
     """How many threads to use: at most what the caller says or the cores, and none without a share worth waking for."""
-    whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
-    if threads is not None and not (whole and threads >= 1):
+    integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
+    if threads is not None and not (integer and threads >= 1):
         raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
     worth = numbers // NUMBERS_A_THREAD
     return 1 if worth <= 1 else min(cores() if threads is None else int(threads), worth, MOST_THREADS)

@@ -96,7 +96,7 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
     keys, last = list(trace), f"hidden_states.{i + 1}"
     own = keys[keys.index(f"hidden_states.{i}") : keys.index(last) + 1]
     told = _steps(encoder, i, head)
-    prefix = encoder.row.path.format(i=i) + "."
+    prefix = encoder.block_family.path.format(i=i) + "."
     for key, after in zip(own, [*own[1:], ""], strict=True):
         if key == last:  # the rows that were just shown
             return
@@ -106,7 +106,7 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
 
 def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Step]:
     stack, block = encoder.stack, encoder.stack.blocks[i]
-    prefix, first = encoder.row.path.format(i=i) + ".", f"hidden_states.{i}"
+    prefix, first = encoder.block_family.path.format(i=i) + ".", f"hidden_states.{i}"
     short: Callable[[str], str] = lambda path: path.removeprefix(prefix)  # noqa: E731
     attended = short(block.norm_1) if stack.pre_norm else first
     worked = short(block.norm_2) if stack.pre_norm else short(block.norm_1)

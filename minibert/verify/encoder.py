@@ -30,7 +30,7 @@ from .blockwise import (
 )
 from .compare import Difference, Traces, batches, misfits, over_kinds, read_traces, trace, write_traces
 from .encoder_mistakes import MISTAKES, Recipe, plain_trace
-from .live import LiveEncoder, installed
+from .reference import ReferenceEncoder, installed
 from .verify import Report, against_file, check_files, keys_of
 from .words import difference_table, not_compared, table
 
@@ -74,7 +74,7 @@ def verify_encoder(
             against_file(report, encoder, inputs, against, *theirs, only, compared)
         elif installed():
             _against_live(
-                report, encoder, opened, inputs, LiveEncoder(encoder, model, revision, local_files_only), texts
+                report, encoder, opened, inputs, ReferenceEncoder(encoder, model, revision, local_files_only), texts
             )
         elif (found := shipped.find(encoder)) is not None:
             _against_stored(report, encoder, opened, found)
@@ -109,21 +109,21 @@ def encoder_batches(encoder: Encoder) -> Traces:
 
 
 def _against_live(
-    report: Report, encoder: Encoder, opened: Load, inputs: Traces, live: LiveEncoder, texts: Sequence[str]
+    report: Report, encoder: Encoder, opened: Load, inputs: Traces, reference: ReferenceEncoder, texts: Sequence[str]
 ) -> None:
-    report.lines.append(f"compared live with {live.name}, eager attention, on the CPU in float32")
-    asked = {kind: batch for kind, batch in inputs.items() if live.takes(batch)}
+    report.lines.append(f"compared live with {reference.name}, eager attention, on the CPU in float32")
+    asked = {kind: batch for kind, batch in inputs.items() if reference.takes(batch)}
     if left := [kind for kind in inputs if kind not in asked]:
         report.lines.append(f"left out, since the reference's module has no such argument: {', '.join(left)}")
-    theirs = {kind: live.trace(batch) for kind, batch in asked.items()}
+    theirs = {kind: reference.trace(batch) for kind, batch in asked.items()}
     for i, text in enumerate(texts, 1):
-        ids = live.tokenize(text)
+        ids = reference.tokenize(text)
         if isinstance(ids, str):
             report.lines.append(f"ids of text {i} not compared: {ids}")
         else:
             theirs[f"text {i}"]["input_ids"] = ids
-    live.widen()
-    truth = {kind: live.trace(batch) for kind, batch in asked.items()}
+    reference.widen()
+    truth = {kind: reference.trace(batch) for kind, batch in asked.items()}
     _compare_traces(report, encoder, opened, asked, theirs, "reference", truth)
 
 

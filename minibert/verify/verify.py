@@ -33,8 +33,8 @@ from .compare import (
     trace,
     write_traces,
 )
-from .live import Live, installed
 from .mistakes import MISTAKES
+from .reference import Reference, installed
 from .words import difference_table, not_compared, table
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def verify(
             compared = partial(_compare_traces, report, layer, opened, whose="file")
             against_file(report, layer, inputs, against, *theirs, only, compared)
         elif installed():
-            _against_live(report, layer, opened, inputs, Live(layer, model, revision, local_files_only), texts)
+            _against_live(report, layer, opened, inputs, Reference(layer, model, revision, local_files_only), texts)
         elif (found := shipped.find(layer)) is not None:
             _against_stored(report, layer, opened, found, texts)
             return report
@@ -136,15 +136,15 @@ def _side(layer: EmbeddingLayer) -> str:
 
 
 def _against_live(
-    report: Report, layer: EmbeddingLayer, opened: Load, inputs: Traces, live: Live, texts: Sequence[str]
+    report: Report, layer: EmbeddingLayer, opened: Load, inputs: Traces, reference: Reference, texts: Sequence[str]
 ) -> None:
-    report.lines.append(f"compared live with {live.name}, on the CPU in float32")
-    asked = {kind: batch for kind, batch in inputs.items() if live.takes(batch)}
+    report.lines.append(f"compared live with {reference.name}, on the CPU in float32")
+    asked = {kind: batch for kind, batch in inputs.items() if reference.takes(batch)}
     if left := [kind for kind in inputs if kind not in asked]:
         report.lines.append(f"left out, since the reference's module has no such argument: {', '.join(left)}")
-    theirs = {kind: live.trace(batch) for kind, batch in asked.items()}
+    theirs = {kind: reference.trace(batch) for kind, batch in asked.items()}
     for i, text in enumerate(texts, 1):
-        ids = live.tokenize(text)
+        ids = reference.tokenize(text)
         if isinstance(ids, str):
             report.lines.append(f"ids of text {i} not compared: {ids}")
         else:

@@ -231,8 +231,8 @@ class OtherWork:
         """The share since this object was made; None where the system does not tell."""
         if self._before is None or (now := self._now()) is None:
             return None
-        everyone, own, whole = (after - before for after, before in zip(now, self._before, strict=True))
-        return max(0.0, round((everyone - own) / whole, 2))
+        everyone, own, total = (after - before for after, before in zip(now, self._before, strict=True))
+        return max(0.0, round((everyone - own) / total, 2))
 
     @staticmethod
     def _now() -> tuple[float, float, float] | None:

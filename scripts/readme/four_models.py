@@ -20,7 +20,7 @@ import numpy as np
 import minibert
 from minibert.verify import printed, stored
 from minibert.verify.compare import compare, over_kinds, tolerances, trace
-from minibert.verify.live import installed
+from minibert.verify.reference import installed
 from minibert.verify.seeds import SEEDS, Seed, verify_seed
 from minibert.verify.verify import verify
 

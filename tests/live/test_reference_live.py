@@ -21,8 +21,8 @@ import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.verify.compare import batches, trace
-from minibert.verify.live import Live
 from minibert.verify.mistakes import MISTAKES
+from minibert.verify.reference import Reference
 from minibert.verify.verify import Report, verify
 
 pytestmark = [
@@ -116,10 +116,10 @@ def test_a_published_model(minilm: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_ids_of_the_reference_s_tokenizer_are_compared(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def other(self: Live, text: str) -> Array:
+    def other(self: Reference, text: str) -> Array:
         return np.array([[101, 7592, 102]])
 
-    monkeypatch.setattr(Live, "tokenize", other)
+    monkeypatch.setattr(Reference, "tokenize", other)
     report = verify(str(minilm), ["We lived"])
     assert not report.passed and "input_ids differs in text 1" in report.lines
 
@@ -151,7 +151,7 @@ def test_a_reference_that_makes_a_mistake_is_found_out(
     row = wrong.make(minibert.FAMILIES[case.facts["family"]])
     assert row is not None
     with case.layer(family=row) as layer:
-        monkeypatch.setattr(Live, "trace", lambda self, inputs: trace(layer, inputs))
+        monkeypatch.setattr(Reference, "trace", lambda self, inputs: trace(layer, inputs))
         report = verify(str(case.folder))
     assert not report.passed and mistake in report.matches
 

@@ -16,7 +16,7 @@ from minibert.verify.blockwise import ERROR_SHARE
 from minibert.verify.compare import over_kinds, trace
 from minibert.verify.encoder import encoder_batches, verify_encoder
 from minibert.verify.encoder_mistakes import MISTAKES, plain_trace
-from minibert.verify.live import LiveEncoder
+from minibert.verify.reference import ReferenceEncoder
 
 pytestmark = [
     pytest.mark.reference,
@@ -64,10 +64,10 @@ def test_what_a_config_changes(name: str, changes: dict[str, object], tmp_path: 
 def test_in_float64_both_compute_one_formula(name: str, tmp_path: Path) -> None:
     folder = encoders.write(tmp_path / name, name)
     with load_encoder(folder, dtype="float64") as encoder:
-        live = LiveEncoder(encoder, str(folder))
-        live.widen()
+        reference = ReferenceEncoder(encoder, str(folder))
+        reference.widen()
         for batch in encoder_batches(encoder).values():
-            ours, theirs = trace(encoder, batch), live.trace(batch)
+            ours, theirs = trace(encoder, batch), reference.trace(batch)
             keep = np.asarray(batch.get("attention_mask", np.ones(ours["hidden_states.0"].shape[:2]))) != 0
             for i in range(encoders.DEPTH + 1):
                 off = np.abs(ours[f"hidden_states.{i}"] - theirs[f"hidden_states.{i}"])[keep]
@@ -103,8 +103,8 @@ def test_a_reference_that_makes_a_mistake_is_found_out(
         recipe = wrong.make(narrow.stack)
         assert recipe is not None
         sides = [narrow]
-        monkeypatch.setattr(LiveEncoder, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
-        monkeypatch.setattr(LiveEncoder, "widen", lambda self: sides.append(wide))
+        monkeypatch.setattr(ReferenceEncoder, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
+        monkeypatch.setattr(ReferenceEncoder, "widen", lambda self: sides.append(wide))
         report = verify_encoder(str(folder))
     assert not report.passed and report.matches == [mistake], report.lines
 
@@ -120,7 +120,7 @@ def test_a_real_port_s_mistake_is_named(minilm: Path, monkeypatch: pytest.Monkey
         recipe = wrong.make(narrow.stack)
         assert recipe is not None
         sides = [narrow]
-        monkeypatch.setattr(LiveEncoder, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
-        monkeypatch.setattr(LiveEncoder, "widen", lambda self: sides.append(wide))
+        monkeypatch.setattr(ReferenceEncoder, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
+        monkeypatch.setattr(ReferenceEncoder, "widen", lambda self: sides.append(wide))
         report = verify_encoder(str(minilm))
     assert not report.passed and report.matches == ["gelu by tanh"], report.lines

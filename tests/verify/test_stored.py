@@ -225,7 +225,7 @@ def test_another_tokenizer_is_found_by_its_ids(
 
 def test_where_the_reference_runs_it_alone_decides(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_module, "installed", lambda: True)
-    monkeypatch.setattr(verify_module, "Live", lambda *_: None)
+    monkeypatch.setattr(verify_module, "Reference", lambda *_: None)
     monkeypatch.setattr(verify_module, "_against_live", lambda *_: None)
     assert not [line for line in verify(str(minilm)).lines if MODEL in line]
 

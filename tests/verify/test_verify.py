@@ -491,7 +491,7 @@ def test_where_the_reference_runs_a_folder_s_name_promises_nothing(
     planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify_module, "installed", lambda: True)
-    monkeypatch.setattr(verify_module, "Live", lambda *_: None)
+    monkeypatch.setattr(verify_module, "Reference", lambda *_: None)
     monkeypatch.setattr(verify_module, "_against_live", lambda *_: None)
     assert not [line for line in verify(str(planted)).lines if "printed" in line or "ship with" in line]
 

@@ -12,7 +12,7 @@ Tree = dict[str, Any]  # a module's name -> its own tree, or its printed line
 
 def print_encoder(encoder: Encoder) -> str:
     """Print input layer and blocks as the reference's base model, without dropout and pooler."""
-    family, classes = encoder.embeddings.family, {**encoder.embeddings.family.tree, **encoder.row.tree}
+    family, classes = encoder.embeddings.family, {**encoder.embeddings.family.tree, **encoder.block_family.tree}
     layer = repr(encoder.embeddings).split("\n")
     lines = [f"{classes['']}("]
     if "" in family.tree:
@@ -22,7 +22,7 @@ def print_encoder(encoder: Encoder) -> str:
         lines += _indented(f"({holder}): ", layer)
     tree: Tree = {}
     for i, block in enumerate(encoder.stack.blocks):
-        classes |= {path.format(i=i): name for path, name in encoder.row.tree.items()}
+        classes |= {path.format(i=i): name for path, name in encoder.block_family.tree.items()}
         for path, module in block.modules.items():
             _put(tree, path, module)
     for path, module in encoder.stack.others.items():

@@ -30,7 +30,7 @@ def installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
 
 
-class Live:
+class Reference:
     """The reference's model of a checkpoint, in float32 on the CPU, and a way to trace it like a layer.
 
     A trace has the layer's keys. What no module of the reference gives is left out: the word rows times sqrt(dim) of
@@ -164,7 +164,7 @@ class Live:
         return kept
 
 
-class LiveEncoder(Live):
+class ReferenceEncoder(Reference):
     """The whole model of a checkpoint, with eager attention; a trace has the encoder's keys.
 
     Scores are what the reference's softmax takes, with its mask; they are to be compared where nothing is masked.
