@@ -10,6 +10,7 @@ import numpy as np
 from minibert.equations.attention_positions import alibi_slopes
 from minibert.equations.input_layer import Array
 from minibert.families.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
+from minibert.families.rotations import Rotation
 from minibert.families.steps import Add, Lookup, Norm, Positions
 from minibert.models.layer import EmbeddingLayer
 
@@ -31,7 +32,8 @@ def picture(
     rows (over the row of the text's first token, where one is given), similarity, table: of the position table.
     sum: of the text's first token, special ones left out; in both of them `token` is the place of another one, from 0
     on, as `explain` counts. tokens: the text's. relative-bias, alibi, rotary: of
-    the scheme inside attention. `model` is the name that stands above it, the family's where it is None.
+    the scheme inside attention (rotary that is scaled: wavelengths before and after). `model` is the name that stands
+    above it, the family's where it is None.
 
     Raises ValueError for an unknown kind, for one that the layer has no numbers for, for a text that is missing.
     """
@@ -154,9 +156,24 @@ def _alibi(layer: EmbeddingLayer, *_: Any) -> Any:
 
 
 def _rotary(layer: EmbeddingLayer, *_: Any) -> Any:
-    """How far each pair of dimensions turns, as in Llama."""
-    frequencies = next(iter(_scheme(layer, Rotary).frequencies.values()))  # of the first kind of attention layer
+    """How far each pair of dimensions turns, as in Llama; where scaled, wavelengths before and after, as in Llama 3."""
+    rotations = _scheme(layer, Rotary).rotations
+    for rotation in rotations.values():
+        if rotation.unscaled is not None:
+            return _wavelengths(rotation, layer.config.get("max_position_embeddings"))
+    frequencies = next(iter(rotations.values())).frequencies  # of the first kind of attention layer
     return plot.rotary(np.outer(np.arange(2 * SEEN), frequencies))
+
+
+def _wavelengths(rotation: Rotation, reached: int | None) -> Any:
+    assert rotation.unscaled is not None  # asked before
+    trained, scaled = rotation.original_length, {f"after {rotation.rope_type}": rotation.frequencies}
+    if rotation.by_length is not None and trained is not None:
+        longer = max(reached or 0, 4 * trained)  # dynamic scaling begins where the text of training ends
+        texts = [trained, longer] if rotation.rope_type == "longrope" else [longer]
+        scaled = {f"after {rotation.rope_type}, texts of {length:,}": rotation.at(length) for length in texts}
+    lengths = {"first trained on": trained, "max_position_embeddings": reached if reached != trained else None}
+    return plot.wavelengths(rotation.unscaled, scaled, {name: n for name, n in lengths.items() if n is not None})
 
 
 OF_ONE_TOKEN = ("rows", "sum")

@@ -105,6 +105,27 @@ def test_both_spellings_say_the_same(name: str) -> None:
         np.testing.assert_array_equal(one.rotary(text["positions"]), other.rotary(text["positions"]))
 
 
+def test_what_the_rows_say_of_their_own_rotation() -> None:
+    """Thetas, head sizes, pairings and names, where config.json leaves them out."""
+    head = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 4096}
+    own = {
+        "llama": (16, 1e4), "mistral": (16, 1e4), "qwen2": (16, 1e4), "olmo2": (16, 1e4), "granite": (16, 1e4),
+        "cohere2": (16, 1e4), "phi3": (16, 1e4), "mixtral": (16, 1e6), "qwen3": (128, 1e4), "gemma": (256, 1e4),
+        "gemma2": (256, 1e4),
+    }  # fmt: skip
+    for family, (dim, theta) in own.items():
+        scheme = scheme_of(head, family)
+        np.testing.assert_array_equal(scheme.frequencies[None], rotary_frequencies(dim, theta), family)
+        assert scheme.pairing == ("neighbours" if family == "cohere2" else "halves"), family
+    layered = scheme_of(head, "gemma3_text").frequencies
+    for layer_type, theta in (("full_attention", 1e6), ("sliding_attention", 1e4)):
+        np.testing.assert_array_equal(layered[layer_type], rotary_frequencies(256, theta))
+    for name in ("su", "yarn", "longrope"):
+        config = {**STORED["longrope"]["config"]}
+        config["rope_scaling"] = {**config["rope_scaling"], "type": name}
+        assert scheme_of(config, "phi3").rotations[None].rope_type == "longrope"
+
+
 # -- classic mistakes ----------------------------------------------------------------------------------------------
 
 
