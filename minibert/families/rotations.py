@@ -93,6 +93,12 @@ def read_rotation(
     reads "partial_rotary_factor" too (`partial_by_default`).
 
     Raises CheckpointError for a rope_type that is not known and for numbers that are absent or impossible.
+
+    >>> config = {"head_dim": 4, "max_position_embeddings": 32}
+    >>> given = {"rope_type": "yarn", "rope_theta": 100.0, "factor": None, "original_max_position_embeddings": 8}
+    >>> rotation = read_rotation(config, given)  # null: 32 / 8 = 4
+    >>> round(rotation.attention_factor, 4), rotation.original_length  # 0.1 ln 4 + 1
+    (1.1386, 8)
     """
     rope_type = given.get("rope_type", given.get("type", "default"))
     rope_type = "longrope" if rope_type in longrope_names else rope_type
