@@ -32,15 +32,17 @@ def size(files: list[Path]) -> int:
     return sum(path.stat().st_size for path in files if path.suffix != ".pyc" and path.is_file())
 
 
+def closure(package: str) -> dict[str, int]:
+    """Give the installed bytes of a package and of each that it needs. Raises PackageNotFoundError."""
+    found = {} if package == "minibert" else {package: distribution(package)}
+    needed(package, found)
+    sizes = {name: size([Path(str(one.locate_file(file))) for file in one.files or ()]) for name, one in found.items()}
+    return sizes | ({"minibert itself": size(list(PACKAGE.rglob("*")))} if package == "minibert" else {})
+
+
 def main() -> None:
     """Print the list, largest first."""
-    found: dict[str, Distribution] = {}
-    needed("minibert", found)
-    sizes = {
-        name: size([Path(str(package.locate_file(file))) for file in package.files or ()])
-        for name, package in found.items()
-    }
-    sizes["minibert itself"] = size(list(PACKAGE.rglob("*")))
+    sizes = closure("minibert")
     large = {name: count for name, count in sizes.items() if count >= 2_000_000 or name == "minibert itself"}
     print("| package | installed |")
     print("|---|---|")

@@ -5,6 +5,10 @@ Each first sentence shares words with the second and meaning with the third.
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +68,30 @@ def test_a_negation_is_beyond_the_encoder_too(minilm: Path) -> None:
     opposite, same = encoder.similarity(vectors[0], vectors[1:])[0]
     assert opposite > same
     assert np.abs(np.subtract((opposite, same), (0.800, 0.738))).max() <= FIGURES
+
+
+def test_readme_shows_what_the_script_prints(minilm: Path) -> None:
+    root = Path(__file__).parents[2]
+    script = root / "scripts" / "readme" / "contrasts.py"
+    environment = {**os.environ, "MINIBERT_MODEL": str(minilm), "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=True)
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"contrasts\.py -->\n```\n(.*?)```", readme, re.DOTALL)
+    assert shown is not None
+    texts, numbers = zip(
+        *((re.sub(r"\d\.\d+", "~", text.strip()), re.findall(r"\d\.\d+", text)) for text in (done.stdout, shown[1])),
+        strict=True,
+    )
+    assert texts[0] == texts[1]
+    assert len(numbers[0]) == 16
+    # another processor's last bits may turn the last of three digits
+    assert np.abs(np.array(numbers[0], float) - np.array(numbers[1], float)).max() < 1.1e-3
+    assert all(text in done.stdout for three, *_ in CONTRASTS for text in three)
+
+
+@pytest.mark.parametrize("recipe", ["classify.py", "nearest.py"])
+def test_readme_shows_the_recipes_as_they_are_run(recipe: str) -> None:
+    root = Path(__file__).parents[2]
+    code = (root / "scripts" / "readme" / "recipes" / recipe).read_text(encoding="utf-8").strip()
+    assert code in (root / "README.md").read_text(encoding="utf-8")
+    assert len([line for line in code.splitlines() if line]) <= 7  # the import, and six lines
