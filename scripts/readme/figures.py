@@ -19,7 +19,6 @@ ROWS = (
     ("start, model loaded, one sentence", "sentences", START, "import numpy", "{ratio} of a bare `import numpy`"),
     ("the same", "sentences", START, ST, "{ratio} as sentence-transformers"),
     ("its peak memory", "sentences", "its peak memory", ST, "{own}, theirs {other}"),
-    ("speed, 1 text", "sentences", "encode 1 text", ST, "{ratio} as sentence-transformers"),
     ("speed, 600 texts", "sentences", "encode 600 texts", ST, "{ratio} as sentence-transformers"),
     ("speed, input layer 8 x 128", "forward", "bert 8 x 128", "transformers", "{ratio} as the reference's module"),
 )
