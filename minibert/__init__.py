@@ -3,8 +3,8 @@
     layer = minibert.load("bert-base-uncased")        # a folder or a Hub name
     layer(**layer.tokenize("We lived above the clouds"))
 
-`import minibert` itself loads nothing: a name brings along what it needs when it is first used. So the command line can
-answer Ctrl-C while numpy is imported, and who wants the input layer does not pay for the blocks behind it.
+`import minibert` itself loads nothing: each name imports what it needs when it is first used. Therefore the command
+line can answer Ctrl-C while numpy is imported, and a user of the input layer does not wait for the blocks' code.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
 """The command line's door: finds the command, runs it, and says in a person's words what went wrong.
 
-A command is a file of `commands/`, and only the one that is called is imported, so that none pays for another's.
+Each command is a file in `commands/`. Only the one that is called is imported: no command waits for another's imports.
 Nothing else is imported before `main` can answer Ctrl-C.
 """
 
@@ -45,8 +45,8 @@ IN_SHELL = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line: the exit code, 0 where all went well, 1 after an error or where numbers differ, 2 for a
-    wrong argument, 3 where a verdict was asked for and there is none."""
+    """Run the command line and give the exit code: 0 for success, 1 for an error or for numbers that differ, 2 for a
+    wrong argument, 3 where a comparison was asked for and could not be made."""
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
         print(end="", flush=True)  # here, where a closed pipe can still be caught
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _turn_stdout_away() -> None:
-    """Let Python's own flush at the end find nothing to say."""
+    """Point stdout at nothing, so that Python's own flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -115,7 +115,7 @@ def _about(name: str) -> str:
 
 
 def _in_words(error: Exception) -> str:
-    """Give an error's message in the words of a shell; of one that nobody foresaw, its kind too."""
+    """Give an error's message in the words of a shell; for an unexpected error, its class too."""
     from minibert.errors import MinibertError
 
     foreseen = (MinibertError, ValueError, TypeError, IndexError, OSError, ImportError)

@@ -1,4 +1,4 @@
-"""What comes behind the input layer: the blocks of BERT and GPT-2, every formula, from the leaves to the root.
+"""What comes after the input layer: the blocks of BERT and GPT-2, every formula, from the leaves to the root.
 
 Read `input_layer` first, then this from top to bottom. Each function is one formula; the last two, `bert_encoder` and
 `gpt2_blocks`, are whole models. Nothing here knows a file, a checkpoint or a model's name.
@@ -48,9 +48,9 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 
 def softmax(x: Array, out: Array | None = None) -> Array:
-    """Make each row positive numbers with sum 1: `y[i] = exp(x[i]) / sum_j exp(x[j])`.
+    """Turn each row into positive numbers with sum 1: `y[i] = exp(x[i]) / sum_j exp(x[j])`.
 
-    x (..., n) -> (..., n); `out` may be x. The largest is taken off first, which only keeps exp from overflow.
+    x (..., n) -> (..., n); `out` may be x. The largest x is subtracted first: same result, and exp cannot overflow.
 
     >>> softmax(np.log([[1.0, 3.0]]))
     array([[0.25, 0.75]])
@@ -82,7 +82,7 @@ def erf(x: Array) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """Weigh x by the share of a normal distribution below it: `y = x * (1 + erf(x / sqrt(2))) / 2`.
+    """Multiply x by the share of a normal distribution below x: `y = x * (1 + erf(x / sqrt(2))) / 2`.
 
     Any shape -> the same. What configs call "gelu"; the tanh form is another function, up to 5e-4 away.
 
@@ -106,7 +106,7 @@ def gelu_tanh(x: Array) -> Array:
 
 
 def relu(x: Array) -> Array:
-    """Cut off what is negative: `y = max(x, 0)`.
+    """Replace negative numbers by 0: `y = max(x, 0)`.
 
     >>> relu(np.array([-1.0, 2.0]))
     array([0., 2.])
@@ -115,9 +115,9 @@ def relu(x: Array) -> Array:
 
 
 def silu(x: Array) -> Array:
-    """Weigh x by the logistic function: `y = x / (1 + exp(-x))`; also called swish.
+    """Multiply x by the logistic function: `y = x / (1 + exp(-x))`; also called swish.
 
-    The exponent is held below 88, for past it float32's exp overflows; there y is zero, or nearly.
+    The exponent is limited to 88, since beyond it exp overflows in float32; there y is zero, or nearly.
 
     >>> silu(np.array([0.0, 1.0])).round(4)
     array([0.    , 0.7311])
@@ -135,7 +135,7 @@ def split_heads(x: Array, heads: int) -> Array:
 
 
 def join_heads(x: Array) -> Array:
-    """Lay the heads' parts side by side again: (..., heads, seq, head_dim) -> (..., seq, dim).
+    """Put the heads' parts side by side again: (..., heads, seq, head_dim) -> (..., seq, dim).
 
     >>> join_heads(np.array([[[1, 2], [5, 6]], [[3, 4], [7, 8]]])).tolist()
     [[1, 2, 3, 4], [5, 6, 7, 8]]
@@ -145,7 +145,7 @@ def join_heads(x: Array) -> Array:
 
 
 def additive_mask(keep: Array, dtype: np.dtype[np.floating] | str = "float32") -> Array:
-    """Turn "may be looked at" into a summand: 0 where it may, the most negative number of the dtype where not.
+    """Turn a mask into numbers to add to scores: 0 where True, the most negative number of the dtype where False.
 
     After softmax that is a probability of 0. Not -inf: a row of it would become NaN. Combine masks as booleans.
 
@@ -169,7 +169,7 @@ def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None
 
 
 def attention(q: Array, k: Array, v: Array, mask: Array | None = None, bias: Array | None = None) -> Array:
-    """Give each token the mean of all values, weighed by how well they fit: `softmax(scores + mask) @ v`.
+    """Give each token a mean of all values, weighted by its probabilities: `softmax(scores + mask) @ v`.
 
     q, k, v (..., heads, seq, head_dim), mask and bias (..., query, key) -> (..., heads, seq, head_dim).
 
@@ -238,7 +238,7 @@ def post_norm_block(
 ) -> Array:  # fmt: skip
     """BERT's block: `x = LayerNorm(x + attention(x)); x = LayerNorm(x + feed_forward(x))`.
 
-    x (batch, seq, dim) -> (batch, seq, dim). What is normed is the sum.
+    x (batch, seq, dim) -> (batch, seq, dim). Each norm is applied to a sum.
 
     >>> silent = Affine(np.zeros((2, 2)), np.zeros(2))  # attention and feed-forward that add nothing
     >>> norm = Affine(np.ones(2), np.zeros(2))
@@ -255,7 +255,7 @@ def pre_norm_block(
 ) -> Array:
     """GPT-2's block: `x = x + attention(LayerNorm(x)); x = x + feed_forward(LayerNorm(x))`.
 
-    x (batch, seq, dim) -> (batch, seq, dim). x itself is never normed here: from first to last block it is a sum.
+    x (batch, seq, dim) -> (batch, seq, dim). x itself is never normed: each block only adds to it.
 
     >>> silent = Affine(np.zeros((2, 2)), np.array([0.0, 3.0]))
     >>> norm = Affine(np.ones(2), np.zeros(2))
@@ -268,7 +268,7 @@ def pre_norm_block(
 
 
 def bert_encoder(x: Array, attention_mask: Array, blocks: Sequence[Block], heads: int, eps: float = 1e-12) -> Array:
-    """BERT behind its input layer: one block after the other; every token sees all that are no padding.
+    """BERT after its input layer: one block after the other; every token sees all tokens that are not padding.
 
     x (batch, seq, dim) from `bert_input`, attention_mask (batch, seq) of 1 and 0 -> (batch, seq, dim).
 
@@ -284,7 +284,7 @@ def bert_encoder(x: Array, attention_mask: Array, blocks: Sequence[Block], heads
 def gpt2_blocks(
     x: Array, attention_mask: Array, blocks: Sequence[Block], last_norm: Affine, heads: int, eps: float = 1e-5
 ) -> Array:
-    """GPT-2 behind its input layer: no token sees those after it, and one norm comes at the end.
+    """GPT-2 after its input layer: no token sees those after it, and one norm comes at the end.
 
     x (batch, seq, dim) from `gpt2_input`, attention_mask (batch, seq) -> (batch, seq, dim); times `wte.T` that gives
     the logits. GPT-2's files hold weights as (dim, out), and query, key and value side by side in one.

@@ -1,9 +1,9 @@
 """The same equations backward: how a loss changes when a table, a weight or an input changes.
 
-Read it beside `equations.py`; the functions stand in the same order, from the leaves to the root. Each takes
+Read it beside `input_layer.py`; the functions are in the same order, from the leaves to the root. Each takes
 `grad`, the gradient of the loss with respect to the formula's result (same shape as that result), and gives
-the gradients with respect to what went in. Nothing is recorded while computing forward: what a formula needs
-from the way there, it computes again.
+the gradients with respect to the formula's inputs. Nothing is recorded while computing forward: if a formula
+needs a number from there, it computes that number again.
 
 Everything is the chain rule: a result that depends on x in several places adds up what comes back from each.
 

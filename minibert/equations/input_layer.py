@@ -27,7 +27,7 @@ Array = NDArray[Any]
 def check_ids(ids: ArrayLike, rows: int, name: str = "ids", first: int = 0) -> Array:
     """Return `ids` as an int64 array, all of them in first..rows-1.
 
-    NumPy would read row -1 as the last row without a word; a table of embeddings has no row -1.
+    NumPy would silently read row -1 as the last row; a table of embeddings has no row -1.
 
     Raises TypeError for floats, booleans and ragged lists, IndexError for an id outside the table.
 
@@ -165,8 +165,8 @@ def layer_norm(
     biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be x itself.
 
     Two passes: E[x^2] - E[x]^2 in one loses three digits at mean 100. Both sums are dot products of one row, so its
-    bits do not depend on its neighbours; 1 / sqrt(..) is found in float64 and rounded once, or the error would grow by
-    a tenth. Raises TypeError for float16, whose squares end at 65504. Source: Ba et al. 2016.
+    bits do not depend on its neighbours. 1 / sqrt(..) is computed in float64 and rounded once; in float32 the error
+    would be a tenth larger. Raises TypeError for float16, which ends at 65504. Source: Ba et al. 2016.
 
     >>> layer_norm(np.array([[1.0, 3.0]]), weight=np.array([1.0, 1.0]), bias=np.array([0.0, 10.0]), eps=0.0)
     array([[-1., 11.]])

@@ -5,7 +5,7 @@ prompt. The names in `POOLINGS` and `SIMILARITIES` are those of sentence-transfo
 
 Sources
     Reimers, Gurevych 2019, "Sentence-BERT" (arXiv:1908.10084): cls, max, mean
-    Muennighoff 2022, "SGPT" (arXiv:2202.08904): the mean weighed by place, for models in which no token looks ahead
+    Muennighoff 2022, "SGPT" (arXiv:2202.08904): the mean weighted by position, for models where no token looks ahead
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .input_layer import Array
 
 
 def first_token(rows: Array, skip: int = 0) -> Array:
-    """Take the first token that is not left out, [CLS] in BERT; of a text with no other, its very first.
+    """Take the first token that is not left out, [CLS] in BERT; where all are left out, the first one.
 
     (texts, seq, dim) -> (texts, dim).
 
@@ -32,7 +32,7 @@ def first_token(rows: Array, skip: int = 0) -> Array:
 
 
 def last_token(rows: Array, skip: int = 0) -> Array:
-    """Take the last token, the only one that has seen all others where none looks ahead; zeros where all are left out.
+    """Take the last token: where no token looks ahead, only it has seen all others. Zeros where all are left out.
 
     >>> last_token(np.array([[[1.0, 4.0], [3.0, 2.0]]]))
     array([[3., 2.]])
@@ -70,9 +70,9 @@ def mean_sqrt_length(rows: Array, skip: int = 0) -> Array:
 
 
 def weighted_mean(rows: Array, skip: int = 0) -> Array:
-    """Weigh each token by its place, counted from 1: `y = sum_t t x[t] / sum_t t`.
+    """Weight each token by its position, counted from 1: `y = sum_t t x[t] / sum_t t`.
 
-    Tokens that are left out keep their places: with skip = 1 the first weight is 2.
+    Tokens that are left out still count as positions: with skip = 1 the first weight is 2.
 
     >>> weighted_mean(np.array([[[4.0], [1.0]]])), weighted_mean(np.array([[[4.0], [1.0], [6.0]]]), skip=1)
     (array([[2.]]), array([[4.]]))
@@ -99,9 +99,9 @@ POOLINGS: Mapping[str, Callable[[Array, int], Array]] = {
 def normalized(vectors: Array) -> Array:
     """Divide each vector by its Euclidean length: `y = v / sqrt(v . v)`; a zero vector stays zero.
 
-    A vector is first multiplied by the power of two that makes its largest number about 1, so that no square is lost
-    at 1e-25 or 1e25; that changes no digit. Where a number is infinite the vector has no direction: NaN stands there,
-    0 beside it. With a NaN all of it is NaN.
+    A vector is first multiplied by the power of two that makes its largest number about 1. That changes no digit, and
+    the squares of numbers such as 1e-25 or 1e25 stay within float32. An infinite number becomes NaN and the vector's
+    other numbers become 0. A vector with a NaN becomes all NaN.
 
     >>> normalized(np.array([[3e-25, 4e-25], [0.0, 0.0]], np.float32))
     array([[0.6, 0.8],
@@ -135,7 +135,7 @@ def cosine(a: Array, b: Array) -> Array:
 
 
 def euclidean(a: Array, b: Array) -> Array:
-    """Give the distance, negative, so that the nearest is the largest: `y[i, j] = -sqrt(sum_d (a[i, d] - b[j, d])^2)`.
+    """Give minus the distance: the nearest is then the largest. `y[i, j] = -sqrt(sum_d (a[i, d] - b[j, d])^2)`.
 
     >>> euclidean(np.array([[0.0, 0.0]]), np.array([[3.0, 4.0]]))
     array([[-5.]])
@@ -144,7 +144,7 @@ def euclidean(a: Array, b: Array) -> Array:
 
 
 def manhattan(a: Array, b: Array) -> Array:
-    """Give the sum of all steps, negative: `y[i, j] = -sum_d |a[i, d] - b[j, d]|`.
+    """Give minus the sum of absolute differences: `y[i, j] = -sum_d |a[i, d] - b[j, d]|`.
 
     >>> manhattan(np.array([[0.0, 0.0]]), np.array([[3.0, -4.0]]))
     array([[-7.]])

@@ -54,13 +54,13 @@ def _unit_rows(rows: Array) -> Array:
 def similarities_to(vector: Array, blocks: Iterable[Array]) -> Array:
     """The cosine between a vector and each row of a table that comes in blocks: (dim,), blocks (rows, dim) -> (all,).
 
-    One block is in memory at a time, so a table may be larger than that. Equal rows have equal similarities.
+    One block is in memory at a time, so the table may be larger than memory. Equal rows have equal similarities.
 
     >>> similarities_to(np.array([2.0, 0.0]), [np.array([[0.0, 3.0]]), np.array([[-1.0, 0.0], [5.0, 0.0]])])
     array([ 0., -1.,  1.])
     """
     unit = _unit_rows(np.asarray(vector, np.float64))
-    # one dot product a row: in a matrix product equal rows can differ in the last bit, and would not tie
+    # one dot product a row: a matrix product can give equal rows results that differ in the last bit
     found = [np.vecdot(_unit_rows(np.asarray(block, np.float64)), unit) for block in blocks]
     similarities: Array = np.clip(np.concatenate([np.empty(0), *found]), -1.0, 1.0)
     return similarities

@@ -1,6 +1,6 @@
-"""The blocks behind the input layer, as rows: the names of their tensors and what a config decides. Data, and `bind`.
+"""The blocks after the input layer, a row for each model_type: the names of their tensors and what a config decides.
 
-Each row stands beside the input row of the same model_type in `rows`, whose prefixes it shares. A model_type without a
+Data, and `bind`. A row here shares its prefixes with the row of the same model_type in `rows`. A model_type without a
 row here has an input layer only.
 """
 

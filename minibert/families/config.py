@@ -9,7 +9,9 @@ from minibert.errors import CheckpointError
 
 from .frozen import frozen, thawed
 
-LARGEST = 1e38  # what a variance is added to has to stay within float32
+# The largest eps (or other number) that is accepted. LayerNorm computes `variance + eps`, and that sum has to be a
+# finite float32; the largest one is 3.4e38.
+LARGEST = 1e38
 
 
 class Config(Mapping[str, Any]):
@@ -36,7 +38,7 @@ class Config(Mapping[str, Any]):
         defaults: Mapping[str, Any] = {},
         where: str = "config.json",
     ) -> None:
-        keep = object.__setattr__  # our own refuses
+        keep = object.__setattr__  # the method below raises
         keep(self, "_where", where)
         try:
             keep(self, "_data", frozen(dict(data)))
@@ -53,12 +55,12 @@ class Config(Mapping[str, Any]):
         ]
         for source in (self._data, self._defaults):
             present = [source[word] for word in words if word in source]
-            if present:  # null under one word gives way to a value under another
+            if present:  # a value under one name is preferred to null under another
                 return next((value for value in present if value is not None), None)
         raise KeyError(key)
 
     def __getattr__(self, key: str) -> Any:
-        if key.startswith("_"):  # also keeps copy and pickle from asking an object that is not yet built
+        if key.startswith("_"):  # copy and pickle ask for such names before the object is built
             raise AttributeError(key)
         try:
             return self[key]
@@ -87,7 +89,7 @@ class Config(Mapping[str, Any]):
         return f"Config({thawed(self._data)!r})"
 
     def refused(self, why: str) -> CheckpointError:
-        """Make the error for a config.json that no layer can be made of: it says whose file it is."""
+        """Make the error for a config.json from which no layer can be made; it says which file that is."""
         return CheckpointError(f"{self._where}: {why}")
 
     def integer(self, key: str) -> int:

@@ -86,7 +86,7 @@ class Family(Frozen):
         return (*self.checked_prefixes, *(f"{step.path}." for step in self.steps_for(side)))
 
     def accepts(self, argument: str) -> bool:
-        """Whether an argument may be passed though no step uses it: the config switched it off, or it acts later."""
+        """Whether an argument may be passed although no step uses it: the config switched it off, or it acts later."""
         return argument in self.later_arguments or any(getattr(step, "ids", None) == argument for step in self.steps)
 
     def print_tree(self, modules: Mapping[str, Any], side: str) -> str:

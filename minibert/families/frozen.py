@@ -1,7 +1,7 @@
 """Values that are made from keywords and never change: steps and families.
 
-What a frozen dataclass is, except that `dataclass` writes and compiles new code for each class at every import: for the
-steps and families alone that took longer than opening a checkpoint.
+They work as frozen dataclasses do. `dataclass` itself writes and compiles new code for each class at every import: for
+the steps and families alone that took longer than opening a checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def frozen(value: Any) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """Give what `frozen` was given, as far as pickle needs it: dicts for read-only mappings, which it cannot write."""
+    """Undo `frozen` as far as pickle needs it: read-only mappings, which it cannot write, become dicts again."""
     if isinstance(value, MappingProxyType):
         return {key: thawed(item) for key, item in value.items()}
     return tuple(thawed(item) for item in value) if type(value) is tuple else value
@@ -40,10 +40,10 @@ def thawed(value: Any) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
 class Frozen:
-    """Annotated names are fields, what they are set to is their default; a subclass needs no decorator.
+    """Annotated names are fields, and the values they are set to are the defaults. A subclass needs no decorator.
 
-    Raises TypeError for a field that is not known or not given, AttributeError when a field is set later. What a field
-    holds never changes either: see `frozen`.
+    Raises TypeError for a field that is unknown or missing, AttributeError when a field is set later. A field's value
+    never changes either: see `frozen`.
 
     >>> class Point(Frozen):
     ...     x: int

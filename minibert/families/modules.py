@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike
 from minibert.equations.input_layer import Array, check_ids, layer_norm, project
 from minibert.files.tables import Table
 
-# Numbers in NumPy's buffer, else 8192. Where one number stands for a whole row (its mean), NumPy fills the buffer with
-# copies of it before it computes, if two rows fit in; if not it computes at once: a fifth of a layer's time.
+# The size of NumPy's ufunc buffer while LayerNorm runs; NumPy's default is 8192 numbers. LayerNorm subtracts from each
+# row one number, its mean. If two rows fit into the buffer, NumPy first fills it with copies of that number. If they do
+# not fit, NumPy makes no copies. A short buffer therefore saves a fifth of a layer's time.
 BUFFER = 512
-SMALL_TILE = 16 * 768  # numbers up to which a shorter buffer gains less than setting it costs
+SMALL_TILE = 16 * 768  # numbers; for a tile up to this size, setting the buffer costs more than it saves
 
 
 class Embedding:
@@ -58,7 +59,7 @@ class LayerNorm:
         return layer_norm(x, self.weight, self.bias, self.eps)
 
     def in_place(self, x: Array) -> None:
-        """Norm rows where they lie: the same equation, with NumPy's buffer made shorter for many of them."""
+        """Normalize the rows of x in place: the same equation; for many rows with a shorter buffer (see `BUFFER`)."""
         if x.size <= SMALL_TILE:
             layer_norm(x, self.weight, self.bias, self.eps, out=x)
             return
@@ -91,7 +92,7 @@ Module = Embedding | LayerNorm | Linear
 
 
 def _rows(name: str, x: ArrayLike, dtype: np.dtype[Any], width: int) -> Array:
-    """Lay the rows one after another in memory: over strided ones NumPy may sum in another order, in other bits."""
+    """Make the rows contiguous in memory: NumPy may sum strided rows in another order, which changes the last bits."""
     try:
         x = np.asarray(x, dtype, order="C")
     except ValueError as error:  # ragged rows, texts

@@ -106,7 +106,7 @@ class Step(Frozen):
 
 
 class Lookup(Step):
-    """A step that takes rows of a table: `rows` and `width` are the config keys of its two sizes.
+    """A step that looks rows up in a table: `rows` and `width` are the config keys of its two sizes.
 
     `extra` counts the rows that the table has before position 0 (BART, OPT). `padding_idx` (a config key, or the
     number itself) is for printing: a lookup never treats that row differently.
@@ -223,7 +223,7 @@ class Positions(Lookup):
     def bind(self, binder: Binder) -> Embedding:
         if self.first(binder.config) >= self.shape(binder.config)[0] - self.extra:  # refused now, not at a call
             raise binder.config.refused(
-                f"tokens stand behind the padding row, so {self.rows!r} must be larger than 'pad_token_id' + 1"
+                f"token positions begin after the padding row, so {self.rows!r} must be larger than 'pad_token_id' + 1"
             )
         if self.generate is None:
             return super().bind(binder)
@@ -232,7 +232,7 @@ class Positions(Lookup):
         return self.module(table if table is not None else as_table(self.generate(*shape)), binder.config)
 
     def first(self, config: Config) -> int:
-        """Position of the first token: RoBERTa starts behind its padding row."""
+        """Position of the first token: RoBERTa starts after its padding row."""
         return self.padding(config) + 1 if self.rule == "padding" else 0
 
     def lowest(self) -> int:
@@ -337,7 +337,7 @@ class Norm(Step):
 class Mask(Step):
     """x *= attention_mask: rows of padding become zero. `counted` builds the mask from the ids where none is passed:
 
-    as many ones as there are ids that are not padding, from the left (XLM, which so assumes right padding).
+    as many ones as there are ids that are not padding, from the left (XLM, which therefore assumes right padding).
     """
 
     path: str = "masked"

@@ -1,8 +1,8 @@
 """A folder of safetensors files -> named tables, mapped and never copied.
 
 The format: 8 bytes hold the header's length N (little endian), N bytes of JSON say for each tensor its format,
-shape and place, the rest is raw numbers. safetensors' own reader has to accept a file first; what is computed
-here is only where each tensor lies, so that NumPy can look at the mapped bytes in place.
+shape and place, the rest is raw numbers. safetensors' own reader has to accept a file first. Here only each
+tensor's place is computed, and NumPy then uses the mapped bytes without a copy.
 
 Source: the format's description in the safetensors repository.
 """
@@ -42,7 +42,7 @@ CONVERT = (
 
 
 class Tensor(NamedTuple):
-    """Where one tensor lies: its numbers are the bytes start..stop-1 of a file of `file_size` bytes."""
+    """The place of one tensor: its numbers are the bytes start..stop-1 of a file of `file_size` bytes."""
 
     name: str
     dtype: str
@@ -54,7 +54,7 @@ class Tensor(NamedTuple):
 
 
 class Source(Protocol):
-    """What load.py needs of a checkpoint, wherever its numbers live."""
+    """What load.py needs of a checkpoint, local or remote."""
 
     @property
     def names(self) -> Collection[str]: ...
@@ -88,10 +88,10 @@ def _place(name: str, entry: Any, data_start: int, file_size: int, file: str) ->
 
 
 def parse_header(header: bytes, data_start: int, file_size: int, file: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a header's JSON: for each tensor where it lies, and the file's `__metadata__`.
+    """Read a header's JSON: each tensor's place, and the file's `__metadata__`.
 
-    data_start = 8 + length of the header; places are absolute, in bytes. Every promise of the format is
-    checked: known formats, shape x size = length, no hole, no overlap, the file ends where the last tensor does.
+    data_start = 8 + length of the header; places are absolute, in bytes. Every rule of the format is
+    checked: known formats, shape x size = length, no gap, no overlap, the file ends where the last tensor does.
 
     Raises CheckpointError that names the file and the tensor.
     """
@@ -146,14 +146,14 @@ class SafetensorsFile:
         return np.frombuffer(numbers, dtype).reshape(tensor.shape)
 
     def expect(self, tensor: Tensor) -> None:
-        """Hear that a tensor will be read whole soon: the system fetches it in one go, not page by page."""
+        """Be told that all of a tensor will be read soon: the system then reads it at once, not page by page."""
         if self._map is not None and hasattr(memory_map, "MADV_WILLNEED"):
             start = tensor.start - tensor.start % memory_map.PAGESIZE
             self._map.madvise(memory_map.MADV_WILLNEED, start, tensor.stop - start)
 
 
 def _accept(path: FileName) -> None:
-    """Let safetensors' own reader judge the file first."""
+    """Let safetensors' own reader check the file first."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -200,7 +200,7 @@ class Checkpoint:
             ) from None
 
     def known(self) -> dict[str, Tensor | None]:
-        """Say where every tensor lies, as far as headers have been read: None for those of a shard not opened yet."""
+        """Give every tensor's place, as far as headers have been read: None for those of a shard not opened yet."""
         opened = {file: self._files[file].tensors if file in self._files else {} for file in self._weight_map.values()}
         return {name: opened[file].get(name) for name, file in self._weight_map.items()}
 
@@ -222,7 +222,7 @@ class Checkpoint:
         }
 
     def expect(self, names: Iterable[str]) -> None:
-        """Hear which tensors will be read whole soon."""
+        """Be told which tensors will be read soon, all of each."""
         for name in names:
             self._file(self._weight_map[name]).expect(self.tensor(name))
 

@@ -10,7 +10,7 @@ FileName = str | os.PathLike[str]
 
 
 def read_object(path: FileName) -> dict[str, Any]:
-    """Read a JSON file that holds an object. Raises ValueError, whose message is for the person who has the file."""
+    """Read a JSON file that holds an object. Raises ValueError that names the file and says what to do."""
     try:
         with open(path, "rb") as file:
             data = json.loads(file.read().decode("utf-8"))

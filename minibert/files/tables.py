@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
 
-# how each format's bytes are held in NumPy, which knows neither bfloat16 nor float8: those are held as raw bits
+# the NumPy dtype of each format's bytes; NumPy has neither bfloat16 nor float8, so these are kept as raw bits
 NUMPY_DTYPE: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -48,7 +48,7 @@ class Table(Protocol):
         """
 
     def expect(self, ids: Iterable[ArrayLike]) -> None:
-        """Hear which rows will be asked for soon: a table that lies far away fetches them all at once."""
+        """Be told which rows will be asked for soon: a remote table fetches them all at once."""
 
     def array(self) -> Array:
         """Give the whole table, read-only: the map itself where stored and computed dtype agree."""
@@ -87,8 +87,8 @@ _SHIFT, _KEPT, _BIASES = np.int32(13), np.int32(-0x70002000), np.float32(2.0**11
 def _widen_half(raw: Array, out: Array) -> bool:
     """Widen finite float16 numbers in three passes, four times as fast as NumPy's cast; False where one is not finite.
 
-    Their exponent and mantissa are moved to where a float32 has the low bits of the one and the high bits of the
-    other; what is missing is the difference of the two biases, 127 - 15, as a power of two.
+    Exponent and mantissa are shifted to the bits where a float32 has the low bits of its exponent and the high bits of
+    its mantissa. Then a multiplication by 2^(127 - 15) corrects the exponent: 127 and 15 are the two formats' biases.
     """
     if raw.size and (raw.view(np.uint16) & _NO_SIGN).max() >= _NOT_FINITE:
         return False
@@ -113,7 +113,7 @@ def widen(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = Non
         return np.left_shift(raw, np.uint32(16), out=out.view(np.uint32)).view(np.float32)
     if stored == "F16" and dtype == np.float32 and out.flags.c_contiguous and _widen_half(raw, out):
         return out
-    with np.errstate(invalid="ignore", over="ignore"):  # a NaN of any kind stays one; past float32's end lies infinity
+    with np.errstate(invalid="ignore", over="ignore"):  # a NaN stays a NaN; a number too large for float32 is infinity
         if stored == "BF16":
             out[...] = (raw.astype(np.uint32) << 16).view(np.float32)
         elif stored.startswith("F8"):
@@ -141,7 +141,7 @@ def rounded(number: float, stored: str) -> float:
 
 
 class StoredTable:
-    """A table over bytes that lie in memory or in a mapped file; nothing is copied until rows are asked for.
+    """A table over bytes in memory or in a mapped file; nothing is copied until rows are asked for.
 
     filling: rows of `raw` are still to be written (a remote table's), so no widened copy of them is kept.
     """
@@ -186,10 +186,10 @@ class StoredTable:
 
     @property
     def stored_numbers(self) -> Array:
-        """The stored numbers as they lie in memory or in the mapped file; raw bits for bfloat16 and float8."""
+        """The stored numbers as they are in memory or in the mapped file; raw bits for bfloat16 and float8."""
         return self._raw
 
 
 def as_table(array: Array, dtype: np.dtype[Any] | str = "float32") -> StoredTable:
-    """Hold an array of ordinary floats as a table, for tables that a formula makes instead of a file."""
+    """Make a table of an array of ordinary floats: for tables that a formula makes, not a file."""
     return StoredTable(array, {8: "F64", 4: "F32", 2: "F16"}[array.dtype.itemsize], dtype)

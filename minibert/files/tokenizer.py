@@ -22,9 +22,9 @@ from .reading import FileName, read_object
 Texts = str | Iterable[str]
 Find = Callable[[str], FileName | None]
 
-COLUMNS = 8  # of a table's names, as many as an error shows
+COLUMNS = 8  # how many of a table's column names an error shows
 
-# BERT's and fairseq's spare tokens, which no text has taught anything
+# the spare tokens of BERT and fairseq: no training text contains them
 FOR_LATER_USE = re.compile(r"\[unused\d+\]|madeupword\d+|<extra_id_\d+>")
 
 CONVERT = (
@@ -44,8 +44,8 @@ class Tokenizer:
     """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch."""
 
     def __init__(self, tokenizer: Any, pad_id: int | None = None) -> None:
-        tokenizer.no_padding()  # a file may store both; then a text's ids would depend on its neighbours,
-        tokenizer.no_truncation()  # or end in silence at the length somebody once trained with
+        tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
+        tokenizer.no_truncation()  # or be cut silently at the length of some training
         self._tokenizer = tokenizer
         self.pad_id = pad_id if pad_id is not None else 0
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
@@ -70,7 +70,7 @@ class Tokenizer:
         return found
 
     def names(self) -> dict[int, str]:
-        """Give each id's token, without those that stand for no text: special ones, and those kept for later use."""
+        """Give each id's token, without those that are never text: special tokens and unused ones."""
         special = {i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
         if (unknown := getattr(self._tokenizer.model, "unk_token", None)) is not None:
             special.add(self.id_of(unknown))
@@ -92,9 +92,9 @@ class Tokenizer:
 
         `start` is the number of the first text, for messages about one of many.
 
-        Raises TypeError for what is no str, ValueError for a lone surrogate, for as many pairs as there are not
-        texts, and for a text longer than `max_length` where `truncation` is not asked for; TokenizerError where the
-        vocabulary has no token for a text, not even an unknown one.
+        Raises TypeError for anything but str; ValueError for a lone surrogate, for another number of second texts than
+        of texts, and for a text longer than `max_length` without `truncation`; TokenizerError where the vocabulary has
+        no token for a text, not even an unknown one.
         """
         if isinstance(texts, str) and isinstance(text_pair, str) and not text_pair:
             text_pair = None
@@ -137,7 +137,7 @@ class Tokenizer:
         return Encoded(np.array(ids)[keep].tolist(), None if types is None else np.array(types)[keep].tolist())
 
     def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
-        """Lay rows of unequal length into one batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
+        """Put rows of unequal length into one batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
 
         Padding has mask 0, type 0 and the model's padding id; without one (GPT-2) id 0, which mask 0 makes harmless.
         """
@@ -193,7 +193,7 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     if first + second <= room:
         return first, second
     short, long = min(first, second), max(first, second)
-    if 2 * short > room:  # both must give way; the odd token stays with the longer text
+    if 2 * short > room:  # both must be cut; the odd token stays with the longer text
         short = room // 2
     long = room - short
     return (long, short) if first > second else (short, long)

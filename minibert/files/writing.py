@@ -1,7 +1,7 @@
-"""The one way in which this package writes a file: it appears whole or not at all (an atomic write).
+"""How this package writes every file: it appears complete or not at all (an atomic write).
 
-`write_output` is for a path that a person has named: links are followed, pipes and devices written to straight.
-`atomic_write` is for a name in a folder of our own: nothing is followed.
+`write_output` is for a path that a user has named: links are followed, and pipes and devices are written to directly.
+`atomic_write` is for a name in a folder of our own: no link is followed.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def output_ending(path: FileName, endings: Sequence[str]) -> str:
 
 
 def write_output(path: FileName, *pieces: Content) -> None:
-    """Write pieces of bytes, one after another, to where a person wants them; see `atomic_write`.
+    """Write pieces of bytes, one after another, to a path that a user has named; see `atomic_write`.
 
-    A symbolic link stays, and what it leads to is written. A file that is there keeps its mode. Into a pipe or a
-    device, stdout among them, the bytes go straight.
+    A symbolic link stays, and the file that it leads to is written. An existing file keeps its mode. A pipe or a
+    device, such as stdout, is written to directly.
 
     Raises OSError that names `path`: a folder, a full disk, no permission.
     """
@@ -66,7 +66,7 @@ def write_output(path: FileName, *pieces: Content) -> None:
 def atomic_write(path: FileName, *pieces: Content, mode: int | None = None) -> None:
     """Write a file under a name of its own beside `path`, then move it there: a reader sees all or nothing.
 
-    A link at `path` is replaced, not followed. After any error, Ctrl-C too, nothing is left behind. mode: of the new
+    A link at `path` is replaced, not followed. After any error, Ctrl-C too, no temporary file is left. mode: of the new
     file, from its first moment; None leaves it to the umask. Raises OSError that names `path`.
     """
     path = Path(path)
@@ -111,7 +111,7 @@ def is_stdout(path: FileName) -> bool:
 
 @contextmanager
 def naming(path: FileName) -> Iterator[None]:
-    """Let an error of the disk name the file that was asked for, not the temporary one beside it."""
+    """Make a disk error name the file that was asked for, not the temporary one beside it."""
     try:
         yield
     except OSError as error:

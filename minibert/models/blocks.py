@@ -1,9 +1,8 @@
 """Runs bound blocks over packed tokens: what `Encoder` calls for each tile of sequences.
 
-Packed: the tokens of all sequences of a tile stand one after the other, (tokens, dim), padding left out. Products,
-norms and activations work on all of them at once; only attention goes sequence by sequence, several of one length
-together.
-So nothing is computed for padding, and nothing has to be masked but what causality hides.
+Packed: the tokens of all sequences of a tile follow one another, (tokens, dim), without padding. Matrix products,
+norms and activations work on all tokens at once. Only attention works sequence by sequence, on several of one length
+together. Therefore nothing is computed for padding, and no mask is needed except the causal one.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from minibert.equations.input_layer import Array
 from minibert.families.blocks import Block
 from minibert.families.steps import Inputs
 
-TILE_TOKENS = 1024  # from here on a product of more rows is no faster, and memory grows with it
-SCORES = 1 << 19  # numbers of scores computed together: they stay in the second cache
-PIECE = 1 << 15  # numbers an activation works on at once: its intermediates stay in the second cache
+TILE_TOKENS = 1024  # a matrix product of more rows is no faster, and takes more memory
+SCORES = 1 << 19  # how many scores are computed together: they stay in the L2 cache
+PIECE = 1 << 15  # how many numbers an activation works on at once: its intermediates stay in the L2 cache
 
 
 class Group(NamedTuple):
@@ -44,7 +43,7 @@ class Group(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """The tokens of some sequences: of token t `rows[t]` is the sequence and `places[t]` the place in it."""
+    """The tokens of some sequences: token t is number `places[t]` of sequence `rows[t]`."""
 
     rows: Array
     places: Array
@@ -60,7 +59,7 @@ class Stack(NamedTuple):
     causal: bool
     last_norm: str
     bias: Callable[[int], Array] | None  # length -> (heads, length, length), added to all blocks' scores
-    others: dict[str, Any]  # modules of no single block, by path: the last norm, the table of the bias
+    others: dict[str, Any]  # modules that belong to no single block, by path: the last norm, the table of the bias
 
 
 class Recorder(Protocol):
@@ -70,7 +69,7 @@ class Recorder(Protocol):
         """One row a token."""
 
     def pairs(self, name: str, x: Array, group: Group) -> None:
-        """Of some sequences, one number for each head, query and key."""
+        """One number for each head, query and key of some sequences."""
 
 
 # -- packing -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`Encoder`: a whole model, the input layer and the blocks behind it; and `load_encoder`, which makes one."""
+"""`Encoder`: a whole model, the input layer and the blocks after it; and `load_encoder`, which makes one."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def load_encoder(
 ) -> Encoder:
     """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
 
-    Arguments as of `load`. Of a Hub name the whole weights are fetched into the Hub's own cache, or used where they lie
-    in it. float32 weights are used where they are mapped; narrower ones are widened once.
+    Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
+    float32 weights are mapped and not copied; narrower ones are widened once.
 
     Raises as `load`, and UnknownFamilyError for a model_type that has an input layer here, but no blocks.
     """
@@ -89,10 +89,10 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
 class Encoder:
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
-    Made by `minibert.load_encoder`. Bits before the first norm are those of the input layer. Behind it they are not
-    promised: a matrix product's last bits depend on how many rows it has, so a text's vectors change by about 1e-6
+    Made by `minibert.load_encoder`. The input layer's bits are those of `EmbeddingLayer`. In the blocks the last bits
+    may change: those of a matrix product depend on its number of rows, so a text's vectors change by about 1e-6
     with the texts around it. Safe to call from many threads at once. A context manager; after `close()` every use
-    raises ValueError. `pickle` and `copy.deepcopy` take no weights along, as with `EmbeddingLayer`.
+    raises ValueError. `pickle` and `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`.
     """
 
     def __init__(
@@ -191,11 +191,12 @@ class Encoder:
             yield tile, run_blocks(stack, self._embedded(inputs, tile), tile)
 
     def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
-        """Give every named intermediate in the order it arises: the input layer's trace, then each block's.
+        """Give every named intermediate in the order of computation: the input layer's trace, then each block's.
 
-        Takes what a call takes. Keys are the module paths of the reference's base model; `hidden_states.i` and
-        `attentions.i` are numbered as there; `scores` (before mask and softmax), `context` (what enters the output's
-        map) and `sum` (with the residual) are no module's output. Rows of padding are zeros, in `attentions.i` too.
+        Takes the arguments of a call. Most keys are module paths of the reference's base model. Other keys:
+        `hidden_states.i` and `attentions.i`, numbered as in the reference; `scores`, before mask and softmax;
+        `context`, the input of the output projection; `sum`, a module's output plus the residual. Rows of padding are
+        zeros, in `attentions.i` too.
         """
         mask, embeds = (inputs.pop(name, None) for name in ("attention_mask", "inputs_embeds"))
         known = {name: inputs.pop(name, None) for name in ("token_type_ids", "position_ids", "task_type_ids")}
@@ -213,7 +214,7 @@ class Encoder:
     def _checked(
         self, input_ids: ArrayLike | None, given: dict[str, Any], attention_mask: Any, inputs_embeds: Any
     ) -> tuple[Inputs, Array, bool]:
-        """Check and complete what was passed, as the input layer does; and say which tokens are no padding."""
+        """Check and complete what was passed, as the input layer does, and say which tokens are not padding."""
         inputs, single = self._prepare(input_ids, given, attention_mask, 0, inputs_embeds)
         shape = (inputs.batch, inputs.seq)
         if attention_mask is None:
@@ -222,7 +223,7 @@ class Encoder:
         keep = mask != 0
         if not ((mask == 0) | (mask == 1)).all():
             raise ValueError(
-                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is no such mask"
+                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is another thing"
             )
         empty = np.flatnonzero(~keep.any(axis=1)).tolist()
         if inputs.seq and empty:
@@ -301,7 +302,7 @@ class Encoder:
 
 
 class _Record:
-    """Lays packed rows back into (batch, seq, ...) with zeros for padding, and keeps them under their name."""
+    """Puts packed rows back into (batch, seq, ...) with zeros for padding, and keeps them under their name."""
 
     def __init__(self, trace: dict[str, Array], tile: Tile, inputs: Inputs) -> None:
         self.trace, self.tile, self.shape = trace, tile, (inputs.batch, inputs.seq)

@@ -57,9 +57,9 @@ def extract(
 
     force: replace a folder that holds an input layer's files and nothing else.
 
-    Raises FileExistsError where something lies at `folder` already and `force` is not given, or where `force` would
-    lose more than an input layer; ValueError for a folder that is, holds or lies in the model's own, for another
-    dtype or a number that float16 cannot hold; OSError that names `folder`; and what `load` raises.
+    Raises FileExistsError where `folder` exists and `force` is not given, or where `force` would delete more than an
+    input layer; ValueError for the model's own folder or one inside or around it, for another dtype, for a number that
+    float16 cannot hold; OSError that names `folder`; and the errors of `load`.
     """
     if dtype is not None and dtype not in NARROW:
         raise ValueError(f"dtype must be {', '.join(map(repr, NARROW))} or None (as stored), found {dtype!r}")
@@ -92,7 +92,7 @@ def extract(
 
 
 def _check_target(target: Path, force: bool) -> None:
-    """Refuse, before anything is computed, to replace what this program has not made."""
+    """Refuse, before anything is computed, to replace files that this program did not make."""
     if not (target.is_symlink() or target.exists()):
         return
     if not force:
@@ -108,7 +108,7 @@ def _check_target(target: Path, force: bool) -> None:
 
 
 def _refuse_own(target: Path, model: Path) -> None:
-    """Refuse a target that is the model's folder, lies in it or holds it, through whatever links."""
+    """Refuse a target that is the model's folder, or is inside or around it, through links too."""
     for inner, outer in ((target, model), (model, target)):
         real = Path(os.path.realpath(inner))
         if any(same_file(place, outer) for place in (real, *real.parents)):
@@ -190,15 +190,15 @@ def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]]) -> None
 
 
 def _ordered(entries: dict[str, tuple[str, Array]]) -> list[tuple[str, tuple[str, Array]]]:
-    """Put wide formats first, so that each lies aligned."""
+    """Put wide formats first: then each number is aligned."""
     return sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
 
 
 def safetensors_header(entries: dict[str, tuple[str, Array]]) -> bytes:
-    """Give what stands before the numbers: of each name -> (format, array), its place among them, wide formats first.
+    """Give the file's header for name -> (format, array): each tensor's place among the numbers, wide formats first.
 
-    Written here because safetensors' NumPy side takes no bfloat16, and what lies under it has changed its arguments
-    between versions; its reader judges the file when it is loaded again.
+    Written here because safetensors' functions for NumPy take no bfloat16, and the arguments of its lower functions
+    changed between versions. safetensors' own reader checks the file when it is loaded again.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # what transformers looks for
     stop = 0

@@ -1,4 +1,4 @@
-"""Checks what a caller passed and completes it with the family's defaults; nothing past this file meets a bad id."""
+"""Checks what a caller passed and adds the family's defaults; code after this file never sees a wrong id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it 
 
 
 class Preparation:
-    """Checks and completes what is passed to one layer; what depends on the layer alone is found out once."""
+    """Checks and completes what is passed to one layer; whatever depends on the layer alone is worked out once."""
 
     def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
         self._family, self._config, self._dtype = family, config, dtype
@@ -89,7 +89,7 @@ class Preparation:
             )
         if used and not np.isin(mask, (0, 1)).all():
             raise ValueError(
-                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is no such mask"
+                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is another thing"
             )
         if self._counted and mask.shape[1] != inputs.seq + past_length:
             raise ValueError(

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 class EmbeddingLayer:
     """The input layer of one checkpoint: ids -> rows -> sum -> LayerNorm -> array.
 
-    Made by `minibert.load`. Submodules answer by the reference's names (`layer.word_embeddings`, `layer.wte`,
-    `layer.LayerNorm`), as last part or as the whole path: `layer["embeddings.word_embeddings"]`.
-    Safe to call from many threads at once. A context manager; after `close()` every use raises ValueError, and a use
-    that is under way on another thread ends with its result or with the same error.
+    Made by `minibert.load`. Submodules have the reference's names: by the last part of the path (`layer.wte`,
+    `layer.word_embeddings`, `layer.LayerNorm`) or by the full path (`layer["embeddings.word_embeddings"]`).
+    Safe to call from many threads at once. A context manager. After `close()` every use raises ValueError; a call that
+    is running on another thread ends with its result or with the same error.
 
-    `pickle` and `copy.deepcopy` take no tables along: a few kB say by which name to open the layer again, so that
-    spawned workers can. That name is a folder's absolute path, as it is then, or a Hub name with the commit that this
-    layer was opened at; the options of `load` go with it, a row of one's own too.
+    `pickle` and `copy.deepcopy` do not copy the tables. They keep a few kB: the name under which the layer is opened
+    again (in a worker process, for example) and the options of `load`, a row of your own too. The name is the folder's
+    absolute path, or the Hub name with the commit that was opened.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class EmbeddingLayer:
         self.config = config
         self.dtype = dtype
         self.side = side
-        self.tensors = tuple(tensors)  # where each tensor lies in its file
-        self.stored = stored  # and where all others do, which are no part of this layer
+        self.tensors = tuple(tensors)  # where each tensor is in its file
+        self.stored = stored  # the same for all other tensors, which are not part of this layer
         self._steps: tuple[Bound, ...] | None = tuple(steps)
-        # a use takes what it needs before it looks at `steps`: what `close` drops, it drops after them
+        # every method takes what it needs before it looks at `steps`: `close` drops `steps` first, then the rest
         self._open_tokenizer = tokenizer
         self._opened: dict[str, Tokenizer] = {}
         self._attention_position = attention_position
@@ -105,10 +105,10 @@ class EmbeddingLayer:
     ) -> Array:
         """Give what enters the first block: (batch, seq) ids -> (batch, seq, dim), float32 (or the layer's dtype).
 
-        One sequence of ids (seq,) gives (seq, dim). `past_length` tokens lie in a cache already, so positions
-        start there. `inputs_embeds` (batch, seq, width) replace the word rows. `out` receives the result.
-        `threads`: 1 means no other thread; more, at most so many; None takes the cores. A second one works only where
-        it pays. The bits never depend on it.
+        One sequence of ids (seq,) gives (seq, dim). `past_length`: how many tokens a cache already holds; positions
+        start there. `inputs_embeds` (batch, seq, width) replaces the word rows. `out` receives the result.
+        `threads`: the largest number of threads, 1 for the caller's alone, None for as many as there are cores. More
+        than one are used only for a large batch. The bits never depend on the number.
 
         Raises TypeError, IndexError or ValueError that says what was expected, what was found and where.
         """
@@ -130,11 +130,11 @@ class EmbeddingLayer:
         return y[0] if single else y
 
     def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
-        """Give every named intermediate in the order it arises; the last value is the layer's output.
+        """Give every named intermediate in the order of computation; the last one is the layer's output.
 
-        Takes what a call takes. Keys are the module paths of the reference's base model, the value is what that
-        module gives there; before them the integers that were derived (`position_ids`), among them `sum`, which
-        enters the norm, and `masked`, which a mask leaves. Bits equal the call's.
+        Takes the arguments of a call. Most keys are module paths of the reference's base model, and the value is that
+        module's output. Other keys: `position_ids`, which comes first; `sum`, the input of the norm (without a norm,
+        the output); `scaled` and `masked`, the rows times a factor or the attention mask. Bits equal those of a call.
         """
         keywords = ("attention_mask", "past_length", "inputs_embeds")
         passed = {key: inputs.pop(key) for key in keywords if key in inputs}
@@ -164,7 +164,7 @@ class EmbeddingLayer:
         self.steps  # noqa: B018  raises where the layer is closed
         if make is None:
             raise ValueError("this layer was made without a tokenizer; pass input_ids")
-        # two threads may both open it, and one of the two is kept; a lock could be held in a thread that a fork loses
+        # two threads may both open it; one of the two is kept. No lock: after a fork it could stay locked for ever
         return opened.get("") or opened.setdefault("", make())
 
     def tokenize(
@@ -200,11 +200,11 @@ class EmbeddingLayer:
     def nearest(self, word: str, k: int = 10) -> list[tuple[str, float]]:
         """Give the k tokens whose word rows have the largest cosine with that of a word: [(token, cosine), ...].
 
-        The word itself is left out, and so are special tokens and those kept for later use. A word is looked up as it
-        stands in a text (so in lower case, where the model reads that), or else as the vocabulary writes it, "##ing".
-        Memory beyond the table is one number a row; every row is read.
+        The word itself is left out, and so are special tokens and unused ones. First the word is looked up as it
+        is written in a text (an uncased model makes it lower case), then as the vocabulary writes it, "##ing".
+        Every row is read; beyond the table this takes one number of memory for each row.
 
-        Raises ValueError for a word that is several pieces, and says which; for one that is unknown; for k below 1.
+        Raises ValueError for a word of several pieces (the message lists them), for an unknown word, for k below 1.
         """
         from .nearest import nearest
 
@@ -221,8 +221,8 @@ class EmbeddingLayer:
         threads: int | None = None,
         progress: bool = False,
     ) -> Any:
-        """Turn texts into vectors that know no context: right for nearest words, for features of a small classifier, as
-        the first stage of a model that runs elsewhere; wrong for what a sentence means (see `load_encoder`).
+        """Turn texts into vectors without context. Right for nearest words, for features of a small classifier, as
+        the first stage of a model that runs elsewhere; wrong for the meaning of a sentence (see `load_encoder`).
 
         "mean" or "max" over a text's tokens -> (n, dim); None -> a list of (seq, dim).
 
@@ -258,8 +258,8 @@ class EmbeddingLayer:
     ) -> Iterator[Any]:
         """Turn texts into vectors while they come: for each chunk, a list of texts, what `embed` gives for it.
 
-        A chunk is asked for when the vectors of the one before have been taken, so memory is bounded by a chunk and
-        whoever waits for texts has all earlier vectors. Raises as `embed`, when a text is reached.
+        The next chunk is read only when the vectors of the one before have been taken. Memory is therefore bounded by
+        one chunk. Raises as `embed`, when a text is reached.
         """
         check_pooling(pooling)
         return self._stream(chunks, False, pooling, normalize, truncation, threads, at_once=False)

@@ -1,4 +1,4 @@
-"""The one place where all meet: a name, its config.json, its family's row and its tensors -> an `EmbeddingLayer`."""
+"""Puts the parts together: a name, its config.json, its family's row and its tensors -> an `EmbeddingLayer`."""
 
 from __future__ import annotations
 
@@ -37,15 +37,18 @@ def load(
 ) -> EmbeddingLayer:
     """Load the input layer of a checkpoint: a folder, or a name on the Hub; without a name, what MINIBERT_MODEL names.
 
-    A PathLike, or a string that starts with . / ~ or has more than one slash, is a folder and never touches a
-    network; so is a string that names an existing folder with a config.json. Tables are mapped, not read.
+    A folder is a PathLike, a string that starts with . / ~ or has more than one slash, or the name of an existing
+    folder with a config.json. For a folder the network is never used. Tables are mapped, not read.
 
-    revision, local_files_only: as in huggingface_hub, for Hub names. lazy: fetch rows of a Hub name's tables as ids
-    ask for them; in a folder, or where the Hub's cache holds the whole file, there is nothing to fetch, and it changes
-    nothing. side: "encoder" or "decoder" where a family has both; None is the encoder, or the only side there is.
-    dtype: "float32" or "float64", what the layer computes in. mmap=False reads the tables into memory now. Choose it
-    for network disks, and where somebody may write into the file or cut it short: what is mapped follows the file, and
-    a row past its new end ends the process (SIGBUS on Linux and macOS). family: a row of your own.
+    revision, local_files_only: as in huggingface_hub, for Hub names.
+    lazy: for Hub names, fetch a table's rows when ids ask for them. No effect on a folder or on a file that is whole in
+    the Hub's cache.
+    side: "encoder" or "decoder" where a family has both; None is the encoder, or the only side there is.
+    dtype: "float32" or "float64", in which the layer computes.
+    mmap: False reads the tables into memory now. Choose it for network disks, and where another program may change or
+    shorten the file: a mapped table changes with its file, and reading a row after the file's new end stops the
+    process (SIGBUS on Linux and macOS).
+    family: a row of your own.
 
     Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
     """
@@ -83,10 +86,10 @@ def named_model(name: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
 
 
 def check_dtype(dtype: Any) -> None:
-    """Refuse what nothing is computed in. Raises ValueError."""
+    """Refuse every dtype but float32 and float64. Raises ValueError."""
     if dtype not in ("float32", "float64", np.float32, np.float64):  # a np.dtype equals its name
         raise ValueError(
-            f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened by themselves"
+            f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened automatically"
         )
 
 
@@ -115,8 +118,7 @@ def open_model(
 ) -> Opened:
     """Open a folder or a Hub name: see `load`.
 
-    `weights_folder`: all of a Hub name's tensors will be asked for; it says in which folder inside they lie, "" where
-    in none.
+    `weights_folder`: pass it where all tensors are needed; it says in which subfolder they are, "" for the top folder.
     """
     folder, where = is_folder(name), os.fspath(name)
     if folder and revision is not None:
@@ -139,7 +141,7 @@ def open_model(
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
-    """Say whether a name is meant as a folder; only then the network is out of play.
+    """Say whether a name means a folder; for a folder the network is never used.
 
     >>> is_folder("./bert"), is_folder("~/bert"), is_folder("a/b/c"), is_folder("google/bert"), is_folder("gpt2")
     (True, True, True, False, False)
@@ -311,7 +313,7 @@ class TensorBinder:
         )
 
     def taken(self) -> list[Tensor]:
-        """Say where each tensor lies that has been asked for."""
+        """List each tensor that has been asked for, with its place in its file."""
         return [self._source.tensor(name) for name in self._tables]
 
     def refuse_leftovers(

@@ -1,4 +1,4 @@
-"""The words whose rows are nearest to a word's: what a word table has learned of a language, before any context."""
+"""The words whose rows are nearest to a word's: what a word table knows about a language, before any context."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _blocks(table: Table) -> Iterator[Array]:
 
 
 def row_of_word(tokenizer: Tokenizer, word: str) -> int:
-    """Find the one row of a word: as it stands inside a text, behind a space; alone; or as the vocabulary writes it.
+    """Find the one row of a word: as it is inside a text, after a space; alone; or as the vocabulary writes it.
 
-    Raises TypeError for another thing than a str, ValueError for a word that is several pieces, or none.
+    Raises TypeError for anything but a str, ValueError for a word of several pieces, or of none.
     """
     if not isinstance(word, str):
         raise TypeError(f"word must be a str, found {type(word).__name__}")

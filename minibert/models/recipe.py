@@ -73,7 +73,7 @@ class Module(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How a text becomes a vector behind the last block.
+    """How a text becomes a vector after the last block.
 
     poolings        names in `POOLINGS`, laid side by side; `include_prompt`: the prompt's tokens count
     after           what is done to the pooled vectors, in order
@@ -100,7 +100,7 @@ class Recipe(NamedTuple):
 
 
 def transformer_folder(find: Find, where: str) -> str:
-    """Say in which folder of a model its transformer lies: "" for the model's own, as without modules.json."""
+    """Say in which subfolder of a model its transformer is: "" for the top folder, as without modules.json."""
     modules = read_modules(find, where)
     return next((module.path for module in modules or () if module.kind == "Transformer"), "")
 
@@ -149,10 +149,10 @@ def read_recipe(
 ) -> Recipe:
     """Read all that a folder says of its sentence vectors.
 
-    find: the whole folder's files; config, dim, longest: of the encoder in it. Without modules.json the tokens' mean is
-    all, or for a model that was made to continue a text its last token, as in sentence-transformers.
+    find: the whole folder's files; config, dim, longest: of the encoder in it. Without modules.json the vector is the
+    mean of the tokens, or the last token of a model that was made to continue a text, as in sentence-transformers.
 
-    Raises CheckpointError that names the file and what in it is not understood.
+    Raises CheckpointError that names the file and the entry that is not understood.
     """
     modules = read_modules(find, where)
     if modules is None:

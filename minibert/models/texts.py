@@ -65,11 +65,11 @@ def stream(
     vectors: Callable[[list[Encoded]], V],
     at_once: bool = False,
 ) -> Iterator[V]:
-    """Turn chunks of texts into chunks of vectors, one after another: the one path of whatever embeds many texts.
+    """Turn chunks of texts into chunks of vectors, one after another: every function for many texts uses this.
 
-    encode: a chunk and the number of its first text -> ids. vectors: a chunk's ids -> what is given for it. Memory is
-    bounded by a chunk, or by two: with `at_once` the next chunk is read and split into tokens while the vectors of
-    this one are computed, so that a chunk is given only after the next one has come.
+    encode: a chunk and the number of its first text -> ids. vectors: a chunk's ids -> its result. Memory is bounded by
+    one chunk, or with `at_once` by two: the next chunk is read and split into tokens while the vectors of this one are
+    computed. A chunk's result is therefore given only after the next chunk has been read.
     """
 
     def numbered() -> Iterator[tuple[list[K], int]]:
@@ -93,7 +93,7 @@ def pooled(
 ) -> Any:
     """Give a chunk's vectors: (texts, dim), or where `pooling` is None a list of (seq, dim).
 
-    rows: texts of one length -> (texts, seq, dim). Each text's rows are pooled while they lie in the cache.
+    rows: texts of one length -> (texts, seq, dim). Each text's rows are pooled while they are in the cache.
     """
     found: Any = [None] * len(encoded) if pooling is None else np.empty((len(encoded), dim), dtype)
 

@@ -1,8 +1,8 @@
 """Runs a layer's steps over tiles, on one thread or several.
 
-Every row of the result depends on its own ids alone, and no equation looks across rows, so the cut into tiles
-shows nowhere: the bits are the same for every tile size, thread count and batch. What a tile buys is speed: the
-nine passes of a BERT layer find their rows in a cache instead of in memory.
+Each row of the result depends on its own ids alone, and no equation looks across rows. Therefore the bits are the
+same for every tile size, thread count and batch. Tiles make it faster: the nine passes of a BERT layer find their
+rows in a cache instead of in memory.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 T = TypeVar("T")
 
-# Numbers in a tile, 1024 rows of BERT's: of 32 to 4096 rows the best. Smaller tiles stay nearer to the core, but what
-# that saves goes into calls, and into threads that wait for each other at the interpreter's lock.
+# Numbers in a tile: 1024 rows of BERT's, the fastest of the sizes from 32 to 4096 rows. Smaller tiles fit into a faster
+# cache, but need more calls, and threads then wait more often for the interpreter's lock.
 TILE_NUMBERS = 1024 * 768
 NUMBERS_A_THREAD = 512 * 768  # numbers; waking a thread for less costs more than it saves
 MOST_THREADS = 64
@@ -43,7 +43,7 @@ def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, 
     """Take one tile through all steps. `out` (batch, seq, dim) receives the result; `width` is the words' width."""
     x = out if width == out.shape[-1] else np.empty((*out.shape[:-1], width), out.dtype)
     for step, module in steps:
-        # a step of one's own may give rows of another dtype, or laid out so that a sum over them has other bits
+        # a user's own step may give rows of another dtype, or in a memory order in which sums have other bits
         x = np.asarray(step.apply(module, inputs, x, record), out.dtype, order="C")
     if x is not out:
         out[...] = x
@@ -84,7 +84,7 @@ def run(
 
 
 def usable_threads(numbers: int, threads: int | None) -> int:
-    """How many threads to use: at most what the caller says or the cores, and none without a share worth waking for."""
+    """How many threads to use: at most what the caller says or the cores, and each with enough work to be worth it."""
     integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
     if threads is not None and not (integer and threads >= 1):
         raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
@@ -127,7 +127,7 @@ def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> No
         take(waiting.popleft)
     finally:
         for helper in helpers:
-            # one that has not begun is not waited for: the others were faster
+            # a helper that has not begun is cancelled: the others have done its work
             if not helper.cancel():
                 helper.exception()
     for helper in helpers:
@@ -151,7 +151,7 @@ def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Make the threads that last: starting one anew would cost more than a tile."""
+    """Make the threads once and keep them: starting a new one takes longer than a tile."""
     from concurrent.futures import ThreadPoolExecutor  # here, since a short text never needs it
 
     return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="minibert")
