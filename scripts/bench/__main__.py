@@ -2,7 +2,8 @@
 """minibert side by side with what people would use instead, and with what no program can beat.
 
     python scripts/bench                     every section, one after another
-    python scripts/bench forward --quick     one of cold, forward, bulk, memory, load, growth; three rounds
+    python scripts/bench forward --quick     one of cold, forward, bulk, memory, load, growth, encoder,
+                                             sentences; three rounds
     python scripts/bench --json FILE         the figures as JSON too
 
 Prints a Markdown table for each section. Every figure is a ratio of two things measured in turn in the same run:
@@ -22,6 +23,12 @@ What is measured, and how it was chosen
                   texts on, batches in threads) and with use_multiprocessing=False (the tokenizer's own threads):
                   both in every round, the faster one is the peer. Its switch TOKENIZERS_PARALLELISM is set back
                   after each call, or it would slow everything else in the process
+    encoder       whole models, MiniLM's real weights and bert-base's sizes made up, on two cores, each contender in a
+                  process of its own that is held while another works. transformers: AutoModel, eval mode,
+                  inference_mode, with sdpa and with eager attention: the faster one is the peer. ONNX Runtime: its
+                  float32 export by torch.onnx, two threads, all graph optimizations
+    sentences     texts of 5 to 40 words to MiniLM's vectors, likewise. sentence-transformers: encode as it is called by
+                  default. ONNX Runtime: texts sorted by length, batches of 32, the mean and the norm by NumPy
     safetensors   safetensors.numpy.load_file of the whole file, which lies in the system's cache
     limits        a process that does nothing but `import numpy`; np.take(table, ids, out=, mode="clip"), the fastest
                   way to gather rows; np.copyto of as much memory; encode_batch_fast of the tokenizers library for all
@@ -46,13 +53,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # its files are
 
 from bench.measure import OtherWork, Row, Settings, as_json, machine, markdown
 
-SECTIONS = ("cold", "forward", "bulk", "memory", "load", "growth")
+SECTIONS = ("cold", "forward", "bulk", "memory", "load", "growth", "encoder", "sentences")
+FILES = {"bench.processes": ("cold", "load", "memory"), "bench.turns": ("encoder", "sentences")}
 
 
 def measure(section: str, settings: Settings) -> list[Row]:
     # arrays.py loads numpy: not into a process that measures how little others need
-    module = import_module("bench.processes" if section in ("cold", "load", "memory") else "bench.arrays")
-    return list(getattr(module, section)(settings))
+    file = next((name for name, sections in FILES.items() if section in sections), "bench.arrays")
+    return list(getattr(import_module(file), section)(settings))
 
 
 def several(sections: Sequence[str], settings: Settings) -> list[dict[str, object]]:
@@ -80,7 +88,7 @@ def main() -> None:
     parser.add_argument("section", nargs="?", choices=SECTIONS, help="without it, every section")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
     parser.add_argument("--quick", action="store_true", help="three rounds, smaller sizes: a look, not a result")
-    parser.add_argument("--models", type=Path, metavar="FOLDER", help="keep the made-up checkpoints here (600 MB)")
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="keep the made-up checkpoints here (2 GB)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         settings = Settings((arguments.models or Path(scratch)).resolve(), arguments.quick)

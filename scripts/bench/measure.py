@@ -142,11 +142,12 @@ def interleaved(calls: Mapping[K, Callable[[], object]], rounds: int) -> dict[K,
     for number in range(rounds):
         for name in list(calls) if number % 2 == 0 else list(calls)[::-1]:
             time.sleep(PAUSE)
-            times[name].append(_block(calls[name]))
+            times[name].append(seconds_of(calls[name]))
     return times
 
 
-def _block(call: Callable[[], object]) -> float:
+def seconds_of(call: Callable[[], object]) -> float:
+    """The median of many calls, those of the first moments left out."""
     started = time.perf_counter()
     call()
     while time.perf_counter() - started < WARM:
@@ -207,14 +208,20 @@ def installed(name: str) -> bool:
 
 def machine() -> dict[str, Any]:
     """Where the figures come from."""
-    names = ("numpy", "tokenizers", "safetensors", "torch", "transformers", "model2vec")
+    names = (
+        "numpy", "tokenizers", "safetensors", "torch", "transformers", "sentence-transformers", "onnxruntime",
+        "model2vec",
+    )  # fmt: skip
+    kernel = os.environ.get("OPENBLAS_CORETYPE")
     return {
         "processor": _processor(),
         "cores": _cores(),
         "caches": _caches(),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
-        "versions": {"Python": platform.python_version()} | {name: version(name) for name in names if installed(name)},
+        "versions": {"Python": platform.python_version()}
+        | {name: version(name) for name in names if installed(name)}
+        | ({"OPENBLAS_CORETYPE": kernel} if kernel else {}),
     }
 
 

@@ -63,14 +63,14 @@ def narrow(models: Path, stored: str) -> Path:
     return folder
 
 
-def short_texts(tokenizer: Any, count: int) -> list[str]:
-    """Sentences of 4 to 24 words of a vocabulary; the first words of it, the common ones, come more often."""
+def short_texts(tokenizer: Any, count: int, fewest: int = 4, most: int = 24) -> list[str]:
+    """Sentences of so many words of a vocabulary; the first words of it, the common ones, come more often."""
     import numpy as np
 
     by_id = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     words = [word for word, _ in by_id if len(word) > 1 and word.isascii() and word.isalnum()]
     generator = np.random.default_rng(0)
-    lengths = generator.integers(4, 25, count)
+    lengths = generator.integers(fewest, most + 1, count)
     drawn = (len(words) * generator.random(int(lengths.sum())) ** 3).astype(np.int64)
     ends = np.cumsum(lengths)
     return [

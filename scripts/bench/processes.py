@@ -55,17 +55,14 @@ with torch.inference_mode():
 def cold(settings: Settings) -> list[Row]:
     """Whole processes, from their start to their end, one after another in every round."""
     folder = str(full_size(settings.models, "bert"))
-
-    def python(code: str) -> list[str]:
-        return [sys.executable, "-c", code.format(folder=folder, text=TEXT)]
-
-    commands = {"numpy": python("import numpy"), "ours": python(OURS)}
+    given = {"folder": folder, "text": TEXT}
+    commands = {"numpy": python("import numpy"), "ours": python(OURS, **given)}
     commands["explain"] = [sys.executable, "-m", "minibert", "explain", "--model", folder, TEXT]
     if Path(folder, "tokenizer.json").is_file():
-        commands["floor"] = python(FLOOR)
+        commands["floor"] = python(FLOOR, **given)
     if has_reference():
-        commands["reference"] = python(REFERENCE)
-    seconds, peaks = _processes(commands, settings.rounds(15))
+        commands["reference"] = python(REFERENCE, **given)
+    seconds, peaks = processes(commands, settings.rounds(15))
     rows = [
         compare("import, load, tokenize, embed one sentence", seconds["ours"], seconds["numpy"], "import numpy",
                 limit=Limit("<=", 1.6)),
@@ -88,7 +85,12 @@ def cold(settings: Settings) -> list[Row]:
     ]
 
 
-def _processes(commands: dict[str, list[str]], rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+def python(code: str, **given: object) -> list[str]:
+    return [sys.executable, "-c", code.format(**given)]
+
+
+def processes(commands: dict[str, list[str]], rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds and peak bytes of whole processes, one after another in every round."""
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     peaks: dict[str, list[float]] = {name: [] for name in commands}
     for number in range(rounds + 1):
