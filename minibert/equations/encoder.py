@@ -23,9 +23,9 @@ import numpy as np
 
 from .input_layer import Array, layer_norm
 
-# A product of few tokens reads the weights as they are stored, tokens as columns: up to 1.6 times as fast. Of many
+# A product of few tokens reads the weights as they are stored, tokens as columns: 1.1 to 2 times as fast. Of more
 # tokens both ways take the same time, and rows spare turning the result.
-FEW_TOKENS = 48
+FEW_TOKENS = 256
 
 # ln(1 - erf(x)) on 0..4 as a polynomial without constant term, x^1 .. x^7, fitted for the least largest error of erf
 LOG_ERFC = (-1.1283838, -0.6365369, -0.10325378, 0.020414994, -0.0015958608, -0.00031990297, 6.9461516e-05)
@@ -33,17 +33,18 @@ FLAT = 4.0  # from here on erf is 1 in float32: 1 - erf(4) = 1.5e-8
 Activation = Callable[[Array], Array]
 
 
-def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None = None) -> Array:
     """Map each row to another width: `y = x @ weight^T + bias`.
 
     x (..., dim), weight (out, dim), bias (out,) -> (..., out). A matrix product, so the last bits of a row depend on
-    how many rows there are. Weights that a file holds as (dim, out) are passed as `weight.T`.
+    how many rows there are. Weights that a file holds as (dim, out) are passed as `weight.T`; `out` lends its memory.
 
     >>> linear(np.array([[1.0, 2.0]]), weight=np.array([[1.0, 1.0], [0.0, 3.0]]), bias=np.array([0.0, 10.0]))
     array([[ 3., 16.]])
     """
     few = x.ndim == 2 and len(x) <= FEW_TOKENS
-    y: Array = np.matmul(weight, x.T).T if few else np.matmul(x, weight.T)  # (..., out)
+    turned = out if out is None or not few else out.reshape(out.shape[::-1])
+    y: Array = np.matmul(weight, x.T, out=turned).T if few else np.matmul(x, weight.T, out=out)  # (..., out)
     return y if bias is None else np.add(y, bias, out=y)
 
 
@@ -57,7 +58,7 @@ def softmax(x: Array, out: Array | None = None) -> Array:
     """
     y: Array = np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
     np.exp(y, out=y)
-    y /= np.add.reduce(y, axis=-1, keepdims=True)
+    y /= np.matmul(y, np.ones((y.shape[-1], 1), y.dtype))  # each row's sum: sooner, and rounded less, than by np.sum
     return y
 
 
@@ -159,12 +160,12 @@ def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None
     """Compare each token with each: `scores = scale * q @ k^T + bias`, scale = 1 / sqrt(head_dim).
 
     q (..., query, head_dim), k (..., key, head_dim), bias (..., query, key) -> (..., query, key). Without the scale the
-    scores grow with head_dim, and softmax sees only the largest. q is scaled, since it is the smaller array.
+    scores grow with head_dim, and softmax sees only the largest. In memory key stands before query: softmax is faster.
 
     >>> attention_scores(np.array([[2.0, 2.0]]), np.array([[4.0, 0.0], [0.0, 8.0]]), scale=0.5)
     array([[4., 8.]])
     """
-    scores: Array = np.matmul(q * q.dtype.type(scale), k.swapaxes(-1, -2))
+    scores: Array = np.matmul(k, (q * q.dtype.type(scale)).swapaxes(-1, -2)).swapaxes(-1, -2)
     return scores if bias is None else np.add(scores, bias, out=scores)
 
 

@@ -44,8 +44,8 @@ class Dense:
     def __init__(self, weight: Array, bias: Array, transposed: bool = False) -> None:
         self.weight, self.bias, self.transposed = weight, bias, transposed
 
-    def __call__(self, x: Array) -> Array:
-        return linear(x, self.weight.T if self.transposed else self.weight, self.bias)
+    def __call__(self, x: Array, out: Array | None = None) -> Array:
+        return linear(x, self.weight.T if self.transposed else self.weight, self.bias, out)
 
     def __repr__(self) -> str:
         if self.transposed:

@@ -12,21 +12,17 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from minibert.equations.encoder import (
-    Activation,
-    additive_mask,
-    attention_scores,
-    join_heads,
-    softmax,
-    split_heads,
-)
+from minibert.equations.encoder import additive_mask, attention_scores, softmax, split_heads
 from minibert.equations.input_layer import Array
 from minibert.families.blocks import Block
 from minibert.families.steps import Inputs
 
+from .tiles import spread, usable_threads
+
 TILE_TOKENS = 1024  # a matrix product of more rows is no faster, and takes more memory
-SCORES = 1 << 19  # how many scores are computed together: they stay in the L2 cache
+SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
 PIECE = 1 << 15  # how many numbers an activation works on at once: its intermediates stay in the L2 cache
+WORTH = 2  # how many times the work of the input layer a number costs here: tiles.py starts a thread by that layer's
 
 
 class Group(NamedTuple):
@@ -131,103 +127,128 @@ def gather(inputs: Inputs, tile: Tile) -> Inputs:
 # -- computing ---------------------------------------------------------------------------------------------------
 
 
+class _Part(NamedTuple):
+    """What one thread attends to at a time: some sequences of one length, some heads."""
+
+    group: Group
+    heads: slice
+    bias: Array | None
+
+
+class _Run(NamedTuple):
+    """What all blocks of one run share."""
+
+    stack: Stack
+    parts: list[_Part]
+    threads: int  # for attention and activation; products have BLAS's own
+    room: dict[str, Array]  # results that every block writes anew: fresh memory would cost a page fault each 4 KiB
+    record: Recorder | None
+
+    def keep(self, name: str, x: Array) -> None:
+        if self.record:
+            self.record.rows(name, x)
+
+    def linear(self, block: Block, path: str, x: Array, room: str) -> Array:
+        shape = (len(x), len(block.modules[path].bias))
+        if room not in self.room:
+            self.room[room] = np.empty(shape, x.dtype)
+        y: Array = block.modules[path](x, self.room[room])
+        self.keep(path, y)
+        return y
+
+
 def run_blocks(stack: Stack, x: Array, tile: Tile, record: Recorder | None = None) -> Array:
     """Take packed tokens x (tokens, dim) through all blocks -> (tokens, dim). x may be overwritten."""
-    biases = _biases(stack, tile)
+    threads = 1 if record else usable_threads(WORTH * x.size, None)
+    run = _Run(stack, list(_parts(stack, tile, whole=record is not None)), threads, {}, record)
+    step = _pre_norm if stack.pre_norm else _post_norm
     for i, block in enumerate(stack.blocks):
-        step = _pre_norm if stack.pre_norm else _post_norm
-        x = step(stack, block, x, tile, biases, f"attentions.{i}", record)
-        if record and (i + 1 < len(stack.blocks) or not stack.last_norm):
-            record.rows(f"hidden_states.{i + 1}", x)
+        step(run, block, x, f"attentions.{i}")
+        if i + 1 < len(stack.blocks) or not stack.last_norm:
+            run.keep(f"hidden_states.{i + 1}", x)
     if stack.last_norm:
         stack.others[stack.last_norm].in_place(x)
-        if record:
-            record.rows(stack.last_norm, x)
-            record.rows(f"hidden_states.{len(stack.blocks)}", x)
+        run.keep(stack.last_norm, x)
+        run.keep(f"hidden_states.{len(stack.blocks)}", x)
     return x
 
 
-def _post_norm(
-    stack: Stack, block: Block, x: Array, tile: Tile, biases: list[Array | None], name: str, record: Recorder | None
-) -> Array:
-    y = _attention(stack, block, x, tile, biases, name, record)
-    x = _sum(x, y, block.sum_1, record)
-    _norm(block, block.norm_1, x, record)
-    y = _feed_forward(block, x, record)
-    x = _sum(x, y, block.sum_2, record)
-    _norm(block, block.norm_2, x, record)
-    return x
+def _post_norm(run: _Run, block: Block, x: Array, name: str) -> None:
+    _sum(run, x, _attention(run, block, x, name), block.sum_1)
+    _norm(run, block, block.norm_1, x)
+    _sum(run, x, _feed_forward(run, block, x), block.sum_2)
+    _norm(run, block, block.norm_2, x)
 
 
-def _pre_norm(
-    stack: Stack, block: Block, x: Array, tile: Tile, biases: list[Array | None], name: str, record: Recorder | None
-) -> Array:
+def _pre_norm(run: _Run, block: Block, x: Array, name: str) -> None:
     normed = x.copy()
-    _norm(block, block.norm_1, normed, record)
-    x = _sum(x, _attention(stack, block, normed, tile, biases, name, record), block.sum_1, record)
+    _norm(run, block, block.norm_1, normed)
+    _sum(run, x, _attention(run, block, normed, name), block.sum_1)
     np.copyto(normed, x)
-    _norm(block, block.norm_2, normed, record)
-    return _sum(x, _feed_forward(block, normed, record), block.sum_2, record)
+    _norm(run, block, block.norm_2, normed)
+    _sum(run, x, _feed_forward(run, block, normed), block.sum_2)
 
 
-def _attention(
-    stack: Stack, block: Block, x: Array, tile: Tile, biases: list[Array | None], name: str, record: Recorder | None
-) -> Array:
-    """`self_attention` of the equations, group by group."""
-    looks = [_linear(block, path, x, record) for path in block.projections]
+def _attention(run: _Run, block: Block, x: Array, name: str) -> Array:
+    """`self_attention` of the equations, part by part."""
+    looks = [run.linear(block, path, x, f"look {i}") for i, path in enumerate(block.projections)]
     q, k, v = looks if len(looks) == 3 else np.split(looks[0], 3, axis=1)  # each (tokens, dim)
-    context = np.empty_like(x)
-    for group, bias in zip(tile.groups, biases, strict=True):
+    context = run.room.setdefault("context", np.empty_like(x, order="C"))
+
+    def attend(part: _Part) -> None:
+        group = part.group
         shape = (len(group.texts), group.length, x.shape[1])
-        heads = [split_heads(part[group.tokens].reshape(shape), stack.heads) for part in (q, k, v)]
-        scores = attention_scores(heads[0], heads[1], block.scale, bias)  # (texts, heads, query, key)
-        if record:
-            record.pairs(block.scores, scores, group)
-        if stack.causal:
+        q_, k_, v_, context_ = (
+            split_heads(each[group.tokens].reshape(shape), run.stack.heads)[:, part.heads]
+            for each in (q, k, v, context)
+        )  # each (texts, heads, length, head_dim)
+        scores = attention_scores(q_, k_, block.scale, part.bias)  # (texts, heads, query, key)
+        if run.record:
+            run.record.pairs(block.scores, scores, group)
+        if run.stack.causal:
             scores += additive_mask(np.tri(group.length, dtype=bool), scores.dtype)
         softmax(scores, out=scores)
-        if record:
-            record.pairs(name, scores, group)
-        context[group.tokens] = join_heads(np.matmul(scores, heads[2])).reshape(-1, x.shape[1])
-    if record:
-        record.rows(block.context, context)
-    return _linear(block, block.output, context, record)
+        if run.record:
+            run.record.pairs(name, scores, group)
+        np.matmul(scores, v_, out=context_)
+
+    spread(attend, run.parts, min(run.threads, max(1, len(run.parts))))
+    run.keep(block.context, context)
+    return run.linear(block, block.output, context, "sum")
 
 
-def _feed_forward(block: Block, x: Array, record: Recorder | None) -> Array:
+def _feed_forward(run: _Run, block: Block, x: Array) -> Array:
     """`feed_forward` of the equations; the activation works on pieces that stay in the cache."""
-    hidden = _linear(block, block.up, x, record)  # (tokens, width)
-    _activate(block.activate, hidden)
-    if record:
-        record.rows(block.activation, hidden)
-    return _linear(block, block.down, hidden, record)
+    hidden = run.linear(block, block.up, x, "hidden")  # (tokens, width)
+    flat = (hidden if hidden.flags.c_contiguous else hidden.T).reshape(-1)  # a view: there are no gaps
 
-
-def _activate(activation: Activation, x: Array) -> None:
-    flat = (x if x.flags.c_contiguous else x.T).reshape(-1)  # a view: a product's result has no gaps
-    for start in range(0, len(flat), PIECE):
+    def activate(start: int) -> None:
         piece = flat[start : start + PIECE]
-        piece[:] = activation(piece)
+        piece[:] = block.activate(piece)
+
+    spread(activate, range(0, len(flat), PIECE), run.threads)
+    run.keep(block.activation, hidden)
+    return run.linear(block, block.down, hidden, "sum")
 
 
-def _linear(block: Block, path: str, x: Array, record: Recorder | None) -> Array:
-    y: Array = block.modules[path](x)
-    if record:
-        record.rows(path, y)
-    return y
-
-
-def _sum(x: Array, y: Array, path: str, record: Recorder | None) -> Array:
+def _sum(run: _Run, x: Array, y: Array, path: str) -> None:
     np.add(x, y, out=x)
-    if record:
-        record.rows(path, x)
-    return x
+    run.keep(path, x)
 
 
-def _norm(block: Block, path: str, x: Array, record: Recorder | None) -> None:
+def _norm(run: _Run, block: Block, path: str, x: Array) -> None:
     block.modules[path].in_place(x)
-    if record:
-        record.rows(path, x)
+    run.keep(path, x)
+
+
+def _parts(stack: Stack, tile: Tile, whole: bool) -> Iterator[_Part]:
+    """Cut attention so that the scores stay in the cache: a long sequence by heads, unless `whole` is wanted."""
+    for group, bias in zip(tile.groups, _biases(stack, tile), strict=True):
+        numbers = len(group.texts) * stack.heads * group.length**2
+        step = stack.heads if whole else -(-stack.heads // -(-numbers // SCORES))
+        for first in range(0, stack.heads, step):
+            heads = slice(first, first + step)
+            yield _Part(group, heads, None if bias is None else bias[heads])
 
 
 def _biases(stack: Stack, tile: Tile) -> list[Array | None]:
