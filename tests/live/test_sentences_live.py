@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import absent, missing
 from many_texts import many_texts
 
 import minibert
@@ -23,8 +24,11 @@ FROM_FLOAT64 = 1.3  # our largest distance from float64 in terms of theirs; meas
 
 @pytest.fixture(scope="module")
 def reference(minilm: Path) -> Any:
-    theirs = pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers==6.2.0")
-    return theirs.SentenceTransformer(str(minilm), device="cpu")
+    if absent("sentence_transformers"):
+        missing("sentence-transformers not installed; it is in the extra `reference`")
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(minilm), device="cpu")
 
 
 @pytest.fixture(scope="module")
