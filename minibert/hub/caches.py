@@ -1,8 +1,8 @@
-"""Where the files of a model on the Hub lie on this disk: in the Hub's own cache, and in ours.
+"""Where the files of a model on the Hub are on this disk: in the Hub's own cache, and in ours.
 
-The Hub's own cache is read as its documentation lays it out: a revision's commit in `refs`, a commit's files in
-`snapshots`, the names of files that a commit is known not to have in `.no_exist`. It is not asked through the
-client's functions, because importing those takes longer than all the rest, and in some versions writes a probe.
+The Hub's own cache is read as its documentation describes it: `refs` has a revision's commit, `snapshots` a commit's
+files, `.no_exist` the names of files that a commit is known not to have. The client's functions are not used for this:
+importing them takes longer than all the rest, and in some versions they write a test file.
 
 Source: huggingface_hub's guide "Understand caching".
 """
@@ -18,11 +18,11 @@ from .errors import Address
 from .ranges import RangeCache
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-LAYOUT = "1"  # of our cache; goes into every digest, so that another layout's entries are not taken for ours
+LAYOUT = "1"  # of our cache; it is part of every digest: entries of another layout do not pass the check
 
 
 def cache_root() -> Path:
-    """Say where ranges are kept: MINIBERT_CACHE, or `assets/minibert` in HF_HOME, the client's place for such things.
+    """Say where ranges are kept: MINIBERT_CACHE, or `assets/minibert` in HF_HOME, the client's folder for such files.
 
     Deleting it is always safe.
     """
@@ -45,7 +45,7 @@ class Caches:
         self._own_folder = self._root / quote(address.endpoint, safe="") / folder
 
     def cached(self, commit: str, file: str) -> Path | None:
-        """Say where a whole file lies in the Hub's own cache."""
+        """Give the path of a whole file in the Hub's own cache, or None."""
         path = self._hub_folder / "snapshots" / commit / file
         return path if path.is_file() else None
 
@@ -54,12 +54,12 @@ class Caches:
         return (self._hub_folder / ".no_exist" / commit / file).is_file()
 
     def range_cache(self, commit: str = "", file: str = "") -> RangeCache:
-        """Give our cache of what is known of a model, of a commit, of a file: each knows its own entries only."""
+        """Give our cache for a model, for one of its commits, or for one file: each has its own entries only."""
         belongs_to = "\n".join((LAYOUT, self._address.endpoint, self._address.name, commit, file))
         return RangeCache(self._own_folder / commit / quote(file, safe=""), belongs_to, self._root)
 
     def remember(self, commit: str) -> None:
-        """Note what a revision stands for, for the day on which nobody can be asked."""
+        """Note the commit of a revision, for a time without network."""
         if self._noted() != commit:
             self.range_cache().store(self._label(), commit.encode())
 
@@ -69,7 +69,7 @@ class Caches:
         if noted is None:
             try:
                 noted = (self._hub_folder / "refs" / self._address.revision).read_text(encoding="utf-8").strip()
-            except (OSError, ValueError):  # ValueError: bytes that are no text, a name that cannot be one
+            except (OSError, ValueError):  # ValueError: bytes that are not UTF-8, or a name that no file can have
                 return None
         return noted if COMMIT.fullmatch(noted) else None
 

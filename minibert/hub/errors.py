@@ -17,11 +17,11 @@ WITHOUT_HUB = (
 
 
 class RevisionError(HubError):
-    """The Hub has answered that there is no such revision: nothing that is cached may stand in for it."""
+    """The Hub has answered that there is no such revision: nothing from a cache may be used instead."""
 
 
 class PassingError(Exception):
-    """A failure that may pass by itself; `error` is what to raise when it does not."""
+    """A failure that may be gone at the next attempt; `error` is what to raise if it is not."""
 
     def __init__(self, error: HubError, pause: float | None = None) -> None:
         super().__init__(str(error))
@@ -30,7 +30,7 @@ class PassingError(Exception):
 
 
 class Address(NamedTuple):
-    """What a request is about, for the words of an error."""
+    """What a request is about, for error messages."""
 
     name: str
     revision: str

@@ -1,9 +1,9 @@
-"""Which bytes to ask for, and a small cache of those that came: nothing here touches a network.
+"""Which bytes to ask for, and a small cache of those that were fetched: nothing here touches a network.
 
-A cache belongs to one commit of one repository at one endpoint, whose content never changes, so that an entry is
-right for ever or damaged. Each file of it holds an entry's bytes and, at its end, a digest of these bytes and
-of what they claim to be; it is written under another name and moved into place, so that a reader sees all or nothing.
-No link inside a cache is followed: we make none, so that one leads to what is not ours to read or to write.
+A cache belongs to one commit of one repository at one endpoint. That content never changes: an entry stays right for
+ever, unless it is damaged. Each file holds an entry's bytes and, at its end, a digest of the bytes and of the entry's
+name. It is written under another name and moved into place: a reader sees all of it or nothing. No link inside a cache
+is followed. We make none; a link there would lead to files that are not ours to read or to write.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ABANDONED = 86_400  # seconds after which a temporary file belongs to a process 
 
 
 def merge(rows: Array, gap: int) -> list[Span]:
-    """Join sorted, distinct row numbers into runs; up to `gap` unwanted rows between two are taken along.
+    """Join sorted, distinct row numbers into runs; up to `gap` unwanted rows between two are included.
 
     >>> merge(np.array([1, 2, 3, 5, 9]), gap=1)
     [(1, 6), (9, 10)]
@@ -45,7 +45,7 @@ def merge(rows: Array, gap: int) -> list[Span]:
 
 
 def complete_rows(span: Span, start: int, row_bytes: int, rows: int) -> Span:
-    """Say which rows of a table that starts at byte `start` lie wholly inside a span of bytes.
+    """Say which rows are completely inside a span of bytes; the table starts at byte `start`.
 
     >>> complete_rows((105, 131), start=100, row_bytes=10, rows=9)
     (1, 3)
@@ -57,9 +57,9 @@ def complete_rows(span: Span, start: int, row_bytes: int, rows: int) -> Span:
 class RangeCache:
     """Named entries in a folder. `belongs_to` goes into every digest: a file from elsewhere is not accepted.
 
-    An entry is absent or right; a disk that is full or read-only means that it is absent. Several processes may use
-    one folder at once. root: the folder, at or above this one, that a person has named; it may be a link, and what
-    lies below it may not.
+    An entry is either absent or right; on a full or read-only disk it is absent. Several processes may use
+    one folder at once. root: the folder, at or above this one, that a user has named. It may be a link; folders
+    below it may not.
     """
 
     def __init__(self, folder: Path, belongs_to: str, root: Path | None = None) -> None:
@@ -68,7 +68,7 @@ class RangeCache:
         self._belongs_to = belongs_to
 
     def load(self, label: str, mmap: bool = True) -> Array | None:
-        """Give an entry's bytes, read-only, or None where there is none that is whole."""
+        """Give an entry's bytes, read-only, or None where it is absent or damaged."""
         if self._linked():
             return None
         try:
@@ -87,7 +87,7 @@ class RangeCache:
         return content if digest == self._digest(label, content) else None
 
     def store(self, label: str, content: Content) -> None:
-        """Keep an entry if the disk lets us: what cannot be kept is fetched again next time."""
+        """Keep an entry if the disk allows it; if not, it is fetched again next time."""
         if self._linked():
             return
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Safetensors files whose bytes come by range: the header first, then the tensors or the rows that are asked for."""
+"""Safetensors files that are fetched by byte range: the header first, then the tensors or rows that are asked for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .transfer import Part, Progress, RangesIgnoredError
 HEADER_GUESS = 1 << 15  # bytes: room for the header of most models, so that one request is enough
 ROWWISE_FROM = 256_000  # bytes from which a lazy table is fetched row by row
 MERGE_BYTES = 4096  # unwanted bytes between two rows that cost less than a second request
-MOST_REQUESTS = 256  # for one table; if it needs more it is fetched whole
+MOST_REQUESTS = 256  # for one table; if it needs more, all of it is fetched
 AT_ONCE = 8  # requests under way at the same time
 
 
@@ -41,10 +41,10 @@ class Files(Protocol):
 
 
 class RemoteFile(SafetensorsFile):
-    """One file of which only the header is here; the rest comes when asked for. Several threads may ask at once."""
+    """One file of which only the header is here; the rest is fetched when needed. Threads may share it."""
 
     def __init__(self, files: Files, name: str, mmap: bool = True) -> None:
-        # nothing is mapped yet, so the local reader's own start is left out
+        # nothing is mapped yet: the local reader's __init__ is not called
         self.path, self.mmap = Path(name), mmap
         self._files, self._name = files, name
         self._cache = files.cache(name)
@@ -113,7 +113,7 @@ class RemoteFile(SafetensorsFile):
                 self._whole = path
 
     def _check_version(self, part: Part) -> None:
-        """Hold every part to the version that the header came from."""
+        """Check that every part is of the same version as the header."""
         if self._size is None:
             self._size, self._etag = part.size, part.etag
         etags = {self._etag, part.etag} - {None}
@@ -135,7 +135,7 @@ class RemoteFile(SafetensorsFile):
             content = self._first(HEADER_GUESS)
         length = 8 + int.from_bytes(content[:8], "little")
         if len(content) < 8 or length > min(MAX_HEADER, self._size or 0):
-            raise CheckpointError(f"{where}: not a safetensors file, or one that is not whole; tell its authors")
+            raise CheckpointError(f"{where}: not a safetensors file, or an incomplete one; tell its authors")
         if length > len(content):
             content = self._first(length)
         self.tensors, self.metadata = parse_header(content[8:length], length, self._size or 0, where)
@@ -158,7 +158,7 @@ class RemoteFile(SafetensorsFile):
 class RowTable:
     """A table of a remote file: a row is fetched when it is first asked for, and kept.
 
-    The rows lie in a map of zeros as large as the table, of which only the pages that hold rows take memory.
+    The rows are kept in a map of zeros as large as the table. Only those of its pages that hold rows take memory.
     """
 
     def __init__(self, file: RemoteFile, tensor: Tensor, dtype: np.dtype[Any] | str = "float32") -> None:
@@ -190,7 +190,7 @@ class RowTable:
         self._table = StoredTable(raw, self.stored, self.dtype, filling)
 
     def _need(self, wanted: Array) -> None:
-        """See to it that these rows (sorted, distinct) are here. Raises HubError."""
+        """Fetch those of these rows (sorted, distinct) that are not here. Raises HubError."""
         if self._have[wanted].all():
             return
         with self._lock:
@@ -206,7 +206,7 @@ class RowTable:
                 self._put(run, content)
 
     def _take_cached(self, wanted: Array) -> None:
-        """Take from the cache what earlier runs have fetched, in whatever pieces they did."""
+        """Take from the cache the rows that earlier runs have fetched."""
         start, stop = self._tensor.start, self._tensor.stop
         for span in self._file.cached_spans():
             first, last = complete_rows(span, start, self._row_bytes, self.shape[0])
@@ -221,7 +221,7 @@ class RowTable:
             self._put((first, last), content[skip : skip + (last - first) * self._row_bytes])
 
     def _put(self, run: Span, content: Array) -> None:
-        self._raw[run[0] : run[1]].reshape(-1).view(np.uint8)[:] = content  # as bytes: they may lie misaligned
+        self._raw[run[0] : run[1]].reshape(-1).view(np.uint8)[:] = content  # as bytes, since they may be misaligned
         self._have[run[0] : run[1]] = True  # after the row itself: readers do not take the lock
 
     def _span(self, run: Span) -> Span:
@@ -229,9 +229,9 @@ class RowTable:
 
 
 class RemoteCheckpoint(Checkpoint):
-    """Named tensors of a repository: a file that is cached whole is mapped where it lies, of others parts are fetched.
+    """Named tensors of a repository: a file that is whole in the cache is mapped there, of others parts are fetched.
 
-    lazy: tables of more than 256 kB come row by row.
+    lazy: tables of more than 256 kB are fetched row by row.
     """
 
     def __init__(self, files: Files, weight_map: dict[str, str] | None, lazy: bool, mmap: bool) -> None:
@@ -257,7 +257,7 @@ class RemoteCheckpoint(Checkpoint):
 
 
 def _say(what: str) -> None:
-    """Tell a person what takes long, unless progress bars are switched off."""
+    """Tell the user what takes long, unless progress bars are switched off."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, tqdm
 
     if not are_progress_bars_disabled():  # a bar may be drawn already: its own writer begins a line, and draws it anew

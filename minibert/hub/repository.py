@@ -1,8 +1,8 @@
 """A name on the Hub -> a commit, its small files, and tables of which only the needed bytes are fetched.
 
-The name is resolved to a commit first; all that follows is of this commit. What lies in the Hub's own cache, put
-there by anyone, is used where it lies. Small files are fetched whole into that cache; of the large file come only
-the header and the ranges that are asked for, and they are kept in a cache of our own (`ranges.py`).
+The name is resolved to a commit first; everything after that is of this commit. A file that is in the Hub's own cache
+is used there, whichever program fetched it. Small files are fetched into that cache. Of the large file only the header
+and the needed ranges are fetched; they are kept in a cache of our own (`ranges.py`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FETCH_ONCE = (
 def resolve(name: str, revision: str | None = None, local_files_only: bool = False) -> Repository:
     """Find the commit that a name and a revision (a branch, a tag, a commit; "main" if none) stand for.
 
-    One request, or none: for forty digits of a commit, with local_files_only or HF_HUB_OFFLINE. Where the Hub cannot
-    say, the commit it named last time stands in, as it does in huggingface_hub.
+    One request. None for the forty digits of a commit, with local_files_only or with HF_HUB_OFFLINE. Where the Hub does
+    not answer, its last answer is used, as in huggingface_hub.
 
     Raises HubError.
     """
@@ -111,8 +111,8 @@ class Repository:
     def checkpoint(self, lazy: bool = False, mmap: bool = True) -> Source:
         """Open `model.safetensors`, or the shards of its index, wherever their bytes are.
 
-        A file in the Hub's cache is mapped where it lies. Of others the header is fetched now, a tensor when it is
-        asked for; with `lazy`, the rows of tables over 256 kB as ids ask for them.
+        A file in the Hub's cache is mapped there. Of other files the header is fetched now, and each tensor when it is
+        asked for; with `lazy`, rows of tables over 256 kB when ids ask for them.
 
         Raises HubError, CheckpointError.
         """
@@ -123,7 +123,7 @@ class Repository:
     def whole_checkpoint(self, folder: str = "", mmap: bool = True) -> Source:
         """Open the same with all bytes in the Hub's own cache, fetched with its own client where they are not there.
 
-        `folder`: where in the repository the files lie, "" for its top.
+        `folder`: the subfolder of the repository that has the files, "" for its top.
 
         Raises HubError, CheckpointError.
         """
@@ -157,7 +157,7 @@ class Repository:
     # -- what remote.py needs ----------------------------------------------------------------------------------
 
     def cached(self, name: str) -> Path | None:
-        """Say where a file lies in the Hub's own cache."""
+        """Give a file's path in the Hub's own cache, or None."""
         return self._caches.cached(self.commit, name)
 
     def cache(self, name: str) -> RangeCache:
@@ -170,7 +170,7 @@ class Repository:
         return self._transfer.get(self._url(name), name, span, self.commit, progress)
 
     def download(self, name: str) -> Path:
-        """Fetch a whole file into the Hub's cache, or where that cannot be written into a folder for this process."""
+        """Fetch a whole file into the Hub's cache; if that is not writable, into a folder for this process."""
         from huggingface_hub import constants
 
         self._need_hub(name)

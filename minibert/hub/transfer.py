@@ -26,12 +26,12 @@ from .errors import WITHOUT_HUB, Address, PassingError, client_errors, explain
 T = TypeVar("T")
 Alive = Callable[[], None]
 
-FIRST_ANSWER = 2.2  # seconds until a Hub that has not said a word counts as absent, so that a command fails within 3
-QUIET = 20.0  # seconds of silence in the middle of things until we give up; or twice HF_HUB_DOWNLOAD_TIMEOUT
-RETRIES = 3  # in a row, without anything gained in between
-PAUSE = 0.5  # seconds before the first retry, twice as many before each next one
-RETRIED = 2.0  # seconds after which the client has tried again by itself
-GAINED = 1 << 16  # bytes after which a transfer that was cut counts as going on
+FIRST_ANSWER = 2.2  # seconds to wait for the Hub's first answer: a command without network fails within 3 seconds
+QUIET = 20.0  # seconds without a byte, in the middle of a transfer, until we give up; or twice HF_HUB_DOWNLOAD_TIMEOUT
+RETRIES = 3  # in a row, without progress in between
+PAUSE = 0.5  # seconds before the first retry; doubled before each next one
+RETRIED = 2.0  # seconds after which the client has already tried again by itself
+GAINED = 1 << 16  # bytes: a transfer that was cut after at least so many has made progress
 
 
 class RangesIgnoredError(Exception):
@@ -39,7 +39,7 @@ class RangesIgnoredError(Exception):
 
 
 class Part:
-    """Bytes that came, the size of the whole file, and what the server calls this version of it."""
+    """The bytes of an answer, the size of the whole file, and the server's name for this version of it (ETag)."""
 
     def __init__(self, content: bytearray, size: int | None = None, etag: str | None = None) -> None:
         self.content, self.size, self.etag = content, size, etag
@@ -63,7 +63,7 @@ class Transfer:
         """Fetch what an address gives, or the bytes span[0]..span[1]-1 of it (fewer where the file ends before).
 
         A part is taken only with status 206 and the Content-Range that was asked for, from the commit that was asked
-        for, in one version from the first byte to the last. A transfer that was cut goes on where it was cut.
+        for, in one version from the first byte to the last. A transfer that was cut is continued where it stopped.
 
         Raises HubError, and RangesIgnoredError.
         """
@@ -87,7 +87,7 @@ class Transfer:
         return part
 
     def probe(self, url: str, file: str) -> None:
-        """Ask whether a file would be given. Raises HubError."""
+        """Ask whether the server would send a file. Raises HubError."""
         address = self.address._replace(file=file)
 
         def attempt(alive: Alive) -> None:
@@ -99,8 +99,8 @@ class Transfer:
     def download(self, file: str, commit: str, folder: str) -> Path:
         """Fetch a whole file into a cache folder with the client's own function.
 
-        It is asked for only after `probe`, because the client retries for minutes where nobody answers. Raises
-        HubError, and OSError where the disk refuses.
+        Call `probe` first: where no server answers, the client retries for minutes. Raises HubError, and OSError for
+        a disk error.
         """
         from huggingface_hub import hf_hub_download
 
@@ -116,7 +116,7 @@ class Transfer:
                 return Path(hf_hub_download(address.name, file, revision=commit, force_download=force, **options))
             except failures as error:
                 if getattr(error, "errno", None) is not None and not isinstance(error, ConnectionError):
-                    raise  # of the disk
+                    raise  # a disk error
                 raise explain(error, address) from None
 
         started = time.monotonic()
@@ -127,7 +127,7 @@ class Transfer:
                 raise passing.error from None
             time.sleep(PAUSE)
         try:
-            return attempt(True)  # also without what the first one left
+            return attempt(True)  # this also ignores the incomplete file of the first attempt
         except PassingError as passing:
             raise passing.error from None
 
@@ -245,7 +245,7 @@ def _response(
 
     timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
     try:
-        # not the client's own headers: making them may cost a request that says who is asking
+        # not the client's own headers: making them may cost a request that identifies the user
         headers = {"User-Agent": "minibert", "Accept-Encoding": "identity"}
         if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
             headers["Authorization"] = f"Bearer {token}"

@@ -1,4 +1,4 @@
-"""What two sides of a comparison of blocks go through: tokens alone, tolerances, and where an intermediate arises."""
+"""Compares the blocks of two sides: tokens that are not padding, tolerances, and the block of each intermediate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minibert.models.encoder import Encoder
 from .compare import Difference, Traces, compare, fits, tolerances
 
 # |difference| / max(1, |value|) in the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6
-# (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 4.4e-5 and 4.5e-6, so that there errors decide.
+# (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 4.4e-5 and 4.5e-6: there the rms errors decide.
 TOLERANCE = 1e-5
 ATTENTION_TOLERANCE = 1e-6
 # The root mean square error against float64 as a share of the other side's. Ours of torch's on all-MiniLM-L6-v2: 1.04
@@ -19,15 +19,15 @@ ATTENTION_TOLERANCE = 1e-6
 ERROR_SHARE, PORT_SHARE = 1.5, 10.0
 Shares = tuple[float, float]  # of theirs that our error may be, and of ours theirs
 SHARES: dict[str, Shares] = {
-    "reference": (ERROR_SHARE, np.inf),  # both are held to the reference's own float64
+    "reference": (ERROR_SHARE, np.inf),  # both are compared with the reference's own float64
     "file": (np.inf, PORT_SHARE),  # a port may be better than we are
-    "stored": (ERROR_SHARE, PORT_SHARE),  # held to our float64, which a wrong formula would make wrong too
+    "stored": (ERROR_SHARE, PORT_SHARE),  # compared with our float64, which a wrong formula would make wrong too
 }
 INPUT_LAYER, END = "input layer", "after the blocks"
 
 
 def at_tokens(x: Array, mask: Array, causal: bool, scores: bool) -> Array:
-    """Leave out what belongs to padding: rows, rows of probabilities, and of scores the pairs that no token sees.
+    """Leave out padding: its rows, its rows of probabilities, and the scores of pairs that no token sees.
 
     x (batch, seq, ...) or (1, seq, ...) or (seq,) -> (tokens, ...); x (batch, heads, query, key) -> (tokens, heads,
     key), of scores (pairs, heads). mask (batch, seq), bool.
@@ -44,7 +44,7 @@ def at_tokens(x: Array, mask: Array, causal: bool, scores: bool) -> Array:
 
 
 def in_order(traces: Traces) -> list[str]:
-    """List the names in all kinds of batch in the order in which they arise, also those that few kinds have.
+    """List the names in all kinds of batch in the order of computation, also those that only some kinds have.
 
     >>> in_order({"plain": {"a": 0, "c": 0}, "types": {"a": 0, "b": 0, "c": 0}})
     ['a', 'b', 'c']
@@ -60,7 +60,7 @@ def in_order(traces: Traces) -> list[str]:
 
 
 class Comparison:
-    """What both sides of a comparison go through: tokens alone, tolerances, and where each intermediate arises."""
+    """Compares two sides: only tokens that are not padding, the tolerances, and each intermediate's block."""
 
     def __init__(self, encoder: Encoder, inputs: Traces, theirs: Traces, truth: Traces, shares: Shares) -> None:
         self.inputs, self.theirs, self.truth, self.shares = inputs, theirs, truth, shares
@@ -75,7 +75,7 @@ class Comparison:
             self.places[last] = END
 
     def place(self, key: str) -> str:
-        """Where an intermediate arises: "block 3", or before or after the blocks."""
+        """Where an intermediate is computed: "block 3", or before or after the blocks."""
         return self.places.get(key, INPUT_LAYER)
 
     def differences(self, ours: Traces, truth: Traces | None = None) -> list[Difference]:
@@ -91,7 +91,7 @@ class Comparison:
                     allowed[key] = ATTENTION_TOLERANCE if key.startswith("attentions.") else TOLERANCE
                 for side, kept in zip(sides, (here, there, true), strict=True):
                     if key in side:
-                        alike = fits(mine[key], side[key])  # else left whole: another shape is a difference
+                        alike = fits(mine[key], side[key])  # if not, nothing is left out: another shape is a difference
                         x = at_tokens(side[key], mask, self.causal, key in self.scores) if alike else side[key]
                         kept.setdefault(kind, {})[key] = x
         return compare(here, there, true, allowed)

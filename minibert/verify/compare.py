@@ -1,7 +1,7 @@
 """Batches of every kind that a layer takes, and the comparison of two traces of them, intermediate by intermediate.
 
-A trace here is two-fold: kind of batch -> name of the intermediate -> array, with the inputs beside it. In a file both
-lie under "<kind>|inputs|<name>" and "<kind>|<key>".
+A trace here has two levels: kind of batch -> name of the intermediate -> array. The inputs are kept beside it. In a
+file the names are "<kind>|inputs|<name>" and "<kind>|<key>".
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def batches(layer: EmbeddingLayer) -> Traces:
 
 
 def _positions(layer: EmbeddingLayer, step: Positions, rows: int, ids: Array) -> Traces:
-    """What only layers with a table of positions can be asked."""
+    """The batches that only layers with a position table take."""
     assert layer.max_length is not None  # there is a table
     batch, seq = ids.shape
     scattered = np.stack([np.arange(seq)[::-1], *(_hash((batch - 1, seq), 4) % rows)])
@@ -93,7 +93,7 @@ def padding_id(layer: EmbeddingLayer) -> int:
 
 
 def _hash(shape: tuple[int, ...], salt: int) -> Array:
-    """Scattered integers of 31 bits: multiplications that wrap."""
+    """Scattered integers of 31 bits, made by multiplications that overflow."""
     index = np.arange(1, 1 + int(np.prod(shape)), dtype=np.uint64) + np.uint64(salt << 32)
     mixed = index * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -134,7 +134,7 @@ class Difference(NamedTuple):
     """How one intermediate of one or several kinds of batches compares.
 
     largest is |ours - theirs| / max(1, |theirs|); equal the share of entries with the same value; the two errors are
-    root mean squares against float64, NaN where there is nothing to hold them to.
+    root mean squares against float64, NaN where there is no float64 to compare with.
     """
 
     key: str
@@ -152,7 +152,7 @@ class Difference(NamedTuple):
 
 
 def tolerances(layer: EmbeddingLayer) -> dict[str, float]:
-    """What each intermediate may differ by: 0, and `TOLERANCE` for what comes out of a norm or a projection."""
+    """How much each intermediate may differ: 0 before the first norm or projection, `TOLERANCE` after it."""
     allowed, so_far = {"position_ids": 0.0}, 0.0
     for step, _ in layer.steps:
         if isinstance(step, Norm):
@@ -175,7 +175,7 @@ def compare(ours: Traces, theirs: Traces, truth: Traces, allowed: Mapping[str, f
 
 
 def misfits(ours: Traces, theirs: Traces) -> list[str]:
-    """Say which intermediates are of another shape than ours, and so another thing."""
+    """List the intermediates whose shape is not that of ours: they cannot be the same thing."""
     return [
         f"{key} in {kind}: expected shape {mine[key].shape}, found {theirs[kind][key].shape}"
         for kind, mine in ours.items()
@@ -223,7 +223,7 @@ def rms(x: Array) -> float:
 
 
 def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
-    """Sum up over kinds: one line for each intermediate, its worst difference and mean share and squares."""
+    """Combine all kinds: for each intermediate the largest difference, the mean share, the root mean square errors."""
     grouped: dict[str, list[Difference]] = {}
     for difference in differences:
         grouped.setdefault(difference.key, []).append(difference)
@@ -245,7 +245,7 @@ def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
 
 
 def write_traces(path: Path, inputs: Traces, traces: Traces) -> None:
-    """Write inputs and intermediates for a port in another language; the file appears whole or not at all."""
+    """Write inputs and intermediates for a port in another language; the file appears complete or not at all."""
     from safetensors.numpy import save
 
     arrays = {f"{kind}|inputs|{name}": np.asarray(a) for kind, named in inputs.items() for name, a in named.items()}

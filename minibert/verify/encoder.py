@@ -2,8 +2,8 @@
 
 Three things to compare with: a file of someone's own intermediates, where one is passed; the reference itself, with
 eager attention, where torch and transformers are installed; the reference's values that ship with the package. Only
-tokens that are no padding are compared. A difference is reported where it arises: the first block, and in it the first
-intermediate, that is not what it should be.
+tokens that are not padding are compared. The first difference is reported: the first wrong block, and in it the first
+wrong intermediate.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def verify_encoder(
 ) -> Report:
     """Compare a checkpoint's input layer and blocks, intermediate by intermediate, with the reference or a file.
 
-    Arguments, report and errors as of `verify`. Passes what is within `TOLERANCE` (`ATTENTION_TOLERANCE` for
-    probabilities), and of real models, where two right programs are further apart, what is about as far from float64
-    as the other side: ours at most `ERROR_SHARE` times as far as the reference, a file `PORT_SHARE` times as far as
-    ours. float64 is the reference's own where it runs.
+    Arguments, report and errors as of `verify`. An intermediate passes if it is within `TOLERANCE`
+    (`ATTENTION_TOLERANCE` for probabilities). In real models two right programs are further apart than that. There it
+    also passes if its error against float64 is about the other side's: ours at most `ERROR_SHARE` times the
+    reference's, a file's at most `PORT_SHARE` times ours. float64 is the reference's own where it runs.
     """
     check_files(against, save, only)
     theirs = None if against is None else read_traces(against)  # before anything is written
@@ -128,7 +128,7 @@ def _against_live(
 
 
 def _against_stored(report: Report, encoder: Encoder, opened: Load, found: shipped.Stored) -> None:
-    """Compare with what ships of this checkpoint: of a few texts the input layer, of some what leaves each block."""
+    """Compare with the values that ship: the input layer for a few texts, and for some each block's output."""
     report.lines.append(
         f"compared with what {found.reference} computes from {found.model}, which has the same numbers to the bit; the "
         "values ship with minibert, the reference was not run"
@@ -146,7 +146,7 @@ def _compare_traces(
     whose: str,
     truth: Traces | None = None,
 ) -> None:
-    """Compare with somebody's traces, print a line a block, and look for the place and the mistake."""
+    """Compare two traces, write one line for each block, and look for the place and the mistake."""
     ours = _with_ids({kind: trace(encoder, batch) for kind, batch in inputs.items()}, inputs, theirs)
     if whose == "file" and (odd := misfits(ours, theirs)):  # the reference's other shape is a finding, not a slip
         raise ValueError(f"the {whose} is about something else; {'; '.join(odd[:3])}")
@@ -235,7 +235,7 @@ def _blocks(comparison: Comparison, summed: Sequence[Difference], whose: str) ->
 def _allowed(whose: str) -> str:
     share = f"{PORT_SHARE:g} times ours" if whose == "file" else f"{ERROR_SHARE:g} times the reference's"
     return (
-        f"difference: |here - there| / max(1, |there|) at tokens that are no padding; in the blocks {TOLERANCE:g} is "
+        f"difference: |here - there| / max(1, |there|) at tokens that are not padding; in the blocks {TOLERANCE:g} is "
         f"allowed, {ATTENTION_TOLERANCE:g} of attentions, or an rms error of at most {share}; rms error: of what "
         f"leaves the block, against {'the reference' if whose == 'reference' else 'this encoder'} in float64"
     )

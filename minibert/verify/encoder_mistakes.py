@@ -1,9 +1,9 @@
-"""The classic mistakes of the blocks: how they are computed plainly, and what each mistake exchanges in that.
+"""The classic mistakes of the blocks: a simple computation of the blocks, and the one part that each mistake replaces.
 
-`plain_trace` computes a padded batch from the equations, as a port does that packs nothing. A `Recipe` holds the parts
-that ports get wrong; without an argument all are right, and a test holds the numbers to the encoder's own. A mistake is
-a name, one sentence, and a function that gives a recipe with one part exchanged, or None where a model has nothing to
-get wrong there. First the computation, then the wrong parts, last the list.
+`plain_trace` computes a padded batch from the equations, without packing, as a port does. A `Recipe` holds the parts
+that ports get wrong. Without arguments all parts are right, and a test compares the numbers with the encoder's. A
+mistake is a name, one sentence, and a function that gives a recipe with one wrong part, or None where a model cannot
+have this mistake. First the computation, then the wrong parts, last the list.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Formula = Callable[[Array], Array]
 
 
 class Recipe(NamedTuple):
-    """The parts of the computation that a mistake exchanges; the right ones where none is given."""
+    """The parts of the computation that a mistake replaces; the defaults are right."""
 
     block: Callable[[PlainBlocks, Block, Array], Array] | None = None  # None: as the model has it
     dense: Callable[[Dense], Callable[[Array], Array]] = lambda dense: dense

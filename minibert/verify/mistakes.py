@@ -1,8 +1,8 @@
 """The classic mistakes of an input layer, each as a row of the families table that makes it.
 
 A mistake is a name, one sentence, and a function that takes a right row and gives the wrong one, or None where the row
-has nothing to get wrong. `verify` tries them on the numbers of a port that differs; `load(..., family=wrong)` makes
-the layer. Nothing else uses them. First the steps that compute wrongly, then the rows that take them, last the list.
+cannot have this mistake. `verify` tries them on the numbers of a port that differs; `load(..., family=wrong)` makes
+the layer. Nothing else uses them. First the steps that compute wrongly, then the rows that use them, last the list.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def no_affine(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
 
 
 def root_mean_square(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
-    """x / sqrt(E[x^2] + eps): the mean is not taken away."""
+    """x / sqrt(E[x^2] + eps): the mean is not subtracted."""
     return _affine(x / np.sqrt(_mean(x * x) + eps), weight, bias)
 
 
@@ -225,7 +225,7 @@ def _each(change: Callable[[Steps], Steps], *unused: str) -> Callable[[Family], 
         steps, decoder = change(family.steps), change(family.decoder)
         if (steps, decoder) == (family.steps, family.decoder):
             return None
-        # what a step no longer takes is no fault of the caller's either
+        # an argument that no step takes any more must not be an error of the caller
         later = (*family.later_arguments, "token_type_ids", "position_ids")
         return replace(
             family,
@@ -297,7 +297,7 @@ MISTAKES: tuple[Mistake, ...] = (
             _swap(Norm, lambda step: replace(step, eps=1e-12))),
     Mistake("weight and bias of the norm ignored", "Old files call them gamma and beta, and readers miss them.",
             _norm(no_affine)),
-    Mistake("RMSNorm for LayerNorm", "T5 and Llama norm without the mean, in their blocks; this norm takes it away.",
+    Mistake("RMSNorm for LayerNorm", "T5 and Llama norm without the mean, in their blocks; this norm subtracts it.",
             _norm(root_mean_square)),
     Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
             _each(_other_order)),
@@ -307,7 +307,7 @@ MISTAKES: tuple[Mistake, ...] = (
             _swap(Add, lambda s: replace(s, missing=0) if s.ids == "token_type_ids" and s.missing is None else s)),
     Mistake("position rows left out", "Attention alone knows no order.",
             _swap(Positions, lambda step: None, "position_embeddings.weight", "position_embedding.weight")),
-    Mistake("positions counted from 0", "RoBERTa's first token stands behind the padding row, at padding_idx + 1.",
+    Mistake("positions counted from 0", "RoBERTa's first position is after the padding row: padding_idx + 1.",
             _swap(Positions, _when("padding", lambda step: replace(step, rule="count")))),
     Mistake("padding counted as tokens", "RoBERTa's positions skip padding.",
             _swap(Positions, _when("padding", lambda step: _as(PaddingCounted, step)))),
@@ -321,7 +321,7 @@ MISTAKES: tuple[Mistake, ...] = (
             _swap(Positions, _when("count", lambda step: replace(_as(CountedAsGenerate, step), rule="mask")))),
     Mistake("offset of the position table missing", "BART's and OPT's tables have two rows in front of position 0.",
             _swap(Positions, lambda step: _as(NoOffset, step) if step.extra else step)),
-    Mistake("cached tokens not counted", "With a cache the first new token stands behind the cached ones.",
+    Mistake("cached tokens not counted", "With a cache the first new token comes after the cached ones.",
             _swap(Positions, lambda step: step if step.rule == "mask" else replace(step, cached=False))),
     Mistake("sinusoids in the other layout", "Marian has all sines first, Vaswani's paper alternates.",
             _swap(Positions, lambda step: _no_file(step, sinusoidal_positions), "embed_positions.weight")),

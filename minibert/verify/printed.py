@@ -1,8 +1,8 @@
-"""What others have printed of two well-known checkpoints, and the check of a layer against it.
+"""Numbers of two well-known checkpoints that others have printed, and the check of a layer against them.
 
-`data/*.json` ship with the package: a few hundred numbers of bert-base-uncased and gpt2 as they stand in notebooks that
-run the reference. Digits as printed, so each says by itself how far it may be off: half a unit of its last digit, or
-half a float32 step where that is more.
+`data/*.json` ship with the package: a few hundred numbers of bert-base-uncased and gpt2, copied from notebooks that
+run the reference. The digits are kept as printed. They say how far each number may be off: half a unit of its last
+digit, or half a float32 step where that is more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLACK = 1e-15  # a number printed with all its digits is read back into float64 
 
 
 class Checked(NamedTuple):
-    """How many printed numbers of one intermediate were held against the layer, and the largest difference."""
+    """How many printed numbers of one intermediate were compared with the layer, and the largest difference."""
 
     key: str
     numbers: int
@@ -45,9 +45,9 @@ def find(model: str, layer: EmbeddingLayer) -> dict[str, Any] | None:
 
 
 def check(layer: EmbeddingLayer, stored: Mapping[str, Any]) -> list[Checked]:
-    """Hold every stored number against the layer's trace: half a printed unit, and what a norm's rounding allows."""
+    """Compare every stored number with the layer's trace: half a printed unit, and a norm's rounding, are allowed."""
     allowed = tolerances(layer)
-    # where rows come from far away, all of them in one go
+    # a remote table then fetches all rows at once
     layer.steps[0].module.table.expect(entry["input_ids"] for entry in stored["values"])
     found: dict[str, list[tuple[float, float]]] = {}
     for entry in stored["values"]:

@@ -45,7 +45,7 @@ class Reference:
     ) -> None:
         self._layer = layer
         self._where = str(Path(where).expanduser()) if is_folder(where) else where
-        # a checkpoint brings no code along, and no pickles (`use_safetensors`): neither is run
+        # no code and no pickle of a checkpoint is ever run (`use_safetensors`)
         self._options = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": False}
         self.name = f"transformers {version('transformers')} on torch {version('torch')}"
         self._model = self._load()
@@ -73,7 +73,7 @@ class Reference:
         return all(name in known or name == "past_length" for name in inputs)
 
     def _find_prefix(self) -> str:
-        """Where the layer's paths begin: in the model itself, or in a text model inside a larger one."""
+        """The module where the layer's paths begin: the model itself, or the text model inside a larger one."""
         first = self._layer.steps[0].step.path
         paths = {path for path, _ in self._model.named_modules()}
         for prefix in ("", *self._layer.family.prefixes):
@@ -167,7 +167,7 @@ class Reference:
 class ReferenceEncoder(Reference):
     """The whole model of a checkpoint, with eager attention; a trace has the encoder's keys.
 
-    Scores are what the reference's softmax takes, with its mask; they are to be compared where nothing is masked.
+    Scores are the input of the reference's softmax, with its mask added; compare them only where nothing is masked.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ def _entering(kept: dict[str, Array], key: str, _module: Any, args: Any, named: 
 
 @contextmanager
 def _softmaxed() -> Iterator[list[Array]]:
-    """Record what softmax is taken of: the scores of each block, which no module gives."""
+    """Record the input of softmax: the scores of each block, which are no module's output."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -241,7 +241,7 @@ def _softmaxed() -> Iterator[list[Array]]:
 
 @contextmanager
 def _lookups(part: Any, layer: EmbeddingLayer, kept: dict[str, Array]) -> Iterator[None]:
-    """Record which rows of the position table are asked for, less those that the table has in front."""
+    """Record which rows of the position table are looked up, minus the extra rows at the table's start."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -262,7 +262,7 @@ def _lookups(part: Any, layer: EmbeddingLayer, kept: dict[str, Array]) -> Iterat
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers' progress bars and its words about heads that are not loaded off the terminal."""
+    """Hide transformers' progress bars, and its messages about heads that are not loaded."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

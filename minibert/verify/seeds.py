@@ -1,6 +1,6 @@
-"""The two models that the notebooks behind this project print, checked from the Hub: `minibert verify --seeds`.
+"""The two models whose numbers public notebooks print, checked from the Hub: `minibert verify --seeds`.
 
-Of each come the header, the small tensors and the rows that were printed (about 150 kB), and its tokenizer.
+Of each model the header, the small tensors, the printed rows (about 150 kB) and the tokenizer are fetched.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Seed(NamedTuple):
     commit: str
 
 
-# Public repositories that do not depend on each other name these as the commit of `main`, among them huggingface_hub's
-# own documentation for gpt2; `verify MODEL` takes today's main.
+# Independent public repositories name these as the commit of `main`; for gpt2 the documentation of huggingface_hub is
+# one of them. `verify MODEL` takes today's main.
 SEEDS = (
     Seed("bert-base-uncased", "86b5e0934494bd15c9632b12f734a8a67f723594"),
     Seed("gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e"),

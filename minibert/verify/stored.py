@@ -1,8 +1,8 @@
 """Reference values that ship with the package, found by the numbers of a checkpoint, whatever its name.
 
 `data/*.safetensors`, made by scripts/reference/shipped.py: a few texts with their ids, every intermediate of the input
-layer, and for one of them what leaves each block. A model is that checkpoint if it has the same parameters to the bit;
-a name proves nothing, and neither does a size.
+layer, and for one text the output of each block. A model is that checkpoint if all its parameters have the same bits;
+neither a name nor a size proves it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 DATA = Path(__file__).parent / "data"
-BLOCKS = "hidden_states."  # keys that begin so are what leaves a block; all others are the input layer's
-INPUT_LAYER = "embeddings."  # where its parameters lie in BERT, the one family of which values ship
+BLOCKS = "hidden_states."  # keys that begin with this are outputs of blocks; all others are the input layer's
+INPUT_LAYER = "embeddings."  # where its parameters are in BERT, the one family whose values ship
 
 
 class Stored(NamedTuple):
@@ -43,10 +43,10 @@ class Stored(NamedTuple):
 
 
 def find(model: EmbeddingLayer | Encoder) -> Stored | None:
-    """Give the values of the checkpoint whose parameters these are: the input layer's, or an encoder's all.
+    """Give the values of the checkpoint that has these parameters: those of the input layer, or all of an encoder.
 
-    Compared are the sha256 of the numbers in float32, smallest parameter first and up to the first difference, and
-    none where a size differs. Of a model on the Hub the tables are fetched, if all that is smaller is the same.
+    Where a size differs, nothing is read. Else the sha256 of each parameter in float32 is compared, the smallest first,
+    until one differs. A model on the Hub has its tables fetched only if all smaller parameters are the same.
     """
     for path in sorted(DATA.glob("*.safetensors")):
         if _same(_parameters(model), _about(path)["parameters"]):

@@ -1,8 +1,8 @@
-"""Is this layer what the reference computes? What `minibert verify` does, and what it says.
+"""Does this layer compute what the reference computes? What `minibert verify` does and prints.
 
-Four things to compare with: a file of someone's own intermediates, where one is passed; the reference itself, where
+Four things to compare with: a file of a port's own intermediates, where one is passed; the reference itself, where
 torch and transformers are installed; the reference's values that ship with the package, for a checkpoint with the same
-numbers; what others have printed of two well-known checkpoints.
+numbers; numbers that others have printed of two well-known checkpoints.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def verify(
 ) -> Report:
     """Compare a checkpoint's input layer, intermediate by intermediate, with the best reference there is.
 
-    against: a file as `save` writes it, with somebody's own numbers: of each batch that it has, every intermediate,
-    or those that `only` names. One that is missing fails as one that differs. Without it, live with transformers where
-    installed, else with what the package has of the reference for a checkpoint of these very numbers; and with the
-    printed values that it has of a model of this name. save: write inputs and intermediates.
+    against: a file as `save` writes it, with a port's own numbers. Of each batch in it every intermediate is compared,
+    or those that `only` names; a missing one fails as one that differs does. Without a file: live with transformers
+    where installed, else with the reference's values that ship, if they are of a checkpoint with these numbers; and
+    with the printed values of a model of this name, if there are any. save: write inputs and intermediates.
 
     Raises ValueError where there is nothing to compare with and nothing to save, where `save` is the file to compare
     with or the model's own, and for an `only` that the layer does not know.
@@ -121,7 +121,7 @@ def verify(
 
 
 def check_files(against: Path | None, save: Path | None, only: Sequence[str] | None) -> None:
-    """Refuse to save over the numbers to compare with, and names without a file. Raises ValueError."""
+    """Refuse to save over the file to compare with, and `only` without such a file. Raises ValueError."""
     if save is not None and against is not None and same_file(save, against):
         raise ValueError(f"{save} and {against} are one file: saving would put our numbers over those to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):
@@ -265,7 +265,7 @@ def against_printed(report: Report, layer: EmbeddingLayer, opened: Load, stored:
 def _compare_traces(
     report: Report, layer: EmbeddingLayer, opened: Load, inputs: Traces, theirs: Traces, whose: str
 ) -> None:
-    """Compare with somebody's traces, print the table, and look for the mistake where they differ."""
+    """Compare two traces, write the table, and look for the mistake where they differ."""
     allowed = {**tolerances(layer), "input_ids": 0.0}
     with opened(dtype="float64") as exact:
         truth = {kind: trace(exact, batch) for kind, batch in inputs.items()}

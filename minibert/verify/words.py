@@ -1,4 +1,4 @@
-"""What a report says in columns and lines."""
+"""The lines and tables of a report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .compare import Difference, over_kinds
 
 
 def not_compared(here: Sequence[str], there: Sequence[str], whose: str, ours: str) -> Iterator[str]:
-    """Say which names one of the two alone has; what a file lacks has been said."""
+    """Name the intermediates that only one side has; those that a file lacks are reported elsewhere."""
     if unknown := [key for key in there if key not in here]:
         yield f"not compared, since this {ours} has no such intermediate: {', '.join(unknown)}"
     if whose != "file" and (hidden := [key for key in here if key not in there]):
@@ -31,7 +31,7 @@ def difference_table(
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lay cells out in columns: the first and the last to the left, numbers to the right."""
+    """Write cells in columns: the first and the last aligned left, numbers aligned right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         first, *numbers, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""minibert side by side with what people would use instead, and with what no program can beat.
+"""minibert side by side with the libraries that people would use instead, and with what no program can beat.
 
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, bulk, memory, load, growth, encoder,
                                              sentences; three rounds
     python scripts/bench --json FILE         the figures as JSON too
 
-Prints a Markdown table for each section. Every figure is a ratio of two things measured in turn in the same run:
-round by round, each round's ratio by itself, of those the median and the middle half. Single times mean little on a
-machine with other work to do; ratios bear more, but not everything: the line under a table says how much other work
-there was. A limit that is not met is said so; the exit code is 0 all the same.
+Prints a Markdown table for each section. Every figure is a ratio of two things that are measured in turn in the same
+run. Each round gives one ratio; the table has their median and their middle half. On a machine with other work a single
+time means little. A ratio suffers less, but it suffers too: the line under a table says how much other work there was.
+A limit that is not met is reported; the exit code is 0 all the same.
 
 What is measured, and how it was chosen
     sizes         bert-base-uncased (30522 x 768) and gpt2 (50257 x 768), made up by tests/support/seeded.py, with the
-                  input layer alone in the file; float32 unless said. Texts and tokenizer: all-MiniLM-L6-v2
+                  input layer alone in the file; float32 by default. Texts and tokenizer: all-MiniLM-L6-v2
     transformers  BertModel's own `embeddings`, GPT2Model's `wte`, `wpe` and `drop`: in eval mode, under
                   torch.inference_mode(), ids already a tensor. With one thread and with as many as there are cores in
                   every round, the faster one is the peer: on a virtual machine a sleeping thread is slow to wake.
@@ -29,13 +29,13 @@ What is measured, and how it was chosen
                   float32 export by torch.onnx, two threads, all graph optimizations
     sentences     texts of 5 to 40 words to MiniLM's vectors, likewise. sentence-transformers: encode as it is called by
                   default. ONNX Runtime: texts sorted by length, batches of 32, the mean and the norm by NumPy
-    safetensors   safetensors.numpy.load_file of the whole file, which lies in the system's cache
+    safetensors   safetensors.numpy.load_file of the whole file, which is in the system's cache
     limits        a process that does nothing but `import numpy`; np.take(table, ids, out=, mode="clip"), the fastest
                   way to gather rows; np.copyto of as much memory; encode_batch_fast of the tokenizers library for all
                   texts at once, its ids not even read
 
 Needs the extra `bench` for the peers, and scripts/demo for the texts; the row of what is absent says so.
-Each section is a process of its own where several are asked for, so that none inherits another's threads and memory.
+If several sections are asked for, each is a process of its own and inherits no threads or memory from another.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def forward(settings: Settings) -> list[Row]:
 
 
 def _forward(settings: Settings, model_type: str, layer: Any, module: Any, shape: tuple[int, int]) -> list[Row]:
-    """One shape. Ids are the same in every call: their rows lie in the caches, for the reference as for us."""
+    """One shape. Ids are the same in every call: their rows are in the caches, for the reference as for us."""
     table = next(iter(layer.modules.values())).weight
     ids = np.random.default_rng(0).integers(0, len(table), shape)
     out, copied = np.empty((*shape, layer.dim), np.float32), np.ones((*shape, layer.dim), np.float32)

@@ -1,4 +1,4 @@
-"""What children do, so that a process of its own meets each measurement of memory: `python -m bench.child NAME ...`.
+"""What the child processes do; each measurement of memory gets a process of its own: `python -m bench.child NAME ...`.
 
 Prints one line of JSON. Linux only: everything is read from /proc.
 """

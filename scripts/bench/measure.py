@@ -31,7 +31,7 @@ BUSY = 0.1  # of the processor in other hands: from there on figures say little
 
 @dataclass(frozen=True)
 class Limit:
-    """What a figure is held to: the ratio, or with a `unit` ("ms", "MiB") our own figure."""
+    """The limit of a figure: of the ratio, or with a `unit` ("ms", "MiB") of our own figure."""
 
     sense: str
     bound: float
@@ -93,7 +93,8 @@ def compare(
     """Make a row of two figures measured in the same rounds: the median of the rounds' ratios and their middle half.
 
     `faster`: the ratio says how many times as fast we are, else how many times of the other's time or memory we take.
-    A ratio is taken within each round, where both met the same machine; so it need not be that of the two medians.
+    A ratio is taken within each round, in which the machine was the same for both. It therefore need not be the ratio
+    of the two medians.
     """
     ratios = [b / a if faster else a / b for a, b in zip(ours, other, strict=True)]
     median = statistics.median(ratios)
@@ -135,8 +136,8 @@ def written(figure: float, unit: str) -> str:
 def interleaved(calls: Mapping[K, Callable[[], object]], rounds: int) -> dict[K, list[float]]:
     """Time calls in turn, round by round, and back to front in every second one: seconds, one median a round.
 
-    In a round each call is repeated for `BLOCK` seconds, after `WARM` seconds that do not count, so that it meets its
-    own data in the caches and not another's, and threads that are awake.
+    In a round each call is repeated for `BLOCK` seconds, after `WARM` seconds that do not count: by then its own data
+    is in the caches and its threads are awake.
     """
     times: dict[K, list[float]] = {name: [] for name in calls}
     for number in range(rounds):

@@ -153,7 +153,7 @@ def _two_processes(folder: Path) -> list[Row]:
         compare(what[0], private["minibert"], private["load_file"], "safetensors load_file", "B",
                 limit=limits[0], note=note),
         compare(what[1], [pss for _, pss in shares], [rss for rss, _ in shares], "resident in each", "B",
-                limit=limits[1], note="0.5: each page lies in memory once, for both"),
+                limit=limits[1], note="0.5: each page is in memory once, for both"),
     ]  # fmt: skip
 
 

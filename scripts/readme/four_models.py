@@ -4,8 +4,8 @@
     MINIBERT_MODEL=folder python scripts/readme/four_models.py
 
 What can be run is run now; what cannot (no Hub, no torch) is "not run here". MINIBERT_MODEL names all-MiniLM-L6-v2.
-Where MINIBERT_REFERENCE names a folder with the position table of bert-base-uncased, the printed numbers are held
-against it first, and the script stops where they disagree; nothing of it goes into the table.
+MINIBERT_REFERENCE may name a folder with the position table of bert-base-uncased. Then the printed numbers are first
+compared with that table, and the script stops where they differ; the table of README gets nothing from it.
 """
 
 from __future__ import annotations

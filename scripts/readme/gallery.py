@@ -55,7 +55,7 @@ def sinusoids(layer: minibert.EmbeddingLayer) -> Figure:
 
 
 def tokens(layer: minibert.EmbeddingLayer) -> Figure:
-    """Where the word rows of some words lie, before any context."""
+    """A map of the word rows of some words, before any context."""
     from minibert.show import analysis
 
     ids = [layer.tokenize(word)["input_ids"][0, 1] for word in WORDS.split()]

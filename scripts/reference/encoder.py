@@ -9,9 +9,10 @@ The reference is transformers on torch with eager attention, on one CPU thread. 
     case.json                        family, kinds of batches, order of the trace, printed module tree
     trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in an encoder's trace
 
-A key is a module's path, its value that module's output. No module gives `scores` (what enters softmax, zero where a
-mask hides it), `context` (what enters the output's map) and `sum` (with the residual); they are read from what the next
-module or function is passed. Keys of the input layer are not stored: tests/reference has them.
+A key is a module's path, its value that module's output. Three keys are not the output of a module: `scores` (the input
+of softmax, zero where masked), `context` (the input of the output projection) and `sum` (with the residual). They are
+taken from the arguments of the next module or function. Keys of the input layer are not stored: tests/reference has
+them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from safetensors.numpy import load_file, save_file
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
-import seeded  # noqa: E402  (lies in tests/support, which is not a package)
+import seeded  # noqa: E402  (it is in tests/support, which is not a package)
 
 Array = NDArray[Any]
 TARGET = ROOT / "tests" / "reference" / "encoder"

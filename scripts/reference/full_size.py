@@ -1,8 +1,8 @@
 """Facts of full size for `make.py`: BERT and GPT-2 from integers, and all-MiniLM-L6-v2 as published.
 
-The checkpoints are too large to commit, so tests/reference/full_size.json holds what a result can be held to:
-for each batch of `seeded.batch` the sha256 of the reference's sum before LayerNorm (float32, little-endian,
-C order), and how far the reference's own output is from float64; full_size.safetensors holds some whole rows.
+The checkpoints are too large to commit. Therefore tests/reference/full_size.json has, for each batch of
+`seeded.batch`, the sha256 of the reference's sum before LayerNorm (float32, little-endian, C order), and how far the
+reference's own output is from float64. full_size.safetensors has some complete rows.
 
     rms_error           root mean square of (output - truth), truth with sum and norm in float64
     rms_error_of_norm   the same with the float32 sum taken as given: the norm's own part
@@ -33,7 +33,7 @@ TEXTS = (*WHOLE, "", "naïve café, 東京 🙂", "Unbelievably, it's 3.14159!",
 
 
 def row_indices(batch: int, seq: int) -> list[list[int]]:
-    """Which rows of an output are stored whole: an early one and the last."""
+    """Which rows of an output are stored: an early one and the last."""
     return [[0, 1], [batch - 1, seq - 1]]
 
 

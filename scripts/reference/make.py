@@ -10,14 +10,15 @@ The reference is transformers on torch, on one CPU thread. Each case of `cases.p
     case.json                        family, side, kinds of batches, order of the trace, printed module tree
     trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in a layer's trace
 
-golden.safetensors gathers the case `bert` in one file, for ports to other languages (tests/reference/GOLDEN.md),
-rotary_scaling.json holds rotary frequencies and angles of scaled models (rotary.py), and `shipped` stands for the one
-file that is part of the package (shipped.py).
+golden.safetensors has the case `bert` in one file, for ports to other languages (tests/reference/GOLDEN.md).
+rotary_scaling.json has rotary frequencies and angles of scaled models (rotary.py). `shipped` is the one file that is
+part of the package (shipped.py).
+
 A key is the module's path in the base model, its value that module's output. `position_ids` are the rows asked
-for, before a family's own offset; `sum` is what enters the norm, or the first block where there is none; `scaled`
-and `masked` are the values after the two multiplications that have no module. Parameters come from integers
-(tests/support/seeded.py), not from a random generator, and the script stops unless a trace ends with the very bits that
-transformers passes to its first block.
+for, before a family's own offset; `sum` is the input of the norm, or of the first block where there is no norm;
+`scaled` and `masked` are the values after the two multiplications that are not in a module. Parameters come from
+integers (tests/support/seeded.py), not from a random generator. The script stops unless a trace ends with exactly the
+bits that transformers passes to its first block.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from shipped import write_shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
-import seeded  # noqa: E402  (lies in tests/support, which is not a package)
+import seeded  # noqa: E402  (it is in tests/support, which is not a package)
 
 Array = NDArray[Any]
 BATCH, LENGTH = 2, 4
@@ -161,7 +162,7 @@ class Recorder:
         self.asked = named.get("position_ids")
 
     def keep(self, key: str, value: torch.Tensor) -> None:
-        # cloned, since some models go on in place; XLNet computes with (seq, batch), everyone else reads (batch, seq)
+        # cloned, since some models continue in place; XLNet computes with (seq, batch), all others with (batch, seq)
         value = value.transpose(0, 1) if self.case.family == "xlnet" else value
         self.trace[key] = value.detach().clone(memory_format=torch.contiguous_format)
 

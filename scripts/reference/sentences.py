@@ -4,7 +4,8 @@
     python scripts/reference/sentences.py --check    make them elsewhere, compare; exit 1 on a difference
 
 It needs sentence-transformers (`pip install sentence-transformers==6.2.0`). Each folder holds a model of seeded numbers
-as sentence-transformers saves it, in some the older spelling of its files put in place and read by it again, and
+as sentence-transformers saves it. In some folders files are then rewritten in their older form, which
+sentence-transformers reads again. Beside the model:
 
     calls.json            what was called: a method, texts, options
     vectors.safetensors   what each call gave: "0", "1", ... in the calls' order
@@ -33,7 +34,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
-import checkpoints  # noqa: E402  (lies in tests/support, which is not a package)
+import checkpoints  # noqa: E402  (it is in tests/support, which is not a package)
 import seeded  # noqa: E402
 
 TOLERANCE = 1e-6  # between two makings of one vector, relative to its length; measured: 0 on one machine

@@ -5,9 +5,9 @@
     "<kind>|inputs|<name>", "<kind>|<key>"    as in a trace: each text's ids, and every intermediate of the input layer
     "<kind>|hidden_states.<i>"                of the texts in `THROUGH_BLOCKS`, what leaves block i - 1
 
-and in its metadata under "about", as JSON: the model, its texts, the versions that made the file, and of each parameter
-the shape and the sha256 of its numbers (float32, little-endian, C order), by which a checkpoint is known again. A few
-texts, and the blocks of one of them, keep the file below 300 kB.
+Its metadata has under "about", as JSON: the model, its texts, the versions that made the file, and for each parameter
+the shape and the sha256 of its numbers (float32, little-endian, C order), by which a checkpoint is recognized. With
+only a few texts, and the blocks of one of them, the file stays below 300 kB.
 """
 
 from __future__ import annotations
