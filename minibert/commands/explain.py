@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .common import Parser, add_model, add_whole, coloured, load_layer, print_lines, tell
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
+    from minibert.models.layer import EmbeddingLayer
 
 ABOUT = """show each step that the layer takes for a text
 by its name, shape, formula, the function in minibert.equations, and the first
@@ -35,29 +39,51 @@ def run(arguments: Any) -> None:
     if arguments.block is not None or arguments.head is not None:
         _explain_block(arguments)
         return
+    if arguments.html is not None:
+        _write_page(arguments, arguments.html)
+        return
     from minibert.show.explain import explain
 
-    html: Path | None = arguments.html
-    if html is not None:
-        from minibert.files.writing import output_ending
-        from minibert.show.page import page, save
-
-        output_ending(html, (".html", ".htm"))
-        with load_layer(arguments, lazy=not arguments.whole) as layer:
-            save(page(layer, arguments.text, arguments.pair, arguments.truncate), html)
-        tell(f"wrote {html}")
-        return
     with load_layer(arguments, lazy=not arguments.whole) as layer:
         print_lines(
             explain(layer, arguments.text, arguments.pair, coloured(), arguments.full, truncation=arguments.truncate)
         )
 
 
+def _write_page(arguments: Any, html: Path) -> None:
+    from minibert.files.writing import output_ending
+    from minibert.show.page import page, save
+
+    output_ending(html, (".html", ".htm"))
+    with load_layer(arguments, lazy=not arguments.whole) as layer, _with_blocks(arguments, layer) as model:
+        save(page(model, arguments.text, arguments.pair, arguments.truncate), html)
+    tell(f"wrote {html}")
+
+
+def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLayer:
+    """Give the whole model where it has blocks and they are here; --whole fetches them. Else the layer."""
+    from minibert.show.info import stored_blocks
+
+    if layer.side == "decoder" or not stored_blocks(layer):
+        return layer
+    from minibert.errors import HubError
+    from minibert.models.encoder import load_encoder
+
+    local = arguments.local_files_only or not arguments.whole
+    try:
+        return load_encoder(arguments.model, revision=arguments.revision, local_files_only=local)
+    except HubError:
+        if arguments.whole:
+            raise
+        tell("the page shows the input layer alone; --whole fetches the blocks' weights too, and shows them")
+        return layer
+
+
 def _explain_block(arguments: Any) -> None:
     if arguments.block is None:
         raise ValueError("--head is of a block; say of which: --block 0")
     if arguments.html is not None:
-        raise ValueError("--html shows the input layer; leave out --block")
+        raise ValueError("--html shows every block and head; leave out --block and --head")
     if arguments.side:
         raise ValueError("--block shows a block of a whole model, which has no sides; leave out --side")
     from minibert.models.encoder import load_encoder

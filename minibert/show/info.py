@@ -13,6 +13,7 @@ from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
 from minibert.families.modules import Embedding, LayerNorm, Linear
 from minibert.families.steps import Positions
+from minibert.files.checkpoint import Tensor
 from minibert.models.layer import EmbeddingLayer
 
 
@@ -126,9 +127,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     except MinibertError as error:  # of no concern to the input layer
         return {"blocks": f"not available: {error}"}
     sizes = f"{count}, {heads} heads of {layer.dim // heads}, feed-forward {width} wide, {activation}"
-    owned = tuple(prefix + part for prefix in ("", *family.prefixes) for part in row.checked_prefixes)
-    stored = {name: tensor for name, tensor in layer.stored().items() if name.startswith(owned)}
-    stored = {name: tensor for name, tensor in stored.items() if not name.endswith(row.unused_endings)}
+    stored = stored_blocks(layer)
     known = [tensor.stop - tensor.start for tensor in stored.values() if tensor is not None]
     if not stored:
         return {"blocks": f"{sizes}; of their tensors none is in this file, which holds the input layer alone"}
@@ -136,6 +135,20 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
         f"; {_counted(stored, 'tensor')} in all, some in files not opened for this" if len(known) < len(stored) else ""
     )
     return {"blocks": sizes, "blocks on disk": f"{size(sum(known))} in {_counted(known, 'tensor')}{more}"}
+
+
+def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
+    """Give the blocks' tensors of the layer's checkpoint by name; None for one in a file that is not opened."""
+    if find_spec("minibert.families.blocks") is None:  # the input layer stands without the encoder's files
+        return {}
+    from minibert.families.blocks import BLOCKS
+
+    row = BLOCKS.get(layer.family.model_type)
+    if row is None:
+        return {}
+    owned = tuple(prefix + part for prefix in ("", *layer.family.prefixes) for part in row.checked_prefixes)
+    named = {name: tensor for name, tensor in layer.stored().items() if name.startswith(owned)}
+    return {name: tensor for name, tensor in named.items() if not name.endswith(row.unused_endings)}
 
 
 def _tokenizer(layer: EmbeddingLayer) -> str:

@@ -2,20 +2,18 @@
 
 The page is a single string that needs nothing else: no network, no framework, no font. `page.html` beside this file is
 its frame, with the style and the script; here its tables are written and its numbers are packed. The numbers are the
-trace's own, bit by bit; the script adds nothing to them, it draws what is chosen. A page has 4 bytes for each number,
-times 4/3 for base64: about 16 kB for a token of a layer that is 768 wide.
+trace's own, bit by bit; the script adds nothing to them, it draws what is chosen. Of a whole model `page_blocks` adds a
+second part. A page has 4 bytes for each number, times 4/3 for base64: about 16 kB for a token of a layer that is 768
+wide.
 """
 
 from __future__ import annotations
 
-import base64
-import inspect
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +26,10 @@ from minibert.models.layer import EmbeddingLayer
 
 from .analysis import cosine_similarity
 from .explain import by_hand, looked_up, name_of
+from .page_parts import BYTES, as_json, check_size, docstring, packed
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
 
 # what a kind of lookup tells of a token
 MEANING = {
@@ -75,12 +77,20 @@ class Normed(NamedTuple):
     after: Array
 
 
-def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None, truncation: bool = False) -> str:
-    """Give the page. Raises as `EmbeddingLayer.tokenize` and a call of the layer."""
+def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = None, truncation: bool = False) -> str:
+    """Give the page: of an input layer, or of a whole model, whose blocks make a second part.
+
+    Raises as `EmbeddingLayer.tokenize` and a call of the layer; ValueError where it would have more than 10 MB.
+    """
+    layer, encoder = (model, None) if isinstance(model, EmbeddingLayer) else (model.embeddings, model)
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
     input_ids, mask = batch["input_ids"], batch["attention_mask"]
     tokens = [_visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
-    trace = layer.trace(**batch)
+    # numbers for each pair of tokens: a similarity, and one of each head of each block
+    seq, pairs = len(tokens), 1 if encoder is None else 1 + len(encoder.stack.blocks) * encoder.stack.heads
+    check_size(pairs * seq * seq * layer.dtype.itemsize * BYTES, layer, seq, pairs)  # before that much is computed
+    encoder = encoder if seq else None  # where there is no token, nothing enters a block
+    trace = (encoder or layer).trace(**batch)
     ids = looked_up(layer.steps, batch, trace)
     shown = list(stages(layer, trace, ids, mask))
     groups, normed, output = by_width(shown), _normed(layer, shown), shown[-1].rows
@@ -95,7 +105,7 @@ def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None, truncat
     said = _visible(text if not text_pair else f"{text} / {text_pair}", KEPT)
     counted = f"{len(tokens)} token{'s' * (len(tokens) != 1)} of {layer.family.model_type}"
     shape = (1, *output.shape)
-    return _filled(
+    html = _filled(
         title=escape(f"{' '.join(said[:60].split())} - minibert"),
         text=escape(said),
         about=escape(f"{counted} → {shape}, {output.dtype}: {by_hand(layer.steps, ids, mask)[1]}"),
@@ -104,9 +114,19 @@ def page(layer: EmbeddingLayer, text: str, text_pair: str | None = None, truncat
         norm="" if normed is None else "\n".join(_norm_lines(normed, tokens)),
         positions=_positions_words(layer, positions is not None),
         formulas="\n".join(_formulas(layer)),
-        # inside a script element HTML is read again behind "</" or "<!--": no "<" is left
-        data=json.dumps(data, ensure_ascii=True).replace("<", "\\u003c"),
+        data=as_json(data),
+        **_second_part(encoder, trace),
     )
+    check_size(len(html.encode()), layer, seq, pairs)
+    return html
+
+
+def _second_part(encoder: Encoder | None, trace: Mapping[str, Array]) -> dict[str, str]:
+    if encoder is None:
+        return {"style": "", "blocks": "", "script": ""}
+    from .page_blocks import part  # the first part stands without the encoder's files
+
+    return part(encoder, trace)
 
 
 def save(html: str, path: Path) -> None:
@@ -155,13 +175,13 @@ def by_width(shown: Sequence[Stage]) -> list[list[Stage]]:
 
 def _group(group: Sequence[Stage]) -> dict[str, Any]:
     """Pack stages of one width. Those up to a sum share one scale of colours, so that their sizes compare."""
-    packed, scale = [], _reach([stage.rows for stage in group if stage.sign != "→"])
+    bands, scale = [], _reach([stage.rows for stage in group if stage.sign != "→"])
     for stage in group:
         rows, index = stage.rows, np.arange(len(stage.rows))
         if stage.taken is not None:  # the row of a word or type that occurs twice is packed once
             _, first, index = np.unique(stage.taken, return_index=True, return_inverse=True)
             rows = rows[first]
-        packed.append(
+        bands.append(
             {
                 "name": stage.name,
                 "sign": stage.sign,
@@ -169,10 +189,10 @@ def _group(group: Sequence[Stage]) -> dict[str, Any]:
                 "taken": None if stage.taken is None else stage.taken.tolist(),
                 "reach": _reach([stage.rows]) if stage.sign == "→" else scale,
                 "index": index.tolist(),
-                "rows": _packed(rows),
+                "rows": packed(rows),
             }
         )
-    return {"dim": group[0].rows.shape[-1], "stages": packed}
+    return {"dim": group[0].rows.shape[-1], "stages": bands}
 
 
 def _reach(rows: Sequence[Array]) -> float:
@@ -180,11 +200,6 @@ def _reach(rows: Sequence[Array]) -> float:
     numbers = np.abs(np.concatenate([np.ravel(row) for row in rows])) if rows else np.zeros(0)
     finite = numbers[np.isfinite(numbers)]
     return float(np.percentile(finite, 99)) or 1.0 if finite.size else 1.0
-
-
-def _packed(numbers: Array) -> str:
-    """Pack numbers as little-endian bytes in base64."""
-    return base64.b64encode(np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).tobytes()).decode()
 
 
 def _normed(layer: EmbeddingLayer, shown: Sequence[Stage]) -> Normed | None:
@@ -205,16 +220,16 @@ def _norm_data(normed: Normed, groups: Sequence[Sequence[Stage]]) -> dict[str, A
         "group": group,
         "stage": stage,
         "eps": normed.module.eps,
-        "mean": _packed(normed.before.mean(axis=-1)),
-        "variance": _packed(normed.before.var(axis=-1)),
-        "weight": _packed(normed.module.weight),
-        "bias": None if bias is None else _packed(bias),
+        "mean": packed(normed.before.mean(axis=-1)),
+        "variance": packed(normed.before.var(axis=-1)),
+        "weight": packed(normed.module.weight),
+        "bias": None if bias is None else packed(bias),
     }
 
 
 def _similarity(positions: Stage, ids: Mapping[str, Array]) -> dict[str, Any]:
     cosines = cosine_similarity(positions.rows).astype(np.float32)
-    return {"positions": ids["position_ids"][0].tolist(), "cosines": _packed(cosines)}
+    return {"positions": ids["position_ids"][0].tolist(), "cosines": packed(cosines)}
 
 
 # -- as HTML -----------------------------------------------------------------------------------------------------
@@ -272,12 +287,4 @@ def _formulas(layer: EmbeddingLayer) -> Iterator[str]:
     whole = {"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type)
     for name, function in vars(equations).items():
         if callable(function) and (function in used or function is whole):
-            yield f"<li><h3><code>{name}</code></h3>{_docstring(function)}</li>"
-
-
-def _docstring(function: Callable[..., Any]) -> str:
-    """The first sentence of a docstring and its indented formulas, as HTML."""
-    first, *others = (inspect.getdoc(function) or "").split("\n\n")
-    formulas = [inspect.cleandoc("\n" + other) for other in others if other.startswith("    ")]
-    words = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(" ".join(first.split()), quote=False))
-    return f"<p>{words}</p>" + "".join(f"<pre>{escape(formula, quote=False)}</pre>" for formula in formulas)
+            yield f"<li><h3><code>{name}</code></h3>{docstring(function)}</li>"

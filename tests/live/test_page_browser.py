@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,59 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import BERT, DISTILBERT, ELECTRA, GPT2, T5, wordpiece_json, write, write_byte_level
+from in_browser import CONTRAST, Open, lowest_contrast
 
 import minibert
 from minibert.models.layer import EmbeddingLayer
-from minibert.show.page import page, save
+from minibert.show.page import page
 
 pytestmark = pytest.mark.browser
 
 SENTENCE = "We lived above the clouds"
-ARGUMENTS = (
-    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 STRIPS = "#groups .strip canvas"
-# contrast that WCAG 2.2 asks of text (AA)
-CONTRAST = 4.5
-
-Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(ARGUMENTS))
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(params=["light", "dark"])
-def opened(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Open a page in one colour scheme; whatever it says on the console, asks of a network or throws is a failure."""
-    complaints: list[str] = []
-    contexts = []
-
-    def open_page(html: str, width: int = 1100, **options: Any) -> Any:
-        save(html, tmp_path / "page.html")
-        context = browser.new_context(
-            color_scheme=request.param, viewport={"width": width, "height": 800}, offline=True, **options
-        )
-        contexts.append(context)
-        tab = context.new_page()
-        tab.on("console", lambda message: complaints.append(message.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("dialog", lambda dialog: (complaints.append("dialog"), dialog.dismiss()))
-        tab.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or complaints.append(asked.url))
-        tab.goto((tmp_path / "page.html").as_uri())
-        return tab
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
 
 
 @pytest.fixture(scope="session")
@@ -233,29 +189,8 @@ def test_a_narrow_window_needs_no_scrolling_sideways(opened: Open, real: tuple[E
 def test_text_can_be_read(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
     """Every text's colour against what lies behind it, by the contrast that WCAG defines."""
     tab = opened(real[1])
-    worst = tab.evaluate("""() => {
-      const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
-      const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-      const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
-      const behind = (element) => {
-        for (; element; element = element.parentElement) {
-          const colour = numbers(getComputedStyle(element).backgroundColor);
-          if (colour.length === 3 || colour[3] > 0) return colour;
-        }
-        return [255, 255, 255];
-      };
-      let worst = [21, ""];
-      for (const element of document.querySelectorAll("body *")) {
-        const words = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-        if (!words || !element.getClientRects().length || ["SCRIPT", "STYLE"].includes(element.tagName)) continue;
-        const style = getComputedStyle(element), front = element.closest("svg") ? style.fill : style.color;
-        const [a, b] = [light(numbers(front)), light(behind(element))];
-        const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-        if (contrast < worst[0]) worst = [contrast, element.outerHTML.slice(0, 80)];
-      }
-      return worst;
-    }""")
-    assert worst[0] >= CONTRAST, worst[1]
+    contrast, element = lowest_contrast(tab)
+    assert contrast >= CONTRAST, element
 
 
 def test_everything_has_a_name_for_a_screen_reader(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:

@@ -162,7 +162,7 @@ def test_colour_adds_escapes_and_nothing_else(bert: Encoder) -> None:
         (["--block", "-1"], "block -1 is not there: this model has blocks 0..1"),
         (["--block", "1", "--head", "4"], "head 4 is not there: this model has heads 0..3"),
         (["--head", "1"], "--head is of a block; say of which: --block 0"),
-        (["--block", "1", "--html", "x.html"], "--html shows the input layer; leave out --block"),
+        (["--block", "1", "--html", "x.html"], "--html shows every block and head; leave out --block and --head"),
         (["--block", "1", "--side", "encoder"], "leave out --side"),
     ],
 )

@@ -1,0 +1,58 @@
+"""What both parts of the page of `minibert explain --html` are made with, and how large it may be."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.models.layer import EmbeddingLayer
+
+LARGEST = 10_000_000  # bytes of a page
+# for advice on a shorter text: what a page has besides numbers, and what a token's lines of its tables have at most
+FRAME, LINES = 60_000, 1_500
+BYTES = 4 / 3  # of base64 for one byte
+
+
+def check_size(size: float, layer: EmbeddingLayer, seq: int, pairs: int) -> None:
+    """Refuse a page of more than `LARGEST` bytes. `pairs`: how many numbers it has for each pair of tokens.
+
+    Raises ValueError, which says how many tokens there may be.
+    """
+    if size <= LARGEST:
+        return
+    # p n^2 + t n = room, of which n is asked; each token has a row in every band
+    p = pairs * layer.dtype.itemsize * BYTES
+    t = (len(layer.steps) + 1) * layer.dim * layer.dtype.itemsize * BYTES + LINES
+    room = LARGEST - FRAME
+    fitting = int((math.sqrt(t * t + 4 * p * room) - t) / (2 * p))
+    raise ValueError(
+        f"the page of this text would have {size / 1e6:.0f} MB, and {LARGEST / 1e6:.0f} MB is the most that is "
+        f"written; the text has {seq} tokens; give one of at most {fitting} tokens"
+    )
+
+
+def packed(numbers: Array) -> str:
+    """Pack numbers as little-endian bytes in base64."""
+    return base64.b64encode(np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).tobytes()).decode()
+
+
+def as_json(data: Any) -> str:
+    """Write data for a script element, where HTML is read again behind "</" or "<!--": no "<" is left."""
+    return json.dumps(data, ensure_ascii=True).replace("<", "\\u003c")
+
+
+def docstring(function: Callable[..., Any]) -> str:
+    """The first sentence of a docstring and its indented formulas, as HTML."""
+    first, *others = (inspect.getdoc(function) or "").split("\n\n")
+    formulas = [inspect.cleandoc("\n" + other) for other in others if other.startswith("    ")]
+    words = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(" ".join(first.split()), quote=False))
+    return f"<p>{words}</p>" + "".join(f"<pre>{escape(formula, quote=False)}</pre>" for formula in formulas)

@@ -1,0 +1,166 @@
+"""The page's second part: its numbers are the trace's, of every family with blocks; what is too large is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import encoders
+import numpy as np
+import pytest
+from checkpoints import same_bits, wordpiece_json, write_byte_level
+from fake_hub import FakeHub, use
+from strict_html import read
+
+import minibert
+from minibert.cli import main
+from minibert.equations.input_layer import Array
+from minibert.show import page_parts
+from minibert.show.page import page
+
+SENTENCE = "The bank raised its rates again today"
+# bytes of a page that the promise "under 2 MB for twelve tokens of MiniLM" allows
+TWELVE_TOKENS = 2_000_000
+
+
+def behind_of(html: str) -> dict[str, Any]:
+    """The numbers of the second part, unpacked."""
+    (text,) = re.findall(r'<script type="application/json" id="blockdata">(.*?)</script>', html, re.DOTALL)
+    data: dict[str, Any] = json.loads(text)
+    (kind,) = re.findall(r'"float": "(f\d)"', html)
+    data["attention"] = np.frombuffer(base64.b64decode(data["attention"]), f"<{kind}")
+    return data
+
+
+def without_numbers(html: str) -> str:
+    """The page without the second part's numbers, whose last bits may differ from run to run."""
+    return re.sub(r'(id="blockdata">).*?(</script>)', r"\1\2", html, flags=re.DOTALL)
+
+
+def folder_of(name: str, folder: Path) -> Path:
+    if name == "gpt2":
+        return write_byte_level(encoders.write(folder, name, vocab_size=261))
+    encoders.write(folder, name)
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    return folder
+
+
+def cosine(x: Array, y: Array) -> float:
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    return float(x @ y / np.sqrt((x @ x) * (y @ y)))
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_every_family_with_blocks_has_the_numbers_of_its_trace(name: str, tmp_path: Path) -> None:
+    encoder = encoders.computed_once(minibert.load_encoder(folder_of(name, tmp_path)))
+    html = page(encoder, "we lived above")
+    read(html)
+    assert not re.search(r"<!--\w+-->", html), "a mark of the frame was left"
+    trace = encoder.trace(**encoder.tokenize("we lived above"))
+    behind, seq = behind_of(html), trace["hidden_states.0"].shape[1]
+    assert (behind["blocks"], behind["heads"]) == (encoders.DEPTH, encoders.HEADS)
+    attention = behind["attention"].reshape(encoders.DEPTH, encoders.HEADS, seq, seq)
+    for i, of_block in enumerate(attention):
+        assert same_bits(of_block, np.ascontiguousarray(trace[f"attentions.{i}"][0]))
+    assert np.any(np.triu(attention, 1)) == (not encoder.stack.causal), "GPT-2 does not look ahead"
+    assert ("no token sees those after it" in html) == encoder.stack.causal
+    for i, block in enumerate(encoder.stack.blocks):
+        before, after = trace[f"hidden_states.{i}"][0], trace[f"hidden_states.{i + 1}"][0]
+        for place, at in enumerate(behind["moves"][i + 1]):
+            assert at["turn"] == pytest.approx(cosine(before[place], after[place]), abs=1e-12)
+            assert at["size"] == pytest.approx(np.linalg.norm(after[place].astype(float)), rel=1e-12)
+            assert at["attention"] == pytest.approx(np.linalg.norm(trace[block.output][0, place].astype(float)))
+            assert at["feed_forward"] == pytest.approx(np.linalg.norm(trace[block.down][0, place].astype(float)))
+            others = sorted((-cosine(after[place], after[other]), other) for other in range(seq) if other != place)
+            assert at["nearest"] == [other for _, other in others][:5]
+            assert at["cosines"] == pytest.approx([-c for c, _ in others][:5], abs=1e-12)
+
+
+def test_what_a_block_adds_is_the_step_from_one_state_to_the_next(minilm: Path) -> None:
+    """The two sizes are of the right arrays: GPT-2's states are sums of them, BERT's are the norms of such sums."""
+    encoder = minibert.load_encoder(minilm)
+    trace = encoder.trace(**encoder.tokenize(SENTENCE))
+    first = behind_of(page(encoder, SENTENCE))["moves"][1]
+    norm = encoder["encoder.layer.0.attention.output.LayerNorm"]
+    attended = trace["encoder.layer.0.attention.output.dense"]
+    assert np.allclose(norm(trace["hidden_states.0"] + attended), trace["encoder.layer.0.attention.output.LayerNorm"])
+    assert [at["attention"] for at in first] == pytest.approx(np.linalg.norm(attended[0], axis=-1), rel=1e-6)
+
+
+def test_the_page_of_a_whole_real_model(minilm: Path) -> None:
+    encoder = minibert.load_encoder(minilm)
+    html = page(encoder, "The bank of the river was muddy after rain")
+    assert "11 tokens of bert" in html and len(html.encode()) < TWELVE_TOKENS
+    reader = read(html)
+    assert {tag for tag, attributes in reader.elements if "src" in attributes} == set()
+    assert not re.search(r"https?:(?!//www\.w3\.org/2000/svg)|@import|url\(", html)
+    first = page(encoder.embeddings, "The bank of the river was muddy after rain")
+    assert "blockdata" not in first and "From which tokens" not in first
+    listed = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
+    for name in ("layer_norm", "softmax", "attention", "post_norm_block", "gelu"):
+        assert listed.count(name) == 1
+    assert "pre_norm_block" not in listed and "gelu_tanh" not in listed
+
+
+def test_a_text_that_makes_too_large_a_page_is_refused_before_it_is_computed(
+    minilm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = minibert.load_encoder(minilm)
+    with monkeypatch.context() as patch:
+        patch.setattr(encoder, "trace", None)
+        with pytest.raises(
+            ValueError, match=r"would have 6[0-9] MB, and 10 MB is .*; the text has 402 tokens; give"
+        ) as e:
+            page(encoder, "rates " * 400)
+    advised = int(str(e.value).split()[-2])
+    html = page(encoder, "rates " * (advised - 2))
+    assert f"{advised} tokens of bert" in html
+    assert 0.8 * page_parts.LARGEST < len(html.encode()) <= page_parts.LARGEST, "the advice is no far cry"
+    with pytest.raises(ValueError, match="has 185 tokens"):
+        page(encoder, "rates " * 183)
+
+
+def test_the_limit_holds_for_the_first_part_too(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_parts, "LARGEST", 150_000)
+    layer = minibert.load(minilm)
+    with pytest.raises(ValueError, match=r"has 22 tokens; give one of at most [1-9] tokens"):
+        page(layer, " ".join("abcdefghijklmnopqrst"))
+
+
+def test_a_text_without_tokens_has_the_first_part_alone(tmp_path: Path) -> None:
+    encoder = minibert.load_encoder(folder_of("gpt2", tmp_path))
+    assert "blockdata" not in page(encoder, "") and "0 tokens of gpt2" in page(encoder, "")
+
+
+# -- the command -------------------------------------------------------------------------------------------------
+
+
+def test_explain_writes_both_parts_of_a_whole_model(tmp_path: Path) -> None:
+    folder, target = folder_of("bert", tmp_path / "bert"), tmp_path / "page.html"
+    assert main(["explain", "we lived", "--pair", "above", "--model", str(folder), "--html", str(target)]) == 0
+    assert without_numbers(target.read_text("utf-8")) == without_numbers(
+        page(minibert.load_encoder(folder), "we lived", "above")
+    )
+    assert main(["extract", str(folder), "-o", str(tmp_path / "layer")]) == 0
+    assert main(["explain", "we lived", "--model", str(tmp_path / "layer"), "--html", str(target)]) == 0
+    assert target.read_text("utf-8") == page(minibert.load(folder), "we lived"), "no blocks are stored there"
+
+
+def test_blocks_on_the_hub_are_fetched_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, target = folder_of("bert", tmp_path / "bert"), tmp_path / "page.html"
+    with FakeHub() as hub:
+        hub.add("someone/tiny", {path.name: path for path in folder.iterdir()})
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        command = ["explain", "we lived", "--model", "someone/tiny", "--html", str(target)]
+        assert main(command) == 0
+        assert "--whole fetches the blocks' weights too" in capsys.readouterr().err
+        assert target.read_text("utf-8") == page(minibert.load(folder), "we lived")
+        for asked in ([*command, "--whole"], command):  # and then they lie in the cache
+            assert main(asked) == 0
+            assert "--whole" not in capsys.readouterr().err
+            assert "blockdata" in target.read_text("utf-8")

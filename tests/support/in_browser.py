@@ -1,0 +1,84 @@
+"""Opens a page in headless Chromium, in both colour schemes; what it says, asks of a network or throws is a failure."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ARGUMENTS = (
+    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+# contrast that WCAG 2.2 asks of text (AA)
+CONTRAST = 4.5
+
+Open = Callable[..., Any]
+
+LOWEST_CONTRAST = """() => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+  const behind = (element) => {
+    for (; element; element = element.parentElement) {
+      const colour = numbers(getComputedStyle(element).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  let worst = [21, ""];
+  for (const element of document.querySelectorAll("body *")) {
+    const words = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!words || !element.getClientRects().length || ["SCRIPT", "STYLE"].includes(element.tagName)) continue;
+    const style = getComputedStyle(element), front = element.closest("svg") ? style.fill : style.color;
+    const [a, b] = [light(numbers(front)), light(behind(element))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < worst[0]) worst = [contrast, element.outerHTML.slice(0, 80)];
+  }
+  return worst;
+}"""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(ARGUMENTS))
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(params=["light", "dark"])
+def opened(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Open a page in one colour scheme; whatever it says on the console, asks of a network or throws is a failure."""
+    complaints: list[str] = []
+    contexts = []
+
+    def open_page(html: str, width: int = 1100, **options: Any) -> Any:
+        (tmp_path / "page.html").write_text(html, encoding="utf-8", newline="")
+        context = browser.new_context(
+            color_scheme=request.param, viewport={"width": width, "height": 800}, offline=True, **options
+        )
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("dialog", lambda dialog: (complaints.append("dialog"), dialog.dismiss()))
+        tab.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or complaints.append(asked.url))
+        tab.goto((tmp_path / "page.html").as_uri())
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def lowest_contrast(tab: Any) -> tuple[float, str]:
+    """The lowest contrast, by WCAG's definition, of a text's colour and what lies behind it; and the element."""
+    contrast, element = tab.evaluate(LOWEST_CONTRAST)
+    return contrast, element
