@@ -30,8 +30,8 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse(self, argv: Sequence[str]) -> Any:
-        """Parse arguments; texts may stand before, between and behind the options."""
-        # behind "--" all are texts; argparse knows that in the one way of parsing only
+        """Parse arguments; texts may come before, between and after the options."""
+        # after "--" everything is a text; only one of argparse's two ways of parsing knows that
         parse = self.parse_known_args if "--" in argv else self.parse_known_intermixed_args
         arguments, unknown = parse(argv)
         if unknown and unknown[0].startswith("-"):
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def explaining(self, arguments: Any) -> Iterator[None]:
-        """Let an error of the Hub say that nobody has named a model, where that is so."""
+        """If no model was named, say so in an error of the Hub."""
         from minibert.errors import HubError
 
         try:
@@ -112,7 +112,7 @@ def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
 
 
 def coloured() -> bool:
-    """Say whether what is printed may stand out: on a terminal that does not forbid it."""
+    """Say whether output may be bold or dim: on a terminal that does not forbid it."""
     terminal = bool(sys.stdout) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return terminal and not os.environ.get("NO_COLOR")
 
@@ -130,7 +130,7 @@ def tell(what: str) -> None:
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
-    """Print lines of data, each once it is there, and see to it that they arrive."""
+    """Print lines of data, each as soon as it is there; raise an error if they cannot be written."""
     if hasattr(sys.stdout, "reconfigure"):  # a token that the terminal's encoding lacks is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
     for line in lines:

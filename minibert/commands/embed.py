@@ -121,7 +121,7 @@ def _vectors(layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | 
 
 
 def wants_bar(arguments: Any) -> bool:
-    """Say whether a person looks at stderr, and at nothing else of ours."""
+    """Say whether to draw a bar: stderr is a terminal, no text is typed there, and no vectors are printed there."""
     typed = arguments.from_stdin and sys.stdin.isatty()
     return sys.stderr.isatty() and not typed and (arguments.output is not None or not sys.stdout.isatty())
 
@@ -139,10 +139,10 @@ def print_vectors(vectors: Iterable[Any], dim: int, pooling: str | None) -> None
 def write_vectors(
     path: Path, ending: str, vectors: Iterable[Any], dim: int, dtype: np.dtype[Any], pooling: str | None
 ) -> None:
-    """Write the vectors; the file appears whole or not at all.
+    """Write the vectors; the file appears complete or not at all.
 
-    Its header tells how many there are, which only the last text says: until then they lie in a temporary file beside
-    it, so that memory holds a chunk of them and no more.
+    The file's header has their number, which is known only after the last text. Until then they are in a temporary file
+    beside it: memory holds only one chunk of them.
     """
     import numpy as np
 
@@ -180,7 +180,7 @@ def _temporary(path: Path) -> BinaryIO:
 
 
 def _header(arrays: dict[str, Array], ending: str) -> list[Any]:
-    """Give all of a file that stands before the numbers of the embeddings, piece by piece."""
+    """Give the part of a file before the numbers of the embeddings, piece by piece."""
     from io import BytesIO
 
     import numpy as np

@@ -23,7 +23,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--pair", metavar="TEXT", help="a second text, to see token types at work; an empty one means none"
     )
-    parser.add_argument("--block", type=int, metavar="N", help="show one block behind the layer instead, from 0 on")
+    parser.add_argument("--block", type=int, metavar="N", help="show one block after the layer instead, from 0 on")
     parser.add_argument(
         "--head", type=int, metavar="N", help="with --block: whose scores and probabilities are shown (default: head 0)"
     )

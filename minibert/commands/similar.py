@@ -54,9 +54,9 @@ def table(encoder: Encoder, texts: list[str]) -> Iterator[str]:
 
 
 def nearest(encoder: Encoder, text: str, file: Path, k: int) -> Iterator[str]:
-    """Give the k lines of a file nearest to a text, best first, each behind its similarity.
+    """Give the k lines of a file nearest to a text, best first, each after its similarity.
 
-    Lines come and go in chunks: memory holds the best ones and a chunk of others.
+    Lines are read in chunks: memory holds the best ones and one chunk of others.
     """
     import numpy as np
 

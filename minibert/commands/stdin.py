@@ -1,4 +1,4 @@
-"""The lines of stdin as texts, in chunks of what is there: whoever waits for an answer has it before the next line."""
+"""The lines of stdin as texts, in chunks of what is there: each line is answered before the next one is waited for."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from .texts import chunked, shown, stream
 if TYPE_CHECKING:
     from .encoder import Encoder
 
-CHUNK = 512  # texts that are sorted by length among themselves; memory beyond the result is bounded by it
+CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
 OUTPUTS = ("sentence_embedding", "token_embeddings")
 TASKS = (None, "query", "document")
 
@@ -47,11 +47,11 @@ def encode(
 ) -> Any:
     """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
-    The folder says how: modules.json lists pooling, dense layers and norms, other files the prompts and the longest
-    length, at which a text is cut in silence. Without modules.json a vector is the mean over the tokens.
+    The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
+    longest length. A longer text is cut without a message. Without modules.json a vector is the mean over the tokens.
 
-    What stands beside a text moves each number of its vector by at most 1e-6 of the vector's length (measured on
-    MiniLM: 2.6e-7): a matrix product rounds otherwise when it has other rows.
+    The other texts of a call change each number of a vector by at most 1e-6 of the vector's length (measured on
+    MiniLM: 2.6e-7): a matrix product with other rows rounds differently.
 
     prompt_name   one of the folder's prompts, put before each text; without it the folder's default, if it has one
     prompt        a text put before each text; prompt_name is then without effect
@@ -62,7 +62,7 @@ def encode(
 
     precision, convert_to_numpy, convert_to_tensor and device may be passed by habit, as float32 arrays on the CPU.
 
-    Raises TypeError for what is no text, ValueError for an argument or a prompt that is not known, CheckpointError for
+    Raises TypeError for anything but text, ValueError for an unknown argument or prompt, CheckpointError for
     a folder whose modules are not computed here, TokenizerError where there is no tokenizer.
     """
     _refuse_habits(precision, convert_to_numpy, convert_to_tensor, device)
@@ -182,7 +182,7 @@ class _Plan(NamedTuple):
 
     def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
         """Give each text's ids, with the prompt before it, cut to the longest length."""
-        if self.prompt:  # what is no str is left to the tokenizer, which says where it stands
+        if self.prompt:  # anything but a str goes to the tokenizer as it is, whose error says where it is
             texts = [self.prompt + text if isinstance(text, str) else text for text in texts]
         return self.tokenizer.encode(texts, None, truncation=True, max_length=self.longest, start=start)
 
@@ -253,7 +253,7 @@ def _plan(
     skip = 0
     if before and not recipe.include_prompt:
         (alone,) = tokenizer.encode([before], None, truncation=True, max_length=recipe.longest)
-        # the special token at the end stands behind the text then
+        # in the real call the special token at the end comes after the text
         skip = len(alone.input_ids) - (bool(alone.input_ids) and tokenizer.is_special(alone.input_ids[-1]))
     longest = recipe.lengths.get(task or "", recipe.longest)
     return _Plan(

@@ -18,7 +18,7 @@ __all__ = ["PrincipalComponents", "cosine_similarity", "nearest_tokens", "princi
 
 
 class PrincipalComponents(NamedTuple):
-    """Where each row lies (rows, count), the directions (count, dim), and the share of the variance (count,)."""
+    """Each row's coordinates (rows, count), the directions (count, dim), and their shares of the variance (count,)."""
 
     coordinates: Array
     directions: Array

@@ -140,7 +140,7 @@ def _attention(encoder: Encoder, block: Block, i: int, head: int) -> dict[str, S
     q, k, v = ("q", "k", "v") if len(block.projections) == 1 else (p.rpartition(".")[2] for p in block.projections)
     of_root = f", 1 / sqrt({width}) = {block.scale:.6g}" if math.isclose(block.scale, 1 / math.sqrt(width)) else ""
     bias = " + the learned bias of the distance" if stack.bias is not None else ""
-    parts = "" if len(block.projections) == 3 else " (q, k and v stand side by side)"
+    parts = "" if len(block.projections) == 3 else " (q, k and v side by side)"
     mask = ", what comes after a token masked" if stack.causal else ""
     return {
         block.scores: Step(

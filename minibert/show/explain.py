@@ -1,6 +1,6 @@
 """A text's way through the layer, step by step, as a page of plain text: what `minibert explain` prints.
 
-Numbers are printed as torch prints a tensor, so that they can be held beside a notebook that runs the reference:
+Numbers are printed as torch prints a tensor, for comparing them with a notebook that runs the reference:
 four decimals, or powers of ten where sizes differ much; the first and last three of a long axis.
 """
 
@@ -34,7 +34,7 @@ COUNTED = {"input_ids": "id", "position_ids": "position", "token_type_ids": "typ
 def torch_text(x: Array, indent: int = 0) -> str:
     """Write an array of floats as torch prints a large tensor, without the word `tensor` and its parentheses.
 
-    x has at least one axis; `indent` is the column in which the first bracket stands. An axis longer than six
+    x has at least one axis; `indent` is the column of the first bracket. An axis longer than six
     shows its first and last three. All numbers share one format, chosen from those that are shown: `1.` where
     all are whole, else four decimals; powers of ten where the largest is over 1000 times the smallest, where the
     smallest is below 1e-4 or the largest above 1e8 (zeros do not count).
@@ -53,12 +53,12 @@ def torch_text(x: Array, indent: int = 0) -> str:
     counted = shown[np.isfinite(shown) & (shown != 0)]
     sizes = np.abs(counted)
     powers = counted.size > 0 and bool(sizes.max() / sizes.min() > 1000 or sizes.max() > 1e8 or sizes.min() < 1e-4)
-    whole = bool(np.all(counted == np.ceil(counted)))
+    integers = bool(np.all(counted == np.ceil(counted)))
 
     def write(number: float) -> str:
         if powers:
             return f"{number:.4e}"
-        if whole:
+        if integers:
             return f"{number:.0f}." if math.isfinite(number) else f"{number:.0f}"
         return f"{number:.4f}"
 
@@ -178,10 +178,10 @@ def explain(
     yield ""
     yield from _table(tokens, ids, bold)
     place = first_of_text(layer, batch["input_ids"][0])
-    for name, said, function, rows in _steps(layer, trace, ids, batch["attention_mask"]):
+    for name, formula, function, rows in _steps(layer, trace, ids, batch["attention_mask"]):
         yield ""
         yield bold(f"{name}  {rows.shape}") + (dim(f"  {function}") if function else "")
-        yield from (dim(line) for line in wrap(said, 2))
+        yield from (dim(line) for line in wrap(formula, 2))
         if full:
             yield "  " + torch_text(rows, indent=2)
         elif len(tokens):
@@ -194,7 +194,7 @@ def explain(
 
 
 def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int:
-    """Give the place of the first token that stands for text, behind the special ones; 0 where there is none."""
+    """Give the place of the first token of the text, after the special ones; 0 where there is none."""
     alone = layer.tokenize("")["input_ids"][0].tolist()
     pairs = zip(input_ids.tolist(), [*alone, None], strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
@@ -264,10 +264,10 @@ def _steps(
             continue
         if name != "sum":
             step, module = by_path[name]
-            said = _said(step, module)
+            formula = _formula(step, module)
             if isinstance(step, Project):  # x may be a sum of which only the addends were shown
-                said += f", x = {by_hand(layer.steps[: layer.steps.index((step, module))], ids, mask)[1]}"
-            yield name_of(step), said, _function(step), rows
+                formula += f", x = {by_hand(layer.steps[: layer.steps.index((step, module))], ids, mask)[1]}"
+            yield name_of(step), formula, _function(step), rows
         elif last is None or not np.array_equal(rows, last):  # a sum of one is the rows just shown
             yield name, by_hand(summing, ids, mask)[1], "", rows
         last = rows
@@ -286,7 +286,7 @@ def _function(step: Step) -> str:
     )
 
 
-def _said(step: Step, module: Any) -> str:
+def _formula(step: Step, module: Any) -> str:
     if isinstance(step, Lookup):
         kind = COUNTED.get(step.ids, step.ids.removesuffix("_ids").replace("_", " "))
         offset = f" + {step.extra}" if step.extra else ""

@@ -113,7 +113,7 @@ def _in_attention(layer: EmbeddingLayer) -> str:
 
 def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     """Tell of the blocks by config.json and the headers that are here; no weight is read, nothing is fetched."""
-    if find_spec("minibert.families.blocks") is None:  # the input layer stands without the encoder's files
+    if find_spec("minibert.families.blocks") is None:  # the input layer works without the encoder's files
         return {}
     from minibert.families.blocks import BLOCKS, heads_of
 
@@ -139,7 +139,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
 
 def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
     """Give the blocks' tensors of the layer's checkpoint by name; None for one in a file that is not opened."""
-    if find_spec("minibert.families.blocks") is None:  # the input layer stands without the encoder's files
+    if find_spec("minibert.families.blocks") is None:  # the input layer works without the encoder's files
         return {}
     from minibert.families.blocks import BLOCKS
 

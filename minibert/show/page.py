@@ -102,12 +102,12 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
         "norm": None if normed is None else _norm_data(normed, groups),
         "similarity": None if positions is None else _similarity(positions, ids),
     }
-    said = _visible(text if not text_pair else f"{text} / {text_pair}", KEPT)
+    shown_text = _visible(text if not text_pair else f"{text} / {text_pair}", KEPT)
     counted = f"{len(tokens)} token{'s' * (len(tokens) != 1)} of {layer.family.model_type}"
     shape = (1, *output.shape)
     html = _filled(
-        title=escape(f"{' '.join(said[:60].split())} - minibert"),
-        text=escape(said),
+        title=escape(f"{' '.join(shown_text[:60].split())} - minibert"),
+        text=escape(shown_text),
         about=escape(f"{counted} → {shape}, {output.dtype}: {by_hand(layer.steps, ids, mask)[1]}"),
         layer=escape(repr(layer)),
         tokens="\n".join(_choice(i, *pair) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))),
@@ -124,7 +124,7 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
 def _second_part(encoder: Encoder | None, trace: Mapping[str, Array]) -> dict[str, str]:
     if encoder is None:
         return {"style": "", "blocks": "", "script": ""}
-    from .page_blocks import part  # the first part stands without the encoder's files
+    from .page_blocks import part  # the first part works without the encoder's files
 
     return part(encoder, trace)
 
@@ -284,7 +284,7 @@ def _formulas(layer: EmbeddingLayer) -> Iterator[str]:
             used.add(equations.project)
         if isinstance(step, Scale) or getattr(module, "scale", 1.0) != 1.0:
             used.add(equations.scale)
-    whole = {"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type)
+    full_layer = {"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type)
     for name, function in vars(equations).items():
-        if callable(function) and (function in used or function is whole):
+        if callable(function) and (function in used or function is full_layer):
             yield f"<li><h3><code>{name}</code></h3>{docstring(function)}</li>"

@@ -1,4 +1,4 @@
-"""The second part of the page of `minibert explain --html`: what the blocks behind the input layer do with a text.
+"""The second part of the page of `minibert explain --html`: what the blocks after the input layer do with a text.
 
 `page_blocks.html` and `page_blocks.js` are its frame and its script. The probabilities are the trace's own, bit by bit:
 4 bytes for each head and each pair of tokens, times 4/3 for base64. So a page grows with the square of the text, and

@@ -46,7 +46,7 @@ def packed(numbers: Array) -> str:
 
 
 def as_json(data: Any) -> str:
-    """Write data for a script element, where HTML is read again behind "</" or "<!--": no "<" is left."""
+    """Write data for a script element. "</" or "<!--" would end or change the script: no "<" is left."""
     return json.dumps(data, ensure_ascii=True).replace("<", "\\u003c")
 
 

@@ -66,7 +66,7 @@ def _needed(text: str | None, kind: str) -> str:
 
 def _encoded(layer: EmbeddingLayer, text: str, token: int | None = None) -> tuple[dict[str, Any], list[str], int]:
     """Give the batch of one text, its tokens, and the place of the token that is meant: the first one of the text
-    behind the special ones, where `token` does not say another place."""
+    after the special ones, where `token` does not say another place."""
     batch = layer.tokenize(text)
     count = batch["input_ids"].shape[1]
     if token is not None:
@@ -78,7 +78,7 @@ def _encoded(layer: EmbeddingLayer, text: str, token: int | None = None) -> tupl
     ids, alone = batch["input_ids"][0].tolist(), layer.tokenize("")["input_ids"][0].tolist()
     if ids == alone:
         raise ValueError("the text has no tokens of its own; give another one")
-    # special tokens before any text stand before none, too
+    # an empty text has the same special tokens before it
     first = next((i for i, (a, b) in enumerate(zip(ids, alone, strict=False)) if a != b), min(len(ids), len(alone)))
     return batch, layer.tokens(ids), first
 
@@ -151,12 +151,15 @@ def _relative_bias(layer: EmbeddingLayer, *_: Any) -> Any:
 
 
 def _alibi(layer: EmbeddingLayer, *_: Any) -> Any:
-    """The straight lines of ALiBi, as in BLOOM."""
+    """What ALiBi subtracts from a score by distance, as in BLOOM."""
     return plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN)
 
 
 def _rotary(layer: EmbeddingLayer, *_: Any) -> Any:
-    """How far each pair of dimensions turns, as in Llama; where scaled, wavelengths before and after, as in Llama 3."""
+    """How far each pair of dimensions turns, as in Llama.
+
+    For frequencies that are scaled, as in Llama 3: the wavelengths before and after scaling.
+    """
     rotations = _scheme(layer, Rotary).rotations
     for rotation in rotations.values():
         if rotation.unscaled is not None:

@@ -47,7 +47,7 @@ def _axes(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def _image(ax: Axes, values: Array, label: str, limits: tuple[float, float] | None = None, **options: Any) -> Axes:
-    """Draw a matrix as colours, with a colour bar whose arrows say where values lie beyond its ends."""
+    """Draw a matrix as colours; arrows at the colour bar's ends mean that some values are beyond them."""
     if values.ndim != 2:
         raise ValueError(f"expected a matrix to draw as an image, found shape {values.shape}")
     low, high = limits or (float(values.min()), float(values.max()))
@@ -149,7 +149,7 @@ def table_image(table: Array, ax: Axes | None = None, rows: str = "position") ->
     """A whole table as an image: one line for each row, one column for each dimension.
 
     table (rows, dim). Trained tables hold a few entries ten times the others: then the colours span the middle
-    98 %, and the colour bar's pointed ends say that some lie beyond.
+    98 %, and the colour bar's pointed ends mean that some values are beyond them.
     """
     ax = _axes(ax, 8, 5)
     lowest, low, high, highest = (float(value) for value in np.percentile(table, (0, 1, 99, 100)))
@@ -191,7 +191,7 @@ def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axe
 def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
     """A bias that depends on distance alone, as T5's: one line of colours for each head, over the distance.
 
-    bias (heads, query, key) -> distances -(query - 1)..key - 1, a distance being key - query: left of 0 lie the
+    bias (heads, query, key) -> distances -(query - 1)..key - 1, a distance being key - query: left of 0 are the
     tokens before. Raises ValueError where two entries of one distance differ; draw that with `bias_matrix`.
     """
     query, key = bias.shape[1:]
@@ -215,7 +215,7 @@ def bias_matrix(bias: Array, head: int = 0, ax: Axes | None = None) -> Axes:
 
 
 def alibi(slopes: Array, length: int = 64, ax: Axes | None = None) -> Axes:
-    """ALiBi's straight lines: what each head subtracts from a score as the key lies further back.
+    """What each ALiBi head subtracts from a score, a linear function of the distance to the key.
 
         bias = -slope * (query - key)
 
@@ -316,7 +316,7 @@ def _names(ax: Axes, coordinates: Array, labels: Sequence[str]) -> None:
 
 
 def _named(ax: Axes, coordinates: Array, points: Array, labels: Sequence[str]) -> list[Any]:
-    """Write the names. points: where the coordinates lie now, in points, the unit of an offset."""
+    """Write the names. points: where the coordinates are now, in points, the unit of an offset."""
     pixel, taken, names = 72 / ax.figure.dpi, np.empty((0, 4)), []
     for point, xy, label in zip(points, coordinates, labels, strict=True):
         sample = ax.annotate(label, xy, fontsize="small", parse_math=False)

@@ -192,7 +192,7 @@ def _with_ids(ours: Traces, inputs: Traces, theirs: Traces) -> Traces:
 def _name_mistakes(report: Report, encoder: Encoder, exact: Encoder, comparison: Comparison) -> None:
     """Try every classic mistake on the same inputs."""
     recipes = {mistake: recipe for mistake in MISTAKES if (recipe := mistake.make(encoder.stack)) is not None}
-    comparison.shares = SHARES["file"]  # what is to be explained is held to our float64, with the mistake
+    comparison.shares = SHARES["file"]  # compared with our float64 that has the mistake
     for mistake, recipe in recipes.items():
         if _fits(encoder, exact, comparison, recipe):
             report.matches.append(mistake.name)
