@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from minibert.show.pictures import PICTURES
+from minibert.show.pictures import OF_BLOCKS, PICTURES
 
-from .common import Parser, add_model, load_layer, tell
+from .common import Parser, add_model, load_layer, load_whole, tell
 
 ABOUT = "draw what the layer holds; needs matplotlib"
 EXAMPLE = 'minibert plot sum --text "We lived above the clouds" -o sum.svg'
@@ -22,13 +22,17 @@ def declare(parser: Parser) -> None:
     kinds = "\n".join(f"  {name:14} {(draw.__doc__ or '').partition('.')[0]}" for name, draw in PICTURES.items())
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
     parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="one of those below")
-    parser.add_argument("--text", metavar="TEXT", help="the text that sum and tokens show; for rows, its first token")
+    parser.add_argument(
+        "--text", metavar="TEXT", help="the text that sum, tokens and attention show; for rows, its first token"
+    )
     parser.add_argument(
         "--token",
         type=int,
         metavar="N",
         help="of sum and rows: another token, by its place from 0, as in explain's list",
     )
+    parser.add_argument("--block", type=int, metavar="N", help="of attention: one block, from 0 on")
+    parser.add_argument("--head", type=int, metavar="N", help="of attention: one head, from 0 on")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf; without it a window")
     add_model(parser)
 
@@ -52,10 +56,14 @@ def run(arguments: Any) -> None:
         raise ValueError("there is no display to open a window on; write a file: -o FILE.svg, .png or .pdf")
     from minibert.show.pictures import picture
 
-    with load_layer(arguments, lazy=True) as layer, _letters_without_a_font():  # most pictures show one small table
+    if arguments.kind in OF_BLOCKS and arguments.side:
+        raise ValueError(f"{arguments.kind} is of a whole model, which has no sides; leave out --side")
+    # most pictures show one small table
+    loaded = load_whole(arguments) if arguments.kind in OF_BLOCKS else load_layer(arguments, lazy=True)
+    with loaded as layer, _letters_without_a_font():
         # of a folder's path the end, which is as long as a name on the Hub
         model = "/".join(Path(arguments.model).parts[-2:])
-        figure = picture(arguments.kind, layer, arguments.text, arguments.token, model)
+        figure = picture(arguments.kind, layer, arguments.text, arguments.token, model, arguments.block, arguments.head)
         if output is None:
             plt.show()
         else:

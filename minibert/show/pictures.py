@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,26 +14,44 @@ from minibert.families.rotations import Rotation
 from minibert.families.steps import Add, Lookup, Norm, Positions
 from minibert.models.layer import EmbeddingLayer
 
-from . import analysis, plot
+from . import analysis, plot, plot_blocks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from minibert.models.encoder import Encoder
 
 Scheme = TypeVar("Scheme", bound=AttentionPosition)
 
 SEEN = 64  # tokens of a text that the pictures of attention show
 
 
+class Asked(NamedTuple):
+    """What a picture is of, beside the model: a text, and a token, block or head by its number from 0."""
+
+    text: str | None = None
+    token: int | None = None
+    block: int | None = None
+    head: int | None = None
+
+
 def picture(
-    kind: str, layer: EmbeddingLayer, text: str | None = None, token: int | None = None, model: str | None = None
+    kind: str,
+    layer: EmbeddingLayer | Encoder,
+    text: str | None = None,
+    token: int | None = None,
+    model: str | None = None,
+    block: int | None = None,
+    head: int | None = None,
 ) -> Figure:
     """Draw one of `PICTURES` from a layer, and where it is about a text, from this one: the figure, in pyplot.
 
     rows (over the row of the text's first token, where one is given), similarity, table: of the position table.
     sum: of the text's first token, special ones left out; in both of them `token` is the place of another one, from 0
     on, as `explain` counts. tokens: the text's. relative-bias, alibi, rotary: of
-    the scheme inside attention (rotary that is scaled: wavelengths before and after). `model` is the name that stands
-    above it, the family's where it is None.
+    the scheme inside attention (rotary that is scaled: wavelengths before and after). attention: of a whole model
+    (`load_encoder`), all heads, or with `block` and `head` one of them; with one of the two alone the other is 0.
+    `model` is the name that stands above it, the family's where it is None.
 
     Raises ValueError for an unknown kind, for one that the layer has no numbers for, for a text that is missing.
     """
@@ -41,7 +59,12 @@ def picture(
         raise ValueError(f"kind must be one of {', '.join(PICTURES)}; found {kind!r}")
     if token is not None and kind not in OF_ONE_TOKEN:
         raise ValueError(f"the picture {kind!r} is of no single token; only {' and '.join(OF_ONE_TOKEN)} take one")
-    drawn = PICTURES[kind](layer, text, token)
+    if (block is not None or head is not None) and kind not in OF_BLOCKS:
+        raise ValueError(f"the picture {kind!r} is of no block and no head; only {' and '.join(OF_BLOCKS)} takes them")
+    if kind in OF_BLOCKS and isinstance(layer, EmbeddingLayer):
+        raise ValueError(f"the picture {kind!r} is of blocks; pass a whole model, minibert.load_encoder(...)")
+    drawn = PICTURES[kind](layer, Asked(text, token, block, head))
+    layer = layer if isinstance(layer, EmbeddingLayer) else layer.embeddings
     figure: Figure = (drawn[0] if isinstance(drawn, list) else drawn).figure
     family = layer.family.model_type
     named = f"{model} ({family})" if model and model != family else family
@@ -83,8 +106,9 @@ def _encoded(layer: EmbeddingLayer, text: str, token: int | None = None) -> tupl
     return batch, layer.tokens(ids), first
 
 
-def _rows(layer: EmbeddingLayer, text: str | None, token: int | None) -> Any:
+def _rows(layer: EmbeddingLayer, asked: Asked) -> Any:
     """Some rows of the position table, over a token's row."""
+    text, token, *_ = asked
     table = position_table(layer)
     if text is None:
         if token is not None:
@@ -97,19 +121,19 @@ def _rows(layer: EmbeddingLayer, text: str | None, token: int | None) -> Any:
     return plot.position_rows(table, word, token=tokens[first])
 
 
-def _similarity(layer: EmbeddingLayer, *_: Any) -> Any:
+def _similarity(layer: EmbeddingLayer, _: Asked) -> Any:
     """Which positions resemble each other."""
     return plot.similarity_matrix(analysis.cosine_similarity(position_table(layer)))
 
 
-def _table(layer: EmbeddingLayer, *_: Any) -> Any:
+def _table(layer: EmbeddingLayer, _: Asked) -> Any:
     """The whole position table."""
     return plot.table_image(position_table(layer))
 
 
-def _sum(layer: EmbeddingLayer, text: str | None, token: int | None) -> Any:
+def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
     """How the vector of a text's token comes about."""
-    batch, tokens, first = _encoded(layer, _needed(text, "sum"), token)
+    batch, tokens, first = _encoded(layer, _needed(asked.text, "sum"), asked.token)
     trace = layer.trace(**batch)
     addends: dict[str, Array] = {}
     normed = None
@@ -129,12 +153,31 @@ def _sum(layer: EmbeddingLayer, text: str | None, token: int | None) -> Any:
     return ax
 
 
-def _tokens(layer: EmbeddingLayer, text: str | None, token: int | None) -> Any:
+def _tokens(layer: EmbeddingLayer, asked: Asked) -> Any:
     """The word rows of a text's tokens, on a map."""
-    batch, tokens, _ = _encoded(layer, _needed(text, "tokens"))
+    batch, tokens, _ = _encoded(layer, _needed(asked.text, "tokens"))
     ids, at = np.unique(batch["input_ids"][0], return_index=True)
     found = analysis.principal_components(layer.steps[0].module(ids))
     return plot.token_map(found.coordinates, [tokens[i] for i in at], shares=found.shares.tolist())
+
+
+def _attention(encoder: Encoder, asked: Asked) -> Any:
+    """From which tokens each token takes: all heads, or one."""
+    batch = encoder.tokenize(_needed(asked.text, "attention"))
+    if not batch["input_ids"].size:
+        raise ValueError("the text has no tokens; give another one")
+    blocks, heads = len(encoder.stack.blocks), encoder.stack.heads
+    block, head = (None, None) if asked.block is asked.head is None else (asked.block or 0, asked.head or 0)
+    for name, number, count in (("block", block, blocks), ("head", head, heads)):
+        if number is not None and not 0 <= number < count:
+            raise IndexError(f"{name} is {number}, but this model has {name}s 0..{count - 1}; choose one of them")
+    trace = encoder.trace(**batch)
+    if block is None:
+        return plot_blocks.attention_heads(np.stack([trace[f"attentions.{i}"][0] for i in range(blocks)]))
+    tokens = encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])
+    ax = plot_blocks.attention_grid(trace[f"attentions.{block}"][0, head], [token or "?" for token in tokens])
+    ax.set_title(f"block {block}, head {head}", loc="left")
+    return ax
 
 
 def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
@@ -145,17 +188,17 @@ def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
     return scheme
 
 
-def _relative_bias(layer: EmbeddingLayer, *_: Any) -> Any:
+def _relative_bias(layer: EmbeddingLayer, _: Asked) -> Any:
     """The bias of each head by distance, as in T5."""
     return plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN))
 
 
-def _alibi(layer: EmbeddingLayer, *_: Any) -> Any:
+def _alibi(layer: EmbeddingLayer, _: Asked) -> Any:
     """What ALiBi subtracts from a score by distance, as in BLOOM."""
     return plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN)
 
 
-def _rotary(layer: EmbeddingLayer, *_: Any) -> Any:
+def _rotary(layer: EmbeddingLayer, _: Asked) -> Any:
     """How far each pair of dimensions turns, as in Llama.
 
     For frequencies that are scaled, as in Llama 3: the wavelengths before and after scaling.
@@ -180,12 +223,14 @@ def _wavelengths(rotation: Rotation, reached: int | None) -> Any:
 
 
 OF_ONE_TOKEN = ("rows", "sum")
-PICTURES: dict[str, Callable[[EmbeddingLayer, str | None, int | None], Any]] = {
+OF_BLOCKS = ("attention",)  # of a whole model, not of its input layer
+PICTURES: dict[str, Callable[[Any, Asked], Any]] = {
     "rows": _rows,
     "similarity": _similarity,
     "table": _table,
     "sum": _sum,
     "tokens": _tokens,
+    "attention": _attention,
     "relative-bias": _relative_bias,
     "alibi": _alibi,
     "rotary": _rotary,
