@@ -13,14 +13,14 @@ the pairs down so that a long text's angles fall where a short one's were, and e
 Two of them, dynamic and longrope, depend on the length of the text; they take it as an argument. Two, yarn and
 longrope, also multiply cos and sin by a factor: pass it to `rotary_angles`.
 
-Three mistakes are made again and again, and the tests hold each against the reference: cos and sin without their
+Three mistakes are made again and again, and the tests reject each: cos and sin without their
 factor; frequencies multiplied by the factor where they are divided; the length that the model reaches today
 (max_position_embeddings) taken for the one it was first trained on (original_max_position_embeddings).
 
 Every operation is float32 in the reference's order, powers are float64, rounded once; what differs from torch is said
-at each rule. A last bit of a frequency counts the more, the further out a position lies: of the same frequencies cos
-and sin differ by at most 1.2e-7 at any position up to 131071; of a frequency near 1 that differs in its last bit by
-7.8e-3 there, which is 131071 * 2^-24, and by 1.4e-3 in the published settings tried.
+at each rule. A position multiplies the error of a frequency. With equal frequencies, cos and sin differ by at most
+1.2e-7 at any position up to 131071. With a frequency near 1 that differs in its last bit, they differ there by up to
+7.8e-3, which is 131071 * 2^-24, and by 1.4e-3 in the published settings tried.
 
 Sources
     Chen et al. 2023, "Extending Context Window of LLMs via Positional Interpolation" (arXiv:2306.15595): linear

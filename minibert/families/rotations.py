@@ -107,13 +107,13 @@ def read_rotation(
             f"this config asks for {rope_type!r} scaling of the rotary frequencies ('rope_type' or 'type' in "
             f"config.json), which minibert does not compute; it knows {', '.join(RULES)}"
         )
-    whole = head_dim(config)
+    size = head_dim(config)
     share = number(given, "partial_rotary_factor", default=1.0) if partial_by_default or rope_type != "default" else 1.0
-    dim = int(whole * share)
-    if not 1 <= dim <= whole:
-        raise CheckpointError(f"config.json asks to rotate {dim} of the {whole} dimensions of a head")
+    dim = int(size * share)
+    if not 1 <= dim <= size:
+        raise CheckpointError(f"config.json asks to rotate {dim} of the {size} dimensions of a head")
     try:
-        return RULES[rope_type](config, given, whole if rope_type == "proportional" else dim, given["rope_theta"])
+        return RULES[rope_type](config, given, size if rope_type == "proportional" else dim, given["rope_theta"])
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"config.json, {rope_type!r} scaling of the rotary frequencies: {error}") from None
 
