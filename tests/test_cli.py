@@ -139,7 +139,7 @@ def test_a_wrong_argument_shows_the_usage_and_what_is_nearest(
 
 @pytest.mark.parametrize("name", ["info", "verify", "extract"])
 def test_a_command_about_a_model_takes_it_as_its_argument(name: str, folder: Path, tmp_path: Path) -> None:
-    """Before the options and behind them; `-m` and `--model` name it as well."""
+    """Before the options and after them; `-m` and `--model` name it as well."""
     more = {"extract": ["-o", "OUT"], "verify": ["--save", str(tmp_path / "x.safetensors")]}.get(name, [])
     named = [str(folder)]
     for i, arguments in enumerate(

@@ -8,7 +8,7 @@ The formulas are in `attention_positions`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
@@ -281,36 +281,32 @@ def alibi_from_config(config: Mapping[str, Any]) -> Alibi:
 
 
 def log_buckets_from_config(
-    config: Mapping[str, Any], table: Array | None, weight: Array | None = None, bias: Array | None = None
+    config: Mapping[str, Any], tensor: Callable[[str, tuple[int, ...]], Array]
 ) -> LogBuckets | None:
     """Read DeBERTa's scheme; None where the config does not set `relative_attention`.
 
-    table = encoder.rel_embeddings.weight (2 span, dim); weight and bias = encoder.LayerNorm, needed where
-    `norm_rel_ebd` holds "layer_norm". `max_relative_positions` below 1 means `max_position_embeddings`.
+    tensor(name, shape) gives a tensor of the checkpoint. `encoder.rel_embeddings.weight` (2 span, dim) is asked for,
+    and `encoder.LayerNorm` where `norm_rel_ebd` holds "layer_norm". `max_relative_positions` below 1 means
+    `max_position_embeddings`.
 
-    Raises CheckpointError where the config asks for a table, a row or a norm that is not there.
+    Raises CheckpointError for impossible numbers, and whatever `tensor` raises.
 
-    >>> config = {"relative_attention": True, "position_buckets": 8, "max_position_embeddings": 17}
-    >>> log_buckets_from_config(config, np.zeros((16, 4)))
+    >>> config = {"relative_attention": True, "hidden_size": 4, "position_buckets": 8, "max_position_embeddings": 17}
+    >>> log_buckets_from_config(config, lambda name, shape: np.zeros(shape))
     LogBuckets(buckets=8, max_positions=17)
     """
     if not config.get("relative_attention"):
         return None
-    max_positions = number(config, "max_relative_positions", default=-1, above=-math.inf)
+    max_positions = int(number(config, "max_relative_positions", default=-1, above=-math.inf))
     if max_positions < 1:
-        max_positions = number(config, "max_position_embeddings", default=512)
+        max_positions = int(number(config, "max_position_embeddings", default=512))
     buckets = int(number(config, "position_buckets", default=-1, above=-math.inf))
-    rows = 2 * (buckets if buckets > 0 else int(max_positions))
-    if table is None or len(table) < rows:
-        found = "none" if table is None else str(table.shape)
-        expected = f"encoder.rel_embeddings.weight must have {rows} rows, as config.json says"
-        raise CheckpointError(f"{expected}; found {found}")
-    table = table[:rows]
+    dim = int(number(config, "hidden_size"))
+    table = tensor("encoder.rel_embeddings.weight", (2 * (buckets if buckets > 0 else max_positions), dim))
     if "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]:
-        if weight is None or bias is None:
-            raise CheckpointError("norm_rel_ebd in config.json asks for encoder.LayerNorm, and its tensors are absent")
+        weight, bias = (tensor(f"encoder.LayerNorm.{part}", (dim,)) for part in ("weight", "bias"))
         table = layer_norm(table, weight, bias, number(config, "layer_norm_eps", default=1e-7))
-    return LogBuckets(relative_embeddings=table, buckets=buckets, max_positions=int(max_positions))
+    return LogBuckets(relative_embeddings=table, buckets=buckets, max_positions=max_positions)
 
 
 def relative_sinusoids_from_config(config: Mapping[str, Any]) -> RelativeSinusoids:
@@ -368,17 +364,7 @@ def mpnet_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
 
 def deberta_log_buckets(config: Config, binder: Binder, side: str) -> AttentionPosition | None:
     """Learned rows for bucketed distances, layer-normed where the config says so."""
-    if not config.get("relative_attention"):
-        return None
-    dim = config.integer("hidden_size")
-    limit = config.get("max_relative_positions") or -1
-    limit = limit if limit >= 1 else config.integer("max_position_embeddings")
-    buckets = config.get("position_buckets") or -1
-    table = binder.vector(("encoder.rel_embeddings.weight",), (2 * (buckets if buckets > 0 else limit), dim))
-    if "layer_norm" not in str(config.get("norm_rel_ebd")).lower():
-        return log_buckets_from_config(config, table)
-    weight, bias = (binder.vector((f"encoder.LayerNorm.{part}",), (dim,)) for part in ("weight", "bias"))
-    return log_buckets_from_config(config, table, weight, bias)
+    return log_buckets_from_config(config, lambda name, shape: binder.vector((name,), shape))
 
 
 def xlnet_sinusoids(config: Config, binder: Binder, side: str) -> AttentionPosition:

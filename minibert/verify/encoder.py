@@ -31,7 +31,7 @@ from .blockwise import (
 from .compare import Difference, Traces, batches, misfits, over_kinds, read_traces, trace, write_traces
 from .encoder_mistakes import MISTAKES, Recipe, plain_trace
 from .reference import ReferenceEncoder, installed
-from .verify import Report, against_file, check_files, keys_of
+from .verify import Report, against_file, ask, check_files, keys_of
 from .words import difference_table, not_compared, table
 
 Load = Callable[..., Encoder]
@@ -112,16 +112,7 @@ def _against_live(
     report: Report, encoder: Encoder, opened: Load, inputs: Traces, reference: ReferenceEncoder, texts: Sequence[str]
 ) -> None:
     report.lines.append(f"compared live with {reference.name}, eager attention, on the CPU in float32")
-    asked = {kind: batch for kind, batch in inputs.items() if reference.takes(batch)}
-    if left := [kind for kind in inputs if kind not in asked]:
-        report.lines.append(f"left out, since the reference's module has no such argument: {', '.join(left)}")
-    theirs = {kind: reference.trace(batch) for kind, batch in asked.items()}
-    for i, text in enumerate(texts, 1):
-        ids = reference.tokenize(text)
-        if isinstance(ids, str):
-            report.lines.append(f"ids of text {i} not compared: {ids}")
-        else:
-            theirs[f"text {i}"]["input_ids"] = ids
+    asked, theirs = ask(report, reference, inputs, texts)
     reference.widen()
     truth = {kind: reference.trace(batch) for kind, batch in asked.items()}
     _compare_traces(report, encoder, opened, asked, theirs, "reference", truth)

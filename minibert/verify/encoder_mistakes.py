@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from minibert.equations.encoder import (
     additive_mask,
@@ -24,11 +23,11 @@ from minibert.equations.encoder import (
     softmax,
     split_heads,
 )
+from minibert.equations.input_layer import Array
 from minibert.families.blocks import Block, Dense
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 
-Array = NDArray[Any]
 Formula = Callable[[Array], Array]
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.models.layer import EmbeddingLayer
 
 from .compare import Traces, read_traces
@@ -24,7 +24,6 @@ from .compare import Traces, read_traces
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
 
-Array = NDArray[Any]
 
 DATA = Path(__file__).parent / "data"
 BLOCKS = "hidden_states."  # keys that begin with this are outputs of blocks; all others are the input layer's

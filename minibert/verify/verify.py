@@ -40,6 +40,8 @@ from .words import difference_table, not_compared, table
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
 
+    from .reference import ReferenceEncoder
+
 Load = Callable[..., EmbeddingLayer]
 
 ALLOWED = (
@@ -139,6 +141,14 @@ def _against_live(
     report: Report, layer: EmbeddingLayer, opened: Load, inputs: Traces, reference: Reference, texts: Sequence[str]
 ) -> None:
     report.lines.append(f"compared live with {reference.name}, on the CPU in float32")
+    asked, theirs = ask(report, reference, inputs, texts)
+    _compare_traces(report, layer, opened, asked, theirs, "reference")
+
+
+def ask(
+    report: Report, reference: Reference | ReferenceEncoder, inputs: Traces, texts: Sequence[str]
+) -> tuple[Traces, Traces]:
+    """Give the batches that the reference takes, and its traces of them, with its own ids of the texts."""
     asked = {kind: batch for kind, batch in inputs.items() if reference.takes(batch)}
     if left := [kind for kind in inputs if kind not in asked]:
         report.lines.append(f"left out, since the reference's module has no such argument: {', '.join(left)}")
@@ -149,7 +159,7 @@ def _against_live(
             report.lines.append(f"ids of text {i} not compared: {ids}")
         else:
             theirs[f"text {i}"]["input_ids"] = ids
-    _compare_traces(report, layer, opened, asked, theirs, "reference")
+    return asked, theirs
 
 
 def against_file(

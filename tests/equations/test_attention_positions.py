@@ -470,31 +470,47 @@ def test_bias_numbers_come_from_the_config() -> None:
 
 
 def test_deberta_numbers_come_from_the_config() -> None:
-    table, weight, bias = normal(40, 6), normal(6, seed=6), normal(6, seed=7)
-    config: dict[str, Any] = {"relative_attention": True, "max_position_embeddings": 17}
-    assert schemes.log_buckets_from_config({**config, "relative_attention": False}, None) is None
-    assert schemes.log_buckets_from_config({}, None) is None
+    stored = {
+        "encoder.rel_embeddings.weight": normal(40, 6),
+        "encoder.LayerNorm.weight": normal(6, seed=6),
+        "encoder.LayerNorm.bias": normal(6, seed=7),
+    }
+    table, weight, bias = stored.values()
+    asked: list[tuple[str, tuple[int, ...]]] = []
 
-    plain = schemes.log_buckets_from_config({**config, "position_buckets": 8, "norm_rel_ebd": "none"}, table)
-    assert plain is not None
+    def tensor(name: str, shape: tuple[int, ...]) -> Array:
+        asked.append((name, shape))
+        return np.resize(stored[name], shape)
+
+    def read(**more: Any) -> schemes.LogBuckets:
+        asked.clear()
+        config = {"relative_attention": True, "hidden_size": 6, "max_position_embeddings": 17, **more}
+        scheme = schemes.log_buckets_from_config(config, tensor)
+        assert scheme is not None
+        return scheme
+
+    assert schemes.log_buckets_from_config({"relative_attention": False}, tensor) is None
+    assert schemes.log_buckets_from_config({}, tensor) is None
+    assert not asked
+
+    plain = read(position_buckets=8, norm_rel_ebd="none")
     assert (plain.buckets, plain.max_positions) == (8, 17)
+    assert asked == [("encoder.rel_embeddings.weight", (16, 6))]
     np.testing.assert_array_equal(plain.relative_embeddings, table[:16])
+    assert read(norm_rel_ebd="not layer_norm").relative_embeddings.tobytes() == table[:34].tobytes()
 
-    normed = schemes.log_buckets_from_config({**config, "norm_rel_ebd": "layer_norm | x"}, table, weight, bias)
-    assert normed is not None
-    assert normed.relative_embeddings.shape == (34, 6)
+    normed = read(norm_rel_ebd="LAYER_NORM | x", position_buckets=None)
+    assert asked[0] == ("encoder.rel_embeddings.weight", (34, 6))
     row = (table[3] - table[3].mean()) / np.sqrt(table[3].var() + 1e-7) * weight + bias
     np.testing.assert_allclose(normed.relative_embeddings[3], row, atol=NORM_TOLERANCE)
-    stated = schemes.log_buckets_from_config({**config, "max_relative_positions": 9}, table)
-    assert stated is not None
-    assert stated.max_positions == 9
-
-    with pytest.raises(CheckpointError, match=r"must have 34 rows.*found none"):
-        schemes.log_buckets_from_config(config, None)
-    with pytest.raises(CheckpointError, match=r"must have 100 rows.*found \(40, 6\)"):
-        schemes.log_buckets_from_config({**config, "position_buckets": 50}, table)
-    with pytest.raises(CheckpointError, match=r"asks for encoder\.LayerNorm"):
-        schemes.log_buckets_from_config({**config, "norm_rel_ebd": "layer_norm"}, table)
+    assert read(max_relative_positions=9).max_positions == 9
+    assert read(max_relative_positions=0).max_positions == 17
+    with pytest.raises(CheckpointError, match="'position_buckets' in config"):
+        read(position_buckets="many")
+    with pytest.raises(KeyError, match="absent"):  # what cannot be given is not made up
+        schemes.log_buckets_from_config(
+            {"relative_attention": True, "hidden_size": 6}, lambda name, shape: {}["absent"]
+        )
 
 
 def test_xlnet_numbers_come_from_the_config() -> None:

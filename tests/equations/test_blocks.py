@@ -1,4 +1,4 @@
-"""The formulas behind the input layer: against the standard library, by identities, and as a whole."""
+"""The formulas after the input layer: against the standard library, by identities, and as a whole."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Turned(Step):
 
 @pytest.mark.parametrize("layout", ["fortran", "apart", "float64"])
 def test_a_step_of_one_s_own_may_lay_rows_out_as_it_likes(tmp_path: Path, layout: str) -> None:
-    """The norm behind it, and a projection, give the same bits as behind rows that lie one after another."""
+    """The norm after it, and a projection, give the same bits as after rows that lie one after another."""
     parts: tuple[Step, ...] = (Tokens(path="tok"), Positions(path="pos"))
     made = {"tok.weight": numbers(11, 96), "pos.weight": numbers(50, 96), "up.weight": numbers(96, 96)}
     made |= {"ln.weight": numbers(96), "ln.bias": numbers(96)}

@@ -49,7 +49,7 @@ def tokenizer_json(words: dict[str, int], size: int) -> bytes:
 
 
 def bert_folder(folder: Path, vocab: int, dim: int, positions: int, words: dict[str, int], layers: int) -> Path:
-    """A BERT of any size, with encoder tensors behind the input layer; what is not the layer is a hole in the file."""
+    """A BERT of any size, its encoder tensors too; what is not the input layer is a hole in the file."""
     shapes: dict[str, tuple[int, ...]] = {
         name: tuple({VOCAB: vocab, DIM: dim, POSITIONS: positions}.get(size, size) for size in shape)
         for name, shape in LAYER.items()

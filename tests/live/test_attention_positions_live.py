@@ -313,12 +313,11 @@ def test_scores_of_deberta_assembled_from_rows(torch: ModuleType, buckets: int, 
     config.position_buckets, config.norm_rel_ebd, config.share_att_key = buckets, norm, False
     encoder = reference("deberta_v2", "DebertaV2Encoder")(config).eval()
     encoder.rel_embeddings.weight.data = torch.from_numpy(normal(len(encoder.rel_embeddings.weight), 64))
-    weight = bias = None
     if norm == "layer_norm":
         weight, bias = normal(64, seed=6), normal(64, seed=7)
         encoder.LayerNorm.weight.data, encoder.LayerNorm.bias.data = map(torch.from_numpy, (weight, bias))
-    table = numpy(encoder.rel_embeddings.weight)
-    scheme = schemes.log_buckets_from_config(config.to_dict(), table, weight, bias)
+    stored = {f"encoder.{name}": numpy(value) for name, value in encoder.state_dict().items()}
+    scheme = schemes.log_buckets_from_config(config.to_dict(), lambda name, shape: stored[name].reshape(shape))
     assert scheme is not None
     assert largest(scheme.relative_embeddings, numpy(encoder.get_rel_embedding())) <= NORM_TOLERANCE
 

@@ -267,7 +267,7 @@ def test_float64_computes_in_float64(folders: dict[str, Path], load: Make, name:
         off = np.abs(load(name)(ids) - y).max()
         assert off <= FLOAT64_TOLERANCE
         if name in ("bert", "roberta", "distilbert"):
-            assert off > 0, "float32 behind a float64 dtype would not differ"
+            assert off > 0, "float32 under the name of float64 would not differ"
         assert layer.embed("we lived").dtype == np.float64
         out = np.empty((3, 6, 8))
         assert layer(ids, out=out) is out

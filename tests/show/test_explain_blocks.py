@@ -45,7 +45,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 def headings(lines: list[str]) -> list[str]:
-    """The names of the steps: what stands before the shape, behind an empty line."""
+    """The names of the steps: what stands before the shape, after an empty line."""
     after = [line for before, line in pairwise(lines) if before == ""]
     return [line.partition("  (")[0] for line in after]
 
