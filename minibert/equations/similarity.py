@@ -12,17 +12,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .input_layer import Array, check_ids
+from .sentences import normalized
 
 # rows of a word table that are widened to float64 at a time: 6 MB at 768 columns
 BLOCK = 1024
+LARGEST = 1e150  # a length: float64 holds its square, and that of its inverse
 
 
 def cosine_similarity(x: ArrayLike, y: ArrayLike | None = None) -> Array:
     """The cosine of the angle between each row of x and each row of y: `c[i, j] = x_i . y_j / (|x_i| |y_j|)`.
 
     x (rows, dim), y (others, dim), x itself where absent -> (rows, others), float64 in -1..1. A row of zeros has
-    no direction; its similarity is 0. The result has rows * others entries: for one row against a whole
-    vocabulary use `nearest_tokens`. Raises ValueError for anything but tables of equal width.
+    no direction; its similarity is 0. That of a row with a NaN is NaN. The result has rows * others entries: for one
+    row against a whole vocabulary use `nearest_tokens`. Raises ValueError for anything but tables of equal width.
 
     >>> cosine_similarity([[1.0, 0.0], [3.0, 3.0]]).round(4)
     array([[1.    , 0.7071],
@@ -46,8 +48,11 @@ def as_matrix(x: ArrayLike, name: str) -> Array:
 
 
 def _unit_rows(rows: Array) -> Array:
-    length = np.linalg.norm(rows, axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        length = np.linalg.norm(rows, axis=-1, keepdims=True)
     unit: Array = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
+    lost = ~((length[..., 0] > 1 / LARGEST) & (length[..., 0] < LARGEST))  # NaN too
+    unit[lost] = normalized(rows[lost])  # slower
     return unit
 
 

@@ -55,6 +55,18 @@ def test_a_row_of_zeros_is_similar_to_nothing() -> None:
     assert np.array_equal(analysis.cosine_similarity([[0.0, 0.0], [1.0, 0.0]]), [[0, 0], [0, 1]])
 
 
+def test_cosine_of_very_long_and_very_short_rows() -> None:
+    """Their squares leave float64; the angle between them does not."""
+    rows = np.array([[3e200, 4e200], [3e-200, 4e-200], [4.0, 3.0]])
+    found = analysis.cosine_similarity(rows)
+    assert np.abs(found - [[1, 1, 0.96], [1, 1, 0.96], [0.96, 0.96, 1]]).max() <= DEFINITION_TOLERANCE
+
+
+def test_cosine_of_a_row_that_is_no_number_is_none() -> None:
+    found = analysis.cosine_similarity([[np.nan, 1.0], [1.0, 0.0]])
+    assert np.array_equal(found, [[np.nan, np.nan], [np.nan, 1.0]], equal_nan=True)
+
+
 def test_cosine_similarity_refuses_what_has_no_rows() -> None:
     with pytest.raises(ValueError, match=r"x must have shape \(rows, dim\), found \(2,\); .* x\[None\]"):
         analysis.cosine_similarity([1.0, 2.0])
