@@ -17,12 +17,9 @@ from minibert.equations.input_layer import Array
 from minibert.families.blocks import Block
 from minibert.families.steps import Inputs
 
-from .tiles import spread, usable_threads
-
 TILE_TOKENS = 1024  # a matrix product of more rows is no faster, and takes more memory
 SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
 PIECE = 1 << 15  # how many numbers an activation works on at once: its intermediates stay in the L2 cache
-WORTH = 2  # how many times the work of the input layer a number costs here: tiles.py starts a thread by that layer's
 
 
 class Group(NamedTuple):
@@ -128,7 +125,7 @@ def gather(inputs: Inputs, tile: Tile) -> Inputs:
 
 
 class _Part(NamedTuple):
-    """What one thread attends to at a time: some sequences of one length, some heads."""
+    """What attention computes at a time: some sequences of one length, some heads."""
 
     group: Group
     heads: slice
@@ -140,7 +137,6 @@ class _Run(NamedTuple):
 
     stack: Stack
     parts: list[_Part]
-    threads: int  # for attention and activation; products have BLAS's own
     room: dict[str, Array]  # results that every block writes anew: fresh memory would cost a page fault each 4 KiB
     record: Recorder | None
 
@@ -148,19 +144,21 @@ class _Run(NamedTuple):
         if self.record:
             self.record.rows(name, x)
 
-    def linear(self, block: Block, path: str, x: Array, room: str) -> Array:
-        shape = (len(x), len(block.modules[path].bias))
-        if room not in self.room:
-            self.room[room] = np.empty(shape, x.dtype)
-        y: Array = block.modules[path](x, self.room[room])
+    def array(self, name: str, x: Array, width: int) -> Array:
+        if name not in self.room:
+            self.room[name] = np.empty((len(x), width), x.dtype)
+        return self.room[name]
+
+    def linear(self, block: Block, path: str, x: Array, name: str) -> Array:
+        module = block.modules[path]
+        y: Array = module(x, self.array(name, x, len(module.bias)))
         self.keep(path, y)
         return y
 
 
 def run_blocks(stack: Stack, x: Array, tile: Tile, record: Recorder | None = None) -> Array:
     """Take packed tokens x (tokens, dim) through all blocks -> (tokens, dim). x may be overwritten."""
-    threads = 1 if record else usable_threads(WORTH * x.size, None)
-    run = _Run(stack, list(_parts(stack, tile, whole=record is not None)), threads, {}, record)
+    run = _Run(stack, list(_parts(stack, tile, whole=record is not None)), {}, record)
     step = _pre_norm if stack.pre_norm else _post_norm
     for i, block in enumerate(stack.blocks):
         step(run, block, x, f"attentions.{i}")
@@ -193,9 +191,8 @@ def _attention(run: _Run, block: Block, x: Array, name: str) -> Array:
     """`self_attention` of the equations, part by part."""
     looks = [run.linear(block, path, x, f"look {i}") for i, path in enumerate(block.projections)]
     q, k, v = looks if len(looks) == 3 else np.split(looks[0], 3, axis=1)  # each (tokens, dim)
-    context = run.room.setdefault("context", np.empty_like(x, order="C"))
-
-    def attend(part: _Part) -> None:
+    context = run.array("context", x, x.shape[1])
+    for part in run.parts:  # on one thread: those of BLAS stay awake after a product, and a second one gains nothing
         group = part.group
         shape = (len(group.texts), group.length, x.shape[1])
         q_, k_, v_, context_ = (
@@ -211,8 +208,6 @@ def _attention(run: _Run, block: Block, x: Array, name: str) -> Array:
         if run.record:
             run.record.pairs(name, scores, group)
         np.matmul(scores, v_, out=context_)
-
-    spread(attend, run.parts, min(run.threads, max(1, len(run.parts))))
     run.keep(block.context, context)
     return run.linear(block, block.output, context, "sum")
 
@@ -221,12 +216,9 @@ def _feed_forward(run: _Run, block: Block, x: Array) -> Array:
     """`feed_forward` of the equations; the activation works on pieces that stay in the cache."""
     hidden = run.linear(block, block.up, x, "hidden")  # (tokens, width)
     flat = (hidden if hidden.flags.c_contiguous else hidden.T).reshape(-1)  # a view: there are no gaps
-
-    def activate(start: int) -> None:
+    for start in range(0, len(flat), PIECE):
         piece = flat[start : start + PIECE]
         piece[:] = block.activate(piece)
-
-    spread(activate, range(0, len(flat), PIECE), run.threads)
     run.keep(block.activation, hidden)
     return run.linear(block, block.down, hidden, "sum")
 
