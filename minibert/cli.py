@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C has ended
 READER_GONE = 141  # and of one that wrote into a closed pipe
 
-# each is a file of commands/ that has ABOUT, EXAMPLE, declare(parser) and run(arguments); the help names them like this
-COMMANDS = ("explain", "nearest", "info", "embed", "encode", "similar", "extract", "verify", "plot")
+# each is a file of commands/ that has ABOUT, EXAMPLE, declare(parser) and run(arguments); the help names them like
+# this, those that are there: the input layer stands without the encoder's files
+_ORDER = ("explain", "nearest", "info", "embed", "encode", "similar", "extract", "verify", "plot")
+COMMANDS = tuple(name for name in _ORDER if find_spec(f"minibert.commands.{name}"))
 USAGE = "usage: minibert COMMAND [ARGUMENT ...]"
 HELP = f"""{USAGE}
 

@@ -47,6 +47,15 @@ def test_encode_reads_lines_of_stdin(monkeypatch: pytest.MonkeyPatch, capsys: Pr
     assert np.allclose(numbers(capsys.readouterr().out), minibert.load_encoder(DENSE).encode(lines), 0, SAME)
 
 
+def test_encode_with_a_closed_stream(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # what Python makes of `<&-`
+    assert "stdin is closed, and no text is an argument" in failure(capsys, "encode", "-m", DENSE)
+    with monkeypatch.context() as change:
+        change.setattr(sys, "stderr", None)
+        assert main(["encode", "-m", DENSE, "clouds!"]) == 0
+    assert numbers(capsys.readouterr().out).shape == (1, minibert.load_encoder(DENSE).encode("clouds!").size)
+
+
 @pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])
 def test_encode_with_a_prompt(option: str, name: str, capsys: Printed) -> None:
     encoder = minibert.load_encoder(PROMPTS)

@@ -122,8 +122,8 @@ def _vectors(layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | 
 
 def wants_bar(arguments: Any) -> bool:
     """Say whether to draw a bar: stderr is a terminal, no text is typed there, and no vectors are printed there."""
-    typed = arguments.from_stdin and sys.stdin.isatty()
-    return sys.stderr.isatty() and not typed and (arguments.output is not None or not sys.stdout.isatty())
+    stdin, stdout, stderr = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    return stderr and not (arguments.from_stdin and stdin) and (arguments.output is not None or not stdout)
 
 
 def print_vectors(vectors: Iterable[Any], dim: int, pooling: str | None) -> None:

@@ -15,10 +15,15 @@ BLOCK = 1 << 18  # bytes that are read at once, where so many are there
 def lines_as_they_come(most: int) -> Iterator[list[str]]:
     """Give the lines in lists of up to `most`, each list as soon as its lines are there; of an empty stdin, none.
 
-    Raises ValueError that counts lines from 1, as an editor does, for bytes that are no text; for a closed stdin.
+    Raises ValueError at once for a closed stdin; later, with lines counted from 1 as in an editor, for bytes that are
+    no text.
     """
     if sys.stdin is None or sys.stdin.closed:
         raise ValueError("stdin is closed, and no text is an argument; give texts, or lines on stdin")
+    return _lines(most)
+
+
+def _lines(most: int) -> Iterator[list[str]]:
     if sys.stdin.isatty():
         tell("each line is a text; end with Ctrl-D")
     from codecs import getincrementaldecoder

@@ -386,10 +386,7 @@ def test_a_name_of_no_text() -> None:
             minibert.load(name)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("load", [minibert.load, minibert.load_encoder])
-def test_without_a_name_it_is_what_minibert_model_names(
-    load: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_name_it_is_what_minibert_model_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for nothing in (None, ""):
         monkeypatch.delenv("MINIBERT_MODEL", raising=False)
         if nothing is not None:
@@ -397,13 +394,12 @@ def test_without_a_name_it_is_what_minibert_model_names(
         with pytest.raises(
             ValueError, match=r"no model is named: pass a folder or a Hub name.*, or set MINIBERT_MODEL"
         ):
-            load()
+            minibert.load()
     monkeypatch.setenv("MINIBERT_MODEL", str(tmp_path / "absent"))
     with pytest.raises(CheckpointError, match="absent: no such folder"):
-        load()
-    if load is minibert.load:
-        monkeypatch.setenv("MINIBERT_MODEL", str(write(tmp_path / "model")))
-        assert load().config.model_type == "bert"
+        minibert.load()
+    monkeypatch.setenv("MINIBERT_MODEL", str(write(tmp_path / "model")))
+    assert minibert.load().config.model_type == "bert"
 
 
 def test_a_folder_by_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -402,3 +402,12 @@ def test_readme_s_example_runs_and_its_families_are_the_package_s(minilm: Path, 
     assert (done.stdout, done.stderr) == ("(2, 7, 384)\n(2, 12, 7, 7) (2, 7, 1536) (2, 7, 384)\n(2, 384)\n", "")
     said = readme[readme.index("`load_encoder` loads the blocks too") : readme.index("All other families have an")]
     assert set(re.findall(r"`([\w-]+)`", said)) == {"load_encoder", *BLOCKS}
+
+
+def test_without_a_name_it_is_what_minibert_model_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINIBERT_MODEL", raising=False)
+    with pytest.raises(ValueError, match=r"no model is named: pass a folder or a Hub name.*, or set MINIBERT_MODEL"):
+        minibert.load_encoder()
+    monkeypatch.setenv("MINIBERT_MODEL", str(tmp_path / "absent"))
+    with pytest.raises(minibert.CheckpointError, match="absent: no such folder"):
+        minibert.load_encoder()

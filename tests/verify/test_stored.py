@@ -21,8 +21,7 @@ from minibert.verify.verify import verify
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 MOST_BYTES = 300_000
-# |difference| / max(1, |value|), measured with three BLAS kernels: 2.4e-7 after the norm, 2.9e-6 after the blocks
-AFTER_NORM, AFTER_BLOCKS = 1e-6, 5e-6
+AFTER_NORM = 1e-6  # |difference| / max(1, |value|), measured with three BLAS kernels: 2.4e-7
 
 
 @pytest.fixture(autouse=True)
@@ -228,21 +227,3 @@ def test_where_the_reference_runs_it_alone_decides(minilm: Path, monkeypatch: py
     monkeypatch.setattr(verify_module, "Reference", lambda *_: None)
     monkeypatch.setattr(verify_module, "_against_live", lambda *_: None)
     assert not [line for line in verify(str(minilm)).lines if MODEL in line]
-
-
-def test_an_encoder_is_known_by_all_its_parameters(minilm: Path, tmp_path: Path) -> None:
-    """The same input layer before other blocks, as after fine-tuning, is not that checkpoint as a whole."""
-    with minibert.load_encoder(minilm) as encoder:
-        found = stored.find(encoder)
-        assert found is not None and list(found.blocks) == ["text 1"]
-        assert set(found.blocks["text 1"]) == {f"hidden_states.{i}" for i in range(1, 7)}
-        trace = encoder.trace(**found.inputs["text 1"])
-        for key, theirs in found.blocks["text 1"].items():
-            assert np.max(np.abs(trace[key] - theirs) / np.maximum(1, np.abs(theirs))) <= AFTER_BLOCKS
-    tensors = load_file(minilm / "model.safetensors")
-    bias = tensors["encoder.layer.5.output.LayerNorm.bias"]
-    bias[-1] = np.nextafter(bias[-1], np.float32(9))
-    folder = write(tmp_path / "tuned", minilm, tensors)
-    with minibert.load_encoder(folder) as encoder:
-        assert stored.find(encoder) is None
-        assert stored.find(encoder.embeddings) is not None
