@@ -100,6 +100,12 @@ class Model(NamedTuple):
         parts = self.source.replace("--", "/").replace(os.sep, "/").split("/")
         return "bert-base-uncased" in parts and self.layer.word_embeddings.weight.shape == (30522, 768)
 
+    @property
+    def is_minilm(self) -> bool:
+        """Whether this is all-MiniLM-L6-v2, of which some claims are made alone: by its name and size."""
+        parts = self.source.replace("--", "/").replace(os.sep, "/").split("/")
+        return "all-MiniLM-L6-v2" in parts and self.layer.word_embeddings.weight.shape == (30522, 384)
+
 
 def load(model_type: str) -> Model:
     """Load the input layer of the model that is named for this family, and print its name.
@@ -148,6 +154,39 @@ def untrained(model_type: str) -> minibert.EmbeddingLayer:
     }
     save_file(drawn, Path(folder.name, "model.safetensors"))
     return minibert.load(Path(folder.name))
+
+
+def gpt2_encoder() -> tuple[minibert.Encoder, list[int]]:
+    """Load the whole GPT-2 that MINIBERT_GPT2 names, or make a small untrained one; give also a text's ids."""
+    source = os.environ.get(VARIABLES["gpt2"])
+    if source:
+        print(f"GPT-2: {source}")
+        encoder = minibert.load_encoder(source)
+        return encoder, encoder.tokenize("The bank was muddy.")["input_ids"][0].tolist()
+    print(f"GPT-2: a small UNTRAINED one, random numbers; name a trained one with {VARIABLES['gpt2']}")
+    return _untrained_gpt2(), [40, 3, 14, 15, 9, 26, 5]
+
+
+def _untrained_gpt2(dim: int = 64, blocks: int = 3) -> minibert.Encoder:
+    """Make a GPT-2 as it is before training, with 3 blocks of 4 heads: weights are noise, biases 0, norms 1 and 0."""
+    from safetensors.numpy import save_file
+
+    config = {"model_type": "gpt2", "vocab_size": 100, "n_embd": dim, "n_positions": 32, "n_layer": blocks, "n_head": 4}
+    maps = {"attn.c_attn": (dim, 3 * dim), "attn.c_proj": (dim, dim), "mlp.c_fc": (dim, 4 * dim)}
+    maps["mlp.c_proj"] = (4 * dim, dim)
+    shapes = {"wte.weight": (100, dim), "wpe.weight": (32, dim)}
+    shapes |= {f"h.{i}.{name}.weight": shape for i in range(blocks) for name, shape in maps.items()}
+    random = np.random.default_rng(0).standard_normal
+    tensors = {name: random(shape, np.float32) * np.float32(0.02) for name, shape in shapes.items()}
+    for i in range(blocks):
+        tensors |= {f"h.{i}.{name}.bias": np.zeros(shape[1], np.float32) for name, shape in maps.items()}
+    for norm in ("ln_f", *(f"h.{i}.ln_{n}" for i in range(blocks) for n in (1, 2))):
+        tensors |= {f"{norm}.weight": np.ones(dim, np.float32), f"{norm}.bias": np.zeros(dim, np.float32)}
+    folder = tempfile.TemporaryDirectory(prefix="minibert-")
+    atexit.register(folder.cleanup)
+    Path(folder.name, "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(tensors, Path(folder.name, "model.safetensors"))
+    return minibert.load_encoder(Path(folder.name))
 
 
 def tiny(case: str, row: minibert.Family | None = None) -> minibert.EmbeddingLayer:

@@ -1,0 +1,241 @@
+# %% [markdown]
+# # Attention, one head by hand
+#
+# The input layer gives each token a vector that knows no other token. In a block the tokens look at each other: each
+# one takes a share of every token's *value*, and how large the shares are depends on how well its *query* fits the
+# other's *key*. A block does this several times side by side; each time is a head.
+#
+# This file computes one head by hand, from the rows that enter to the context that leaves, and compares each step with
+# the model. Then it asks why the scores are divided, what the mask does, and what the heads of a trained model look at.
+#
+# * Vaswani et al. 2017, *Attention Is All You Need* ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
+# * Clark et al. 2019, *What Does BERT Look At?* ([arXiv:1906.04341](https://arxiv.org/abs/1906.04341)).
+
+# %%
+import numpy as np
+import study
+
+import minibert
+from minibert.equations.encoder import additive_mask, attention, softmax
+from minibert.show import plot_blocks
+
+# two right programs differ in the last bits of a matrix product; measured here: at most 3e-6
+CLOSE = 2e-5
+
+# %% [markdown]
+# ## Step 1: the model, and a sentence on its way through it
+#
+# `trace` gives every intermediate by its name. What enters the first block is what the input layer made.
+
+# %%
+model = study.load("bert")
+encoder = minibert.load_encoder(model.source)
+batch = encoder.tokenize("The bank of the river was muddy.")
+tokens = encoder.tokens(batch["input_ids"][0])
+trace = encoder.trace(**batch)
+x = trace["hidden_states.0"][0]
+heads, seq, dim = encoder.stack.heads, *x.shape
+head_dim = dim // heads
+print(tokens)
+print(f"{seq} rows of {dim} numbers; {len(encoder.stack.blocks)} blocks of {heads} heads, each {head_dim} wide")
+assert np.array_equal(x, trace["embeddings.LayerNorm"][0]) and head_dim * heads == dim
+
+# %% [markdown]
+# ## Step 2: queries, keys and values of one head
+#
+#     q = x @ Wq^T + bq      k = x @ Wk^T + bk      v = x @ Wv^T + bv
+#
+# Each of the three weights holds all heads, one after the other: rows 0 to `head_dim - 1` are head 0. A head has a
+# small view of each token: `head_dim` numbers made of all `dim`.
+
+# %%
+head = 2
+own = slice(head * head_dim, (head + 1) * head_dim)
+part = "encoder.layer.0.attention.self"
+q, k, v = (
+    x @ encoder[f"{part}.{name}"].weight[own].T + encoder[f"{part}.{name}"].bias[own]
+    for name in ("query", "key", "value")
+)
+print(q.shape, "(seq, head_dim)")
+assert q.shape == k.shape == v.shape == (seq, head_dim)
+for name, rows in (("query", q), ("key", k), ("value", v)):
+    assert np.abs(rows - trace[f"{part}.{name}"][0, :, own]).max() < CLOSE
+
+# %% [markdown]
+# ## Step 3: scores, one number for each pair of tokens
+#
+#     scores[i, j] = q[i] . k[j] / sqrt(head_dim)
+#
+# Row `i` says how well each token fits what token `i` asks for.
+
+# %%
+scores = q @ k.T / np.float32(np.sqrt(head_dim))
+print(f"scores of {tokens[2]!r}: {scores[2].round(2)}")
+assert np.abs(scores - trace[f"{part}.scores"][0, head]).max() < CLOSE
+
+# %% [markdown]
+# ## Step 4: softmax, from scores to shares
+#
+#     shares[i, j] = exp(scores[i, j]) / sum over j of exp(scores[i, j])
+#
+# The shares of a token are positive, and their sum is 1. A score that is higher by 1 gives a share 2.7 times as large,
+# whatever the other scores are.
+
+# %%
+shares = np.exp(scores - scores.max(axis=-1, keepdims=True))  # the largest is taken off so that exp stays finite
+shares /= shares.sum(axis=-1, keepdims=True)
+for token, row in zip(tokens, shares, strict=True):
+    print(f"{token:8} takes most from {tokens[row.argmax()]:8} {row.max():.3f}")
+assert np.abs(shares.sum(axis=-1) - 1).max() < 1e-6
+assert np.abs(shares - trace["attentions.0"][0, head]).max() < CLOSE
+ax = plot_blocks.attention_grid(shares, tokens)
+ax.set_title(f"block 0, head {head}", loc="left")
+study.show(ax, "head", of=model.name)
+
+# %% [markdown]
+# ## Step 5: the context, a mean of values
+#
+#     context[i] = sum over j of shares[i, j] * v[j]
+#
+# Nothing new arises here: each row is a weighed mean of the values. The contexts of all heads, side by side, then go
+# through one more map, which lets the heads mix.
+
+# %%
+context = shares @ v
+assert np.abs(context - trace[f"{part}.context"][0, :, own]).max() < CLOSE
+assert np.abs(context - attention(q, k, v)).max() < CLOSE
+assert np.all(context <= v.max(axis=0) + CLOSE) and np.all(context >= v.min(axis=0) - CLOSE), "as every mean"
+side_by_side = trace[f"{part}.context"][0]
+output = encoder["encoder.layer.0.attention.output.dense"]
+mixed = side_by_side @ output.weight.T + output.bias
+assert np.abs(mixed - trace["encoder.layer.0.attention.output.dense"][0]).max() < CLOSE
+
+# %% [markdown]
+# ## Step 6: why the scores are divided by sqrt(head_dim)
+#
+# A score is a sum of `head_dim` products. If the numbers of q and k are independent, of mean 0 and variance 1, the sum
+# has variance `head_dim`: its typical size is `sqrt(head_dim)`. The wider the head, the larger the scores, and softmax
+# then gives almost all to one token. Divided, the scores have size 1 for every width.
+#
+# Below, random queries meet 16 random keys. Without the division the largest share grows with the width.
+
+# %%
+random = np.random.default_rng(0).standard_normal
+divided, undivided = [], []
+for width in (8, 32, 128):
+    queries, keys = random((4000, 1, width)), random((4000, 16, width))
+    raw = (queries @ keys.swapaxes(1, 2))[:, 0]
+    divided.append(softmax(raw / np.sqrt(width)).max(axis=-1).mean())
+    undivided.append(softmax(raw.copy()).max(axis=-1).mean())
+    print(f"width {width:3}: scores of size {raw.std():5.2f}; largest of 16 shares {undivided[-1]:.2f}, ", end="")
+    print(f"with the division {divided[-1]:.2f}")
+    assert abs(raw.std() / np.sqrt(width) - 1) < 0.02
+assert undivided[0] < undivided[1] < undivided[2] and undivided[2] > 0.85
+assert max(divided) - min(divided) < 0.02
+stuck = np.mean(softmax(raw.copy()).max(axis=-1) > 0.99), np.mean(softmax(raw / np.sqrt(width)).max(axis=-1) > 0.99)
+print(f"width {width}: one share is over 0.99 in {stuck[0]:.0%} of the rows; with the division in {stuck[1]:.0%}")
+assert stuck[0] > 0.4 and stuck[1] == 0
+
+# %% [markdown]
+# A trained model's queries and keys are not independent, and it has learned its weights *with* the division. Take it
+# away, and each token takes nearly everything from one other. In training that would hinder learning: where a share is
+# almost 1, softmax is flat, and almost no gradient comes back.
+
+# %%
+for i in range(len(encoder.stack.blocks)):
+    trained = trace[f"encoder.layer.{i}.attention.self.scores"][0]
+    with_it, without = trace[f"attentions.{i}"].max(-1).mean(), softmax(trained * np.sqrt(head_dim)).max(-1).mean()
+    print(f"block {i}: largest share {with_it:.2f}; without the division {without:.2f}")
+    assert without > with_it
+
+# %% [markdown]
+# ## Step 7: the mask
+#
+# Texts of one batch have different lengths, and the shorter one is padded. No token may take anything from padding.
+# The mask is added to the scores: 0 where a token is, the most negative float32 where padding is. After softmax that
+# is a share of exactly 0. (Not minus infinity: a row of nothing else would become NaN.)
+
+# %%
+both = encoder.tokenize(["The bank of the river was muddy.", "The bank."])
+keep = both["attention_mask"][1] != 0
+mask = additive_mask(keep)
+rng = np.random.default_rng(1)
+masked = softmax(rng.standard_normal((len(keep), len(keep)), np.float32) + mask)
+assert np.all(masked[:, ~keep] == 0) and np.abs(masked.sum(axis=-1) - 1).max() < 1e-6
+padded, alone = encoder(**both)[1, keep], encoder(**encoder.tokenize("The bank."))[0]
+print(f"a text in a batch and alone: at most {np.abs(padded - alone).max():.0e} apart")
+assert np.abs(padded - alone).max() < CLOSE
+unmasked = encoder(both["input_ids"])[1, keep]
+print(f"where padding passes for words: up to {np.abs(unmasked - alone).max():.1f} apart")
+assert np.abs(unmasked - alone).max() > 1000 * CLOSE
+
+# %% [markdown]
+# ## Step 8: what the heads look at
+#
+# Three simple habits, measured on six sentences: the share that goes to the first token, `[CLS]`; the share that goes
+# to the token just before; and just after. The mean over all tokens, of every head.
+#
+# In all-MiniLM-L6-v2 head 2 of block 0 looks at the token before, and at next to nothing else. From block 1 to block
+# 4 more than half of all attention goes to `[CLS]`. Clark and others saw the like in BERT, there with `[SEP]`, and read
+# it as a place to look at when a head has nothing to do.
+
+# %%
+sentences = (
+    "The bank of the river was muddy.",
+    "The bank raised its interest rates.",
+    "How do I reset my password?",
+    "We lived above the clouds and looked down on the sea.",
+    "She gave the old dog a bone because it was hungry.",
+    "In winter the days are short, and the nights are long.",
+)
+habits = {"first": [], "before": [], "after": []}
+for sentence in sentences:
+    found = encoder.trace(**encoder.tokenize(sentence))
+    looks = np.stack([found[f"attentions.{i}"][0] for i in range(len(encoder.stack.blocks))])
+    habits["first"].append(looks[..., 0].mean(axis=-1))
+    habits["before"].append(np.diagonal(looks, -1, 2, 3).mean(axis=-1))
+    habits["after"].append(np.diagonal(looks, 1, 2, 3).mean(axis=-1))
+means = {name: np.mean(numbers, axis=0) for name, numbers in habits.items()}  # each (blocks, heads)
+for name, table in means.items():
+    block, strongest = np.unravel_index(table.argmax(), table.shape)
+    print(
+        f"{name:6} {table.mean(axis=1).round(2)} by block; most in block {block}, head {strongest}: {table.max():.2f}"
+    )
+    assert np.all((table >= 0) & (table <= 1))
+if model.is_minilm:
+    assert means["before"][0, 2] > 0.99 and means["after"].argmax() == 1 * heads + 8
+    assert np.all(means["first"][1:5].mean(axis=1) > 0.5) and means["first"][0].mean() < 0.3
+study.show(
+    plot_blocks.attention_heads(np.stack([trace[f"attentions.{i}"][0] for i in range(len(looks))])), "heads", model.name
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. How many multiplications does `q @ k.T` of one head need for n tokens? What if the text is twice as long?
+# 2. Without the position rows, does the model see the order of the words?
+# 3. If all scores of a token are equal, what is its context?
+
+# %% [markdown]
+# ## Answers
+#
+# 1. `n * n * head_dim`: four times as many for a text twice as long. That is why attention, alone among a block's
+#    parts, grows with the square of the length.
+
+# %%
+counted = [n * n * head_dim for n in (seq, 2 * seq)]
+assert counted[1] == 4 * counted[0]
+
+# %% [markdown]
+# 2. No. If the rows that enter come in another order, the same rows leave, in that order. Order is in the rows, by
+#    the position table, or it is nowhere.
+
+# %%
+shuffled = np.random.default_rng(0).permutation(seq)
+assert np.abs(attention(q[shuffled], k[shuffled], v[shuffled]) - context[shuffled]).max() < CLOSE
+
+# %% [markdown]
+# 3. The plain mean of all values.
+
+# %%
+assert np.abs(attention(0 * q, k, v) - v.mean(axis=0)).max() < CLOSE
