@@ -117,7 +117,7 @@ def coloured() -> bool:
     return terminal and not os.environ.get("NO_COLOR")
 
 
-def load_whole(arguments: Any) -> Encoder:
+def load_model(arguments: Any) -> Encoder:
     """Load the whole model that the arguments of `add_model` name."""
     from minibert.models.encoder import load_encoder
 

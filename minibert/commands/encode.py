@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, load_whole
+from .common import Parser, add_model, load_model
 from .embed import BAR_AFTER, chunks_of, ending_of, print_vectors, wants_bar, write_vectors
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(arguments: Any) -> None:
     ending = "" if output is None else ending_of(output, "mean")
     arguments.pair = None
     chunks = chunks_of(arguments)
-    with load_whole(arguments) as encoder:
+    with load_model(arguments) as encoder:
         if output is not None:
             from minibert.files.writing import refuse_source
 

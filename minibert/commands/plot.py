@@ -11,7 +11,7 @@ from typing import Any
 
 from minibert.show.pictures import OF_BLOCKS, PICTURES
 
-from .common import Parser, add_model, load_layer, load_whole, tell
+from .common import Parser, add_model, load_layer, load_model, tell
 
 ABOUT = "draw what the layer holds; needs matplotlib"
 EXAMPLE = 'minibert plot sum --text "We lived above the clouds" -o sum.svg'
@@ -59,7 +59,7 @@ def run(arguments: Any) -> None:
     if arguments.kind in OF_BLOCKS and arguments.side:
         raise ValueError(f"{arguments.kind} is of a whole model, which has no sides; leave out --side")
     # most pictures show one small table
-    loaded = load_whole(arguments) if arguments.kind in OF_BLOCKS else load_layer(arguments, lazy=True)
+    loaded = load_model(arguments) if arguments.kind in OF_BLOCKS else load_layer(arguments, lazy=True)
     with loaded as layer, _letters_without_a_font():
         # of a folder's path the end, which is as long as a name on the Hub
         model = "/".join(Path(arguments.model).parts[-2:])

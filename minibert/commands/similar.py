@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, load_whole, print_lines
+from .common import Parser, add_model, load_model, print_lines
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -40,7 +40,7 @@ def run(arguments: Any) -> None:
         )
     if arguments.k < 1:
         raise ValueError(f"-k must be at least 1, found {arguments.k}")
-    with load_whole(arguments) as encoder:
+    with load_model(arguments) as encoder:
         print_lines(table(encoder, texts) if file is None else nearest(encoder, texts[0], file, arguments.k))
 
 
