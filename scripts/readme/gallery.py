@@ -1,14 +1,16 @@
-"""Draw the README's four pictures into scripts/readme/gallery/, small enough to be kept with the sources.
+"""Draw the README's pictures into scripts/readme/gallery/, small enough to be kept with the sources.
 
     python scripts/readme/gallery.py [--model ./all-MiniLM-L6-v2] [--output FOLDER]
 
-Three show all-MiniLM-L6-v2's tables (the model that scripts/demo fetches), one a formula alone.
+Three show all-MiniLM-L6-v2's tables (the model that scripts/demo fetches), one a formula alone, and one the page of
+`minibert explain --html` in Chromium: that needs the extra `browser`, and chromium on the path.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -18,12 +20,15 @@ import matplotlib as mpl
 
 import minibert
 from minibert.show import plot
+from minibert.show.page import page
 from minibert.show.pictures import picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LARGEST = 60_000  # bytes of a picture
+LARGEST_PAGE = 200_000  # bytes of the page's
+SENTENCE = "The bank of the river was muddy after the rain"
 WIDTH = 900  # pixels; the README shows two side by side
 WORDS = "one two four eight thousand dog cat mouse bird fish paris london berlin tokyo vienna"
 
@@ -80,6 +85,35 @@ def write(figure: Figure, path: Path) -> int:
     return path.stat().st_size
 
 
+def write_page(model: str, path: Path) -> int:
+    """Write both parts of the page of one sentence, one below the other; the number of bytes."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    with minibert.load_encoder(model) as encoder:
+        html = page(encoder, SENTENCE)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        tab = chromium.new_page(color_scheme="light", viewport={"width": 1000, "height": 800})
+        tab.set_content(html)
+        # what sticks to the window's top would cover the second part; its table is of the same numbers as its lines
+        tab.add_style_tag(content="fieldset { position: static !important } #takes { display: none }")
+        tab.locator("fieldset input[value='2']").check(force=True)
+        tab.locator("#block").select_option("2")
+        tab.locator("#head").select_option("8")
+        boxes = [tab.locator(part).bounding_box() for part in ("#groups", "#attended")]
+        first, second = (box["y"] + box["height"] for box in boxes)
+        drawn = Image.open(BytesIO(tab.screenshot(full_page=True))).convert("RGB")
+        chromium.close()
+    parts = [drawn.crop((0, 0, drawn.width, int(first) + 16)),
+             drawn.crop((0, int(boxes[1]["y"]), drawn.width, int(second)))]  # fmt: skip
+    joined = Image.new("RGB", (drawn.width, sum(part.height for part in parts)), "white")
+    joined.paste(parts[0], (0, 0))
+    joined.paste(parts[1], (0, parts[0].height))
+    joined.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+    return path.stat().st_size
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="draw the README's pictures")
     parser.add_argument("--model", default=os.environ.get("MINIBERT_MODEL"), help="a folder of all-MiniLM-L6-v2")
@@ -96,6 +130,11 @@ def main() -> None:
             print(f"{path}  {size / 1000:.0f} kB")
             if size > LARGEST:
                 raise SystemExit(f"{path.name} is larger than {LARGEST / 1000:.0f} kB; draw less of it")
+    path = arguments.output / "page.png"
+    size = write_page(arguments.model, path)
+    print(f"{path}  {size / 1000:.0f} kB")
+    if size > LARGEST_PAGE:
+        raise SystemExit(f"{path.name} is larger than {LARGEST_PAGE / 1000:.0f} kB; draw less of it")
 
 
 if __name__ == "__main__":
