@@ -26,8 +26,8 @@ from minibert.models import sentences
 Array = NDArray[Any]
 
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("sentences-*"))
-# largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 for the vectors
-# of the causal folder, which nothing normalizes, with the kernel SkylakeX of OpenBLAS
+# largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal
+# folder, whose vectors nothing normalizes, with the kernel SkylakeX of OpenBLAS
 EXACT = 2e-6
 # how far a text's numbers move with its neighbours, as a share of its vector's length; measured on MiniLM: 2.6e-7
 NEIGHBOURS = 1e-6
