@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.errors import UnknownFamilyError
+from minibert.errors import CheckpointError, UnknownFamilyError
 from minibert.families.blocks import BLOCKS, Blocks, heads_of
 from minibert.families.config import Config
 from minibert.families.modules import Embedding
@@ -62,6 +62,11 @@ def load_encoder(
     again = partial(load, opened.lasting, **options)
     layer = assemble(family, opened.config, source, opened.find, opened.where, "encoder", np.dtype(dtype), again)
     binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
+    if not binder.stored_under((blocks.path.partition("{i}")[0],)):
+        raise CheckpointError(
+            f"{opened.where}: there is no tensor of the blocks, only the input layer, as after `minibert extract`; "
+            "name the whole model, or use minibert.load for the input layer"
+        )
     stack = _bind(blocks, config, binder, layer)
     binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
     if isinstance(source, Checkpoint):  # whose maps do not read ahead otherwise, for the input layer's sake

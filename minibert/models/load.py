@@ -316,16 +316,17 @@ class TensorBinder:
         """List each tensor that has been asked for, with its place in its file."""
         return [self._source.tensor(name) for name in self._tables]
 
+    def stored_under(self, scope: tuple[str, ...]) -> list[str]:
+        """List the tensors of one part of a model, asked for or not."""
+        begins = tuple(prefix + part for prefix in self._prefixes for part in scope)
+        return [name for name in self._names if name.startswith(begins)]
+
     def refuse_leftovers(
         self, scope: tuple[str, ...], unused_endings: tuple[str, ...], part: str = "the input layer"
     ) -> None:
         """Refuse tensors inside one part of a model that nobody has asked for: the recipe would be incomplete."""
-        left = sorted(
-            name
-            for name in self._names - self._tables.keys()
-            if any(name.startswith(prefix + part) for prefix in self._prefixes for part in scope)
-            and not any(name.endswith(word) for word in unused_endings)
-        )
+        stored = set(self.stored_under(scope)) - self._tables.keys()
+        left = sorted(name for name in stored if not any(name.endswith(word) for word in unused_endings))
         if left:
             raise CheckpointError(
                 f"{self._where}: {part} of this file has tensors that the recipe of this family does not use: "

@@ -25,6 +25,7 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.families.blocks import BLOCKS
 from minibert.models import blocks as engine
+from minibert.models.extract import extract
 
 Array = NDArray[Any]
 
@@ -411,3 +412,10 @@ def test_without_a_name_it_is_what_minibert_model_names(tmp_path: Path, monkeypa
     monkeypatch.setenv("MINIBERT_MODEL", str(tmp_path / "absent"))
     with pytest.raises(minibert.CheckpointError, match="absent: no such folder"):
         minibert.load_encoder()
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "mpnet", "gpt2"])
+def test_a_folder_of_the_input_layer_alone_says_so(name: str, tmp_path: Path) -> None:
+    extract(CASE[name].folder, tmp_path / "extracted")
+    with pytest.raises(minibert.CheckpointError, match="no tensor of the blocks, only the input layer"):
+        minibert.load_encoder(tmp_path / "extracted")
