@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-import encoders
 import numpy as np
 import pytest
 from checkpoints import BERT, GPT2, T5, VOCAB, numbers, wordpiece_json, write, write_byte_level
@@ -149,6 +148,8 @@ def test_a_given_gpt2_is_looked_at(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_given_gpt2_s_blocks_are_read(minilm: Path, tmp_path: Path) -> None:
+    import encoders  # here, since all other studies stand without the blocks
+
     folder = write_byte_level(encoders.write(tmp_path / "my-gpt2", "gpt2", vocab_size=261))
     result = run("006_blocks", tmp_path / "pictures", MINIBERT_BERT=str(minilm), MINIBERT_GPT2=str(folder))
     assert result.returncode == 0, result.stderr
