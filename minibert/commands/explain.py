@@ -29,7 +29,12 @@ def declare(parser: Parser) -> None:
     )
     parser.add_argument("--full", action="store_true", help="show every token's rows, and the steps taken by hand")
     parser.add_argument("--truncate", action="store_true", help="cut a text that is too long for the model")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser instead, FILE.html")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a page for a browser instead, FILE.html; with --whole the blocks are fetched",
+    )
     add_model(parser)
     add_whole(parser)
 
