@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from conftest import absent, missing
 
 import minibert
 
@@ -26,8 +27,10 @@ def run(name: str, minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(source, name, "exec"), {"texts": TEXTS, "labels": LABELS})
 
 
+@pytest.mark.reference  # whose extra brings scikit-learn
 def test_a_classifier(minilm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("sklearn", reason="scikit-learn not installed; it is in the extra `reference`")
+    if absent("sklearn"):
+        missing("scikit-learn not installed; it is in the extra `reference`")
     run("classify.py", minilm, monkeypatch)
     assert capsys.readouterr().out == "['money']\n"
 
