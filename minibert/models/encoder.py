@@ -124,9 +124,10 @@ class Encoder:
     @property
     def stack(self) -> Stack:
         """The bound blocks and what they share."""
-        if self._stack is None:
+        stack = self._stack  # read once: another thread may close the encoder between two looks
+        if stack is None:
             raise ValueError("this encoder is closed; load it again")
-        return self._stack
+        return stack
 
     @property
     def embeddings(self) -> EmbeddingLayer:

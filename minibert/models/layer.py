@@ -77,9 +77,10 @@ class EmbeddingLayer:
     @property
     def steps(self) -> tuple[Bound, ...]:
         """The bound steps in the order they are taken."""
-        if self._steps is None:
+        steps = self._steps  # read once: another thread may close the layer between two looks
+        if steps is None:
             raise ValueError("this layer is closed; load it again")
-        return self._steps
+        return steps
 
     @property
     def max_length(self) -> int | None:
