@@ -171,7 +171,7 @@ class Encoder:
 
         One sequence of ids (seq,) gives (seq, dim). attention_mask (batch, seq): 1 for a token, 0 for padding, which no
         token sees and whose own rows are zeros; without it all are tokens. Sequences of any lengths cost what their
-        tokens cost: padding is left out.
+        tokens cost: padding is left out. The last bits depend on how many tokens are computed together: see the class.
 
         Raises as a call of the input layer does, and ValueError for a sequence of padding alone.
         """

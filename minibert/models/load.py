@@ -329,7 +329,7 @@ class TensorBinder:
         left = sorted(name for name in stored if not any(name.endswith(word) for word in unused_endings))
         if left:
             raise CheckpointError(
-                f"{self._where}: {part} of this file has tensors that the recipe of this family does not use: "
+                f"{self._where}: this file has tensors of {part} that the recipe of this family does not use: "
                 f"{', '.join(left)}; {part} without them would give wrong numbers"
             )
 

@@ -118,7 +118,7 @@ if (count && behind.blocks) {
   chosenHead.append(make("option", { value: "mean", textContent: "mean of heads" }));
   for (let i = 0; i < behind.heads; i++) chosenHead.append(make("option", { value: i, textContent: i }));
   for (const choice of [chosenBlock, chosenHead]) choice.addEventListener("change", drawBehind);
-  one("fieldset").addEventListener("change", drawBehind); // behind the first part's own listener, which sets the token
+  one("fieldset").addEventListener("change", drawBehind); // after the first part's own listener, which sets the token
   grid.addEventListener("pointermove", (event) => tell(...pointed(event)));
   grid.addEventListener("click", (event) => take(pointed(event)[0]));
   linesHost.addEventListener("pointermove", ({ target }) => target.dataset.from && tell(token, Number(target.dataset.from)));
