@@ -470,7 +470,9 @@ def test_a_missing_tensor_s_nearest_name_is_shown(tmp_path: Path) -> None:
     "name", ["embeddings.extra.weight", "bert.embeddings.LayerNorm.gamma", "embeddings.word_embeddings.bias"]
 )
 def test_a_tensor_left_over_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CheckpointError, match=f"has tensors of the input layer that the recipe of this family does not use: {name}"):
+    with pytest.raises(
+        CheckpointError, match=f"has tensors of the input layer that the recipe of this family does not use: {name}"
+    ):
         minibert.load(write(tmp_path, BERT, tensors(BERT) | {name: numbers(8)}))
 
 
