@@ -16,7 +16,7 @@ from minibert.families.steps import Add, Positions
 from minibert.files.tokenizer import listed
 
 from .inputs import Preparation
-from .texts import CHUNK, check_pooling, chunked, pooled, shown, stream
+from .texts import CHUNK, check_pooling, chunked, gathered, pooled, shown, stream
 from .tiles import NUMBERS_A_THREAD, Bound, run, run_steps, usable_threads
 
 if TYPE_CHECKING:
@@ -237,16 +237,9 @@ class EmbeddingLayer:
         firsts, seconds = listed(texts, text_pair)
         items: list[Any] = firsts if seconds is None else list(zip(firsts, seconds, strict=True))
         chunks = shown(chunked(items, CHUNK), len(items), "embed") if progress else chunked(items, CHUNK)
-        found: Any = [] if pooling is None else np.empty((len(items), self.dim), self.dtype)
-        start = 0
         at_once = len(items) > CHUNK
-        for vectors in self._stream(chunks, seconds is not None, pooling, normalize, truncation, threads, at_once):
-            if pooling is None:
-                found += vectors
-            else:
-                found[start : start + len(vectors)] = vectors
-            start += len(vectors)
-        return found
+        found = self._stream(chunks, seconds is not None, pooling, normalize, truncation, threads, at_once)
+        return gathered(found, len(items), None if pooling is None else self.dim, self.dtype)
 
     def embed_stream(
         self,

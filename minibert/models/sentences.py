@@ -18,7 +18,7 @@ from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 
 from .blocks import Group
 from .recipe import Recipe
-from .texts import chunked, shown, stream
+from .texts import chunked, gathered, shown, stream
 
 if TYPE_CHECKING:
     from .encoder import Encoder
@@ -71,14 +71,8 @@ def encode(
     items, _ = listed(texts)
     chunks = shown(chunked(items, CHUNK), len(items), "encode") if show_progress_bar else chunked(items, CHUNK)
     tokens = output_value == "token_embeddings"
-    found: Any = [] if tokens else np.empty((len(items), plan.dim), self.dtype)
-    start = 0
-    for vectors in stream(chunks, plan.tokenize, plan.vectors, at_once=len(items) > CHUNK):
-        if tokens:
-            found += vectors
-        else:
-            found[start : start + len(vectors)] = vectors
-        start += len(vectors)
+    vectors = stream(chunks, plan.tokenize, plan.vectors, at_once=len(items) > CHUNK)
+    found = gathered(vectors, len(items), None if tokens else plan.dim, self.dtype)
     return found[0] if isinstance(texts, str) else found
 
 

@@ -109,6 +109,17 @@ def pooled(
     return normalized(found) if normalize and pooling is not None else found
 
 
+def gathered(chunks: Iterable[Any], count: int, dim: int | None, dtype: np.dtype[Any]) -> Any:
+    """Put the chunks of a stream together: (count, dim), or where `dim` is None one list."""
+    if dim is None:
+        return [vector for vectors in chunks for vector in vectors]
+    found, start = np.empty((count, dim), dtype), 0
+    for vectors in chunks:
+        found[start : start + len(vectors)] = vectors
+        start += len(vectors)
+    return found
+
+
 def shown(chunks: Iterable[list[K]], total: int | None, name: str, delay: float = 0.0) -> Iterator[list[K]]:
     """Pass chunks on and show a bar of texts; tqdm draws it on stderr, after `delay` seconds."""
     from tqdm.auto import tqdm
