@@ -21,12 +21,16 @@ class RevisionError(HubError):
 
 
 class PassingError(Exception):
-    """A failure that may be gone at the next attempt; `error` is what to raise if it is not."""
+    """A failure that may be gone at the next attempt; `error` is what to raise if it is not.
 
-    def __init__(self, error: HubError, pause: float | None = None) -> None:
+    `checked`: the client has refused what came, as too short for one; it never tries again by itself then.
+    """
+
+    def __init__(self, error: HubError, pause: float | None = None, checked: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
         self.pause = pause
+        self.checked = checked
 
 
 class Address(NamedTuple):
@@ -89,7 +93,8 @@ def explain(error: BaseException, address: Address) -> HubError | PassingError:
         return _explain_status(error.response.status_code, error.response.headers, address, str(error))
     # no connection, a broken one, no proof of identity, or a body that ended too soon
     reason = f"{type(error).__name__}: {error}".rstrip(": ")
-    return PassingError(HubError(f"{address}: cannot fetch it from {address.endpoint} ({reason}); {WITHOUT_HUB}"))
+    problem = HubError(f"{address}: cannot fetch it from {address.endpoint} ({reason}); {WITHOUT_HUB}")
+    return PassingError(problem, checked=isinstance(error, OSError))  # a connection's failures are no OSError here
 
 
 def _explain_status(status: int, headers: Mapping[str, str], address: Address, message: str) -> HubError | PassingError:

@@ -30,7 +30,7 @@ FIRST_ANSWER = 2.2  # seconds to wait for the Hub's first answer: a command with
 QUIET = 20.0  # seconds without a byte, in the middle of a transfer, until we give up; or twice HF_HUB_DOWNLOAD_TIMEOUT
 RETRIES = 3  # in a row, without progress in between
 PAUSE = 0.5  # seconds before the first retry; doubled before each next one
-RETRIED = 2.0  # seconds after which the client has already tried again by itself
+RETRIED = 5.0  # seconds that the client's own retries pause at least: what fails sooner has not had them all
 GAINED = 1 << 16  # bytes: a transfer that was cut after at least so many has made progress
 
 
@@ -123,7 +123,7 @@ class Transfer:
         try:
             return attempt(False)
         except PassingError as passing:
-            if time.monotonic() - started > RETRIED:
+            if not passing.checked and time.monotonic() - started >= RETRIED:
                 raise passing.error from None
             time.sleep(PAUSE)
         try:
