@@ -154,6 +154,9 @@ class Transfer:
                     raise passing.error
                 time.sleep(passing.pause or PAUSE * 2 ** (failures - 1))
 
+        from huggingface_hub import get_session
+
+        get_session()  # a slow machine imports and makes it for seconds: no silence of the Hub's
         quiet = _seconds("HF_HUB_DOWNLOAD_TIMEOUT", QUIET, 2.0)
         patience = quiet if self._answered else _seconds("HF_HUB_ETAG_TIMEOUT", FIRST_ANSWER)
         try:

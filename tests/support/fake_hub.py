@@ -14,6 +14,7 @@ on another port (`hub.second`) plays the host to which large files are redirecte
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -31,6 +32,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 CHUNK = 1 << 16
+PATIENCE = 20.0  # seconds that a client waits for the first answer: a busy machine is no Hub that is absent
 
 
 def commit_of(text: str) -> str:
@@ -427,16 +429,26 @@ def black_hole() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+@functools.cache
+def _deaf() -> socket.socket:
+    """Bound, so that nobody else is given the port, and never listening."""
+    deaf = socket.socket()
+    deaf.bind(("127.0.0.1", 0))
+    return deaf
+
+
 def refused() -> str:
     """An endpoint where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"http://127.0.0.1:{server.getsockname()[1]}"
+    return f"http://127.0.0.1:{_deaf().getsockname()[1]}"
 
 
 def use(monkeypatch: Any, endpoint: str, home: Path) -> None:
     """Point the client of this process, which reads its variables only once, at an endpoint and an empty home."""
     from huggingface_hub import constants
 
+    from minibert.hub import transfer
+
+    monkeypatch.setattr(transfer, "FIRST_ANSWER", PATIENCE)
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MINIBERT_CACHE", "HF_HUB_ETAG_TIMEOUT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {
@@ -474,6 +486,6 @@ def environment(endpoint: str, home: Path, **more: str) -> dict[str, str]:
     """The environment for a process of its own, with nothing of this machine's settings of the Hub in it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "MINIBERT"))}
     own = {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    own["HF_HUB_ETAG_TIMEOUT"] = "20"  # seconds: a busy machine is no Hub that is absent
+    own["HF_HUB_ETAG_TIMEOUT"] = f"{PATIENCE:g}"
     root = str(Path(__file__).resolve().parents[2])
     return kept | own | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [kept.get("PYTHONPATH")])])} | more
