@@ -532,7 +532,9 @@ def test_a_megabyte_of_text_is_cut_where_asked(real: EmbeddingLayer, piece: str)
 
 
 @pytest.mark.parametrize(
-    ("text", "length"), [("cloud " * 170_000, 512), ("x" * 1_000_000, 3), ("\u4e2d" * 350_000, 512)]
+    ("text", "length"),
+    [("cloud " * 170_000, 512), ("x" * 1_000_000, 3), ("\u4e2d" * 350_000, 512)],
+    ids=["words", "one word", "letters"],  # else the text is in the test's name, and so in the environment and in logs
 )
 def test_a_megabyte_of_text(real: EmbeddingLayer, text: str, length: int) -> None:
     batch = real.tokenize(text, truncation=True)
