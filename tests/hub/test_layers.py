@@ -263,7 +263,9 @@ def test_what_is_not_cached_fails_at_once(tmp_path: Path, how: str) -> None:
         result = watched(code, environment(hub.endpoint, tmp_path) | variables)
         assert hub.requests == []
     message, seconds = result
-    assert seconds < 3.0  # measured 0.3, nearly all of it the client's import
+    # measured 0.3, nearly all of it the client's import, which a busy machine does ten times slower; to ask the Hub
+    # would take fake_hub.PATIENCE
+    assert seconds < 10.0
     assert "org/bert at" in message
     assert "minibert extract" in message
 
@@ -333,7 +335,8 @@ def test_a_bar_for_what_takes_longer_than_a_second_on_a_terminal_only(small: Pat
         assert switched_off.result() == ""
         assert to_a_pipe.result() == ""
         hub.forget()
-        quick = said_on_a_terminal(SLOW_TENSOR, environment(hub.endpoint, tmp_path / "quick"))
+        no_time = "import time; time.time = lambda: 1e9\n"  # the bar's clock stands still, however busy the machine
+        quick = said_on_a_terminal(no_time + SLOW_TENSOR, environment(hub.endpoint, tmp_path / "quick"))
         assert "model.safetensors" not in quick
 
 
