@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from minibert.equations.input_layer import sinusoidal_positions
     from minibert.families.family import Family
     from minibert.families.rows import FAMILIES
+    from minibert.models.embedder import Embedder
     from minibert.models.encoder import Encoder, load_encoder
     from minibert.models.layer import EmbeddingLayer
     from minibert.models.load import load
@@ -27,6 +28,7 @@ _FILES = {
     "minibert.errors": ("CheckpointError", "HubError", "MinibertError", "TokenizerError", "UnknownFamilyError"),
     "minibert.families.family": ("Family",),
     "minibert.families.rows": ("FAMILIES",),
+    "minibert.models.embedder": ("Embedder",),
     "minibert.models.encoder": ("Encoder", "load_encoder"),
     "minibert.models.layer": ("EmbeddingLayer",),
     "minibert.models.load": ("load",),
@@ -35,6 +37,7 @@ _FILES = {
 __all__ = [
     "FAMILIES",
     "CheckpointError",
+    "Embedder",
     "EmbeddingLayer",
     "Encoder",
     "Family",

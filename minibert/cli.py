@@ -22,7 +22,7 @@ READER_GONE = 141  # and of one that wrote into a closed pipe
 
 # each is a file of commands/ that has ABOUT, EXAMPLE, declare(parser) and run(arguments); the help names them like
 # this, those that are there: the input layer stands without the encoder's files
-_ORDER = ("explain", "nearest", "info", "embed", "encode", "similar", "extract", "verify", "plot")
+_ORDER = ("explain", "nearest", "info", "embed", "encode", "similar", "bulk", "extract", "verify", "plot")
 COMMANDS = tuple(name for name in _ORDER if find_spec(f"minibert.commands.{name}"))
 USAGE = "usage: minibert COMMAND [ARGUMENT ...]"
 HELP = f"""{USAGE}
@@ -41,6 +41,8 @@ example:
 IN_SHELL = {
     "truncation=True": "--truncate",
     "force=True": "--force",
+    'vectors="input"': "--vectors input",
+    'bad_rows="skip"': "--bad-rows skip",
     "local_files_only=True": "--local-files-only",
     "prompt_name must": "--prompt-name must",
     "prompt= takes": "--prompt takes",
@@ -74,10 +76,13 @@ def _turn_stdout_away() -> None:
 
 
 def _run(argv: list[str]) -> int:
+    from minibert import __version__
+
     name, rest = (argv[0], argv[1:]) if argv else ("", [])
     if name in COMMANDS:
         command, parser = _opened(name)
         arguments = parser.parse(rest)
+        arguments.version = __version__  # a command does not reach up to here
         with parser.explaining(arguments):
             return command.run(arguments) or 0
     if name in ("help", "-h", "--help"):
@@ -89,8 +94,6 @@ def _run(argv: list[str]) -> int:
             return 0
         name = rest[0]
     if name in ("-V", "--version"):
-        from minibert import __version__
-
         print(f"minibert {__version__}")
         return 0
     from minibert.commands.common import did_you_mean

@@ -22,6 +22,8 @@ from .reading import FileName, read_object
 Texts = str | Iterable[str]
 Find = Callable[[str], FileName | None]
 
+# those that `open_tokenizer` reads
+FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
 COLUMNS = 8  # how many of a table's column names an error shows
 
 # the spare tokens of BERT and fairseq: no training text contains them
@@ -34,10 +36,14 @@ CONVERT = (
 
 
 class Encoded(NamedTuple):
-    """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to; None where all are of segment 0."""
+    """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to; None where all are of segment 0.
+
+    `cut`: how many tokens were left out at the end, because the text was too long.
+    """
 
     input_ids: list[int]
     token_type_ids: list[int] | None
+    cut: int = 0
 
 
 class Tokenizer:
@@ -134,7 +140,8 @@ class Tokenizer:
         for number in (0, 1):
             here = segment == number
             keep |= here & (np.cumsum(here) <= room[number])
-        return Encoded(np.array(ids)[keep].tolist(), None if types is None else np.array(types)[keep].tolist())
+        kept_types = None if types is None else np.array(types)[keep].tolist()
+        return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)))
 
     def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
         """Put rows of unequal length into one batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).

@@ -63,11 +63,12 @@ def write_output(path: FileName, *pieces: Content) -> None:
             atomic_write(_end_of_links(path), *pieces, mode=mode)
 
 
-def atomic_write(path: FileName, *pieces: Content, mode: int | None = None) -> None:
+def atomic_write(path: FileName, *pieces: Content, mode: int | None = None, lasting: bool = False) -> None:
     """Write a file under a name of its own beside `path`, then move it there: a reader sees all or nothing.
 
     A link at `path` is replaced, not followed. After any error, Ctrl-C too, no temporary file is left. mode: of the new
-    file, from its first moment; None leaves it to the umask. Raises OSError that names `path`.
+    file, from its first moment; None leaves it to the umask. lasting: the disk has it all before it gets its name, so
+    that it is whole after a power cut too. Raises OSError that names `path`.
     """
     path = Path(path)
     # of two threads that write one path each has its own, and the last one to end wins
@@ -79,6 +80,9 @@ def atomic_write(path: FileName, *pieces: Content, mode: int | None = None) -> N
                 if mode is not None and stat.S_IMODE(os.fstat(file.fileno()).st_mode) != mode:
                     temporary.chmod(mode)  # what the umask took away
                 file.writelines(_each(pieces))
+                if lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
             with suppress(OSError):

@@ -29,6 +29,8 @@ from .tiles import run_steps
 if TYPE_CHECKING:
     from minibert.files.tokenizer import Texts, Tokenizer
 
+NO_BLOCKS = "minibert.load loads the input layer"  # ends the error for a model that has no more
+
 
 def load_encoder(
     name: str | os.PathLike[str] | None = None,
@@ -52,7 +54,7 @@ def load_encoder(
     if blocks is None:
         raise UnknownFamilyError(
             f"{opened.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
-            f"blocks are {', '.join(sorted(BLOCKS))}; minibert.load loads the input layer"
+            f"blocks are {', '.join(sorted(BLOCKS))}; {NO_BLOCKS}"
         )
     config = blocks.configure(family, opened.config, f"{opened.where}: config.json")
     source = opened.source()
@@ -65,7 +67,7 @@ def load_encoder(
     if not binder.stored_under((blocks.path.partition("{i}")[0],)):
         raise CheckpointError(
             f"{opened.where}: there is no tensor of the blocks, only the input layer, as after `minibert extract`; "
-            "name the whole model, or use minibert.load for the input layer"
+            f"name the whole model; {NO_BLOCKS}"
         )
     stack = _bind(blocks, config, binder, layer)
     binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")

@@ -16,7 +16,7 @@ from minibert.families.steps import Add, Positions
 from minibert.files.tokenizer import listed
 
 from .inputs import Preparation
-from .texts import CHUNK, check_pooling, chunked, gathered, pooled, shown, stream
+from .texts import CHUNK, Halves, check_pooling, chunked, gathered, pooled, shown, stream
 from .tiles import NUMBERS_A_THREAD, Bound, run, run_steps, usable_threads
 
 if TYPE_CHECKING:
@@ -237,8 +237,9 @@ class EmbeddingLayer:
         firsts, seconds = listed(texts, text_pair)
         items: list[Any] = firsts if seconds is None else list(zip(firsts, seconds, strict=True))
         chunks = shown(chunked(items, CHUNK), len(items), "embed") if progress else chunked(items, CHUNK)
-        at_once = len(items) > CHUNK
-        found = self._stream(chunks, seconds is not None, pooling, normalize, truncation, threads, at_once)
+        at_once = len(items) > CHUNK and usable_threads(2 * NUMBERS_A_THREAD, threads) > 1
+        stages = self.stages(pooling, seconds is not None, normalize, truncation, threads, at_once)
+        found = stream(chunks, stages.tokenize, stages.vectors, at_once)
         return gathered(found, len(items), None if pooling is None else self.dim, self.dtype)
 
     def embed_stream(
@@ -255,23 +256,27 @@ class EmbeddingLayer:
         The next chunk is read only when the vectors of the one before have been taken. Memory is therefore bounded by
         one chunk. Raises as `embed`, when a text is reached.
         """
-        check_pooling(pooling)
-        return self._stream(chunks, False, pooling, normalize, truncation, threads, at_once=False)
+        stages = self.stages(pooling, False, normalize, truncation, threads)
+        return stream(chunks, stages.tokenize, stages.vectors)
 
-    def _stream(
+    def stages(
         self,
-        chunks: Iterable[list[Any]],
-        pairs: bool,
-        pooling: str | None,
-        normalize: bool,
-        truncation: bool,
-        threads: int | None,
-        at_once: bool,
-    ) -> Iterator[Any]:
-        limit = self.max_length  # without one there is nothing to cut to
-        at_once = at_once and usable_threads(2 * NUMBERS_A_THREAD, threads) > 1
+        pooling: str | None = "mean",
+        pairs: bool = False,
+        normalize: bool = False,
+        truncation: bool = False,
+        threads: int | None = None,
+        at_once: bool = False,
+    ) -> Halves:
+        """Give the two halves of `embed`, for who streams texts in a way of their own.
 
-        def encode(chunk: list[Any], start: int) -> list[Encoded]:
+        `pairs`: a chunk holds (text, second text). `at_once`: both halves are at work, and one thread is left to the
+        first. What else is passed and raised is as in `embed`.
+        """
+        check_pooling(pooling)
+        limit = self.max_length  # without one there is nothing to cut to
+
+        def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
             firsts, seconds = zip(*chunk, strict=True) if pairs else (chunk, None)
             return self.tokenizer.encode(firsts, seconds, truncation, limit, start)
 
@@ -281,7 +286,7 @@ class EmbeddingLayer:
             # with `at_once` one thread splits the next chunk into tokens meanwhile
             return pooled(encoded, self._rows, pooling, normalize, self.dim, self.dtype, max(1, count - at_once))
 
-        return stream(chunks, encode, vectors, at_once)
+        return Halves(self.dim, tokenize, vectors)
 
     def _rows(self, encoded: list[Encoded]) -> Array:
         """Take texts of one length through the layer: (texts, seq, dim)."""

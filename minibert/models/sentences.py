@@ -67,7 +67,7 @@ def encode(
     """
     _refuse_habits(precision, convert_to_numpy, convert_to_tensor, device)
     _positive("batch_size", batch_size)
-    plan = _plan(self, prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
+    plan = plan_of(self, prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
     items, _ = listed(texts)
     chunks = shown(chunked(items, CHUNK), len(items), "encode") if show_progress_bar else chunked(items, CHUNK)
     tokens = output_value == "token_embeddings"
@@ -97,7 +97,7 @@ def encode_stream(
     if isinstance(texts, str):
         raise TypeError("texts must be many, one after another, found one str; encode takes it")
     _positive("batch_size", batch_size)
-    plan = _plan(self, prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
+    plan = plan_of(self, prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
     chunks = stream(chunked(texts, min(batch_size, CHUNK)), plan.tokenize, plan.vectors)
     return (vector.copy() for vectors in chunks for vector in vectors)  # a view would keep the whole chunk alive
 
@@ -110,7 +110,7 @@ def encode_chunks(
     task: str | None = None,
 ) -> Iterator[Array]:
     """Give each chunk's vectors (texts, dim) when it has come; of a chunk of more than 512 texts, as many at once."""
-    plan = _plan(encoder, prompt_name, prompt, OUTPUTS[0], False, None, task)
+    plan = plan_of(encoder, prompt_name, prompt, task=task)
     parts = (part for chunk in chunks for part in chunked(chunk, CHUNK))
     return stream(parts, plan.tokenize, plan.vectors)
 
@@ -157,8 +157,8 @@ def _vectors_of(value: ArrayLike, name: str) -> Array:
 # -- one call ----------------------------------------------------------------------------------------------------
 
 
-class _Plan(NamedTuple):
-    """All that one call needs to know, whatever texts come."""
+class Plan(NamedTuple):
+    """All that one call needs to know, whatever texts come; these are the `Stages` of sentence vectors."""
 
     encoder: Encoder
     recipe: Recipe
@@ -226,15 +226,16 @@ def _width(recipe: Recipe, cut: int | None) -> int:
     return recipe.dim if cut is None else min(cut, recipe.dim)
 
 
-def _plan(
+def plan_of(
     encoder: Encoder,
-    prompt_name: str | None,
-    prompt: str | None,
-    output_value: str,
-    normalize: bool,
-    truncate_dim: int | None,
-    task: str | None,
-) -> _Plan:
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    output_value: str = OUTPUTS[0],
+    normalize: bool = False,
+    truncate_dim: int | None = None,
+    task: str | None = None,
+) -> Plan:
+    """Check the arguments of a call and give its plan. Raises as `encode` does, but for what texts are wrong."""
     if output_value not in OUTPUTS:
         raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {output_value!r}")
     if task not in TASKS:
@@ -250,7 +251,7 @@ def _plan(
         # in the real call the special token at the end comes after the text
         skip = len(alone.input_ids) - (bool(alone.input_ids) and tokenizer.is_special(alone.input_ids[-1]))
     longest = recipe.lengths.get(task or "", recipe.longest)
-    return _Plan(
+    return Plan(
         encoder,
         recipe,
         tokenizer,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,9 +19,30 @@ from minibert.files.tokenizer import Encoded
 from .tiles import TILE_NUMBERS, ahead, spread
 
 K = TypeVar("K")
+E = TypeVar("E")
 V = TypeVar("V")
 
 CHUNK = 2048  # texts that are tokenized at once; memory beyond the result is bounded by it
+
+
+class Stages(Protocol):
+    """The two halves of the way from texts to vectors: the next chunk's first runs beside this chunk's second.
+
+    tokenize: texts, and the number of the first of them for messages -> ids. vectors: ids -> (texts, dim).
+    """
+
+    @property
+    def dim(self) -> int: ...
+    def tokenize(self, texts: list[str], start: int, /) -> list[Encoded]: ...
+    def vectors(self, encoded: list[Encoded], /) -> Any: ...
+
+
+class Halves(NamedTuple):
+    """Stages made of two functions."""
+
+    dim: int
+    tokenize: Callable[[list[Any], int], list[Encoded]]
+    vectors: Callable[[list[Encoded]], Any]
 
 
 def check_pooling(pooling: str | None) -> None:
@@ -61,15 +82,15 @@ def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:
 
 def stream(
     chunks: Iterable[list[K]],
-    encode: Callable[[list[K], int], list[Encoded]],
-    vectors: Callable[[list[Encoded]], V],
+    tokenize: Callable[[list[K], int], E],
+    vectors: Callable[[E], V],
     at_once: bool = False,
 ) -> Iterator[V]:
     """Turn chunks of texts into chunks of vectors, one after another: every function for many texts uses this.
 
-    encode: a chunk and the number of its first text -> ids. vectors: a chunk's ids -> its result. Memory is bounded by
-    one chunk, or with `at_once` by two: the next chunk is read and split into tokens while the vectors of this one are
-    computed. A chunk's result is therefore given only after the next chunk has been read.
+    tokenize: a chunk and the number of its first text -> ids. vectors: a chunk's ids -> its result. Memory is bounded
+    by one chunk, or with `at_once` by two: the next chunk is read and split into tokens, on another thread, while the
+    vectors of this one are computed.
     """
 
     def numbered() -> Iterator[tuple[list[K], int]]:
@@ -78,7 +99,7 @@ def stream(
             yield chunk, start
             start += len(chunk)
 
-    for encoded in ahead(lambda chunk: encode(*chunk), numbered(), at_once):
+    for encoded in ahead(lambda chunk: tokenize(*chunk), numbered(), at_once):
         yield vectors(encoded)
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -136,17 +138,44 @@ def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> No
 
 
 def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
-    """Give make(key) for each key in turn; `at_once`, the next is made on another thread while this one is in use."""
+    """Give make(key) for each key in turn; `at_once`, the next key is read and made into something on another thread
+    while this one is in use. An error comes after all that was made before it."""
+    made = map(make, keys)
     if not at_once:
-        yield from map(make, keys)
+        yield from made
         return
-    coming: Future[T] | None = None
-    for key in keys:
-        under_way, coming = coming, _pool().submit(make, key)
-        if under_way is not None:
-            yield under_way.result()
-    if coming is not None:
-        yield coming.result()
+    coming: Future[list[T]] = _pool().submit(_one, made)
+    try:
+        while found := coming.result():
+            coming = _pool().submit(_one, made)
+            yield from found
+    finally:
+        coming.exception()  # whoever stops early waits for what has been begun
+
+
+def _one(made: Iterator[T]) -> list[T]:
+    return list(islice(made, 1))
+
+
+@contextmanager
+def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
+    """Give a function that lets `work` be done with its argument on another thread, one after another.
+
+    At most one is under way and none waits. At the end of the context all are done, whatever else went wrong. An error
+    of `work` is raised by the next call, or at the end.
+    """
+    under_way: list[Future[object]] = []
+
+    def submit(key: K) -> None:
+        while under_way:
+            under_way.pop().result()
+        under_way.append(_pool().submit(work, key))
+
+    try:
+        yield submit
+    finally:
+        while under_way:
+            under_way.pop().result()
 
 
 @cache

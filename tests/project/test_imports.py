@@ -24,7 +24,7 @@ PACKAGE = Path(minibert.__file__).parent
 WINGS: list[dict[str, set[str]]] = [
     {"errors": set()},
     {"equations": set()},
-    {"files": {"safetensors", "tokenizers"}},
+    {"files": {"safetensors", "tokenizers", "pyarrow", "filelock"}},
     {"families": set(), "hub": {"huggingface_hub"}},
     {"models": {"safetensors", "tqdm"}},
     {"show": {"matplotlib"}, "verify": {"safetensors", "torch", "transformers"}},

@@ -1,0 +1,151 @@
+"""`minibert bulk`: files of many texts -> a folder of vectors that a killed run leaves whole."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from .common import Parser, add_model, tell
+from .encode import add_prompts
+
+EVERY = 10.0  # seconds between two lines in a log
+
+ABOUT = """turn files of many texts into a folder of vectors
+Rows are read from Parquet, JSON lines, CSV or plain lines, and written in shards
+of one size; memory does not grow with their number. After a run that was killed,
+the same command goes on behind the last whole shard."""
+EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
+
+
+def declare(parser: Parser) -> None:
+    """Declare what it takes."""
+    from minibert.files.records import FORMATS, ID
+
+    parser.add_argument(
+        "inputs", nargs="*", metavar="INPUT", help="files; without any, or with -, the lines of stdin are the texts"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write, or to continue"
+    )
+    parser.add_argument(
+        "--vectors", choices=("sentence", "input"), default="sentence",
+        help="sentence: what `minibert encode` gives (default); input: the mean over the input layer's rows, without "
+        "any context",
+    )  # fmt: skip
+    parser.add_argument("--text-column", default="text", metavar="NAME", help="where the texts are (default: text)")
+    parser.add_argument(
+        "--id-column", metavar="NAME",
+        help=f"integers or texts that name the rows (default: {ID}, where it is there; else rows are numbered from 0)",
+    )  # fmt: skip
+    parser.add_argument("--input-format", choices=FORMATS, help="of all files (default: what each one's ending says)")
+    parser.add_argument(
+        "--format", choices=("parquet", "npy"), default="parquet",
+        help="of the vectors: columns id and vector (default), or .npy files with the ids beside them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rows-per-shard", type=int, metavar="N", help="rows of the input for a shard (default: 16384)"
+    )
+    parser.add_argument(
+        "--truncate", action="store_true",
+        help="with --vectors input, cut texts that are too long for the model; sentence vectors always do",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bad-rows", choices=("stop", "skip"), default="stop",
+        help="what to do at a row that is no text: stop (default), or list it in bad_rows.jsonl and go on",
+    )  # fmt: skip
+    add_prompts(parser)
+    add_model(parser, side=False)
+
+
+def run(arguments: Any) -> None:
+    """Read, compute, write; talk about it on stderr."""
+    from minibert.files.records import Records
+    from minibert.files.shards import ShardFolder
+    from minibert.models.bulk import ROWS_PER_SHARD, bulk
+    from minibert.models.vectors import open_vectors
+
+    records = Records(arguments.inputs, arguments.text_column, arguments.id_column, arguments.input_format)
+    folder = ShardFolder(arguments.output, arguments.format)
+    folder.refuse_sources(records.names)
+    model = open_vectors(
+        arguments.model,
+        arguments.vectors,
+        truncation=True,  # so that one long text ends no chunk; `bulk` says what becomes of it
+        prompt_name=arguments.prompt_name,
+        prompt=arguments.prompt,
+        revision=arguments.revision,
+        local_files_only=arguments.local_files_only,
+    )
+    settings = {
+        "minibert": arguments.version,
+        "model": arguments.model,
+        "commit": model.opened.commit,
+        "sha256": model.sha256(),
+        "vectors": arguments.vectors,
+        "prompt_name": arguments.prompt_name,
+        "prompt": arguments.prompt,
+        "text_column": arguments.text_column,
+        "id_column": arguments.id_column,
+    }
+    with model.model, _Progress() as progress:
+        meta = bulk(
+            records,
+            folder,
+            model,
+            settings,
+            rows_per_shard=ROWS_PER_SHARD if arguments.rows_per_shard is None else arguments.rows_per_shard,
+            truncation=arguments.truncate,
+            bad_rows=arguments.bad_rows,
+            progress=progress,
+        )
+    others = ", ".join(f"{meta[key]:,} {word}" for key, word in (("skipped", "rows left out"), ("cut", "texts cut")))
+    tell(f"wrote {arguments.output}: {meta['rows']:,} vectors of {meta['dim']} in {meta['shards']:,} shards, {others}")
+
+
+class _Progress:
+    """A bar on a terminal; in a log a line now and then. Both with the rate of this run and the time that is left."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._began = self._told = 0.0
+        self._before: int | None = None
+
+    def __call__(self, done: int, expected: int | None) -> None:
+        if self._before is None:
+            self._before, self._began = done, time.monotonic()
+            self._told = self._began
+            if sys.stderr is not None and sys.stderr.isatty():
+                from tqdm.auto import tqdm
+
+                self._bar = tqdm(total=expected, initial=done, desc="bulk", unit="row", delay=1.0)
+        elif self._bar is not None:
+            self._bar.total = expected
+            self._bar.update(done - self._bar.n)
+        elif (now := time.monotonic()) - self._told >= EVERY:
+            self._told = now
+            tell(_line(done, done - self._before, now - self._began, expected))
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _line(done: int, here: int, seconds: float, expected: int | None) -> str:
+    """Say how far a run is.
+
+    >>> _line(3000, 1000, 10.0, 9000)
+    '3,000 of about 9,000 rows, 100 rows/s, 0:01:00 left'
+    >>> _line(3000, 1000, 10.0, None)
+    '3,000 rows, 100 rows/s'
+    """
+    rate = here / seconds
+    if expected is None or not here:
+        return f"{done:,} rows, {rate:,.0f} rows/s"
+    left = timedelta(seconds=round(max(0, expected - done) / rate))
+    return f"{done:,} of about {expected:,} rows, {rate:,.0f} rows/s, {left} left"

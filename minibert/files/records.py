@@ -1,0 +1,328 @@
+"""Files of many texts -> records, one after another, in bounded memory: Parquet, JSON lines, CSV, plain lines.
+
+A row that is no text is a record with a problem, not an error: the caller decides whether to go on. Parquet is read by
+pyarrow. JSON lines and CSV go through the standard library, row by row: pyarrow's readers refuse a whole block of rows
+and do not say which of them is bad.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ENDINGS = {
+    ".parquet": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".txt": "lines",
+}
+FORMATS = ("parquet", "jsonl", "csv", "lines")
+STDIN = "-"
+ID = "id"  # the column that ids come from where it is there and no other is named
+ROWS = 2048  # of a Parquet file that are read at once
+BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
+LONGEST_FIELD = 1 << 24  # letters of a CSV field: a quote that nobody closes must not swallow a whole file
+SHOWN = 40  # letters of a value that a message shows
+INT64 = range(-(2**63), 2**63)
+
+
+class Record(NamedTuple):
+    """One row: its id, its text, and where it stands; `row` counts from 1, a CSV's header not.
+
+    Where `problem` says what is wrong, there is no text.
+    """
+
+    id: int | str | None
+    text: str | None
+    problem: str
+    file: str
+    row: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}, row {self.row}"
+
+
+class Records:
+    """All rows of some files, in order. `name` "-" is stdin. Iterate once.
+
+    text_column, id_column: names; plain lines have none. Without `id_column` the column "id" is taken where the first
+    file has it; else ids are the numbers of the rows, from 0 on through all files. Ids are integers (int64) or text.
+
+    Raises, before anything is read: FileNotFoundError, IsADirectoryError, ValueError for a file whose ending says no
+    format, ImportError where pyarrow is needed and absent. Later: ValueError for a file that is not what its format
+    says and for an absent column, OSError; both name the file.
+    """
+
+    def __init__(
+        self, names: Sequence[str], text_column: str = "text", id_column: str | None = None, form: str | None = None
+    ) -> None:
+        self.names = list(names) or [STDIN]
+        self.text_column, self.id_column = text_column, id_column
+        self.sizes: list[int | None] = [None if name == STDIN else _size(name) for name in self.names]
+        self._forms = [form or _form(name) for name in self.names]
+        if "parquet" in self._forms:
+            arrow()
+        if (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
+            raise ValueError("stdin cannot be Parquet, which is read from its end; name the file")
+        if id_column is not None and "lines" in self._forms:
+            raise ValueError(f"plain lines have no column {id_column!r}; leave --id-column out, or name the format")
+        self._current = 0  # the file that is being read, and how much of it has been, from 0 to 1
+        self._share = 0.0
+        self._read = 0  # rows
+        self._kind: type | None = None  # of the ids: the first one decides
+
+    @property
+    def expected(self) -> int | None:
+        """About how many rows there are in all, by the share of the bytes that is read; None where nobody can know."""
+        if None in self.sizes or not self._read:
+            return None
+        sizes = [size or 0 for size in self.sizes] + [0]  # at the end no file is being read
+        share = (sum(sizes[: self._current]) + self._share * sizes[self._current]) / (sum(sizes) or 1)
+        return round(self._read / share) if share else None
+
+    def __iter__(self) -> Iterator[Record]:
+        for at, (name, form) in enumerate(zip(self.names, self._forms, strict=True)):
+            self._current, self._share = at, 0.0
+            for row, ident, text, problem in _READERS[form](self, name):
+                if not problem:
+                    ident = self._read if ident is _NUMBER else ident
+                    problem = _no_text(text, self.text_column) or self._no_id(ident)
+                self._read += 1
+                yield Record(None, None, problem, name, row) if problem else Record(ident, text, "", name, row)
+        self._current = len(self.names)
+
+    def _no_id(self, ident: Any) -> str:
+        """Say why this is no id; "" where it is one."""
+        if self._kind is None and type(ident) in (int, str):
+            self._kind = type(ident)
+        if type(ident) is not self._kind or self._kind is None:
+            wanted = "an integer or a text" if self._kind is None else _WORDS[self._kind]
+            first = "" if self._kind is None else ", as in the first row"
+            return f"{self.id_column or ID!r} must be {wanted}{first}, found {_shown(ident)}"
+        if self._kind is int and ident not in INT64:
+            return f"{self.id_column or ID!r} must be an integer of 64 bits, found {ident}"
+        return "" if self._kind is int else _no_text(ident, self.id_column or ID)
+
+    def _id_of(self, columns: Sequence[str], name: str) -> str | None:
+        """Say which column has the ids, and refuse a file without the columns that are needed."""
+        if self.id_column is None and self._current == 0 and ID in columns:
+            self.id_column = ID  # and then every file must have it
+        for column, option in ((self.text_column, "--text-column"), (self.id_column, "--id-column")):
+            if column is not None and (count := list(columns).count(column)) != 1:
+                found = "it has " + ", ".join(map(repr, columns)) if not count else f"it has {count} of them"
+                raise ValueError(f"{name}: expected a column {column!r}; {found}; name another with {option}")
+        return self.id_column
+
+    # -- one file each: (row, id, text, problem) ---------------------------------------------------------------
+
+    def _lines(self, name: str) -> Iterator[Row]:
+        for row, line in enumerate(self._raw_lines(name), 1):
+            text, problem = _decoded(line)
+            yield row, _NUMBER, text, problem
+
+    def _jsonl(self, name: str) -> Iterator[Row]:
+        for row, line in enumerate(self._raw_lines(name), 1):
+            if not line.strip():
+                continue  # a line between others, or at the end, is no row
+            text, problem = _decoded(line)
+            if not problem:
+                try:
+                    found = json.loads(text or "")
+                except (ValueError, RecursionError) as error:
+                    problem = f"not JSON: {error}"
+                else:
+                    if not isinstance(found, dict):
+                        problem = f"not a JSON object: {_shown(found)}"
+            if problem:
+                yield row, None, None, problem
+                continue
+            if self.id_column is None and self._kind is None and self._current == 0 and ID in found:
+                self.id_column = ID
+            absent = [key for key in (self.text_column, self.id_column) if key is not None and key not in found]
+            if absent:
+                keys = ", ".join(map(repr, found)) or "nothing"
+                yield row, None, None, f"there is no {absent[0]!r}; it has {keys:.200}"
+            else:
+                yield row, _NUMBER if self.id_column is None else found[self.id_column], found[self.text_column], ""
+
+    def _csv(self, name: str) -> Iterator[Row]:
+        csv.field_size_limit(LONGEST_FIELD)
+        # what is not UTF-8 becomes lone surrogates, and so one bad row and not the end of the file
+        lines = (line.decode("utf-8", "surrogateescape") for line in self._raw_lines(name, strip=False))
+        reader = csv.reader(lines)
+        with _reading(name, "CSV", csv.Error):
+            columns = next(reader, None)
+        if columns is None:
+            raise ValueError(f"{name}: expected a first line with the names of the columns, found nothing")
+        ids = self._id_of(columns, name)
+        text_at, id_at = columns.index(self.text_column), None if ids is None else columns.index(ids)
+        row = 0
+        while True:
+            row += 1
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield row, None, None, f"not CSV: {error}"
+                continue
+            if not fields:
+                row -= 1  # an empty line is no row
+            elif len(fields) != len(columns):
+                yield row, None, None, f"expected {len(columns)} fields, found {len(fields)}"
+            else:
+                yield row, _NUMBER if id_at is None else fields[id_at], fields[text_at], ""
+
+    def _parquet(self, name: str) -> Iterator[Row]:
+        pa = arrow()
+        from pyarrow.parquet import ParquetFile
+
+        with _reading(name, "Parquet", pa.ArrowException), ParquetFile(name, buffer_size=BUFFER) as file:
+            schema, total = file.schema_arrow, file.metadata.num_rows
+            ids = self._id_of(schema.names, name)
+            _need_type(schema.field(self.text_column), name, numbers=False)
+            columns = [self.text_column]
+            if ids is not None:
+                _need_type(schema.field(ids), name, numbers=True)
+                columns = list(dict.fromkeys((ids, self.text_column)))
+            row = 0
+            for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
+                texts = _values(batch.column(self.text_column))
+                numbers: Iterable[Any] = [_NUMBER] * len(texts) if ids is None else _values(batch.column(ids))
+                for ident, text in zip(numbers, texts, strict=True):
+                    row += 1
+                    if isinstance(text, bytes) or isinstance(ident, bytes):
+                        yield row, None, None, _decoded(text if isinstance(text, bytes) else ident)[1]
+                    else:
+                        yield row, ident, text, ""
+                self._share = row / (total or 1)
+
+    def _raw_lines(self, name: str, strip: bool = True) -> Iterator[bytes]:
+        """Give a file's lines as bytes, without the mark that some programs put first, and without their ends."""
+        with _opened(name) as file, _reading(name, "lines"):
+            size, done = (self.sizes[self._current] or 1), 0
+            for line in file:
+                if not done:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                done += len(line)
+                self._share = min(1.0, done / size)
+                yield line.removesuffix(b"\n").removesuffix(b"\r") if strip else line
+
+
+Row = tuple[int, Any, Any, str]
+_NUMBER = object()  # in place of an id: the row's number
+_WORDS = {int: "an integer", str: "a text"}
+_READERS = {"lines": Records._lines, "jsonl": Records._jsonl, "csv": Records._csv, "parquet": Records._parquet}
+
+
+def _size(name: str) -> int:
+    if Path(name).is_dir():
+        raise IsADirectoryError(f"{name} is a folder; name the files in it, as in {Path(name, '*.parquet')}")
+    return Path(name).stat().st_size
+
+
+def _form(name: str) -> str:
+    if name == STDIN:
+        return "lines"
+    ending = Path(name).suffix.lower()
+    if ending not in ENDINGS:
+        raise ValueError(
+            f"{name}: the file must end in {', '.join(ENDINGS)}, found {ending or 'no ending'!r}; "
+            f"--input-format names one of {', '.join(FORMATS)}"
+        )
+    return ENDINGS[ending]
+
+
+def arrow(otherwise: str = "") -> Any:
+    """Import pyarrow. Raises ImportError that says how to install it, and what does without."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ImportError(f"Parquet needs pyarrow: pip install 'minibert[bulk]'{otherwise}") from None
+    return pa
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name != STDIN:
+        with open(name, "rb") as file:
+            yield file
+    elif sys.stdin is None or sys.stdin.closed:
+        raise ValueError("stdin is closed; name a file")
+    else:
+        yield sys.stdin.buffer
+
+
+@contextmanager
+def _reading(name: str, form: str, *failures: type[Exception]) -> Iterator[None]:
+    """Let every error of reading name the file."""
+    try:
+        yield
+    except failures as error:
+        raise ValueError(f"{name}: not readable as {form} ({str(error).splitlines()[0]}); is it whole?") from None
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), name) from None
+
+
+def _decoded(line: bytes) -> tuple[str | None, str]:
+    try:
+        return line.decode(), ""
+    except UnicodeDecodeError as error:
+        return None, f"not UTF-8: byte 0x{line[error.start]:02x} at {error.start} ({error.reason}); convert the file"
+
+
+def _no_text(text: Any, column: str) -> str:
+    """Say why this is no text; "" where it is one."""
+    if not isinstance(text, str):
+        return f"{column!r} must be a text, found {_shown(text)}"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        letter = ord(text[error.start])
+        if 0xDC80 <= letter <= 0xDCFF:
+            return f"{column!r} is not UTF-8: byte 0x{letter - 0xDC00:02x}; convert the file"
+        return f"{column!r} has a lone surrogate U+{letter:04X}, which is no character"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _need_type(field: pa.Field, name: str, numbers: bool) -> None:
+    """Refuse a Parquet column that cannot hold texts, or ids."""
+    from pyarrow import types
+
+    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    is_text = types.is_string(kind) or types.is_large_string(kind) or kind == "string_view"
+    if not (is_text or types.is_null(kind) or (numbers and types.is_integer(kind))):
+        wanted = "integers or texts" if numbers else "texts"
+        raise ValueError(f"{name}: column {field.name!r} must hold {wanted}, found {field.type}; convert it")
+
+
+def _values(column: Any) -> list[Any]:
+    """Read an Arrow column; where it holds bytes that are not UTF-8, those rows are bytes."""
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        pa = arrow()
+        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        found = [
+            value if value is None or _decoded(value)[1] else value.decode()
+            for value in plain.cast(pa.large_binary()).to_pylist()
+        ]
+    return found

@@ -1,0 +1,212 @@
+"""A folder of vectors, written shard by shard, that a later run can continue: nothing lost, nothing twice.
+
+    meta.json             what made the vectors: model, settings, input; how many, once `complete` is true
+    shards.jsonl          a line for each whole shard
+    bad_rows.jsonl        a line for each row that was left out
+    vectors-00000.parquet     columns id and vector; or vectors-00000.npy with ids-00000.json beside it
+
+A shard counts from the moment when its line stands in shards.jsonl. Whatever else a killed run has left is cut off or
+written again by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+
+from .reading import read_object
+from .records import arrow
+from .writing import atomic_write, naming
+
+META, DONE, BAD, LOCK = "meta.json", "shards.jsonl", "bad_rows.jsonl", ".lock"
+FORMATS = ("parquet", "npy")
+LEFT = re.compile(r"\.(vectors-\d+\.(parquet|npy)|ids-\d+\.json|meta\.json)\.[0-9a-f]{16}")  # by a killed run
+
+
+class Shard(NamedTuple):
+    """A line of shards.jsonl. `read`: rows of the input, `rows`: vectors, `cut`: texts that were too long.
+
+    `input_sha256` is of the ids and texts that were read; `bad_bytes` is where bad_rows.jsonl ends after this shard.
+    """
+
+    files: dict[str, int]  # name -> bytes
+    read: int
+    rows: int
+    cut: int
+    input_sha256: str
+    bad_bytes: int
+
+
+class ShardFolder:
+    """The folder of one job. `opened` makes it or continues it; meanwhile no other process can.
+
+    Raises ValueError, and OSError that names a file.
+    """
+
+    def __init__(self, path: Path, form: str) -> None:
+        if form not in FORMATS:
+            raise ValueError(f"format must be {' or '.join(map(repr, FORMATS))}, found {form!r}")
+        if form == "parquet":
+            arrow("; --format npy does without")
+        self.path, self.form = path, form
+        self.shards: list[Shard] = []
+
+    @contextmanager
+    def opened(self, settings: Mapping[str, Any]) -> Iterator[ShardFolder]:
+        """Make the folder, or continue it where it was made with the same settings; hold it until the end."""
+        from filelock import FileLock, Timeout
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._refuse_foreign()
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(
+                f"{self.path}: another run is writing into this folder; wait for it, or choose another folder"
+            ) from None
+        try:
+            self._continue(settings)
+            yield self
+        finally:
+            lock.release()
+
+    def refuse_sources(self, names: Sequence[str]) -> None:
+        """Refuse to read what lies in this folder. Raises ValueError."""
+        for name in names:
+            if Path(name).absolute().parent.resolve() == self.path.resolve():
+                raise ValueError(f"{name} lies in {self.path}, which is to be written; choose another folder")
+
+    def _refuse_foreign(self) -> None:
+        other = sorted({path.name for path in self.path.iterdir() if not LEFT.fullmatch(path.name)} - {LOCK})
+        if other and META not in other:
+            raise ValueError(
+                f"{self.path}: the folder holds {other[0]!r} and no {META}, so `minibert bulk` has not made it; "
+                "choose a new folder"
+            )
+
+    def _continue(self, settings: Mapping[str, Any]) -> None:
+        for path in [path for path in self.path.iterdir() if LEFT.fullmatch(path.name)]:
+            path.unlink()
+        if not (self.path / META).exists():
+            self._write_meta(dict(settings), {"complete": False})
+        found = read_object(self.path / META)
+        for name, value in json.loads(json.dumps(settings)).items():
+            if found.get(name) != value:
+                raise ValueError(
+                    f"{self.path} was made with {name} {_shown(found.get(name))}, now it is {_shown(value)}; "
+                    "choose another folder, or continue with what it was made with"
+                )
+        self.settings = dict(settings)
+        self.shards = list(self._whole_shards())
+        with naming(self.path / BAD):
+            if (self.path / BAD).exists():
+                os.truncate(self.path / BAD, self.shards[-1].bad_bytes if self.shards else 0)
+
+    def _whole_shards(self) -> Iterator[Shard]:
+        """Read shards.jsonl, and cut off a line that a killed run has begun."""
+        path = self.path / DONE
+        content = path.read_bytes() if path.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            os.truncate(path, len(whole))
+        for line in whole.splitlines():
+            try:
+                shard = Shard(**json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise ValueError(
+                    f"{path}: a line is not one of `minibert bulk` ({error}); begin in another folder"
+                ) from None
+            for name, size in shard.files.items():
+                found = (self.path / name).stat().st_size if (self.path / name).exists() else "none"
+                if found != size:
+                    raise ValueError(
+                        f"{self.path / name}: expected a file of {size:,} bytes, found {found}; put it back, or begin "
+                        "again in another folder"
+                    )
+            yield shard
+
+    def add(
+        self,
+        ids: Sequence[int | str],
+        vectors: Array,
+        read: int,
+        cut: int,
+        input_sha256: str,
+        bad: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Write the next shard; it is there whole or not at all."""
+        files = self._write(f"{len(self.shards):05}", ids, vectors) if ids else {}
+        if bad:
+            self._append(BAD, bad)
+        end = (self.path / BAD).stat().st_size if (self.path / BAD).exists() else 0
+        shard = Shard(files, read, len(ids), cut, input_sha256, end)
+        self._append(DONE, [shard._asdict()])
+        self.shards.append(shard)
+
+    def finish(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Say in meta.json that all is done, and what came out."""
+        return self._write_meta(self.settings, {"complete": True, **found})
+
+    def _write_meta(self, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+        meta = {**settings, **more}
+        atomic_write(self.path / META, json.dumps(meta, indent=1, ensure_ascii=False).encode() + b"\n", lasting=True)
+        return meta
+
+    def _append(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Add whole lines to a file. After an error, as of a full disk, it ends where it ended before."""
+        path = self.path / name
+        with naming(path), open(path, "ab") as file:
+            end = file.tell()
+            try:
+                file.writelines(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                os.truncate(path, end)
+                raise
+
+    def _write(self, number: str, ids: Sequence[int | str], vectors: Array) -> dict[str, int]:
+        if self.form == "parquet":
+            contents = {f"vectors-{number}.parquet": _parquet(ids, vectors)}
+        else:
+            named = json.dumps(list(ids), ensure_ascii=False).encode()
+            contents = {f"ids-{number}.json": memoryview(named), f"vectors-{number}.npy": _npy(vectors)}
+        for name, content in contents.items():
+            atomic_write(self.path / name, content, lasting=True)
+        return {name: content.nbytes for name, content in contents.items()}
+
+
+def _parquet(ids: Sequence[int | str], vectors: Array) -> memoryview:
+    """id (int64 or string) and vector (a list of fixed size): what DuckDB, Polars and Arrow read."""
+    pa = arrow()
+    from pyarrow import parquet
+
+    kind = pa.string() if ids and isinstance(ids[0], str) else pa.int64()
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    table = pa.table({"id": pa.array(ids, kind), "vector": rows})
+    sink = pa.BufferOutputStream()
+    # a vector's numbers hardly repeat and hardly shrink: dictionaries and compression would only cost time
+    parquet.write_table(table, sink, use_dictionary=False, compression="none")
+    return memoryview(sink.getvalue())
+
+
+def _npy(vectors: Array) -> memoryview:
+    file = BytesIO()
+    np.save(file, np.ascontiguousarray(vectors), allow_pickle=False)
+    return file.getbuffer()
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,176 @@
+"""Many texts -> a folder of vectors: records are read, streamed through a model, and written shard by shard.
+
+A shard is the unit of everything: of what is kept when a run ends early, of batching (a sentence's neighbours are
+those of its shard alone, so that a continued run gives the same bits), and of what is checked when a run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.files.records import Record, Records
+from minibert.files.shards import Shard, ShardFolder
+from minibert.files.tokenizer import Encoded
+
+from .texts import stream
+from .tiles import behind, cores
+from .vectors import TextModel
+
+ROWS_PER_SHARD = 16_384
+BAD_ROWS = ("stop", "skip")
+Progress = Callable[[int, "int | None"], object]
+
+
+class Part(NamedTuple):
+    """What a chunk of records became: the ids and vectors of those that are good, and the others."""
+
+    read: list[Record]
+    ids: list[int | str]
+    vectors: Array
+    cut: int
+    bad: list[Record]
+
+
+def bulk(
+    records: Records,
+    folder: ShardFolder,
+    model: TextModel,
+    settings: dict[str, Any],
+    *,
+    rows_per_shard: int = ROWS_PER_SHARD,
+    truncation: bool = False,
+    bad_rows: str = "stop",
+    progress: Progress = lambda done, expected: None,
+) -> dict[str, Any]:
+    """Write a vector for each record, or continue; give what meta.json says in the end.
+
+    settings: what else made the vectors; a folder made with others is refused. bad_rows: "stop" raises ValueError at
+    the first row without a text, once all whole shards before it are written; "skip" lists such rows in
+    bad_rows.jsonl. progress: called with the rows that are done, and about how many there are, where that is known; the
+    first time before this run has done any.
+    """
+    if bad_rows not in BAD_ROWS:
+        raise ValueError(f"bad_rows must be {' or '.join(map(repr, BAD_ROWS))}, found {bad_rows!r}")
+    if isinstance(rows_per_shard, bool) or not isinstance(rows_per_shard, int) or rows_per_shard < 1:
+        raise ValueError(f"rows_per_shard must be an integer >= 1, found {rows_per_shard!r}")
+    sizes = zip(records.names, records.sizes, strict=True)
+    settings = {
+        **settings,
+        "dim": model.stages.dim,
+        "dtype": "float32",
+        "format": folder.form,
+        "rows_per_shard": rows_per_shard,
+        "truncate": truncation,
+        "input": [{"name": Path(name).name, "bytes": size} for name, size in sizes],
+    }
+    with folder.opened(settings):
+        rows = iter(records)
+        _pass_over(rows, folder.shards)
+        done = sum(shard.read for shard in folder.shards)
+        progress(done, records.expected)
+        cut_is_bad = model.kind == "input" and not truncation
+        held: list[Part] = []
+        with behind(partial(_write, folder)) as write:
+            for part in _parts(rows, model, rows_per_shard, cut_is_bad):
+                if part.bad and bad_rows == "stop":
+                    first = part.bad[0]
+                    raise ValueError(f'{first.place}: {first.problem}; bad_rows="skip" lists such rows and goes on')
+                held.append(part)
+                if sum(len(each.read) for each in held) == rows_per_shard:
+                    write(held)
+                    held = []
+                done += len(part.read)
+                progress(done, records.expected)
+            if held:
+                write(held)
+        shards = folder.shards
+        found = {
+            "rows": sum(shard.rows for shard in shards),
+            "skipped": sum(shard.read - shard.rows for shard in shards),
+            "cut": sum(shard.cut for shard in shards),
+            "shards": sum(bool(shard.files) for shard in shards),
+        }
+        return folder.finish(found)
+
+
+def _pass_over(rows: Iterator[Record], shards: Sequence[Shard]) -> None:
+    """Read again what earlier runs have read. Raises ValueError where it is not the same."""
+    for number, shard in enumerate(shards):
+        found = list(islice(rows, shard.read))
+        if len(found) != shard.read or input_sha256(found) != shard.input_sha256:
+            raise ValueError(
+                f"the input is another one: of the {shard.read:,} rows of shard {number}, ids or texts were others "
+                "when this folder was begun; choose another folder"
+            )
+
+
+def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is_bad: bool) -> Iterator[Part]:
+    """Take the records through the model chunk by chunk; no chunk has rows of two shards."""
+
+    def chunks() -> Iterator[list[Record]]:
+        room = rows_per_shard
+        while chunk := list(islice(rows, min(room, model.chunk))):
+            room = (room - len(chunk)) or rows_per_shard
+            yield chunk
+
+    def tokenize(read: list[Record], start: int) -> tuple[list[Record], list[Encoded]]:
+        encoded = model.stages.tokenize([record.text or "" for record in read if not record.problem], start)
+        if cut_is_bad and any(ids.cut for ids in encoded):
+            each = iter(encoded)
+            read = [record if record.problem else _fitting(record, next(each), model) for record in read]
+            encoded = [ids for ids in encoded if not ids.cut]
+        return read, encoded
+
+    def vectors(ready: tuple[list[Record], list[Encoded]]) -> Part:
+        read, encoded = ready
+        found = model.stages.vectors(encoded) if encoded else np.empty((0, model.stages.dim), np.float32)
+        ids: list[Any] = [record.id for record in read if not record.problem]
+        cut = sum(ids.cut > 0 for ids in encoded)
+        return Part(read, ids, found, cut, [record for record in read if record.problem])
+
+    return stream(chunks(), tokenize, vectors, at_once=cores() > 1)
+
+
+def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
+    if not ids.cut:
+        return record
+    return record._replace(
+        problem=f"the text has {len(ids.input_ids) + ids.cut} tokens, but the longest sequence is "
+        f"{model.model.max_length}; truncation=True cuts such texts"
+    )
+
+
+def _write(folder: ShardFolder, parts: list[Part]) -> None:
+    bad = [{"file": record.file, "row": record.row, "problem": record.problem} for part in parts for record in part.bad]
+    records = [record for part in parts for record in part.read]
+    try:
+        folder.add(
+            [ident for part in parts for ident in part.ids],
+            np.concatenate([part.vectors for part in parts]),
+            len(records),
+            sum(part.cut for part in parts),
+            input_sha256(records),
+            bad,
+        )
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{error.strerror}; the {len(folder.shards):,} shards before it are whole: once this is mended, the same "
+            "command goes on after them",
+            error.filename,
+        ) from None
+
+
+def input_sha256(records: Sequence[Record]) -> str:
+    """Give one number for the ids and texts of some records, whatever is wrong with the bad ones."""
+    rows = [None if record.text is None else (record.id, record.text) for record in records]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

@@ -1,0 +1,93 @@
+"""`Embedder`: what an engine for many machines calls on each batch of rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .load import is_folder, named_model
+from .texts import chunked, gathered, stream
+from .vectors import TextModel, check_kind, open_vectors
+
+
+class Embedder:
+    """A callable that adds vectors to a batch of rows: a dict of columns in, a dict of columns out.
+
+    The batch's columns stay; `output_column` is added, float32 (rows, dim). Only names and options are kept: pickled it
+    has under 4 kB, and a worker opens the model at its first batch. Weights are mapped, so the workers of one machine
+    share them. Safe to call from many threads.
+
+    model         a name on the Hub, or a folder that every worker sees under the same path; None is MINIBERT_MODEL
+    vectors       "sentence", what `Encoder.encode` gives; or "input", the mean over the input layer's rows
+    text_column   the column with the texts: a list, or a NumPy, Arrow, pandas or Polars column of str
+    truncation    with vectors="input", cut texts that are too long instead of raising ValueError
+    prompt_name, prompt    as in `encode`
+    revision      name a commit where workers start at different times: a branch may move between
+    local_files_only       as in `load`
+
+    Raises at once ValueError for another kind of vectors; in a worker what `load` and `load_encoder` raise, ValueError
+    and TypeError for a batch or a row that is not right.
+
+    >>> Embedder("sentence-transformers/all-MiniLM-L6-v2")
+    Embedder('sentence-transformers/all-MiniLM-L6-v2', vectors='sentence', text_column='text', output_column='vector')
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        vectors: str = "sentence",
+        text_column: str = "text",
+        output_column: str = "vector",
+        *,
+        truncation: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        check_kind(vectors, prompt_name, prompt)
+        name = named_model(model)
+        # a worker may start in another working directory
+        self.model = str(Path(name).expanduser().absolute()) if is_folder(name) else os.fspath(name)
+        self.vectors = vectors
+        self.text_column = text_column
+        self.output_column = output_column
+        self.options: dict[str, Any] = dict(
+            truncation=truncation,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            revision=revision,
+            local_files_only=local_files_only,
+        )
+        self._opened: TextModel | None = None
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        if not isinstance(batch, Mapping):
+            raise TypeError(
+                f"a batch must be a dict of columns, found {type(batch).__name__}; let the engine give it so, as in "
+                'batch_format="numpy"'
+            )
+        if self.text_column not in batch:
+            raise ValueError(f"the batch has no column {self.text_column!r}; it has {', '.join(map(repr, batch))}")
+        texts = batch[self.text_column]
+        if isinstance(texts, str):
+            raise TypeError(f"column {self.text_column!r} must be many texts, found one str; pass batches, not rows")
+        texts = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
+        return {**batch, self.output_column: self._embed(texts)}
+
+    def _embed(self, texts: list[str]) -> Any:
+        opened = self._opened
+        if opened is None:  # two threads may both open it; one of the two is kept
+            opened = self._opened = open_vectors(self.model, self.vectors, **self.options)
+        stages = opened.stages
+        found = stream(chunked(texts, opened.chunk), stages.tokenize, stages.vectors, at_once=len(texts) > opened.chunk)
+        return gathered(found, len(texts), stages.dim, opened.model.dtype)
+
+    def __repr__(self) -> str:
+        given = (f"{name}={getattr(self, name)!r}" for name in ("vectors", "text_column", "output_column"))
+        return f"Embedder({self.model!r}, {', '.join(given)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_opened": None}

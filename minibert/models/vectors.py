@@ -1,0 +1,117 @@
+"""A model for many texts: its name and options -> the stages from texts to vectors, and what it was read from.
+
+Both kinds of vectors are opened from whole files on this machine's disk, fetched from the Hub first where need be: so
+all processes of a machine share one map of the weights, and the sha256 of a file says which model it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from minibert.errors import CheckpointError, UnknownFamilyError
+from minibert.files.checkpoint import SINGLE
+from minibert.files.reading import FileName
+from minibert.files.tokenizer import FILES as TOKENIZER_FILES
+
+from .load import Opened, assemble, family_of, load, named_model, open_model
+from .texts import CHUNK, Stages
+from .tiles import cores
+
+if TYPE_CHECKING:
+    from .encoder import Encoder
+    from .layer import EmbeddingLayer
+
+KINDS = ("sentence", "input")
+BLOCK = 1 << 20  # bytes that are hashed at once
+
+ADVICE = (
+    'vectors="input" takes the input layer alone: for each text the mean over its tokens\' rows before any attention, '
+    "which know no context"
+)
+
+
+class TextModel(NamedTuple):
+    """An opened model. `chunk`: how many texts go through the stages at once."""
+
+    kind: str
+    model: Encoder | EmbeddingLayer
+    opened: Opened
+    stages: Stages
+    chunk: int
+
+    def sha256(self) -> dict[str, str]:
+        """The sha256 of every file that decides about a vector: weights, config, tokenizer, pooling."""
+        opened, source = self.opened, self.opened.source()
+        names = ["config.json", *TOKENIZER_FILES]
+        try:
+            files = {Path(file).name: file for file in (source.tensor(name).file for name in source.names)}
+        finally:
+            source.close()
+        found: dict[str, FileName | None] = {**files, **{name: opened.find(name) for name in names}}
+        if self.kind == "sentence":
+            from .recipe import MODULES, SETTINGS, TRANSFORMER_CONFIGS, read_modules
+
+            paths = [module.path for module in read_modules(opened.root, opened.where) or ()]
+            own = [f"{path}/{name}" for path in paths if path for name in ("config.json", SINGLE)]
+            found |= {name: opened.root(name) for name in (MODULES, SETTINGS, *TRANSFORMER_CONFIGS, *own)}
+        return {name: _sha256(path) for name, path in sorted(found.items()) if path is not None}
+
+
+def open_vectors(
+    name: str | os.PathLike[str] | None,
+    vectors: str = "sentence",
+    *,
+    truncation: bool = False,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> TextModel:
+    """Open a model for sentence vectors, or for vectors of its input layer alone (mean over the tokens).
+
+    Raises as `load` and `load_encoder`; for a model without blocks, the error says what can be done.
+    """
+    check_kind(vectors, prompt_name, prompt)
+    name = named_model(name)
+    if vectors == "input":
+        opened = open_model(name, revision, local_files_only, weights_folder=lambda find, where: "")
+        again = partial(load, opened.lasting, revision=opened.commit, local_files_only=local_files_only)
+        source, family = opened.source(), family_of(opened)
+        layer = assemble(family, opened.config, source, opened.find, opened.where, again=again)
+        layer.tokenizer  # noqa: B018  raises where there is none, before anything is read
+        return TextModel(vectors, layer, opened, layer.stages(truncation=truncation, at_once=cores() > 1), CHUNK)
+    from .encoder import NO_BLOCKS, load_encoder
+    from .recipe import transformer_folder
+    from .sentences import CHUNK as SORTED_TOGETHER
+    from .sentences import plan_of
+
+    opened = open_model(name, revision, local_files_only, weights_folder=transformer_folder)
+    try:
+        # of a branch that moves meanwhile, the same commit
+        revision = revision if opened.commit is None else opened.commit
+        encoder = load_encoder(name, revision=revision, local_files_only=local_files_only)
+    except (CheckpointError, UnknownFamilyError) as error:
+        if NO_BLOCKS not in str(error):
+            raise
+        raise type(error)(str(error).replace(NO_BLOCKS, ADVICE)) from None
+    return TextModel(vectors, encoder, opened, plan_of(encoder, prompt_name, prompt), SORTED_TOGETHER)
+
+
+def check_kind(vectors: str, prompt_name: str | None, prompt: str | None) -> None:
+    """Refuse another kind of vectors, and a prompt where there is none. Raises ValueError."""
+    if vectors not in KINDS:
+        raise ValueError(f"vectors must be {' or '.join(map(repr, KINDS))}, found {vectors!r}")
+    if vectors == "input" and (prompt_name is not None or prompt is not None):
+        raise ValueError('prompts are for sentence vectors; leave prompt_name and prompt out with vectors="input"')
+
+
+def _sha256(path: FileName) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            found.update(block)
+    return found.hexdigest()
