@@ -14,8 +14,8 @@ from .encode import add_prompts
 EVERY = 10.0  # seconds between two lines in a log
 
 ABOUT = """turn files of many texts into a folder of vectors
-Rows are read from Parquet, JSON lines, CSV or plain lines, and written in shards
-of one size; memory does not grow with their number. After a run that was killed,
+Rows are read from Parquet, JSON lines, CSV or plain lines. Vectors are written
+in shards; memory does not grow with their number. After a run that was killed,
 the same command goes on behind the last whole shard."""
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
 

@@ -28,7 +28,7 @@ WINGS: list[dict[str, set[str]]] = [
     {"families": set(), "hub": {"huggingface_hub"}},
     {"models": {"safetensors", "tqdm"}},
     {"show": {"matplotlib"}, "verify": {"safetensors", "torch", "transformers"}},
-    {"commands": {"safetensors", "matplotlib"}},
+    {"commands": {"safetensors", "matplotlib", "tqdm"}},
     {"__init__": set()},
     {"cli": set()},
     {"__main__": set()},
