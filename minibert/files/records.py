@@ -73,6 +73,8 @@ class Records:
         self._forms = [form or _form(name) for name in self.names]
         if "parquet" in self._forms:
             arrow()
+        if self.names.count(STDIN) > 1:
+            raise ValueError("stdin can be read once; name it once")
         if (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
             raise ValueError("stdin cannot be Parquet, which is read from its end; name the file")
         if id_column is not None and "lines" in self._forms:
@@ -127,6 +129,8 @@ class Records:
     # -- one file each: (row, id, text, problem) ---------------------------------------------------------------
 
     def _lines(self, name: str) -> Iterator[Row]:
+        if self.id_column is not None:
+            raise ValueError(f"{name}: plain lines have no column {self.id_column!r}, which the first file has")
         for row, line in enumerate(self._raw_lines(name), 1):
             text, problem = _decoded(line)
             yield row, _NUMBER, text, problem
@@ -160,10 +164,11 @@ class Records:
         csv.field_size_limit(LONGEST_FIELD)
         # what is not UTF-8 becomes lone surrogates, and so one bad row and not the end of the file
         lines = (line.decode("utf-8", "surrogateescape") for line in self._raw_lines(name, strip=False))
-        reader = csv.reader(lines)
+        # strict: a quote that nobody closes is an error, and not one text of all rows that follow
+        reader = csv.reader(lines, strict=True)
         with _reading(name, "CSV", csv.Error):
             columns = next(reader, None)
-        if columns is None:
+        if not columns:
             raise ValueError(f"{name}: expected a first line with the names of the columns, found nothing")
         ids = self._id_of(columns, name)
         text_at, id_at = columns.index(self.text_column), None if ids is None else columns.index(ids)
@@ -175,7 +180,7 @@ class Records:
             except StopIteration:
                 return
             except csv.Error as error:
-                yield row, None, None, f"not CSV: {error}"
+                yield row, None, None, f"not CSV: {error}; look at its quotes"
                 continue
             if not fields:
                 row -= 1  # an empty line is no row
@@ -188,7 +193,12 @@ class Records:
         pa = arrow()
         from pyarrow.parquet import ParquetFile
 
-        with _reading(name, "Parquet", pa.ArrowException), ParquetFile(name, buffer_size=BUFFER) as file:
+        # opened here: pyarrow would take some names for addresses on a network, and no name that is not UTF-8
+        with (
+            _reading(name, "Parquet", pa.ArrowException, UnicodeDecodeError),
+            open(name, "rb") as raw,
+            ParquetFile(raw, buffer_size=BUFFER, pre_buffer=False) as file,  # else it holds a whole row group
+        ):
             schema, total = file.schema_arrow, file.metadata.num_rows
             ids = self._id_of(schema.names, name)
             _need_type(schema.field(self.text_column), name, numbers=False)
@@ -202,19 +212,21 @@ class Records:
                 numbers: Iterable[Any] = [_NUMBER] * len(texts) if ids is None else _values(batch.column(ids))
                 for ident, text in zip(numbers, texts, strict=True):
                     row += 1
+                    self._share = row / (total or 1)
                     if isinstance(text, bytes) or isinstance(ident, bytes):
                         yield row, None, None, _decoded(text if isinstance(text, bytes) else ident)[1]
                     else:
                         yield row, ident, text, ""
-                self._share = row / (total or 1)
+            if row != total:
+                raise ValueError(f"{name}: expected {total:,} rows, as its end says, found {row:,}; is it whole?")
 
     def _raw_lines(self, name: str, strip: bool = True) -> Iterator[bytes]:
         """Give a file's lines as bytes, without the mark that some programs put first, and without their ends."""
         with _opened(name) as file, _reading(name, "lines"):
             size, done = (self.sizes[self._current] or 1), 0
             for line in file:
-                if not done:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
+                if not done and not (line := line.removeprefix(b"\xef\xbb\xbf")):
+                    return
                 done += len(line)
                 self._share = min(1.0, done / size)
                 yield line.removesuffix(b"\n").removesuffix(b"\r") if strip else line
@@ -267,14 +279,14 @@ def _opened(name: str) -> Iterator[BinaryIO]:
 @contextmanager
 def _reading(name: str, form: str, *failures: type[Exception]) -> Iterator[None]:
     """Let every error of reading name the file."""
+    expected: tuple[type[Exception], ...] = (OSError, *failures)
     try:
         yield
-    except failures as error:
-        raise ValueError(f"{name}: not readable as {form} ({str(error).splitlines()[0]}); is it whole?") from None
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, os.strerror(error.errno), name) from None
+    except expected as error:
+        if isinstance(error, OSError) and error.errno is not None:  # without a number it is pyarrow's, of damaged data
+            raise OSError(error.errno, os.strerror(error.errno), name) from None
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{name}: not readable as {form} ({reason}); is it whole?") from None
 
 
 def _decoded(line: bytes) -> tuple[str | None, str]:

@@ -1,0 +1,279 @@
+"""Bad rows and files that are not what they say: each is named, and the other rows are right, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+from record_files import good, made, problems, read, unchecked, write_csv, write_parquet
+
+from minibert.files import records
+from minibert.files.records import FORMATS, ROWS, Record, Records
+
+NUL_IN_CSV = sys.version_info >= (3, 11)  # the csv module of Python 3.10 refuses the line
+LARGE = 64 << 20  # bytes of a file whose parts are each small
+HELD = 32 << 20  # bytes beyond what some rows take; measured 16 MiB for Parquet (72 with a whole row group), else 0
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all examples of a property."""
+    return tmp_path_factory.mktemp("records")
+
+
+# -- bad rows --------------------------------------------------------------------------------------------------------
+
+NOT_UTF8 = "not UTF-8: byte 0xff at 1 (invalid start byte); convert the file"
+LINES: dict[str, tuple[bytes, dict[int, str], list[str]]] = {  # content, problems, the texts of the good rows
+    "lines": (b"a\nb\xff\n\nd", {2: NOT_UTF8}, ["a", "", "d"]),
+    "jsonl": (
+        b'{"text": "a"}\n{"text": "b"\n\n3\n{"text": null}\n{"te": 1}\n{"text": "\\udc41"}\n{\xff}\n[[\n{"text": "z"}',
+        {
+            2: "not JSON: Expecting ',' delimiter: line 1 column 13 (char 12)",
+            4: "not a JSON object: 3",
+            5: "'text' must be a text, found null",
+            6: "there is no 'text'; it has 'te'",
+            7: "'text' has a lone surrogate U+DC41, which is no character",
+            8: NOT_UTF8,
+            9: "not JSON: Expecting value: line 1 column 3 (char 2)",
+        },
+        ["a", "z"],
+    ),
+    "csv": (
+        b'text,more\na,1\nb\nc,1,2\n"d\n\xff",1\n\n"e"e,1\n"f\n""g""\r\n",2\nh,\xff\n"i,1\nj,2\n',
+        {
+            2: "expected 2 fields, found 1",
+            3: "expected 2 fields, found 3",
+            4: "'text' is not UTF-8: byte 0xff; convert the file",
+            5: "not CSV: ',' expected after '\"'; look at its quotes",
+            8: "not CSV: unexpected end of data; look at its quotes",
+        },
+        ["a", 'f\n"g"\r\n', "h"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", LINES)
+def test_bad_rows_are_named_and_the_others_are_right(form: str, tmp_path: Path) -> None:
+    content, wrong, texts = LINES[form]
+    path = made(tmp_path / "a", content)
+    assert problems(path, form=form) == wrong
+    assert [record.text for record in read(path, form=form) if not record.problem] == texts
+
+
+def test_a_field_that_is_too_long_is_one_bad_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "LONGEST_FIELD", 10)
+    path = made(tmp_path / "a.csv", 'text\na\n"long\nand longer\nb"\nc\n')
+    found = read(path)
+    assert "field larger than field limit (10)" in found[1].problem and found[-1].text == "c"
+
+
+def test_a_nul_in_csv(tmp_path: Path) -> None:
+    found = read(made(tmp_path / "a.csv", b"text\na\nb\0b\nc\n"))
+    middle = "" if NUL_IN_CSV else "not CSV: line contains NUL; look at its quotes"
+    assert [record.problem for record in found] == ["", middle, ""] and found[2].text == "c"
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_parquet_with_bytes_that_are_no_text(kind: Any, tmp_path: Path) -> None:
+    bad: list[bytes | None] = [b"ok", b"\xff\xfe", None, "ä".encode()]
+    table = pa.table({"text": unchecked(bad, kind)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    wrong = {2: NOT_UTF8.replace("at 1", "at 0"), 3: "'text' must be a text, found null"}
+    assert problems(tmp_path / "a.parquet") == wrong
+    assert [r.text for r in read(tmp_path / "a.parquet") if not r.problem] == ["ok", "ä"]
+    parquet.write_table(pa.table({"id": unchecked(bad, kind), "text": ["a"] * 4}), tmp_path / "b.parquet")
+    assert problems(tmp_path / "b.parquet") == {**wrong, 3: "'id' must be a text, as in the first row, found null"}
+
+
+def test_parquet_with_bytes_that_are_no_text_in_a_dictionary(tmp_path: Path) -> None:
+    words = unchecked([b"ok", b"\xff"], pa.string())
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 0], pa.int32()), words)
+    parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    assert list(problems(tmp_path / "a.parquet")) == [2, 3]
+    narrow = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), words)  # which pyarrow refuses to read
+    parquet.write_table(pa.table({"text": narrow}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.parquet: not readable as Parquet \(Invalid UTF8 payload\)"):
+        read(tmp_path / "a.parquet")
+    parquet.write_table(pa.table({"text": pa.nulls(2)}), tmp_path / "a.parquet")
+    assert problems(tmp_path / "a.parquet") == dict.fromkeys((1, 2), "'text' must be a text, found null")
+
+
+# -- whole files that are not right --------------------------------------------------------------------------------
+
+WRONG = [
+    ("a.csv", b"", "expected a first line with the names of the columns, found nothing"),
+    ("a.csv", b"\xef\xbb\xbf", "expected a first line with the names of the columns, found nothing"),
+    ("a.csv", b"a,b\n1,2\n", "expected a column 'text'; it has 'a', 'b'; name another with --text-column"),
+    ("a.csv", b"text,text\n1,2\n", "expected a column 'text'; it has 2 of them"),
+    ("a.csv", b'"text\n', r"not readable as CSV \(unexpected end of data\); is it whole\?"),
+    ("a.parquet", b"", r"not readable as Parquet \(.*\); is it whole\?"),
+    ("a.parquet", b"PAR1" + bytes(20) + b"PAR1", r"not readable as Parquet \(.*\); is it whole\?"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "error"), WRONG)
+def test_a_file_that_is_not_what_it_says(name: str, content: bytes, error: str, tmp_path: Path) -> None:
+    path = made(tmp_path / name, content)
+    with pytest.raises(ValueError, match=f"^{path}: {error}"):
+        read(path)
+
+
+def test_empty_files_have_no_rows(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", [])
+    assert good(made(tmp_path / "a.txt", b"")) == good(made(tmp_path / "b.txt", b"\xef\xbb\xbf")) == []
+    assert good(made(tmp_path / "a.jsonl", "\n \n")) == good(made(tmp_path / "a.csv", "text\n")) == []
+    assert good(tmp_path / "a.parquet") == []
+
+
+def test_columns_of_parquet_that_hold_no_texts(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    for column, kind in ((pa.array([b"a"]), "binary"), (pa.array([1]), "int64"), (pa.array([["a"]]), "list<")):
+        parquet.write_table(pa.table({"text": column}), path)
+        with pytest.raises(ValueError, match=f"{path}: column 'text' must hold texts, found {kind}.*; convert it"):
+            read(path)
+    parquet.write_table(pa.table({"id": [1.5], "text": ["a"]}), path)
+    with pytest.raises(ValueError, match=f"{path}: column 'id' must hold integers or texts, found double"):
+        read(path)
+
+
+def test_names_that_are_no_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.txt"):
+        Records([str(tmp_path / "none.txt")])
+    with pytest.raises(IsADirectoryError, match=r"is a folder; name the files in it, as in .*\*\.parquet"):
+        Records([str(tmp_path)])
+    with pytest.raises(ValueError, match=r"a\.json: the file must end in \.parquet, .*found '\.json'; --input-format"):
+        Records([str(made(tmp_path / "a.json", "{}"))])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems allow no such names")
+@pytest.mark.parametrize("name", [b"\xff.parquet", b"s3:/bucket/a.parquet", b"file:/a.parquet"])
+def test_a_name_is_a_file_whatever_it_looks_like(name: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(os.fsdecode(name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_parquet(tmp_path / "a", [("x", "a")])
+    (tmp_path / "a").rename(path)
+    spelled = os.fsdecode(name).replace(":/", "://")
+    assert [record[:2] for record in Records([spelled])] == [("x", "a")]
+
+
+# -- any bytes ---------------------------------------------------------------------------------------------------------
+
+
+def read_any(path: Path, form: str) -> list[Record] | None:
+    """The records of any bytes; None where the error is one that says which file."""
+    try:
+        return read(path, form=form)
+    except (ValueError, OSError) as error:
+        if type(error) in (ValueError, OSError) and str(path) in str(error):
+            return None
+        raise
+
+
+PIECES = [
+    b'"', b",", b"\n", b"\r", b"text", b"id", b"\xff", b"\xef\xbb\xbf", b"{", b"}", b'{"text":', b'"a"', b"\0",
+    b"1", b":", b"[", b"\xed\xa0\x80", b"\\ud800", b"null", b"text\n",
+]  # fmt: skip
+BYTES = st.binary() | st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@given(content=BYTES)
+def test_any_bytes(place: Path, form: str, content: bytes) -> None:
+    found = read_any(made(place / "any", content), form)
+    for record in found or ():
+        assert (record.text is None) == bool(record.problem) and record.row >= 1
+        assert record.problem or (record.text or "").encode() is not None
+    if form == "lines" and found is not None:
+        lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+        assert len(found) == len(lines) - (lines[-1] == b"")
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path) -> list[bytes]:
+    """Parquet files of ten rows, one for each way to write them."""
+    table = pa.table({"id": [f"a{i}" for i in range(10)], "text": [f"we lived {i} ä" for i in range(10)]})
+    ways: list[dict[str, Any]] = [{}, {"compression": "none"}, {"row_group_size": 3, "use_dictionary": False}]
+    found = []
+    for way in ways:
+        parquet.write_table(table, place / "whole.parquet", **way)
+        found.append((place / "whole.parquet").read_bytes())
+    return found
+
+
+def test_parquet_whose_end_says_another_number_of_rows(place: Path, whole: list[bytes]) -> None:
+    ten, eleven = b"\x16\x14", b"\x16\x16"  # a field of 64 bits, its number doubled
+    path, content, at = place / "counted.parquet", whole[0], len(whole[0])
+    while (at := content.rfind(ten, 0, at)) > 0:
+        made(path, content[:at] + eleven + content[at + 2 :])
+        if parquet.read_metadata(path).num_rows == 11:
+            break
+    with pytest.raises(ValueError, match=f"{path}: expected 11 rows, as its end says, found 10; is it whole"):
+        read(path)
+
+
+def test_parquet_with_a_name_that_is_no_text(place: Path, whole: list[bytes]) -> None:
+    path = made(place / "named.parquet", whole[0].replace(b"text", b"t\xe1xt"))
+    with pytest.raises(ValueError, match=f"^{path}: not readable as Parquet .*utf-8"):
+        read(path)
+
+
+@given(way=st.integers(0, 2), at=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), min_size=1, max_size=4))
+def test_parquet_with_damaged_bytes(place: Path, whole: list[bytes], way: int, at: list[tuple[float, int]]) -> None:
+    content = bytearray(whole[way])
+    for where, byte in at:
+        content[int(where * len(content))] = byte
+    read_any(made(place / "damaged.parquet", bytes(content)), "parquet")
+
+
+@given(lines=st.lists(st.sampled_from([b'{"text": "a"}', b'{"text": 1}', b"{", b"\xff", b'{"text": "\\n"}', b"[]"])))
+def test_rows_between_bad_rows_are_right(place: Path, lines: list[bytes]) -> None:
+    texts = {b'{"text": "a"}': "a", b'{"text": "\\n"}': "\n"}
+    found = read(made(place / "a.jsonl", b"\n".join(lines)))
+    assert [(record.row, record.text) for record in found] == [(i, texts.get(line)) for i, line in enumerate(lines, 1)]
+    assert [record.id for record in found] == [i if line in texts else None for i, line in enumerate(lines)]
+
+
+# -- memory, and how far ---------------------------------------------------------------------------------------------
+
+PEAK = """
+import sys
+from minibert.files.records import Records
+
+def peak():  # getrusage counts the process that started this one, too
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+
+few, many = sys.argv[1:]
+list(Records([few]))  # what is imported, and held for some rows
+before = peak()
+print(sum(1 for _ in Records([many])), peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process's peak of memory is Linux's to say")
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".txt"])
+def test_memory_does_not_grow_with_the_file(ending: str, tmp_path: Path) -> None:
+    rows = [(str(i), f"{i} {'we lived ' * 100}") for i in range(LARGE // 900)]
+    path, few = tmp_path / f"a{ending}", tmp_path / f"few{ending}"
+    for name, some in ((path, rows), (few, rows[: 4 * ROWS])):
+        if ending == ".parquet":  # one row group, in which nothing is shorter than it is in memory
+            table = pa.table({"id": [ident for ident, _ in some], "text": [text for _, text in some]})
+            parquet.write_table(table, name, row_group_size=len(some), use_dictionary=False, compression="none")
+        elif ending == ".csv":
+            write_csv(name, some)
+        else:
+            made(name, "\n".join(text for _, text in some))
+    assert path.stat().st_size > LARGE
+    done = subprocess.run([sys.executable, "-c", PEAK, few, path], capture_output=True, text=True, check=True)
+    count, kilobytes = map(int, done.stdout.split())
+    assert count == len(rows) and kilobytes << 10 < HELD, kilobytes

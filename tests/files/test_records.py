@@ -1,0 +1,170 @@
+"""Files of many texts are read row by row: the same rows from every format, with the right ids."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+from record_files import Rows, good, made, problems, read, write_csv, write_jsonl, write_parquet
+
+from minibert.files.records import ROWS, Records
+
+NUL_IN_CSV = sys.version_info >= (3, 11)  # the csv module of Python 3.10 refuses the line
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all examples of a property."""
+    return tmp_path_factory.mktemp("records")
+
+
+# -- what is written is read back --------------------------------------------------------------------------------
+
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+TEXTS = st.lists(st.text())
+NAMED = st.lists(st.tuples(st.text(), st.text())) | st.lists(st.tuples(INTEGERS, st.text()))
+
+
+@given(texts=st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"))), mark=st.booleans(),
+       end=st.sampled_from(["\n", "\r\n"]), last=st.booleans())  # fmt: skip
+def test_plain_lines_are_read_back(place: Path, texts: list[str], mark: bool, end: str, last: bool) -> None:
+    content = end.join(texts) + (end if texts and (last or not texts[-1]) else "")
+    mark = (mark and bool(texts)) or content.startswith("\ufeff")  # else that would be taken for the file's
+    assert good(made(place / "a.txt", "\ufeff" * mark + content)) == list(enumerate(texts))
+
+
+@given(rows=NAMED, plain=st.booleans())
+def test_json_lines_are_read_back(place: Path, rows: Rows, plain: bool) -> None:
+    write_jsonl(place / "a.jsonl", rows, plain)
+    assert good(place / "a.jsonl") == rows
+
+
+@given(rows=st.lists(st.tuples(st.text(), st.text())))
+def test_csv_is_read_back(place: Path, rows: Rows) -> None:
+    if not NUL_IN_CSV:
+        rows = [(ident.replace("\0", ""), text.replace("\0", "")) for ident, text in rows]
+    write_csv(place / "a.csv", rows)
+    assert good(place / "a.csv") == rows
+
+
+KINDS = [pa.string(), pa.large_string(), pa.string_view(), "dictionary"]
+
+
+@given(rows=NAMED, kind=st.sampled_from(KINDS), group=st.integers(1, 5))
+def test_parquet_is_read_back(place: Path, rows: Rows, kind: Any, group: int) -> None:
+    ids = pa.string() if rows and isinstance(rows[0][0], str) else pa.int64()
+    write_parquet(place / "a.parquet", rows, kind, ids, group)
+    assert good(place / "a.parquet") == rows
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int32(), pa.uint64()])
+def test_parquet_takes_every_integer_as_an_id(kind: Any, tmp_path: Path) -> None:
+    table = pa.table({"text": ["a", "b"], "id": pa.array([7, 3], pa.int64()).cast(kind)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert good(tmp_path / "a.parquet") == [(7, "a"), (3, "b")]
+
+
+def test_more_rows_than_are_read_at_once(tmp_path: Path) -> None:
+    rows = [(i, f"text {i}") for i in range(2 * ROWS + 1)]
+    write_parquet(tmp_path / "a.parquet", rows, ids=pa.int32(), group=ROWS + 100)
+    assert good(tmp_path / "a.parquet") == rows
+
+
+def test_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def typed(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+
+    typed(b"we lived\r\n\nclouds")
+    found = Records([])
+    assert found.names == ["-"] and found.expected is None
+    assert [record[:3] for record in found] == [(0, "we lived", ""), (1, "", ""), (2, "clouds", "")]
+    assert found.expected is None
+    typed(b'{"text": "a"}\n')
+    assert good(Path("-"), form="jsonl") == [(0, "a")]
+    with pytest.raises(ValueError, match="stdin cannot be Parquet"):
+        Records(["-"], form="parquet")
+    with pytest.raises(ValueError, match="stdin can be read once"):
+        Records(["-", "-"])
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ValueError, match="stdin is closed; name a file"):
+        read(Path("-"))
+
+
+# -- several files, columns and ids --------------------------------------------------------------------------------
+
+
+def test_rows_are_numbered_through_all_files(tmp_path: Path) -> None:
+    first, second = made(tmp_path / "a.txt", "a\nb\n"), made(tmp_path / "b.jsonl", '{"text": "c", "id": 9}\n')
+    parquet.write_table(pa.table({"text": ["d"]}), tmp_path / "c.parquet")
+    third = tmp_path / "c.parquet"
+    assert good(first, third, second) == [(0, "a"), (1, "b"), (2, "d"), (3, "c")]
+    assert [(record.file, record.row) for record in read(first, second)][1:] == [(str(first), 2), (str(second), 1)]
+
+
+def test_ids_of_the_first_file_are_asked_of_all(tmp_path: Path) -> None:
+    first = made(tmp_path / "a.csv", "id,text\nx,a\n")
+    assert good(first, made(tmp_path / "b.jsonl", '{"id": "y", "text": "b"}')) == [("x", "a"), ("y", "b")]
+    absent = read(first, made(tmp_path / "b.jsonl", '{"text": "b"}'))[1]
+    assert absent.problem == "there is no 'id'; it has 'text'"
+    with pytest.raises(ValueError, match=r"b\.csv: expected a column 'id'; it has 'text'; name another with --id-col"):
+        read(first, made(tmp_path / "b.csv", "text\nb\n"))
+    with pytest.raises(ValueError, match=r"b\.txt: plain lines have no column 'id', which the first file has"):
+        read(first, made(tmp_path / "b.txt", "b\n"))
+    with pytest.raises(ValueError, match="plain lines have no column 'key'; leave --id-column out"):
+        read(tmp_path / "b.txt", id_column="key")
+
+
+def test_named_columns(tmp_path: Path) -> None:
+    csv_file = made(tmp_path / "a.csv", "id,body,key\n1,a,x\n2,b,y\n")
+    jsonl = made(tmp_path / "a.jsonl", '{"id": 1, "body": "a", "key": "x"}\n{"id": 2, "body": "b", "key": "y"}\n')
+    parquet.write_table(pa.table({"id": [1, 2], "body": ["a", "b"], "key": ["x", "y"]}), tmp_path / "a.parquet")
+    for path in (csv_file, jsonl, tmp_path / "a.parquet"):
+        assert good(path, text_column="body", id_column="key") == [("x", "a"), ("y", "b")]
+        assert good(path, text_column="body", id_column="body") == [("a", "a"), ("b", "b")]
+    assert good(csv_file, text_column="body") == [("1", "a"), ("2", "b")]  # a CSV has texts alone
+
+
+IDS = [
+    ('{"id": 1, "text": "a"}', '{"id": "x", "text": "b"}', "'id' must be an integer, as in the first row, found 'x'"),
+    ('{"id": "x", "text": "a"}', '{"id": 1, "text": "b"}', "'id' must be a text, as in the first row, found 1"),
+    ('{"id": 1, "text": "a"}', '{"id": null, "text": "b"}', "'id' must be an integer, as in the first row, found null"),
+    ('{"id": 1, "text": "a"}', '{"id": true, "text": "b"}', "'id' must be an integer, as in the first row, found True"),
+    ('{"id": 1, "text": "a"}', '{"id": 1.0, "text": "b"}', "'id' must be an integer, as in the first row, found 1.0"),
+    ('{"id": 1, "text": "a"}', '{"text": "b"}', "there is no 'id'; it has 'text'"),
+    ('{"id": 1, "text": "a"}', f'{{"id": {2**63}, "text": "b"}}', f"'id' must be an integer of 64 bits, found {2**63}"),
+    ('{"id": "x", "text": "a"}', '{"id": "\\ud800", "text": "b"}', "'id' has a lone surrogate U+D800, which is no cha"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "problem"), IDS)
+def test_a_bad_id(first: str, second: str, problem: str, tmp_path: Path) -> None:
+    path = made(tmp_path / "a.jsonl", f"{first}\n{second}\n{first}\n")
+    found = read(path)
+    assert [record.problem.startswith(problem) and bool(record.problem) for record in found] == [False, True, False]
+    assert found[1].place == f"{path}, row 2" and found[2].text == "a"
+
+
+def test_the_first_good_row_decides_about_ids(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.jsonl", '{"id": [1], "text": "a"}\n{"id": "x", "text": "b"}\n')
+    assert problems(path) == {1: "'id' must be an integer or a text, found [1]"}
+
+
+@pytest.mark.parametrize("write", [write_csv, write_jsonl, write_parquet])
+def test_how_many_rows_are_expected(write: Callable[[Path, Rows], None], tmp_path: Path) -> None:
+    names = []
+    for file in range(2):
+        names.append(str(tmp_path / f"{file}.{write.__name__.removeprefix('write_')}"))
+        write(Path(names[-1]), [(f"{i:04}", f"text {i:04}") for i in range(5000)])
+    found = Records(names)
+    assert found.expected is None
+    guesses = [found.expected for record in found if record.row in (2500, 4000)]
+    assert found.expected == 10_000
+    assert all(guess is not None and abs(guess - 10_000) <= 100 for guess in guesses)  # headers, ends of files
