@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from minibert.files.tokenizer import listed
+
 from .load import is_folder, named_model
 from .texts import chunked, gathered, stream
 from .vectors import TextModel, check_kind, open_vectors
@@ -15,9 +17,9 @@ from .vectors import TextModel, check_kind, open_vectors
 class Embedder:
     """A callable that adds vectors to a batch of rows: a dict of columns in, a dict of columns out.
 
-    The batch's columns stay; `output_column` is added, float32 (rows, dim). Only names and options are kept: pickled it
-    has under 4 kB, and a worker opens the model at its first batch. Weights are mapped, so the workers of one machine
-    share them. Safe to call from many threads.
+    The batch's columns stay; `output_column`, a new one, is added: float32 (rows, dim). Only names and options are
+    kept: pickled it has under 4 kB, and a worker opens the model at its first batch. Weights are mapped, so the workers
+    of one machine share them. Safe to call from many threads.
 
     model         a name on the Hub, or a folder that every worker sees under the same path; None is MINIBERT_MODEL
     vectors       "sentence", what `Encoder.encode` gives; or "input", the mean over the input layer's rows
@@ -71,10 +73,15 @@ class Embedder:
             )
         if self.text_column not in batch:
             raise ValueError(f"the batch has no column {self.text_column!r}; it has {', '.join(map(repr, batch))}")
+        if self.output_column in batch:
+            raise ValueError(
+                f"the batch has a column {self.output_column!r} already; name another one with output_column"
+            )
         texts = batch[self.text_column]
-        if isinstance(texts, str):
-            raise TypeError(f"column {self.text_column!r} must be many texts, found one str; pass batches, not rows")
-        texts = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
+        if isinstance(texts, str) or getattr(texts, "ndim", 1) != 1:
+            found = "one str" if isinstance(texts, str) else f"an array of shape {texts.shape}"
+            raise TypeError(f"column {self.text_column!r} must be many texts, found {found}; pass batches, not rows")
+        texts = texts.to_pylist() if hasattr(texts, "to_pylist") else listed(texts)[0]
         return {**batch, self.output_column: self._embed(texts)}
 
     def _embed(self, texts: list[str]) -> Any:

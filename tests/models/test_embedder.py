@@ -1,0 +1,324 @@
+"""`Embedder`, what an engine calls: the numbers of one process, whatever the batch, the process and the thread."""
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from checkpoints import T5, same_bits, wordpiece_json, write
+from fake_hub import FakeHub, commit_of, use
+from numpy.typing import NDArray
+from reference_files import REFERENCE
+from safetensors.numpy import load_file, save_file
+
+import minibert
+from minibert import Embedder
+
+Array = NDArray[Any]
+
+TINY = REFERENCE / "sentences-dense"
+MOST_BYTES = 4096  # measured: 278, and 312 with a prompt's name and a longer path
+TEXTS = ["we lived above the clouds", "", "a", "the clouds, the clouds!", "lived we?"]
+LONG = "we " * 40  # the tiny model has 32 positions
+# of what a worker has mapped of the weights; measured: all of it
+SHARED = 0.9
+OWN_MEMORY = 0.6  # of the weights' size, that a worker has besides; measured: 0.31, most of it NumPy and tokenizers
+
+
+def many(count: int, seed: int = 0) -> list[str]:
+    """Texts of 0 to 12 words, the same in every run."""
+    generator = np.random.default_rng(seed)
+    words = np.array(["we", "lived", "above", "the", "clouds", "a", ",", "xyz"])
+    return [" ".join(generator.choice(words, size)) for size in generator.integers(0, 13, count)]
+
+
+def vectors(embedder: Embedder, texts: Any) -> Array:
+    found: Array = embedder({embedder.text_column: texts})[embedder.output_column]
+    return found
+
+
+@pytest.fixture(scope="module")
+def encoder() -> minibert.Encoder:
+    return minibert.load_encoder(TINY)
+
+
+@pytest.fixture(scope="module")
+def layer() -> minibert.EmbeddingLayer:
+    return minibert.load(TINY)
+
+
+# -- the numbers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 511, 513, 2049])
+def test_the_numbers_are_those_of_encode_and_embed(
+    encoder: minibert.Encoder, layer: minibert.EmbeddingLayer, count: int
+) -> None:
+    texts = many(count)
+    for kind, want in (("sentence", encoder.encode(texts)), ("input", layer.embed(texts))):
+        found = vectors(Embedder(TINY, kind), texts)
+        assert found.dtype == np.float32 and same_bits(found, want)
+
+
+def test_prompts_and_truncation_reach_the_model(layer: minibert.EmbeddingLayer) -> None:
+    folder = REFERENCE / "sentences-prompts"
+    encoder = minibert.load_encoder(folder)
+    for prompt in ({"prompt_name": "query"}, {"prompt": "above the "}, {}):
+        assert same_bits(vectors(Embedder(folder, **prompt), TEXTS), encoder.encode(TEXTS, **prompt))
+    want = layer.embed([LONG, "a"], truncation=True)
+    assert same_bits(vectors(Embedder(TINY, "input", truncation=True), [LONG, "a"]), want)
+
+
+def test_one_embedder_takes_batches_of_any_lengths_in_any_order(encoder: minibert.Encoder) -> None:
+    embedder = Embedder(TINY)
+    for seed, count in enumerate((3, 0, 700, 1, 0, 3, 2049, 2)):
+        texts = many(count, seed)
+        assert same_bits(vectors(embedder, texts), encoder.encode(texts))
+
+
+def test_real_weights(minilm: Path) -> None:
+    assert same_bits(vectors(Embedder(minilm), TEXTS), minibert.load_encoder(minilm).encode(TEXTS))
+    assert same_bits(vectors(Embedder(minilm, "input"), TEXTS), minibert.load(minilm).embed(TEXTS))
+
+
+# -- columns -------------------------------------------------------------------------------------------------------
+
+
+def test_columns_stay_and_one_is_added() -> None:
+    batch = {"id": np.arange(5), "body": TEXTS, "tags": [["x"]] * 5}
+    before = dict(batch)
+    found = Embedder(TINY, text_column="body", output_column="place")(batch)
+    assert list(found) == ["id", "body", "tags", "place"]
+    assert all(found[name] is column for name, column in before.items())
+    assert found["place"].shape == (5, 6)
+    assert list(batch) == list(before)  # an engine's own batch is as it was
+    assert list(Embedder(TINY)({"text": TEXTS})) == ["text", "vector"]
+
+
+COLUMNS: dict[str, Callable[[list[str]], Any]] = {
+    "tuple": tuple,
+    "objects": lambda texts: np.array(texts, object),
+    "letters": np.array,
+    "arrow": pa.array,
+    "arrow chunks": lambda texts: pa.chunked_array([texts[:2], texts[2:]]),
+    "arrow large": lambda texts: pa.array(texts, pa.large_string()),
+    "arrow dictionary": lambda texts: pa.array(texts).dictionary_encode(),
+    "polars": pl.Series,
+}
+
+
+@pytest.mark.parametrize("kind", ["sentence", "input"])
+@pytest.mark.parametrize("make", COLUMNS.values(), ids=COLUMNS.keys())
+def test_a_column_may_be_of_any_library(make: Callable[[list[str]], Any], kind: str) -> None:
+    embedder = Embedder(TINY, kind)
+    assert same_bits(vectors(embedder, make(TEXTS)), vectors(embedder, TEXTS))
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        (pl.DataFrame({"text": TEXTS}), TypeError, 'a dict of columns, found DataFrame; .*batch_format="numpy"'),
+        (pa.table({"text": TEXTS}), TypeError, "a dict of columns, found Table"),
+        (TEXTS, TypeError, "a dict of columns, found list"),
+        ({"body": TEXTS, "id": [1]}, ValueError, "no column 'text'; it has 'body', 'id'"),
+        ({"text": TEXTS, "vector": [1]}, ValueError, "a column 'vector' already; name another one with output_column"),
+        ({"text": "one row"}, TypeError, "column 'text' must be many texts, found one str; pass batches, not rows"),
+        ({"text": np.array("one row")}, TypeError, r"found an array of shape \(\)"),
+        ({"text": np.array([TEXTS])}, TypeError, r"found an array of shape \(1, 5\)"),
+        ({"text": None}, TypeError, "texts must be a str or a list of str, found NoneType"),
+        ({"text": b"ab"}, TypeError, "found bytes; decode it first"),
+        ({"text": {"a": 1}}, TypeError, "found dict"),
+        ({"text": ["a", None]}, TypeError, r"texts\[1\] must be a str, found NoneType"),
+        ({"text": pa.array(["a", "b", None])}, TypeError, r"texts\[2\] must be a str, found NoneType"),
+        ({"text": np.array([1.5])}, TypeError, r"texts\[0\] must be a str, found float"),
+        ({"text": [*["a"] * 600, 7]}, TypeError, r"texts\[600\] must be a str, found int"),
+        ({"text": ["\ud800"]}, ValueError, r"texts\[0\] has a lone surrogate U\+D800"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["sentence", "input"])
+def test_a_batch_that_is_none_says_what_is_wrong(batch: Any, error: Any, message: str, kind: str) -> None:
+    embedder = Embedder(TINY, kind)
+    with pytest.raises(error, match=message):
+        embedder(batch)
+    assert vectors(embedder, ["a"]).any()  # and the next one is computed as if nothing had been
+
+
+def test_a_text_too_long_for_the_input_layer_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"text 1 has 42 tokens, but the longest sequence is 32; .*truncation=True"):
+        vectors(Embedder(TINY, "input"), ["a", LONG])
+
+
+@pytest.mark.parametrize("prompt", [{"prompt_name": "query"}, {"prompt": "query: "}])
+def test_wrong_options_are_refused_at_once(prompt: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r'prompts are for sentence vectors; .*vectors="input"'):
+        Embedder(TINY, "input", **prompt)
+    with pytest.raises(ValueError, match="vectors must be 'sentence' or 'input', found 'tokens'"):
+        Embedder(TINY, "tokens")
+
+
+def test_without_a_model_s_name(monkeypatch: pytest.MonkeyPatch, encoder: minibert.Encoder) -> None:
+    monkeypatch.delenv("MINIBERT_MODEL", raising=False)
+    with pytest.raises(ValueError, match="no model is named"):
+        Embedder()
+    monkeypatch.setenv("MINIBERT_MODEL", str(TINY))
+    embedder = Embedder()
+    monkeypatch.setenv("MINIBERT_MODEL", "/nowhere")  # as it may be on a worker's machine
+    assert same_bits(vectors(pickle.loads(pickle.dumps(embedder)), TEXTS), encoder.encode(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "reason"),
+    [
+        (lambda folder: write(folder, T5), minibert.UnknownFamilyError, "an input layer here, but no blocks"),
+        (lambda folder: extracted(folder), minibert.CheckpointError, "there is no tensor of the blocks"),
+    ],
+)
+def test_a_model_without_blocks_names_the_other_vectors(tmp_path: Path, made: Any, error: Any, reason: str) -> None:
+    folder = made(tmp_path / "model")
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    with pytest.raises(error, match=f'{reason}.*; vectors="input" takes the input layer alone: .*no context'):
+        vectors(Embedder(folder), ["a"])
+    assert same_bits(vectors(Embedder(folder, "input"), ["we", "a"]), minibert.load(folder).embed(["we", "a"]))
+
+
+def extracted(folder: Path) -> Path:
+    """A model of which the input layer alone was kept."""
+    shutil.copytree(TINY, folder)
+    kept = {name: x for name, x in load_file(TINY / "model.safetensors").items() if "embeddings." in name}
+    save_file(kept, folder / "model.safetensors")
+    return folder
+
+
+# -- other processes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sentence", "input"])
+def test_a_worker_gets_names_and_options_alone(kind: str) -> None:
+    embedder = Embedder(TINY, kind)
+    before = pickle.dumps(embedder)
+    want = vectors(embedder, TEXTS)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        sent = pickle.dumps(embedder, protocol)  # after use too
+        assert len(sent) < MOST_BYTES < (TINY / "model.safetensors").stat().st_size / 2
+        assert same_bits(vectors(pickle.loads(sent), TEXTS), want)
+    assert pickle.dumps(embedder) == before  # an engine that hashes it finds its cache again
+    assert same_bits(vectors(copy.deepcopy(embedder), TEXTS), want)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        there = pool.submit(embedder, {"text": TEXTS}).result(60)
+    assert same_bits(there["vector"], want) and there["text"] == TEXTS
+
+
+def test_a_folder_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: minibert.Encoder
+) -> None:
+    shutil.copytree(TINY, tmp_path / "models" / "tiny")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "models")
+    for name in ("tiny", "./tiny", Path("tiny"), "../models/tiny", "~/models/tiny", Path("~/models/tiny")):
+        monkeypatch.chdir(tmp_path / "models")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        embedder = Embedder(name)
+        monkeypatch.chdir("/")
+        monkeypatch.setenv("HOME", "/nowhere")
+        for one in (embedder, pickle.loads(pickle.dumps(embedder))):
+            assert same_bits(vectors(one, TEXTS), encoder.encode(TEXTS))
+
+
+@pytest.mark.parametrize("kind", ["sentence", "input"])
+def test_of_a_branch_that_moves_the_named_commit_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    files: Mapping[str, Path] = {str(path.relative_to(TINY)): path for path in TINY.rglob("*") if path.is_file()}
+    want = vectors(Embedder(TINY, kind), TEXTS)
+    with FakeHub() as hub:
+        hub.add("someone/tiny", files)
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        first = Embedder("someone/tiny", kind, revision=commit_of("someone/tiny"))
+        assert same_bits(vectors(first, TEXTS), want)
+        save_file({name: -x for name, x in load_file(TINY / "model.safetensors").items()}, tmp_path / "other")
+        hub.add("someone/tiny", {**files, "model.safetensors": tmp_path / "other"}, commit=commit_of("moved"))
+        hub.forget()
+        assert same_bits(vectors(pickle.loads(pickle.dumps(first)), TEXTS), want)
+        assert not hub.asked("api/models")  # a hundred workers do not ask what the branch stands for
+        assert not same_bits(vectors(Embedder("someone/tiny", kind), TEXTS), want)
+
+
+WORKER = """
+import json, pathlib, pickle, sys
+embedder = pickle.loads(bytes.fromhex(sys.argv[1]))
+embedder({"text": ["we lived above the clouds"] * 64})
+print("mapped", flush=True)
+sys.stdin.readline()
+own = [line.split()[1] for line in pathlib.Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line]
+maps, current = {}, ""
+for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
+    key, value = (line.split() + [""])[:2]
+    if not key.endswith(":"):
+        current = line.split()[-1]
+    elif current.endswith("model.safetensors") and value.isdigit():
+        maps[key] = maps.get(key, 0) + int(value) * 1024
+print(json.dumps([maps, int(own[0]) * 1024]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells what of a file is mapped")
+def test_workers_of_one_machine_share_one_map_of_the_weights(minilm: Path) -> None:
+    sent = pickle.dumps(Embedder(minilm)).hex()
+    command = [sys.executable, "-c", WORKER, sent]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    workers = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    try:
+        for worker in workers:
+            assert worker.stdout.readline() == "mapped\n"  # both have it before either looks
+        maps, own = json.loads(workers[0].communicate("\n", timeout=60)[0])
+        size = (minilm / "model.safetensors").stat().st_size
+        assert maps["Rss:"] > size / 3  # the blocks are nearly half of the file
+        assert maps["Private_Dirty:"] + maps["Shared_Dirty:"] == 0
+        assert maps["Shared_Clean:"] > SHARED * maps["Rss:"]
+        assert own < OWN_MEMORY * size  # no copy besides
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+# -- threads -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sentence", "input"])
+def test_many_threads_may_call_one_embedder_from_its_first_batch_on(kind: str) -> None:
+    batches = [many(count, seed) for seed, count in enumerate((1, 40, 513, 7, 0, 90, 600, 3) * 2)]
+    want = [vectors(Embedder(TINY, kind), texts) for texts in batches]
+    embedder, start = Embedder(TINY, kind), threading.Barrier(len(batches))
+
+    def work(texts: list[str]) -> Array:
+        start.wait(60)
+        return vectors(embedder, texts)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    try:
+        with ThreadPoolExecutor(len(batches)) as pool:
+            found = list(pool.map(work, batches))
+    finally:
+        sys.setswitchinterval(before)
+    assert all(map(same_bits, found, want))
