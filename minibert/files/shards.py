@@ -25,12 +25,14 @@ import numpy as np
 from minibert.equations.input_layer import Array
 
 from .reading import read_object
-from .records import arrow
+from .records import STDIN, arrow
 from .writing import atomic_write, naming
 
 META, DONE, BAD, LOCK = "meta.json", "shards.jsonl", "bad_rows.jsonl", ".lock"
 FORMATS = ("parquet", "npy")
-LEFT = re.compile(r"\.(vectors-\d+\.(parquet|npy)|ids-\d+\.json|meta\.json)\.[0-9a-f]{16}")  # by a killed run
+SHARD = re.compile(r"vectors-\d+\.(parquet|npy)|ids-\d+\.json")
+LEFT = re.compile(rf"\.({SHARD.pattern}|meta\.json)\.[0-9a-f]{{16}}")  # by a killed run
+MEND = "put it back, or begin again in another folder"
 
 
 class Shard(NamedTuple):
@@ -60,12 +62,15 @@ class ShardFolder:
             arrow("; --format npy does without")
         self.path, self.form = path, form
         self.shards: list[Shard] = []
+        self.complete = False  # an earlier run has ended here
 
     @contextmanager
     def opened(self, settings: Mapping[str, Any]) -> Iterator[ShardFolder]:
         """Make the folder, or continue it where it was made with the same settings; hold it until the end."""
         from filelock import FileLock, Timeout
 
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(f"{self.path} is a file; name a folder, new or to be continued")
         self.path.mkdir(parents=True, exist_ok=True)
         self._refuse_foreign()
         lock = FileLock(self.path / LOCK)
@@ -84,7 +89,7 @@ class ShardFolder:
     def refuse_sources(self, names: Sequence[str]) -> None:
         """Refuse to read what lies in this folder. Raises ValueError."""
         for name in names:
-            if Path(name).absolute().parent.resolve() == self.path.resolve():
+            if name != STDIN and Path(name).absolute().parent.resolve() == self.path.resolve():
                 raise ValueError(f"{name} lies in {self.path}, which is to be written; choose another folder")
 
     def _refuse_foreign(self) -> None:
@@ -100,7 +105,7 @@ class ShardFolder:
             path.unlink()
         if not (self.path / META).exists():
             self._write_meta(dict(settings), {"complete": False})
-        found = read_object(self.path / META)
+        found = read_object(self.path / META, MEND)
         for name, value in json.loads(json.dumps(settings)).items():
             if found.get(name) != value:
                 raise ValueError(
@@ -109,9 +114,21 @@ class ShardFolder:
                 )
         self.settings = dict(settings)
         self.shards = list(self._whole_shards())
-        with naming(self.path / BAD):
-            if (self.path / BAD).exists():
-                os.truncate(self.path / BAD, self.shards[-1].bad_bytes if self.shards else 0)
+        self.complete = found.get("complete") is True
+        counts = {name: found.get(name) for name in ("rows", "skipped")}
+        if self.complete and counts != {name: self.counts()[name] for name in counts}:
+            raise ValueError(f"{self.path / DONE}: shards are missing of those that {META} counts; {MEND}")
+        self._cut_bad_rows()
+
+    def _cut_bad_rows(self) -> None:
+        """Cut off what a killed run has added for a shard that it has not finished."""
+        path, end = self.path / BAD, self.shards[-1].bad_bytes if self.shards else 0
+        with naming(path):
+            found = path.stat().st_size if path.exists() else 0
+            if found < end:
+                raise ValueError(f"{path}: expected at least {end:,} bytes, found {found:,}; {MEND}")
+            if found > end:
+                os.truncate(path, end)
 
     def _whole_shards(self) -> Iterator[Shard]:
         """Read shards.jsonl, and cut off a line that a killed run has begun."""
@@ -121,19 +138,13 @@ class ShardFolder:
         if whole != content:
             os.truncate(path, len(whole))
         for line in whole.splitlines():
-            try:
-                shard = Shard(**json.loads(line))
-            except (ValueError, TypeError) as error:
-                raise ValueError(
-                    f"{path}: a line is not one of `minibert bulk` ({error}); begin in another folder"
-                ) from None
+            shard = _shard(line)
+            if shard is None:
+                raise ValueError(f"{path}: a line is not one of `minibert bulk`, found {line[:80]!r}; {MEND}")
             for name, size in shard.files.items():
                 found = (self.path / name).stat().st_size if (self.path / name).exists() else "none"
                 if found != size:
-                    raise ValueError(
-                        f"{self.path / name}: expected a file of {size:,} bytes, found {found}; put it back, or begin "
-                        "again in another folder"
-                    )
+                    raise ValueError(f"{self.path / name}: expected a file of {size:,} bytes, found {found}; {MEND}")
             yield shard
 
     def add(
@@ -154,13 +165,25 @@ class ShardFolder:
         self._append(DONE, [shard._asdict()])
         self.shards.append(shard)
 
-    def finish(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         """Say in meta.json that all is done, and what came out."""
-        return self._write_meta(self.settings, {"complete": True, **found})
+        named = {name for shard in self.shards for name in shard.files}
+        for path in [path for path in self.path.iterdir() if SHARD.fullmatch(path.name) and path.name not in named]:
+            path.unlink()  # of a killed run that has read other rows: a stream's, which nobody can know beforehand
+        return self._write_meta(self.settings, {"complete": True, **self.counts()})
+
+    def counts(self) -> dict[str, int]:
+        """Count what stands in shards.jsonl."""
+        return {
+            "rows": sum(shard.rows for shard in self.shards),
+            "skipped": sum(shard.read - shard.rows for shard in self.shards),
+            "cut": sum(shard.cut for shard in self.shards),
+            "shards": sum(bool(shard.files) for shard in self.shards),
+        }
 
     def _write_meta(self, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         meta = {**settings, **more}
-        atomic_write(self.path / META, json.dumps(meta, indent=1, ensure_ascii=False).encode() + b"\n", lasting=True)
+        atomic_write(self.path / META, _json(meta, indent=1), lasting=True)
         return meta
 
     def _append(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -169,7 +192,7 @@ class ShardFolder:
         with naming(path), open(path, "ab") as file:
             end = file.tell()
             try:
-                file.writelines(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+                file.writelines(map(_json, lines))
                 file.flush()
                 os.fsync(file.fileno())
             except BaseException:
@@ -185,6 +208,23 @@ class ShardFolder:
         for name, content in contents.items():
             atomic_write(self.path / name, content, lasting=True)
         return {name: content.nbytes for name, content in contents.items()}
+
+
+def _shard(line: bytes) -> Shard | None:
+    """Read a line of shards.jsonl; None where it is damaged."""
+    try:
+        shard = Shard(**json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not (isinstance(shard.files, dict) and all(map(SHARD.fullmatch, shard.files))):
+        return None
+    numbers = [*shard.files.values(), shard.read, shard.rows, shard.cut, shard.bad_bytes]
+    return shard if all(type(number) is int and number >= 0 for number in numbers) else None
+
+
+def _json(value: Any, indent: int | None = None) -> bytes:
+    """Give lines of JSON; a byte of a file's name that is not UTF-8 is written as JSON writes a lone surrogate."""
+    return (json.dumps(value, indent=indent, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def _parquet(ids: Sequence[int | str], vectors: Array) -> memoryview:

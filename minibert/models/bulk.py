@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.files.records import Record, Records
-from minibert.files.shards import Shard, ShardFolder
+from minibert.files.shards import ShardFolder
 from minibert.files.tokenizer import Encoded
 
 from .texts import stream
@@ -31,7 +31,7 @@ Progress = Callable[[int, "int | None"], object]
 
 
 class Part(NamedTuple):
-    """What a chunk of records became: the ids and vectors of those that are good, and the others."""
+    """What a chunk of records became: ids and vectors of the good ones, and the bad ones without their texts."""
 
     read: list[Record]
     ids: list[int | str]
@@ -74,43 +74,62 @@ def bulk(
     }
     with folder.opened(settings):
         rows = iter(records)
-        _pass_over(rows, folder.shards)
+        _pass_over(rows, folder, rows_per_shard)
         done = sum(shard.read for shard in folder.shards)
         progress(done, records.expected)
         cut_is_bad = model.kind == "input" and not truncation
-        held: list[Part] = []
+        shard = _Growing()
         with behind(partial(_write, folder)) as write:
             for part in _parts(rows, model, rows_per_shard, cut_is_bad):
                 if part.bad and bad_rows == "stop":
                     first = part.bad[0]
                     raise ValueError(f'{first.place}: {first.problem}; bad_rows="skip" lists such rows and goes on')
-                held.append(part)
-                if sum(len(each.read) for each in held) == rows_per_shard:
-                    write(held)
-                    held = []
+                shard.take(part)
+                if shard.read == rows_per_shard:
+                    write(shard)
+                    shard = _Growing()
                 done += len(part.read)
                 progress(done, records.expected)
-            if held:
-                write(held)
-        shards = folder.shards
-        found = {
-            "rows": sum(shard.rows for shard in shards),
-            "skipped": sum(shard.read - shard.rows for shard in shards),
-            "cut": sum(shard.cut for shard in shards),
-            "shards": sum(bool(shard.files) for shard in shards),
-        }
-        return folder.finish(found)
+            if shard.read:
+                write(shard)
+        return folder.finish()
 
 
-def _pass_over(rows: Iterator[Record], shards: Sequence[Shard]) -> None:
+class _Growing:
+    """The next shard: of the rows that were read, what is needed until it is written, which their texts are not."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.parts: list[Part] = []
+        self.input = hashlib.sha256()
+
+    def take(self, part: Part) -> None:
+        self.read += len(part.read)
+        for record in part.read:
+            self.input.update(_line(record))
+        self.parts.append(part._replace(read=[]))
+
+
+def _line(record: Record) -> bytes:
+    """Give what decides about a row, whatever is wrong with a bad one; a shard's `input_sha256` is of these lines."""
+    return json.dumps(None if record.text is None else (record.id, record.text)).encode() + b"\n"
+
+
+def _pass_over(rows: Iterator[Record], folder: ShardFolder, rows_per_shard: int) -> None:
     """Read again what earlier runs have read. Raises ValueError where it is not the same."""
-    for number, shard in enumerate(shards):
-        found = list(islice(rows, shard.read))
-        if len(found) != shard.read or input_sha256(found) != shard.input_sha256:
+    for number, shard in enumerate(folder.shards):
+        count, found = 0, hashlib.sha256()
+        for record in islice(rows, shard.read):
+            count += 1
+            found.update(_line(record))
+        if count != shard.read or found.hexdigest() != shard.input_sha256:
             raise ValueError(
                 f"the input is another one: of the {shard.read:,} rows of shard {number}, ids or texts were others "
                 "when this folder was begun; choose another folder"
             )
+    ended = folder.complete or (folder.shards and folder.shards[-1].read < rows_per_shard)
+    if ended and next(rows, None) is not None:
+        raise ValueError("the input is another one: it has more rows than when this folder was made; choose another")
 
 
 def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is_bad: bool) -> Iterator[Part]:
@@ -135,7 +154,7 @@ def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is
         found = model.stages.vectors(encoded) if encoded else np.empty((0, model.stages.dim), np.float32)
         ids: list[Any] = [record.id for record in read if not record.problem]
         cut = sum(ids.cut > 0 for ids in encoded)
-        return Part(read, ids, found, cut, [record for record in read if record.problem])
+        return Part(read, ids, found, cut, [record._replace(text=None) for record in read if record.problem])
 
     return stream(chunks(), tokenize, vectors, at_once=cores() > 1)
 
@@ -149,16 +168,16 @@ def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
     )
 
 
-def _write(folder: ShardFolder, parts: list[Part]) -> None:
+def _write(folder: ShardFolder, shard: _Growing) -> None:
+    parts = shard.parts
     bad = [{"file": record.file, "row": record.row, "problem": record.problem} for part in parts for record in part.bad]
-    records = [record for part in parts for record in part.read]
     try:
         folder.add(
             [ident for part in parts for ident in part.ids],
             np.concatenate([part.vectors for part in parts]),
-            len(records),
+            shard.read,
             sum(part.cut for part in parts),
-            input_sha256(records),
+            shard.input.hexdigest(),
             bad,
         )
     except OSError as error:
@@ -168,9 +187,3 @@ def _write(folder: ShardFolder, parts: list[Part]) -> None:
             "command goes on after them",
             error.filename,
         ) from None
-
-
-def input_sha256(records: Sequence[Record]) -> str:
-    """Give one number for the ids and texts of some records, whatever is wrong with the bad ones."""
-    rows = [None if record.text is None else (record.id, record.text) for record in records]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

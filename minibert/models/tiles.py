@@ -167,15 +167,16 @@ def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
     under_way: list[Future[object]] = []
 
     def submit(key: K) -> None:
-        while under_way:
-            under_way.pop().result()
+        if under_way:
+            under_way[0].result()  # and if Ctrl-C ends this waiting, the one below still waits
+            under_way.clear()
         under_way.append(_pool().submit(work, key))
 
     try:
         yield submit
     finally:
-        while under_way:
-            under_way.pop().result()
+        if under_way:
+            under_way[0].result()
 
 
 @cache

@@ -1,0 +1,169 @@
+"""A folder of vectors that is not continued: of others, of other settings, damaged, or held by another run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from shard_folders import SETTINGS, begin, opened, refused
+
+from minibert.files.shards import ShardFolder
+
+FORMS = ["parquet", "npy"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "vectors"
+
+
+# -- what is not continued ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_other_settings(name: str, path: Path) -> None:
+    begin(path)
+    now = {**SETTINGS, name: "other"}
+    was = json.dumps(SETTINGS[name]).replace("[", r"\[")
+    refused(path, f'was made with {name} {was}, now it is "other"; choose another folder', settings=now)
+    refused(path, "was made with more null, now it is 1", settings={**SETTINGS, "more": 1})
+    assert len(opened(path)) == 2
+
+
+def test_a_folder_of_others(path: Path) -> None:
+    path.mkdir()
+    (path / "thesis.txt").write_text("years of work")
+    refused(path, r"the folder holds 'thesis\.txt' and no meta\.json, so `minibert bulk` has not made it; choose a new")
+    assert [file.name for file in path.iterdir()] == ["thesis.txt"]  # not even a lock
+    (path / "meta.json").write_text('{"title": "thesis"}')
+    refused(path, 'was made with model null, now it is "m"')
+
+
+def test_a_path_that_is_a_file(path: Path) -> None:
+    path.write_text("text")
+    refused(path, "vectors is a file; name a folder", NotADirectoryError)
+    refused(path / "below", "Not a directory", NotADirectoryError)
+    assert path.read_text() == "text"
+
+
+DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
+    ("meta.json", lambda old: b"", r"meta\.json: not readable as JSON \(.*\); put it back, or begin again in another"),
+    ("meta.json", lambda old: old[:20], r"meta\.json: not readable as JSON"),
+    ("meta.json", lambda old: b"[1]", r"meta\.json: .*expected an object, found list"),
+    ("meta.json", lambda old: b"\xff", r"meta\.json: not readable as JSON"),
+    ("shards.jsonl", lambda old: b"x\n" + old, r"shards\.jsonl: a line is not one of `minibert bulk`, found b'x'; put"),
+    ("shards.jsonl", lambda old: b"[1]\n", "is not one of"),
+    ("shards.jsonl", lambda old: b"{}\n", "is not one of"),
+    ("shards.jsonl", lambda old: b"[" * 100_000 + b"\n", "is not one of"),
+    ("shards.jsonl", lambda old: old.replace(b'"read": 3', b'"read": -3'), "is not one of"),
+    ("shards.jsonl", lambda old: old.replace(b'"cut": 0', b'"cut": null'), "is not one of"),
+    ("shards.jsonl", lambda old: old.replace(b'"bad_bytes": 0', b'"bad_bytes": "0"'), "is not one of"),
+    ("shards.jsonl", lambda old: old.replace(b"vectors-00000", b"../../vectors"), "is not one of"),
+    ("shards.jsonl", lambda old: old.replace(b'{"files": {', b'{"files": 3, "f": {'), "is not one of"),
+    ("vectors-00001.parquet", lambda old: old[:-1], r"vectors-00001\.parquet: expected a file of [\d,]+ bytes, found"),
+    ("bad_rows.jsonl", lambda old: old[:-1], r"bad_rows\.jsonl: expected at least \d+ bytes, found \d+; put it back"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "error"), DAMAGE)
+def test_a_damaged_file(name: str, change: Callable[[bytes], bytes], error: str, path: Path) -> None:
+    begin(path)
+    old = (path / name).read_bytes()
+    assert change(old) != old
+    (path / name).write_bytes(change(old))
+    refused(path, error)
+
+
+@pytest.mark.parametrize("name", ["meta.json", "shards.jsonl"])
+def test_a_folder_in_place_of_a_file(name: str, path: Path) -> None:
+    begin(path)
+    (path / name).unlink()
+    (path / name).mkdir()
+    with pytest.raises((ValueError, OSError), match=rf"{name}.*directory|directory.*{name}"):
+        opened(path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_that_is_gone(form: str, path: Path) -> None:
+    begin(path, form=form)
+    for file in sorted(path.glob("*-00000.*")):
+        kept = file.read_bytes()
+        file.unlink()
+        refused(path, rf"{file.name}: expected a file of [\d,]+ bytes, found none; put it back", form=form)
+        file.write_bytes(kept)
+    with ShardFolder(path, form).opened(SETTINGS) as folder:
+        folder.finish()
+    (path / "shards.jsonl").unlink()
+    refused(path, r"shards\.jsonl: shards are missing of those that meta\.json counts; put it back", form=form)
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may write everywhere: be somebody else."""
+    import filelock  # noqa: F401  while it can be read
+
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of folders are POSIX")
+@pytest.mark.parametrize("made", [False, True])
+def test_a_read_only_folder(made: bool) -> None:
+    path = Path(tempfile.mkdtemp())  # not below pytest's folder, into which nobody else may look
+    try:
+        if made:
+            begin(path)
+            (path / ".lock").unlink()
+        path.chmod(0o555)
+        with as_nobody(), pytest.raises(PermissionError, match=str(path)):
+            opened(path)
+    finally:
+        path.chmod(0o700)
+        shutil.rmtree(path)
+
+
+# -- two at the same time ------------------------------------------------------------------------------------------
+
+HOLD = """
+import sys
+from pathlib import Path
+from minibert.files.shards import ShardFolder
+with ShardFolder(Path(sys.argv[1]), "npy").opened({}):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_run_at_a_time_and_a_killed_one_holds_nothing(path: Path) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", HOLD, path], stdin=pipe, stdout=pipe, text=True) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == "held\n"
+            refused(
+                path, "another run is writing into this folder; wait for it, or choose another", form="npy", settings={}
+            )
+        finally:
+            other.kill()
+    assert (path / ".lock").exists() and opened(path, "npy", {}) == []
+
+
+def test_an_error_lets_go_of_the_folder(path: Path) -> None:
+    begin(path)
+    refused(path, "was made with", settings={**SETTINGS, "model": "n"})
+    with pytest.raises(ZeroDivisionError), ShardFolder(path, "parquet").opened(SETTINGS):
+        1 / 0  # noqa: B018
+    assert len(opened(path)) == 2
