@@ -11,7 +11,7 @@ from typing import Any
 from .common import Parser, add_model, tell
 from .encode import add_prompts
 
-EVERY = 10.0  # seconds between two lines in a log
+EVERY = 5.0  # seconds between two lines in a log
 
 ABOUT = """turn files of many texts into a folder of vectors
 Rows are read from Parquet, JSON lines, CSV or plain lines. Vectors are written
@@ -67,6 +67,8 @@ def run(arguments: Any) -> None:
     from minibert.models.bulk import ROWS_PER_SHARD, bulk
     from minibert.models.vectors import open_vectors
 
+    if arguments.inputs in ([], ["-"]) and sys.stdin is not None and sys.stdin.isatty():
+        tell("each line is a text; end with Ctrl-D")
     records = Records(arguments.inputs, arguments.text_column, arguments.id_column, arguments.input_format)
     folder = ShardFolder(arguments.output, arguments.format)
     folder.refuse_sources(records.names)
