@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import BytesIO
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from minibert.equations.input_layer import Array
 
 from .reading import read_object
 from .records import STDIN, arrow
-from .writing import atomic_write, naming
+from .writing import atomic_file, atomic_write, naming
 
 META, DONE, BAD, LOCK = "meta.json", "shards.jsonl", "bad_rows.jsonl", ".lock"
 FORMATS = ("parquet", "npy")
@@ -150,7 +150,7 @@ class ShardFolder:
     def add(
         self,
         ids: Sequence[int | str],
-        vectors: Array,
+        vectors: Sequence[Array],
         read: int,
         cut: int,
         input_sha256: str,
@@ -199,15 +199,22 @@ class ShardFolder:
                 os.truncate(path, end)
                 raise
 
-    def _write(self, number: str, ids: Sequence[int | str], vectors: Array) -> dict[str, int]:
+    def _write(self, number: str, ids: Sequence[int | str], vectors: Sequence[Array]) -> dict[str, int]:
+        files: dict[str, Callable[[BinaryIO], object]]
         if self.form == "parquet":
-            contents = {f"vectors-{number}.parquet": _parquet(ids, vectors)}
+            files = {f"vectors-{number}.parquet": partial(_parquet, ids, vectors)}
         else:
             named = json.dumps(list(ids), ensure_ascii=False).encode()
-            contents = {f"ids-{number}.json": memoryview(named), f"vectors-{number}.npy": _npy(vectors)}
-        for name, content in contents.items():
-            atomic_write(self.path / name, content, lasting=True)
-        return {name: content.nbytes for name, content in contents.items()}
+            files = {
+                f"ids-{number}.json": lambda file: file.write(named),
+                f"vectors-{number}.npy": partial(_npy, vectors),
+            }
+        sizes = {}
+        for name, write in files.items():
+            with atomic_file(self.path / name, lasting=True) as file:
+                write(file)
+                sizes[name] = file.tell()
+        return sizes
 
 
 def _shard(line: bytes) -> Shard | None:
@@ -227,24 +234,22 @@ def _json(value: Any, indent: int | None = None) -> bytes:
     return (json.dumps(value, indent=indent, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
-def _parquet(ids: Sequence[int | str], vectors: Array) -> memoryview:
+def _parquet(ids: Sequence[int | str], vectors: Sequence[Array], file: BinaryIO) -> None:
     """id (int64 or string) and vector (a list of fixed size): what DuckDB, Polars and Arrow read."""
     pa = arrow()
     from pyarrow import parquet
 
     kind = pa.string() if ids and isinstance(ids[0], str) else pa.int64()
-    rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    table = pa.table({"id": pa.array(ids, kind), "vector": rows})
-    sink = pa.BufferOutputStream()
+    rows = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), part.shape[1]) for part in vectors]
+    table = pa.table({"id": pa.array(ids, kind), "vector": pa.chunked_array(rows)})
     # a vector's numbers hardly repeat and hardly shrink: dictionaries and compression would only cost time
-    parquet.write_table(table, sink, use_dictionary=False, compression="none")
-    return memoryview(sink.getvalue())
+    parquet.write_table(table, file, use_dictionary=False, compression="none")
 
 
-def _npy(vectors: Array) -> memoryview:
-    file = BytesIO()
-    np.save(file, np.ascontiguousarray(vectors), allow_pickle=False)
-    return file.getbuffer()
+def _npy(vectors: Sequence[Array], file: BinaryIO) -> None:
+    header = {"descr": "<f4", "fortran_order": False, "shape": (sum(map(len, vectors)), vectors[0].shape[1])}
+    np.lib.format.write_array_header_1_0(file, header)
+    file.writelines(np.ascontiguousarray(part, "<f4").data for part in vectors)
 
 
 def _shown(value: Any) -> str:

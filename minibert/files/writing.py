@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .reading import FileName
 
@@ -70,6 +70,13 @@ def atomic_write(path: FileName, *pieces: Content, mode: int | None = None, last
     file, from its first moment; None leaves it to the umask. lasting: the disk has it all before it gets its name, so
     that it is whole after a power cut too. Raises OSError that names `path`.
     """
+    with atomic_file(path, mode, lasting) as file:
+        file.writelines(_each(pieces))
+
+
+@contextmanager
+def atomic_file(path: FileName, mode: int | None = None, lasting: bool = False) -> Iterator[BinaryIO]:
+    """Open a file for what writes by itself; see `atomic_write`. It gets its name at the end of the context."""
     path = Path(path)
     # of two threads that write one path each has its own, and the last one to end wins
     temporary = path.parent / f".{path.name[:KEPT]}.{os.urandom(8).hex()}"
@@ -79,7 +86,7 @@ def atomic_write(path: FileName, *pieces: Content, mode: int | None = None, last
             with open(temporary, "xb", opener=opener) as file:
                 if mode is not None and stat.S_IMODE(os.fstat(file.fileno()).st_mode) != mode:
                     temporary.chmod(mode)  # what the umask took away
-                file.writelines(_each(pieces))
+                yield file
                 if lasting:
                     file.flush()
                     os.fsync(file.fileno())

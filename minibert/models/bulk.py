@@ -174,7 +174,7 @@ def _write(folder: ShardFolder, shard: _Growing) -> None:
     try:
         folder.add(
             [ident for part in parts for ident in part.ids],
-            np.concatenate([part.vectors for part in parts]),
+            [part.vectors for part in parts],
             shard.read,
             sum(part.cut for part in parts),
             shard.input.hexdigest(),
