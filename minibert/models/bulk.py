@@ -7,8 +7,7 @@ those of its shard alone, so that a continued run gives the same bits), and of w
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,7 +20,7 @@ from minibert.files.records import Record, Records
 from minibert.files.shards import ShardFolder
 from minibert.files.tokenizer import Encoded
 
-from .texts import stream
+from .texts import CHUNK, stream
 from .tiles import behind, cores
 from .vectors import TextModel
 
@@ -33,7 +32,8 @@ Progress = Callable[[int, "int | None"], object]
 class Part(NamedTuple):
     """What a chunk of records became: ids and vectors of the good ones, and the bad ones without their texts."""
 
-    read: list[Record]
+    read: int
+    lines: bytes
     ids: list[int | str]
     vectors: Array
     cut: int
@@ -88,7 +88,7 @@ def bulk(
                 if shard.read == rows_per_shard:
                     write(shard)
                     shard = _Growing()
-                done += len(part.read)
+                done += part.read
                 progress(done, records.expected)
             if shard.read:
                 write(shard)
@@ -104,24 +104,26 @@ class _Growing:
         self.input = hashlib.sha256()
 
     def take(self, part: Part) -> None:
-        self.read += len(part.read)
-        for record in part.read:
-            self.input.update(_line(record))
-        self.parts.append(part._replace(read=[]))
+        self.read += part.read
+        self.input.update(part.lines)
+        self.parts.append(part._replace(lines=b""))
 
 
-def _line(record: Record) -> bytes:
-    """Give what decides about a row, whatever is wrong with a bad one; a shard's `input_sha256` is of these lines."""
-    return json.dumps(None if record.text is None else (record.id, record.text)).encode() + b"\n"
+def _lines(records: Iterable[Record]) -> bytes:
+    """Give what decides about each row, whatever is wrong with a bad one; a shard's `input_sha256` is of these lines.
+
+    `ascii` of a tuple: the same in every version of Python, and four times as fast as JSON.
+    """
+    return "".join(f"{(record.id, record.text)!a}\n" for record in records).encode()
 
 
 def _pass_over(rows: Iterator[Record], folder: ShardFolder, rows_per_shard: int) -> None:
     """Read again what earlier runs have read. Raises ValueError where it is not the same."""
     for number, shard in enumerate(folder.shards):
         count, found = 0, hashlib.sha256()
-        for record in islice(rows, shard.read):
-            count += 1
-            found.update(_line(record))
+        while chunk := list(islice(rows, min(shard.read - count, CHUNK))):
+            count += len(chunk)
+            found.update(_lines(chunk))
         if count != shard.read or found.hexdigest() != shard.input_sha256:
             raise ValueError(
                 f"the input is another one: of the {shard.read:,} rows of shard {number}, ids or texts were others "
@@ -141,20 +143,21 @@ def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is
             room = (room - len(chunk)) or rows_per_shard
             yield chunk
 
-    def tokenize(read: list[Record], start: int) -> tuple[list[Record], list[Encoded]]:
+    def tokenize(read: list[Record], start: int) -> tuple[list[Record], list[Encoded], bytes]:
+        lines = _lines(read)
         encoded = model.stages.tokenize([record.text or "" for record in read if not record.problem], start)
         if cut_is_bad and any(ids.cut for ids in encoded):
             each = iter(encoded)
             read = [record if record.problem else _fitting(record, next(each), model) for record in read]
             encoded = [ids for ids in encoded if not ids.cut]
-        return read, encoded
+        return read, encoded, lines
 
-    def vectors(ready: tuple[list[Record], list[Encoded]]) -> Part:
-        read, encoded = ready
+    def vectors(ready: tuple[list[Record], list[Encoded], bytes]) -> Part:
+        read, encoded, lines = ready
         found = model.stages.vectors(encoded) if encoded else np.empty((0, model.stages.dim), np.float32)
         ids: list[Any] = [record.id for record in read if not record.problem]
-        cut = sum(ids.cut > 0 for ids in encoded)
-        return Part(read, ids, found, cut, [record._replace(text=None) for record in read if record.problem])
+        bad = [record._replace(text=None) for record in read if record.problem]
+        return Part(len(read), lines, ids, found, sum(ids.cut > 0 for ids in encoded), bad)
 
     return stream(chunks(), tokenize, vectors, at_once=cores() > 1)
 

@@ -44,8 +44,8 @@ def test_a_folder_of_parquet(path: Path) -> None:
 def test_a_folder_of_npy(path: Path) -> None:
     folder = ShardFolder(path, "npy")
     with folder.opened(SETTINGS):
-        folder.add(["ä", "b"], np.eye(2, dtype=np.float32), 2, 0, "", [])
-        folder.add([], np.empty((0, 2), np.float32), 1, 0, "", BAD)  # nothing but bad rows
+        folder.add(["ä", "b"], [np.eye(2, dtype=np.float32)], 2, 0, "", [])
+        folder.add([], [], 1, 0, "", BAD)  # nothing but bad rows
     assert set(files(path)) == {"meta.json", "shards.jsonl", "bad_rows.jsonl", "ids-00000.json", "vectors-00000.npy"}
     assert json.loads((path / "ids-00000.json").read_text("utf-8")) == ["ä", "b"]
     mapped = np.load(path / "vectors-00000.npy", mmap_mode="r")
@@ -74,7 +74,7 @@ def test_a_reader_never_sees_a_part(form: str, path: Path) -> None:
     try:
         with ShardFolder(path, form).opened(SETTINGS) as folder:
             for _ in range(count):
-                folder.add(list(range(rows)), np.ones((rows, 40), np.float32), rows, 0, "", [])
+                folder.add(list(range(rows)), [np.ones((rows, 40), np.float32)], rows, 0, "", [])
     finally:
         done.set()
         reader.join()
@@ -133,7 +133,7 @@ def test_names_that_are_not_utf8(path: Path) -> None:
     odd = os.fsdecode(b"a\xff.csv")
     settings = {"input": [{"name": odd, "bytes": 1}]}
     with ShardFolder(path, "npy").opened(settings) as folder:
-        folder.add([], np.empty((0, 2), np.float32), 1, 0, "", [{"file": odd, "row": 1, "problem": "ä"}])
+        folder.add([], [], 1, 0, "", [{"file": odd, "row": 1, "problem": "ä"}])
     assert len(opened(path, "npy", settings)) == 1
     assert json.loads((path / "bad_rows.jsonl").read_text("utf-8"))["file"] == odd
     assert "ä" in (path / "bad_rows.jsonl").read_text("utf-8")

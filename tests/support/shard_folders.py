@@ -18,7 +18,7 @@ BAD = [{"file": "ä.csv", "row": 2, "problem": "none"}]
 def add(folder: ShardFolder, number: int, rows: int = 3, bad: list[dict[str, Any]] | None = None) -> None:
     ids = list(range(10 * number, 10 * number + rows))
     vectors = np.full((rows, 4), number, np.float32)
-    folder.add(ids, vectors, rows + len(bad or ()), number, f"sha{number}", bad or [])
+    folder.add(ids, [vectors[:1], vectors[1:]], rows + len(bad or ()), number, f"sha{number}", bad or [])
 
 
 def begin(path: Path, count: int = 2, form: str = "parquet", settings: Mapping[str, Any] = SETTINGS) -> ShardFolder:
