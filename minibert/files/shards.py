@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -189,14 +189,16 @@ class ShardFolder:
     def _append(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
         """Add whole lines to a file. After an error, as of a full disk, it ends where it ended before."""
         path = self.path / name
-        with naming(path), open(path, "ab") as file:
-            end = file.tell()
+        end = path.stat().st_size if path.exists() else 0
+        with naming(path):
             try:
-                file.writelines(map(_json, lines))
-                file.flush()
-                os.fsync(file.fileno())
+                with open(path, "ab") as file:
+                    file.writelines(map(_json, lines))
+                    file.flush()
+                    os.fsync(file.fileno())
             except BaseException:
-                os.truncate(path, end)
+                with suppress(OSError):  # now that it is closed: closing writes what is left of a line
+                    os.truncate(path, end)
                 raise
 
     def _write(self, number: str, ids: Sequence[int | str], vectors: Sequence[Array]) -> dict[str, int]:

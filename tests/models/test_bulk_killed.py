@@ -1,0 +1,217 @@
+"""A run that ends early, however it ends, is continued to the same bytes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import encoders
+import pytest
+from killed_runs import KILLED, Runs, content, whole_shards
+from many_texts import many_texts
+
+from minibert import cli
+from minibert.cli import INTERRUPTED, main
+from minibert.files.shards import ShardFolder
+from minibert.models.tiles import behind
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each run is a fork")
+
+KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    with Runs() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return encoders.write(tmp_path_factory.mktemp("model"), "bert")
+
+
+def texts_file(path: Path, count: int) -> Path:
+    """Rows, some of them bad, all short."""
+    texts = [" ".join(text.split())[:60] for text in many_texts(count, seed=1)]
+    rows = [{"id": i, "text": None if i % 37 == 5 else text} for i, text in enumerate(texts)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def command(model: Path, source: Path, *more: str) -> list[str]:
+    return ["bulk", str(source), "-m", str(model), "--truncate", "--bad-rows", "skip", *more]
+
+
+def bulk_of(argv: list[str], folder: Path) -> None:
+    """Run the command where its error can be seen."""
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(cli, "_in_words", raised)
+        main([*argv, str(folder)])
+
+
+def raised(error: Exception) -> str:
+    raise error
+
+
+def kill_again_and_again(runs: Runs, argv: list[str], tmp_path: Path, seed: int) -> list[int]:
+    """Kill runs until twenty have really been killed; compare every folder that was then finished with one of a run
+    that was not. Gives the number of whole shards after each kill."""
+    began = time.monotonic()
+    assert runs.run([*argv, "-o", str(tmp_path / "whole")])[0] == 0
+    seconds, whole = time.monotonic() - began, content(tmp_path / "whole")
+    random, seen, folder = Random(seed), list[int](), tmp_path / "killed"
+    while len(seen) < KILLS:
+        code, told = runs.run([*argv, "-o", str(folder)], random.uniform(0, seconds))
+        if code == KILLED:
+            seen.append(whole_shards(folder) if folder.exists() else 0)
+            continue
+        assert code == 0, told
+        assert content(folder) == whole
+        shutil.rmtree(folder)
+    code, told = runs.run([*argv, "-o", str(folder)])
+    assert code == 0 and content(folder) == whole, told
+    return seen
+
+
+@pytest.mark.parametrize(("vectors", "form"), [("input", "npy"), ("sentence", "parquet")])
+def test_killed_at_twenty_moments(vectors: str, form: str, runs: Runs, model: Path, tmp_path: Path) -> None:
+    source = texts_file(tmp_path / "a.jsonl", 240)
+    argv = command(model, source, "--vectors", vectors, "--format", form, "--rows-per-shard", "12")
+    seen = kill_again_and_again(runs, argv, tmp_path, seed=len(form + vectors))
+    assert len(seen) == KILLS and len({count for count in seen if 0 < count < 20}) >= 4, seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["parquet", "npy"])
+@pytest.mark.parametrize("vectors", ["sentence", "input"])
+def test_the_real_model_killed_at_twenty_moments(
+    form: str, vectors: str, runs: Runs, minilm: Path, tmp_path: Path
+) -> None:
+    source = texts_file(tmp_path / "a.jsonl", 1000)
+    argv = command(minilm, source, "--vectors", vectors, "--format", form, "--rows-per-shard", "50")
+    seen = kill_again_and_again(runs, argv, tmp_path, seed=len(form + vectors))
+    assert len(seen) == KILLS and len({count for count in seen if 0 < count < 20}) >= 4, seen
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_ctrl_c(at: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a shard is written: it is still written, the run ends as a shell expects, and goes on later."""
+    argv = command(model, texts_file(tmp_path / "a.jsonl", 400), "--rows-per-shard", "20", "--vectors", "input", "-o")
+    assert main([*argv, str(tmp_path / "whole")]) == 0
+    folder, add = tmp_path / "folder", ShardFolder.add
+
+    def pressed(self: ShardFolder, *given: Any) -> None:
+        if len(self.shards) == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        add(self, *given)
+
+    with monkeypatch.context() as change:
+        change.setattr(ShardFolder, "add", pressed)
+        assert main([*argv, str(folder)]) == INTERRUPTED
+    assert at < whole_shards(folder) < 20 and not list(folder.glob(".[!l]*"))
+    assert main([*argv, str(folder)]) == 0
+    assert content(folder) == content(tmp_path / "whole")
+
+
+def test_whoever_waits_for_a_write_and_is_interrupted_still_waits() -> None:
+    """Else the folder would be let go while something is written into it."""
+    ended: list[int] = []
+
+    def work(number: int) -> None:
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        ended.append(number)
+
+    def write() -> None:
+        with behind(work) as submit:
+            submit(1)
+            submit(2)
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert ended == [1]
+
+
+# -- a full disk -----------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_fails_at_any_write(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time that something is to be on the disk, there is no room: the error says so, and the next run goes on."""
+    source, whole = texts_file(tmp_path / "a.jsonl", 90), tmp_path / "whole"
+    argv = command(model, source, "--vectors", "input", "--format", "npy", "--rows-per-shard", "30", "-o")
+    real, calls, full_at = os.fsync, [0], [-1]
+
+    def fsync(file: int) -> None:
+        calls[0] += 1
+        if calls[0] == full_at[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert main([*argv, str(whole)]) == 0
+    count = calls[0]
+    assert count == 2 + 3 * 4  # meta.json twice; ids, vectors, bad rows and the line of each shard
+    for full_at[0] in range(1, count + 1):
+        calls[0], folder = 0, tmp_path / f"full{full_at[0]}"
+        with pytest.raises(OSError, match="No space left on device") as failed:
+            bulk_of(argv, folder)
+        assert str(folder) in str(failed.value.filename)
+        assert "same command goes on" in str(failed.value) or full_at[0] in (1, count)
+        full_at[0] = -1
+        assert main([*argv, str(folder)]) == 0
+        assert content(folder) == content(whole)
+
+
+def test_files_that_may_not_grow(runs: Runs, model: Path, tmp_path: Path) -> None:
+    """The system itself takes a part of a line, and no more."""
+    source = texts_file(tmp_path / "a.jsonl", 240)
+    argv = command(model, source, "--vectors", "input", "--format", "npy", "--rows-per-shard", "12", "-o")
+    assert runs.run([*argv, str(tmp_path / "whole")])[0] == 0
+    for largest in (50, 700, 950, 1500, 2000):  # vectors have 896 bytes
+        folder = tmp_path / str(largest)
+        code, told = runs.run([*argv, str(folder)], largest=largest)
+        assert code == 1 and "File too large" in told and told.count("\n") == 1, told
+        lines = (folder / "shards.jsonl").read_bytes() if (folder / "shards.jsonl").exists() else b""
+        assert not lines or lines.endswith(b"\n")
+        code, told = runs.run([*argv, str(folder)])
+        assert (code, content(folder)) == (0, content(tmp_path / "whole")), told
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"only root can mount a small disk: {mounted.stderr.decode().strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("mount") is None, reason="mounts a tmpfs of Linux")
+def test_a_disk_that_is_really_full(small_disk: Path, runs: Runs, model: Path, tmp_path: Path) -> None:
+    source = texts_file(tmp_path / "a.jsonl", 600)
+    argv = command(model, source, "--rows-per-shard", "100", "--format", "npy", "-o")
+    assert runs.run([*argv, str(tmp_path / "whole")])[0] == 0
+    code, told = runs.run([*argv, str(small_disk / "vectors")])
+    assert code == 1 and "No space left on device; the " in told, told
+    assert "shards before it are whole: once this is mended, the same command goes on after them" in told
+    assert 0 < whole_shards(small_disk / "vectors") < 6
+    subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
+    assert runs.run([*argv, str(small_disk / "vectors")])[0] == 0
+    assert content(small_disk / "vectors") == content(tmp_path / "whole")

@@ -1,0 +1,99 @@
+"""Runs of the command line that end early: killed at any moment, or on a full disk.
+
+    with Runs() as runs:
+        code, told = runs.run(["bulk", "texts.txt", "-o", "vectors"], seconds=0.1)      code -9, or 0 if it was faster
+
+One process has imported everything and forks for each run, so that twenty of them take seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+KILLED = -signal.SIGKILL
+
+
+class Runs:
+    def __enter__(self) -> Runs:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True)
+        assert self.process.stdout is not None and self.process.stdout.readline() == "ready\n"
+        return self
+
+    def run(
+        self, argv: list[str], seconds: float | None = None, sent: int = signal.SIGKILL, largest: int | None = None
+    ) -> tuple[int, str]:
+        """Give the exit code and what it told. After `seconds` it gets a signal; no file gets `largest` bytes."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps([argv, seconds, int(sent), largest]) + "\n")
+        self.process.stdin.flush()
+        code, told = json.loads(self.process.stdout.readline())
+        return code, told
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.process.communicate()
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file but the lock."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != ".lock"}
+
+
+def whole_shards(folder: Path) -> int:
+    path = folder / "shards.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _run(argv: list[str], seconds: float | None, sent: int, largest: int | None) -> list[Any]:
+    told, telling = os.pipe()
+    process = os.fork()
+    if not process:
+        _child(argv, telling, largest)
+    os.close(telling)
+    with open(told, errors="replace") as pipe:
+        # until it says no more, or its time has come
+        if seconds is not None and not select.select([pipe], [], [], seconds)[0]:
+            os.kill(process, sent)
+        text = pipe.read()
+    _, status = os.waitpid(process, 0)
+    return [os.waitstatus_to_exitcode(status), text]
+
+
+def _child(argv: list[str], told: int, largest: int | None) -> None:
+    from minibert.cli import main
+
+    os.dup2(told, 2)
+    os.dup2(told, 1)
+    if largest is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+    os._exit(main(argv))
+
+
+def _serve() -> None:
+    import filelock  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import safetensors  # noqa: F401
+    import tokenizers  # noqa: F401
+    import tqdm.auto  # noqa: F401
+
+    import minibert.commands.bulk
+    import minibert.models.bulk
+    import minibert.models.encoder
+    import minibert.models.vectors  # noqa: F401
+
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_run(*json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()
