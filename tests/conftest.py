@@ -1,6 +1,6 @@
 """What all tests share: the real checkpoint, the folder of real values, and the reason where one is missing.
 
-The marks `reference`, `network`, `browser` and `slow` (pyproject.toml) are left out of a plain `pytest`. Asked
+The marks `reference`, `network`, `browser`, `ray` and `slow` (pyproject.toml) are left out of a plain `pytest`. Asked
 for with -m, a marked test says why it skips where its tool is missing. Where the variable CI is "true" nothing skips
 for a missing checkpoint or tool: it fails, because a check that quietly did not happen looks like one that passed.
 """
@@ -72,6 +72,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             missing("playwright not installed; it is in the extra `browser`")
         if shutil.which("chromium") is None:
             missing("no chromium on PATH; on Debian and Ubuntu: apt install chromium")
+    if item.get_closest_marker("ray") and absent("ray"):
+        missing("ray not installed; it is in the extra `ray`")
     if item.get_closest_marker("network") and (reason := why_no_hub()):
         pytest.skip(reason)  # in CI too: whether the Hub can be reached from there is not ours to say
 

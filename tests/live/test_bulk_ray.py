@@ -1,0 +1,335 @@
+"""scripts/bulk_ray.py on a real Ray of one machine and two workers: every row once, with the numbers of one process."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import T5, same_bits, wordpiece_json, write
+from fake_hub import FakeHub, commit_of, use
+from many_texts import WORDS
+from numpy.typing import NDArray
+from reference_files import REFERENCE
+from safetensors.numpy import load_file, save_file
+
+import minibert
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "bulk_ray.py"
+TINY = REFERENCE / "sentences-dense"
+FILES, ROWS, SHARD = 10, 200, 60  # rows of a file, and at most of a shard
+# a sentence's numbers change with its neighbours: of a vector's length; measured: 2.2e-7
+NEIGHBOURS = 1e-6
+PATIENCE = 120  # seconds
+STORE = 80_000_000  # bytes; Ray takes no less
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("bulk_ray", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A cluster of three cores, on 127.0.0.1."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        import ray
+
+        ray.init("local", num_cpus=3, include_dashboard=False, object_store_memory=STORE, log_to_driver=False)
+        address = ray.get_runtime_context().gcs_address
+        assert address.startswith("127.0.0.1:")
+        yield address
+        ray.shutdown()
+
+
+def table(start: int, stop: int) -> Any:
+    """Rows of all kinds of columns, each made of its number alone."""
+    import pyarrow as pa
+
+    ids = range(start, stop)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int32()),
+            "text": [" ".join(WORDS[(i * i + k) % len(WORDS)] for k in range(i % 20)) for i in ids],
+            "tags": [["tag"] * (i % 3) for i in ids],
+            "score": pa.array([None if i % 2 else i for i in ids], pa.int16()),
+            "when": pa.array([datetime.fromtimestamp(i, timezone.utc) for i in ids], pa.timestamp("us", "UTC")),
+            "kind": pa.array([f"kind {i % 4}" for i in ids]).dictionary_encode(),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from pyarrow import parquet
+
+    folder = tmp_path_factory.mktemp("input")
+    (folder / "more").mkdir()
+    for i in range(FILES):  # wherever they lie
+        name = {8: "8.PARQUET", 9: "more/9.parquet"}.get(i, f"{i}.parquet")
+        parquet.write_table(table(i * ROWS, (i + 1) * ROWS), folder / name)
+    (folder / "notes.txt").write_text("no rows")
+    (folder / "_left.parquet").write_bytes(b"of another program")
+    return folder
+
+
+def begin(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    environment = {**os.environ, "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": str(STORE)}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    """Run the script: its exit code, and its last words."""
+    job = begin(*arguments)
+    said = job.communicate(timeout=PATIENCE)[1]
+    return job.returncode, said.strip().rpartition("\n")[2]
+
+
+def check(output: Path, source: Path, embedder: minibert.Embedder) -> None:
+    """Every row of the input once, all its columns as they were, and the vectors of one process."""
+    from pyarrow import parquet
+
+    wanted = table(0, FILES * ROWS)
+    found = parquet.read_table(output).sort_by("id")
+    assert found["id"].to_pylist() == wanted["id"].to_pylist()  # none is lost, none is there twice
+    assert found.drop_columns(["vector"]).schema.remove_metadata() == wanted.schema.remove_metadata()
+    assert found.drop_columns(["vector"]).to_pylist() == wanted.to_pylist()
+    compare(np.stack(found["vector"].to_numpy()), embedder, wanted["text"].to_pylist())
+    assert all(parquet.read_metadata(path).num_rows <= SHARD for path in output.iterdir())
+
+
+def compare(found: NDArray[Any], embedder: minibert.Embedder, texts: list[str]) -> None:
+    want = embedder({"text": texts})["vector"]
+    if embedder.vectors == "input":
+        assert same_bits(found, want)
+    else:
+        assert found.dtype == np.float32
+        assert np.max(np.abs(found - want) / np.linalg.norm(want, axis=1, keepdims=True)) < NEIGHBOURS
+
+
+@pytest.mark.ray
+def test_input_vectors_have_the_bits_of_one_process(source: Path, minilm: Path, tmp_path: Path) -> None:
+    """On a Ray that the script itself starts; DuckDB and Polars read what it wrote."""
+    import duckdb
+    import polars as pl
+
+    output = tmp_path / "made" / "vectors"
+    settings = ("--model", minilm, "--concurrency", 2, "--vectors", "input", "--rows-per-shard", SHARD)
+    code, last = run(source, output, *settings, "--address", "local")
+    assert (code, last) == (0, f"bulk_ray.py: wrote {output}: 2,000 rows with input vectors of {minilm}")
+    check(output, source, minibert.Embedder(minilm, "input"))
+    assert [path.name for path in output.parent.iterdir()] == ["vectors"]
+    shape = "SELECT typeof(vector), len(vector), count(*), sum(id) FROM"
+    rows = duckdb.sql(f"{shape} '{output}/*.parquet' GROUP BY 1, 2").fetchall()
+    assert rows == [("FLOAT[]", 384, FILES * ROWS, sum(range(FILES * ROWS)))]
+    assert pl.read_parquet(f"{output}/*.parquet").schema["vector"] == pl.Array(pl.Float32, 384)
+
+
+def workers() -> set[int]:
+    """The processes of this cluster's actors: children of a child of this one."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it may just have ended
+            title = (path / "cmdline").read_bytes()
+            if title.startswith(b"ray::MapWorker(MapBatches(Worker))") and parent(parent(path.name)) == str(
+                os.getpid()
+            ):
+                found.add(int(path.name))
+    return found
+
+
+def parent(process: str) -> str:
+    return Path("/proc", process, "status").read_text().partition("PPid:")[2].split()[0]
+
+
+def wait_for(what: Callable[[], Any], job: subprocess.Popen[str]) -> Any:
+    end = time.monotonic() + PATIENCE
+    while not (found := what()):
+        assert time.monotonic() < end and job.poll() is None, "the job has ended, or does not get on"
+        time.sleep(0.005)
+    return found
+
+
+@pytest.mark.ray
+def test_a_worker_is_killed_and_every_row_is_there_once(
+    address: str, source: Path, minilm: Path, tmp_path: Path
+) -> None:
+    output, before = tmp_path / "vectors", workers()
+    job = begin(
+        source, output, "--model", minilm, "--concurrency", 2, "--address", address, "--rows-per-shard", SHARD
+    )  # fmt: skip
+    try:
+        shards = lambda: list(tmp_path.glob("vectors.unfinished-*/*.parquet"))  # noqa: E731
+        wait_for(lambda: len(shards()) > 1, job)
+        wait_for(lambda: len(workers() - before) == 2, job)
+        first = workers() - before
+        victim = min(first)
+        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: victim not in workers(), job)
+        assert len(shards()) < FILES * ROWS / SHARD / 2  # it was in the middle
+        assert not output.exists()
+        another = wait_for(lambda: workers() - before - first, job)
+        assert len(another) == 1
+        said = job.communicate(timeout=PATIENCE)[1]
+    finally:
+        job.kill()
+        job.communicate()
+    assert job.returncode == 0, said
+    check(output, source, minibert.Embedder(minilm))
+    assert [path.name for path in tmp_path.iterdir()] == ["vectors"]
+
+
+@pytest.mark.ray
+def test_a_row_without_a_text_ends_the_job_and_leaves_nothing(address: str, source: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    (tmp_path / "input").mkdir()
+    texts = ["we"] * 100
+    for i, bad in enumerate([[], [70]]):
+        column = [None if row in bad else text for row, text in enumerate(texts)]
+        ids = [f"row {100 * i + row}" for row in range(100)]
+        parquet.write_table(pa.table({"name": ids, "body": pa.array(column)}), tmp_path / "input" / f"{i}.parquet")
+    settings = ("--concurrency", 2, "--address", address, "--text-column", "body", "--rows-per-shard", 50)
+    code, last = run(tmp_path / "input", tmp_path / "vectors", "--model", TINY, *settings)
+    # the shards are of 50 rows: 150 + 20 = 170
+    message = "texts[20] must be a str, found NoneType; counted from the row with {'name': 'row 150'}"
+    assert (code, last) == (1, f"bulk_ray.py: error: ValueError: {message}")
+    assert [path.name for path in tmp_path.iterdir()] == ["input"]
+
+
+@pytest.mark.ray
+def test_one_file_and_the_whole_cluster(address: str, source: Path, tmp_path: Path) -> None:
+    arguments = (source / "0.parquet", tmp_path / "vectors", "--model", TINY, "--address", address)
+    (tmp_path / "vectors").mkdir()  # an empty folder is as good as none
+    code, last = run(*arguments, "--concurrency", 3)
+    assert code == 1
+    assert last.endswith("--concurrency 3 needs 4 cores, one of them to read and write; this cluster has 3 now")
+    assert not any((tmp_path / "vectors").iterdir())
+    assert run(*arguments, "--concurrency", 1)[0] == 0
+    from pyarrow import parquet
+
+    found = parquet.read_table(tmp_path / "vectors")
+    compare(np.stack(found["vector"].to_numpy()), minibert.Embedder(TINY), found["text"].to_pylist())
+    assert sorted(found["id"].to_pylist()) == list(range(ROWS))
+
+
+# -- what needs no Ray ---------------------------------------------------------------------------------------------
+
+
+def another_table(folder: Path, **columns: Any) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table(columns), folder / "other.parquet")
+
+
+WRONG: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
+    "used": (lambda source, output: write(output), "vectors: the folder is not empty; choose a new one"),
+    "file": (lambda source, output: output.write_text("a"), "vectors: expected a folder, or nothing, found a file"),
+    "gone": (lambda source, output: shutil.rmtree(source), "No such file or directory"),
+    "no rows": (lambda source, output: another(source, text=[""][:0]), "column 'text' must hold texts, found null"),
+    "no parquet": (lambda source, output: emptied(source), r"input: expected a folder with \*.parquet, found none"),
+    "no column": (lambda source, output: another(source, body=["a"]), "expected a column 'text'; it has 'body'; name"),
+    "numbers": (lambda source, output: another(source, text=[1]), "column 'text' must hold texts, found int64"),
+    "vectors": (lambda source, output: another(source, text=["a"], vector=[1]), "a column 'vector' already; rename"),
+    "unequal": (lambda source, output: another_table(source, text=[b"a"]), "expected the columns of .*0.parquet:\n"),
+    "damaged": (lambda source, output: (source / "x.parquet").write_text("a"), "x.parquet: not readable as Parquet"),
+    "blocks": (lambda source, output: without_blocks(source.parent), "but no blocks; .*; --vectors input takes the in"),
+    "no model": (lambda source, output: (source.parent / "model" / "config.json").unlink(), "has no config.json"),
+}
+
+
+def emptied(source: Path) -> None:
+    shutil.rmtree(source)
+    source.mkdir()
+
+
+def another(source: Path, **columns: Any) -> None:
+    emptied(source)
+    another_table(source, **columns)
+
+
+def without_blocks(folder: Path) -> None:
+    shutil.rmtree(folder / "model")
+    (write(folder / "model", T5) / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG.keys())
+def test_what_cannot_be_done_is_refused_before_anything_starts(
+    script: Any, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, change: Any, message: str,
+) -> None:  # fmt: skip
+    shutil.copytree(source, tmp_path / "input")
+    shutil.copytree(TINY, tmp_path / "model")
+    output = tmp_path / "vectors"
+    change(tmp_path / "input", output)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(script, "start", lambda *_: pytest.fail("Ray was started"))
+    arguments = [tmp_path / "input", output, "--model", tmp_path / "model", "--concurrency", 1]
+    assert script.main(list(map(str, arguments))) == 1
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(capsys.readouterr().err)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_other_paths_that_are_refused(
+    script: Any, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(source / "0.parquet", tmp_path / "rows")
+    for given, output, message in (
+        (source, source / "vectors", "lies in"),
+        (tmp_path / "rows", tmp_path / "vectors", "rows: the file must end in .parquet"),
+    ):
+        assert script.main([str(given), str(output), "--model", str(TINY), "--concurrency", "1"]) == 1
+        assert message in capsys.readouterr().err and not output.exists()
+
+
+def test_a_folder_that_lacks_rows_never_gets_the_output_s_name(script: Any, tmp_path: Path) -> None:
+    (tmp_path / "unfinished").mkdir()
+    another_table(tmp_path / "unfinished", text=["a", "b"])
+    with pytest.raises(ValueError, match="unfinished: expected 3 rows, found 2; do all machines see this folder"):
+        script.finish(tmp_path / "unfinished", tmp_path / "vectors", 3)
+    assert not (tmp_path / "vectors").exists()
+    script.finish(tmp_path / "unfinished", tmp_path / "vectors", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["vectors"]
+
+
+def test_without_ray_it_says_what_to_install(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"this needs Ray Data .*: pip install 'minibert\[ray\]'"):
+        script.start("127.0.0.1:1", 1)
+
+
+def test_all_workers_get_the_commit_that_the_branch_had_at_the_start(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {str(path.relative_to(TINY)): path for path in TINY.rglob("*") if path.is_file()}
+    arguments = script.arguments_of(["in", "out", "--model", "someone/tiny", "--concurrency", "1"])
+    with FakeHub() as hub:
+        hub.add("someone/tiny", files)
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        embedder = script.embedder_of(arguments)
+        assert embedder.options["revision"] == commit_of("someone/tiny")
+        save_file({name: -x for name, x in load_file(TINY / "model.safetensors").items()}, tmp_path / "other")
+        hub.add("someone/tiny", {**files, "model.safetensors": tmp_path / "other"}, commit=commit_of("moved"))
+        assert same_bits(embedder({"text": ["we"]})["vector"], minibert.Embedder(TINY)({"text": ["we"]})["vector"])
+        assert script.embedder_of(arguments).options["revision"] == commit_of("moved")
