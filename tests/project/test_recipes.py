@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +44,12 @@ def test_nearest_neighbours(minilm: Path, monkeypatch: pytest.MonkeyPatch, capsy
     lines = capsys.readouterr().out.splitlines()
     assert [line[7:] for line in lines] == [TEXTS[0], TEXTS[2], TEXTS[1]]
     assert [line[:5] for line in lines] == sorted((line[:5] for line in lines), reverse=True)
+
+
+def test_an_engine(minilm: Path) -> None:
+    """The one that the tests' own extra brings; the others are tried by hand, as the file says."""
+    command = [sys.executable, RECIPES.parent / "engines.py", minilm, "polars"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    tried = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (tried.returncode, tried.stderr) == (0, "")
+    assert re.fullmatch(r"\| polars \| [\d.]+ \| \d\.\de[+-]\d\d \|", tried.stdout.splitlines()[-1])
