@@ -85,12 +85,12 @@ def run(arguments: Any) -> None:
         "minibert": arguments.version,
         "model": arguments.model,
         "commit": model.opened.commit,
-        "sha256": model.sha256(),
         "vectors": arguments.vectors,
         "prompt_name": arguments.prompt_name,
         "prompt": arguments.prompt,
         "text_column": arguments.text_column,
         "id_column": arguments.id_column,
+        "sha256": model.sha256(),  # behind what may be the reason that it is another one
     }
     with model.model, _Progress() as progress:
         meta = bulk(

@@ -108,8 +108,9 @@ class ShardFolder:
         found = read_object(self.path / META, MEND)
         for name, value in json.loads(json.dumps(settings)).items():
             if found.get(name) != value:
+                was, now = map(_shown, _differing(found.get(name), value))
                 raise ValueError(
-                    f"{self.path} was made with {name} {_shown(found.get(name))}, now it is {_shown(value)}; "
+                    f"{self.path} was made with {name} {was}, now it is {now}; "
                     "choose another folder, or continue with what it was made with"
                 )
         self.settings = dict(settings)
@@ -252,6 +253,14 @@ def _npy(vectors: Sequence[Array], file: BinaryIO) -> None:
     header = {"descr": "<f4", "fortran_order": False, "shape": (sum(map(len, vectors)), vectors[0].shape[1])}
     np.lib.format.write_array_header_1_0(file, header)
     file.writelines(np.ascontiguousarray(part, "<f4").data for part in vectors)
+
+
+def _differing(was: Any, now: Any) -> tuple[Any, Any]:
+    """Of two objects, keep what is not the same in both."""
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        return was, now
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    return {name: was.get(name) for name in names}, {name: now.get(name) for name in names}
 
 
 def _shown(value: Any) -> str:

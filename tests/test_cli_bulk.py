@@ -1,0 +1,316 @@
+"""`minibert bulk`: what it writes, what meta.json says of it, what it tells, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import encoders
+import numpy as np
+import pytest
+from checkpoints import same_bits
+from fake_hub import FakeHub, use
+from killed_runs import content
+from pyarrow import parquet
+from record_files import made
+from reference_files import REFERENCE
+
+import minibert
+from minibert.cli import main
+from minibert.commands import bulk as command
+from minibert.models.extract import extract
+
+TEXTS = ["we lived above the clouds", "", "clouds!"]
+DENSE, PROMPTS, CLS = (REFERENCE / f"sentences-{name}" for name in ("dense", "prompts", "cls"))
+
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return made(tmp_path / "a.txt", "".join(f"{text}\n" for text in TEXTS))
+
+
+def failure(capsys: Printed, *argv: str | Path, code: int = 1) -> str:
+    assert main(["bulk", *map(str, argv)]) == code
+    captured = capsys.readouterr()
+    assert captured.out == "" and "Traceback" not in captured.err
+    return captured.err
+
+
+def told(capsys: Printed, *argv: str | Path) -> str:
+    """What a run that ends well says."""
+    assert main(["bulk", *map(str, argv)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+
+
+def meta(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "meta.json").read_text("utf-8"))
+    return found
+
+
+def sums(folder: Path, *names: str) -> dict[str, str]:
+    """What sha256sum says."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+
+
+# -- what is written ---------------------------------------------------------------------------------------------
+
+FILES = ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors", "3_Normalize/config.json",
+         "config.json", "config_sentence_transformers.json", "model.safetensors", "modules.json",
+         "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json"]  # fmt: skip
+
+
+def test_sentence_vectors_and_all_that_meta_says(source: Path, tmp_path: Path, capsys: Printed) -> None:
+    out = tmp_path / "out"
+    assert told(capsys, source, "-o", out, "-m", DENSE) == (
+        f"minibert: wrote {out}: 3 vectors of 6 in 1 shards, 0 rows left out, 0 texts cut\n"
+    )
+    found = parquet.read_table(out / "vectors-00000.parquet")
+    want = minibert.load_encoder(DENSE).encode(TEXTS)
+    assert found["id"].to_pylist() == [0, 1, 2] and same_bits(np.array(found["vector"].to_pylist(), np.float32), want)
+    files = [name for name in FILES if (DENSE / name).exists()]
+    assert "2_Dense/model.safetensors" in files
+    assert meta(out) == {
+        "minibert": minibert.__version__, "model": str(DENSE), "commit": None, "sha256": sums(DENSE, *files),
+        "vectors": "sentence", "prompt_name": None, "prompt": None, "text_column": "text", "id_column": None,
+        "dim": 6, "dtype": "float32", "format": "parquet", "rows_per_shard": 16384, "truncate": False,
+        "input": [{"name": "a.txt", "bytes": source.stat().st_size}],
+        "complete": True, "rows": 3, "skipped": 0, "cut": 0, "shards": 1,
+    }  # fmt: skip
+
+
+def test_input_vectors_as_npy(source: Path, tmp_path: Path, capsys: Printed) -> None:
+    model, out = encoders.write(tmp_path / "model", "bert"), tmp_path / "out"
+    assert "3 vectors of 16 in 2 shards" in told(
+        capsys, source, "-o", out, "-m", model, "--vectors", "input", "--format", "npy", "--rows-per-shard", "2"
+    )
+    mapped = [np.load(file, mmap_mode="r") for file in sorted(out.glob("vectors-*.npy"))]
+    assert same_bits(np.concatenate(mapped), minibert.load(model).embed(TEXTS))
+    assert [json.loads(file.read_text()) for file in sorted(out.glob("ids-*.json"))] == [[0, 1], [2]]
+    assert meta(out)["sha256"] == sums(model, "config.json", "model.safetensors", "vocab.txt")
+
+
+@pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])
+def test_a_prompt(option: str, name: str, source: Path, tmp_path: Path, capsys: Printed) -> None:
+    told(capsys, source, "-o", tmp_path / "out", "-m", PROMPTS, option, "query", "--format", "npy")
+    want = minibert.load_encoder(PROMPTS).encode(TEXTS, **{name: "query"})
+    assert same_bits(np.load(tmp_path / "out" / "vectors-00000.npy"), want)
+    assert meta(tmp_path / "out")[name] == "query"
+    assert f'was made with {name} "query", now it is ' in failure(
+        capsys, source, "-o", tmp_path / "out", "-m", PROMPTS, "--format", "npy"
+    )
+
+
+# the input layer of the second one lies in a folder below, where `load` does not look for it
+@pytest.mark.parametrize(("folder", "vectors"), [(DENSE, "sentence"), (DENSE, "input"), (CLS, "sentence")])
+def test_a_model_of_the_hub(
+    folder: Path, vectors: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file() and "vectors" not in p.name}
+    more = ["--vectors", vectors, "--format", "npy"]
+    with FakeHub() as hub:
+        hub.add("org/model", files)
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        told(capsys, source, "-o", tmp_path / "hub", "-m", "org/model", *more)
+        commit = meta(tmp_path / "hub")["commit"]
+        assert commit is not None and any(commit in request.path for request in hub.requests)
+    told(capsys, source, "-o", tmp_path / "local", "-m", folder, *more)
+    there, here = meta(tmp_path / "hub"), meta(tmp_path / "local")
+    assert {name for name in here if here[name] != there[name]} == {"model", "commit"}
+    assert there["model"] == "org/model" and len(there["sha256"]) > 2
+    first, second = content(tmp_path / "hub"), content(tmp_path / "local")
+    assert {name for name in first if first[name] != second[name]} == {"meta.json"}
+    # offline the same commit is found, and the folder continued
+    told(capsys, source, "-o", tmp_path / "hub", "-m", "org/model", "--local-files-only", *more)
+
+
+def test_columns_and_formats(tmp_path: Path, capsys: Printed) -> None:
+    odd = made(tmp_path / "rows.data", '{"body": "we", "key": "x"}\n{"body": "clouds", "key": "ä"}\n')
+    options = ["-m", DENSE, "--format", "npy", "--text-column", "body", "--id-column", "key"]
+    assert "the file must end in .parquet" in failure(capsys, odd, "-o", tmp_path / "out", *options)
+    told(capsys, odd, "-o", tmp_path / "out", *options, "--input-format", "jsonl")
+    assert json.loads((tmp_path / "out" / "ids-00000.json").read_text("utf-8")) == ["x", "ä"]
+    assert meta(tmp_path / "out")["text_column"] == "body" and meta(tmp_path / "out")["id_column"] == "key"
+
+
+def test_stdin_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    argv = ["-m", DENSE, "--format", "npy", "--rows-per-shard", "10"]
+    rows = [f"we lived {'a ' * (i % 7)}".encode() for i in range(45)]
+    typed(monkeypatch, b"\n".join(rows))
+    told(capsys, "-o", tmp_path / "whole", *argv)
+    typed(monkeypatch, b"\n".join([*rows[:25], b"\xff", *rows[26:]]))
+    error = failure(capsys, "-", "-o", tmp_path / "out", *argv)
+    assert "error: -, row 26: not UTF-8: byte 0xff at 0" in error and "; --bad-rows skip lists such rows" in error
+    assert len(list((tmp_path / "out").glob("vectors-*"))) == 2
+    typed(monkeypatch, b"\n".join(rows))
+    told(capsys, "-o", tmp_path / "out", *argv)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert meta(tmp_path / "out")["input"] == [{"name": "-", "bytes": None}]
+    typed(monkeypatch, b"\n".join([b"another", *rows[1:]]))
+    assert "the input is another one: of the 10 rows of shard 0" in failure(capsys, "-o", tmp_path / "out", *argv)
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["extracted", "t5"])
+def test_a_model_without_blocks(kind: str, source: Path, tmp_path: Path, capsys: Printed) -> None:
+    model = tmp_path / "model"
+    if kind == "extracted":
+        extract(encoders.write(tmp_path / "bert", "bert"), model)
+    else:
+        checkpoints.write(model, checkpoints.T5)
+        (model / "tokenizer.json").write_text(checkpoints.wordpiece_json(), encoding="utf-8")
+    error = failure(capsys, source, "-o", tmp_path / "out", "-m", model)
+    assert "; --vectors input takes the input layer alone: for each text the mean over its tokens' rows before" in error
+    assert ("no tensor of the blocks" if kind == "extracted" else "has an input layer here, but no blocks") in error
+    assert not (tmp_path / "out").exists()
+    told(capsys, source, "-o", tmp_path / "out", "-m", model, "--vectors", "input")
+
+
+def test_a_text_that_is_too_long(tmp_path: Path, capsys: Printed) -> None:
+    model, source = encoders.write(tmp_path / "model", "bert"), made(tmp_path / "a.txt", "we\n" + "we " * 30)
+    argv = [source, "-o", tmp_path / "out", "-m", model, "--vectors", "input"]
+    error = failure(capsys, *argv)
+    assert (
+        f"{source}, row 2: the text has 32 tokens, but the longest sequence is 24; --truncate cuts such texts" in error
+    )
+    assert "1 rows left out, 0 texts cut" in told(capsys, *argv, "--bad-rows", "skip")
+    (row,) = (json.loads(line) for line in (tmp_path / "out" / "bad_rows.jsonl").read_text().splitlines())
+    assert (row["file"], row["row"]) == (str(source), 2) and row["problem"].startswith("the text has 32 tokens")
+    assert "was made with truncate false, now it is true" in failure(capsys, *argv, "--truncate")
+    argv[2] = tmp_path / "cut"
+    assert "2 vectors of 16 in 1 shards, 0 rows left out, 1 texts cut" in told(capsys, *argv, "--truncate")
+
+
+@pytest.mark.parametrize(("change", "error"), [
+    (["-m", str(PROMPTS)], 'was made with model "'),
+    (["--vectors", "input"], 'was made with vectors "sentence", now it is "input"'),
+    (["--format", "npy"], 'was made with format "parquet", now it is "npy"'),
+    (["--rows-per-shard", "3"], "was made with rows_per_shard 16384, now it is 3"),
+    (["--id-column", "id"], 'was made with id_column null, now it is "id"'),
+])  # fmt: skip
+def test_another_run_into_the_same_folder(change: list[str], error: str, tmp_path: Path, capsys: Printed) -> None:
+    argv = [made(tmp_path / "a.csv", "id,text\nx,we\n"), "-o", tmp_path / "out", "-m", DENSE]
+    told(capsys, *argv)
+    before = content(tmp_path / "out")
+    assert error in failure(capsys, *argv, *change)
+    assert content(tmp_path / "out") == before
+
+
+def test_weights_that_have_changed(source: Path, tmp_path: Path, capsys: Printed) -> None:
+    model = encoders.write(tmp_path / "model", "bert")
+    argv = [source, "-o", tmp_path / "out", "-m", model]
+    told(capsys, *argv)
+    with open(model / "model.safetensors", "r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\0\0\0\0")
+    error = failure(capsys, *argv)  # it names the file that differs, and no other
+    assert 'was made with sha256 {"model.safetensors": "' in error and "config.json" not in error
+
+
+@pytest.mark.parametrize(
+    "argv", [["--rows-per-shard", "x"], ["--bad-rows", "drop"], ["--vectors", "all"], ["--fromat", "npy"]]
+)
+def test_wrong_arguments(argv: list[str], source: Path, tmp_path: Path, capsys: Printed) -> None:
+    assert "usage: minibert bulk" in failure(capsys, source, "-o", tmp_path / "out", *argv, code=2)
+    assert "-o" in failure(capsys, source, code=2)
+    assert "rows_per_shard must be an integer >= 1, found 0" in failure(
+        capsys, source, "-o", tmp_path / "out", "-m", DENSE, "--rows-per-shard", "0"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    argv = ["-o", tmp_path / "out", "-m", DENSE]
+    need = "Parquet needs pyarrow: pip install 'minibert[bulk]'"
+    assert f"error: {need}; --format npy does without\n" in failure(capsys, source, *argv)
+    assert f"error: {need}\n" in failure(capsys, made(tmp_path / "a.parquet", ""), *argv, "--format", "npy")
+    assert not (tmp_path / "out").exists()
+    told(capsys, source, *argv, "--format", "npy")
+
+
+# -- what is told meanwhile ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """A second goes by at every look at it."""
+    now = [0.0]
+
+    def look() -> float:
+        now[0] += 1
+        return now[0]
+
+    monkeypatch.setattr(command.time, "monotonic", look)
+    return look
+
+
+def test_lines_in_a_log(clock: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    monkeypatch.setattr(command, "EVERY", 0)
+    rows = made(tmp_path / "a.txt", "we lived\n" * 50)
+    lines = told(capsys, rows, "-o", tmp_path / "out", "-m", DENSE, "--rows-per-shard", "10").splitlines()
+    assert len(lines) == 6 and lines[0] == "minibert: 10 of about 50 rows, 10 rows/s, 0:00:04 left"
+    assert lines[4] == "minibert: 50 of about 50 rows, 10 rows/s, 0:00:00 left"
+    typed(monkeypatch, b"we lived\n" * 20)
+    lines = told(capsys, "-o", tmp_path / "stdin", "-m", DENSE, "--rows-per-shard", "10").splitlines()
+    assert lines[0] == "minibert: 10 rows, 10 rows/s"
+    # of a run that goes on, the rate is that of its own rows
+    for name in ("shards.jsonl", "meta.json"):
+        kept = (tmp_path / "out" / name).read_bytes()
+        kept = b"".join(kept.splitlines(True)[:3]) if name == "shards.jsonl" else kept.replace(b"true,", b"false,")
+        (tmp_path / "out" / name).write_bytes(kept)
+    lines = told(capsys, rows, "-o", tmp_path / "out", "-m", DENSE, "--rows-per-shard", "10").splitlines()
+    assert lines[0] == "minibert: 40 of about 50 rows, 10 rows/s, 0:00:01 left" and len(lines) == 3
+
+
+def test_a_short_run_tells_the_end_alone(source: Path, tmp_path: Path, capsys: Printed) -> None:
+    assert told(capsys, source, "-o", tmp_path / "out", "-m", DENSE).count("\n") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals of POSIX")
+def test_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+    import termios
+
+    import tqdm.std
+
+    rows = made(tmp_path / "a.txt", "we lived\n" * 50)
+    reading, writing = os.openpty()
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    moments = iter(range(10_000))
+    monkeypatch.setattr(tqdm.std, "time", lambda: float(next(moments)))  # tqdm's own: a second at every look
+    with open(writing, "w") as terminal, monkeypatch.context() as change:
+        change.setattr(sys, "stderr", terminal)
+        argv = ["bulk", str(rows), "-o", str(tmp_path / "out"), "-m", str(DENSE), "--rows-per-shard", "10"]
+        assert main(argv) == 0
+        terminal.flush()
+        shown = os.read(reading, 1 << 16).decode()
+    os.close(reading)
+    assert "bulk:" in shown and "50/50" in shown and "row/s" in shown
+    assert shown.rstrip().endswith("50 vectors of 6 in 5 shards, 0 rows left out, 0 texts cut")
+
+
+def test_without_stderr(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    with monkeypatch.context() as change:
+        change.setattr(sys, "stderr", None)
+        assert main(["bulk", str(source), "-o", str(tmp_path / "out"), "-m", str(DENSE)]) == 0
+    assert meta(tmp_path / "out")["complete"]
