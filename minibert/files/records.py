@@ -31,6 +31,7 @@ STDIN = "-"
 ID = "id"  # the column that ids come from where it is there and no other is named
 ROWS = 2048  # of a Parquet file that are read at once
 BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
+LONGEST_LINE = 1 << 26  # bytes: a file without ends of lines must not be read whole
 LONGEST_FIELD = 1 << 24  # letters of a CSV field: a quote that nobody closes must not swallow a whole file
 SHOWN = 40  # letters of a value that a message shows
 INT64 = range(-(2**63), 2**63)
@@ -224,7 +225,12 @@ class Records:
         """Give a file's lines as bytes, without the mark that some programs put first, and without their ends."""
         with _opened(name) as file, _reading(name, "lines"):
             size, done = (self.sizes[self._current] or 1), 0
-            for line in file:
+            while line := file.readline(LONGEST_LINE):
+                if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                    raise ValueError(
+                        f"{name}: a line of more than {LONGEST_LINE:,} bytes begins at byte {done:,}; is it in another "
+                        "format?"
+                    )
                 if not done and not (line := line.removeprefix(b"\xef\xbb\xbf")):
                     return
                 done += len(line)

@@ -127,6 +127,18 @@ def test_a_file_that_is_not_what_it_says(name: str, content: bytes, error: str, 
         read(path)
 
 
+@pytest.mark.parametrize("form", ["lines", "jsonl", "csv"])
+def test_a_file_without_ends_of_lines_is_not_read_whole(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "LONGEST_LINE", 16)
+    head = "text\n" if form == "csv" else '{"text": "abcd"}'[:15] + "\n"
+    path = made(tmp_path / "a", head + "x" * 17)
+    with pytest.raises(ValueError, match=f"^{path}: a line of more than 16 bytes begins at byte {len(head)}; is it in"):
+        read(path, form=form)
+    assert len(read(made(path, head + "x" * 15 + "\n"), form=form)) == (1 if form == "csv" else 2)
+
+
 def test_empty_files_have_no_rows(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", [])
     assert good(made(tmp_path / "a.txt", b"")) == good(made(tmp_path / "b.txt", b"\xef\xbb\xbf")) == []
