@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
-from record_files import good, made, problems, read, unchecked, write_csv, write_parquet
+from record_files import VIEWS, good, made, problems, read, unchecked, write_csv, write_parquet
 
 from minibert.files import records
 from minibert.files.records import FORMATS, ROWS, Record, Records
@@ -82,7 +82,7 @@ def test_a_nul_in_csv(tmp_path: Path) -> None:
     assert [record.problem for record in found] == ["", middle, ""] and found[2].text == "c"
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), *VIEWS], ids=str)
 def test_parquet_with_bytes_that_are_no_text(kind: Any, tmp_path: Path) -> None:
     bad: list[bytes | None] = [b"ok", b"\xff\xfe", None, "ä".encode()]
     table = pa.table({"text": unchecked(bad, kind)})
@@ -99,10 +99,10 @@ def test_parquet_with_bytes_that_are_no_text_in_a_dictionary(tmp_path: Path) -> 
     column = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 0], pa.int32()), words)
     parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
     assert list(problems(tmp_path / "a.parquet")) == [2, 3]
-    narrow = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), words)  # which pyarrow refuses to read
+    narrow = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), words)  # which newer pyarrow refuses to read
     parquet.write_table(pa.table({"text": narrow}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"a\.parquet: not readable as Parquet \(Invalid UTF8 payload\)"):
-        read(tmp_path / "a.parquet")
+    found = read_any(tmp_path / "a.parquet", "parquet")
+    assert found is None or [record.row for record in found if record.problem] == [2]
     parquet.write_table(pa.table({"text": pa.nulls(2)}), tmp_path / "a.parquet")
     assert problems(tmp_path / "a.parquet") == dict.fromkeys((1, 2), "'text' must be a text, found null")
 

@@ -15,6 +15,18 @@ from minibert.files.records import Record, Records
 Rows = list[tuple[Any, str]]
 
 
+def _views() -> list[Any]:
+    """The type of texts that only newer pyarrow can make and write."""
+    try:
+        pa.array([b"a"]).cast(pa.binary_view()).view(pa.string_view())
+    except pa.ArrowNotImplementedError:
+        return []
+    return [pa.string_view()]
+
+
+VIEWS = _views()
+
+
 def read(*paths: Path, **options: Any) -> list[Record]:
     return list(Records([str(path) for path in paths], **options))
 
