@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import minibert
 from minibert.commands.encode import add_prompts
-from minibert.files.records import arrow
+from minibert.files.parquet import arrow
 from minibert.models.bulk import ROWS_PER_SHARD
 from minibert.models.vectors import KINDS, open_vectors
 

@@ -14,10 +14,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from .parquet import arrow, need_type, values_of
 
 ENDINGS = {
     ".parquet": "parquet",
@@ -202,15 +201,15 @@ class Records:
         ):
             schema, total = file.schema_arrow, file.metadata.num_rows
             ids = self._id_of(schema.names, name)
-            _need_type(schema.field(self.text_column), name, numbers=False)
+            need_type(schema.field(self.text_column), name, numbers=False)
             columns = [self.text_column]
             if ids is not None:
-                _need_type(schema.field(ids), name, numbers=True)
+                need_type(schema.field(ids), name, numbers=True)
                 columns = list(dict.fromkeys((ids, self.text_column)))
             row = 0
             for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
-                texts = _values(batch.column(self.text_column))
-                numbers: Iterable[Any] = [_NUMBER] * len(texts) if ids is None else _values(batch.column(ids))
+                texts = values_of(batch.column(self.text_column))
+                numbers: Iterable[Any] = [_NUMBER] * len(texts) if ids is None else values_of(batch.column(ids))
                 for ident, text in zip(numbers, texts, strict=True):
                     row += 1
                     self._share = row / (total or 1)
@@ -262,15 +261,6 @@ def _form(name: str) -> str:
     return ENDINGS[ending]
 
 
-def arrow(otherwise: str = "") -> Any:
-    """Import pyarrow. Raises ImportError that says how to install it, and what does without."""
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise ImportError(f"Parquet needs pyarrow: pip install 'minibert[bulk]'{otherwise}") from None
-    return pa
-
-
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
     if name != STDIN:
@@ -319,28 +309,3 @@ def _no_text(text: Any, column: str) -> str:
 def _shown(value: Any) -> str:
     text = "null" if value is None else repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
-def _need_type(field: pa.Field, name: str, numbers: bool) -> None:
-    """Refuse a Parquet column that cannot hold texts, or ids."""
-    from pyarrow import types
-
-    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-    is_text = types.is_string(kind) or types.is_large_string(kind) or kind == "string_view"
-    if not (is_text or types.is_null(kind) or (numbers and types.is_integer(kind))):
-        wanted = "integers or texts" if numbers else "texts"
-        raise ValueError(f"{name}: column {field.name!r} must hold {wanted}, found {field.type}; convert it")
-
-
-def _values(column: Any) -> list[Any]:
-    """Read an Arrow column; where it holds bytes that are not UTF-8, those rows are bytes."""
-    try:
-        found: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:
-        pa = arrow()
-        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        found = [
-            value if value is None or _decoded(value)[1] else value.decode()
-            for value in plain.cast(pa.large_binary()).to_pylist()
-        ]
-    return found

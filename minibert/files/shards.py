@@ -24,8 +24,9 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 
+from .parquet import arrow, write_vectors
 from .reading import read_object
-from .records import STDIN, arrow
+from .records import STDIN
 from .writing import atomic_file, atomic_write, naming
 
 META, DONE, BAD, LOCK = "meta.json", "shards.jsonl", "bad_rows.jsonl", ".lock"
@@ -205,7 +206,7 @@ class ShardFolder:
     def _write(self, number: str, ids: Sequence[int | str], vectors: Sequence[Array]) -> dict[str, int]:
         files: dict[str, Callable[[BinaryIO], object]]
         if self.form == "parquet":
-            files = {f"vectors-{number}.parquet": partial(_parquet, ids, vectors)}
+            files = {f"vectors-{number}.parquet": partial(write_vectors, ids, vectors)}
         else:
             named = json.dumps(list(ids), ensure_ascii=False).encode()
             files = {
@@ -235,18 +236,6 @@ def _shard(line: bytes) -> Shard | None:
 def _json(value: Any, indent: int | None = None) -> bytes:
     """Give lines of JSON; a byte of a file's name that is not UTF-8 is written as JSON writes a lone surrogate."""
     return (json.dumps(value, indent=indent, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
-
-
-def _parquet(ids: Sequence[int | str], vectors: Sequence[Array], file: BinaryIO) -> None:
-    """id (int64 or string) and vector (a list of fixed size): what DuckDB, Polars and Arrow read."""
-    pa = arrow()
-    from pyarrow import parquet
-
-    kind = pa.string() if ids and isinstance(ids[0], str) else pa.int64()
-    rows = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), part.shape[1]) for part in vectors]
-    table = pa.table({"id": pa.array(ids, kind), "vector": pa.chunked_array(rows)})
-    # a vector's numbers hardly repeat and hardly shrink: dictionaries and compression would only cost time
-    parquet.write_table(table, file, use_dictionary=False, compression="none")
 
 
 def _npy(vectors: Sequence[Array], file: BinaryIO) -> None:

@@ -1,0 +1,63 @@
+"""All that this package asks of pyarrow, which is there with the extra `bulk`: columns of Parquet, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from minibert.equations.input_layer import Array
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def arrow(otherwise: str = "") -> Any:
+    """Import pyarrow. Raises ImportError that says how to install it, and what does without."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ImportError(f"Parquet needs pyarrow: pip install 'minibert[bulk]'{otherwise}") from None
+    return pa
+
+
+def need_type(field: pa.Field, name: str, numbers: bool) -> None:
+    """Refuse a Parquet column that cannot hold texts, or ids."""
+    from pyarrow import types
+
+    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    is_text = types.is_string(kind) or types.is_large_string(kind) or kind == "string_view"
+    if not (is_text or types.is_null(kind) or (numbers and types.is_integer(kind))):
+        wanted = "integers or texts" if numbers else "texts"
+        raise ValueError(f"{name}: column {field.name!r} must hold {wanted}, found {field.type}; convert it")
+
+
+def values_of(column: Any) -> list[Any]:
+    """Read an Arrow column; where it holds bytes that are not UTF-8, those rows are bytes."""
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        pa = arrow()
+        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        found = [
+            value if value is None else _text_or_bytes(value) for value in plain.cast(pa.large_binary()).to_pylist()
+        ]
+    return found
+
+
+def _text_or_bytes(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def write_vectors(ids: Sequence[int | str], vectors: Sequence[Array], file: BinaryIO) -> None:
+    """id (int64 or string) and vector (a list of fixed size): what DuckDB, Polars and Arrow read."""
+    pa = arrow()
+    from pyarrow import parquet
+
+    kind = pa.string() if ids and isinstance(ids[0], str) else pa.int64()
+    rows = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), part.shape[1]) for part in vectors]
+    table = pa.table({"id": pa.array(ids, kind), "vector": pa.chunked_array(rows)})
+    # a vector's numbers hardly repeat and hardly shrink: dictionaries and compression would only cost time
+    parquet.write_table(table, file, use_dictionary=False, compression="none")
