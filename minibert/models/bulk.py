@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.errors import TokenizerError
 from minibert.files.records import Record, Records
 from minibert.files.shards import ShardFolder
 from minibert.files.tokenizer import Encoded
@@ -150,7 +151,12 @@ def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is
 
     def tokenize(read: list[Record], start: int) -> tuple[list[Record], list[Encoded], bytes]:
         lines = _lines(read)
-        encoded = model.stages.tokenize([record.text or "" for record in read if not record.problem], start)
+        good = [record for record in read if not record.problem]
+        try:
+            encoded = model.stages.tokenize([record.text or "" for record in good], start)
+        except TokenizerError:
+            _refuse_alone(good, model)
+            raise
         if cut_is_bad and any(ids.cut for ids in encoded):
             each = iter(encoded)
             read = [record if record.problem else _fitting(record, next(each), model) for record in read]
@@ -165,6 +171,15 @@ def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is
         return Part(len(read), lines, ids, found, sum(ids.cut > 0 for ids in encoded), bad)
 
     return stream(chunks(), tokenize, vectors, at_once=cores() > 1)
+
+
+def _refuse_alone(records: list[Record], model: TextModel) -> None:
+    """Say of the first text that the tokenizer refuses where it stands. Raises TokenizerError."""
+    for record in records:
+        try:
+            model.stages.tokenize([record.text or ""], 0)
+        except TokenizerError as error:
+            raise TokenizerError(f"{record.place}: {error}") from None
 
 
 def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:

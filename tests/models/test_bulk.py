@@ -13,7 +13,7 @@ import encoders
 import numpy as np
 import polars as pl
 import pytest
-from checkpoints import same_bits
+from checkpoints import same_bits, wordpiece_json
 from killed_runs import content
 from many_texts import many_texts
 from numpy.typing import NDArray
@@ -194,6 +194,16 @@ def test_texts_that_are_too_long(model: Path, tmp_path: Path) -> None:
         assert same_bits(read_back(tmp_path / "skips")[1], layer.embed([texts[i] for i in (0, 1, 3)]))
     meta = run(model, source, tmp_path / "sentences", "sentence")
     assert (meta["rows"], meta["skipped"], meta["cut"]) == (4, 0, 1)
+
+
+def test_a_text_that_the_tokenizer_refuses(tmp_path: Path) -> None:
+    model = encoders.write(tmp_path / "model", "bert")
+    settings = json.loads(wordpiece_json())
+    settings["model"]["unk_token"] = "[NONE]"
+    (model / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
+    source = jsonl(tmp_path / "a.jsonl", ["we", None, "clouds", "\u4e2d", "we"])
+    with pytest.raises(minibert.TokenizerError, match=r"a\.jsonl, row 4: the tokenizer refuses a text"):
+        run(model, source, tmp_path / "out", bad_rows="skip")
 
 
 # -- continued, or not -----------------------------------------------------------------------------------------------
