@@ -107,7 +107,10 @@ class ShardFolder:
         if not (self.path / META).exists():
             self._write_meta(dict(settings), {"complete": False})
         found = read_object(self.path / META, MEND)
-        for name, value in json.loads(json.dumps(settings)).items():
+        now = json.loads(json.dumps(settings))
+        if found != {**now, "complete": False} and self._made_nothing(found, settings):
+            found = self._write_meta(now, {"complete": False})
+        for name, value in now.items():
             if found.get(name) != value:
                 was, now = map(_shown, _differing(found.get(name), value))
                 raise ValueError(
@@ -121,6 +124,11 @@ class ShardFolder:
         if self.complete and counts != {name: self.counts()[name] for name in counts}:
             raise ValueError(f"{self.path / DONE}: shards are missing of those that {META} counts; {MEND}")
         self._cut_bad_rows()
+
+    def _made_nothing(self, found: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+        """Say whether no row was written with these other settings, as when a column's name was wrong at first."""
+        ours = found.keys() == {*settings, "complete"} and found["complete"] is False
+        return ours and not any(path.name == DONE or SHARD.fullmatch(path.name) for path in self.path.iterdir())
 
     def _cut_bad_rows(self) -> None:
         """Cut off what a killed run has added for a shard that it has not finished."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from shard_folders import SETTINGS, begin, opened, refused
+from shard_folders import SETTINGS, add, begin, opened, refused
 
 from minibert.files.shards import ShardFolder
 
@@ -36,6 +36,27 @@ def test_other_settings(name: str, path: Path) -> None:
     refused(path, f'was made with {name} {was}, now it is "other"; choose another folder', settings=now)
     refused(path, "was made with more null, now it is 1", settings={**SETTINGS, "more": 1})
     assert len(opened(path)) == 2
+
+
+def test_nothing_was_made_with_other_settings(path: Path) -> None:
+    """A first try with a wrong column, say, leaves no folder that refuses the right one."""
+    begin(path, 0)
+    assert opened(path, settings={**SETTINGS, "vectors": "other"}) == []
+    assert json.loads((path / "meta.json").read_text("utf-8")) == {**SETTINGS, "vectors": "other", "complete": False}
+    # another program's, maybe
+    refused(path, "was made with more null", settings={**SETTINGS, "vectors": "other", "more": 1})
+    (path / "vectors-00000.parquet").write_bytes(b"whose line is lost")
+    refused(path, 'was made with vectors "other"')
+    (path / "vectors-00000.parquet").unlink()
+    with ShardFolder(path, "parquet").opened(SETTINGS) as folder:
+        add(folder, 0, rows=0, bad=[{"file": "a", "row": 1, "problem": "none"}])  # without a file
+    refused(path, 'was made with vectors "input"', settings={**SETTINGS, "vectors": "other"})
+
+
+def test_a_whole_folder_without_a_row_keeps_its_settings(path: Path) -> None:
+    with ShardFolder(path, "parquet").opened(SETTINGS) as folder:
+        folder.finish()
+    refused(path, 'was made with model "m"', settings={**SETTINGS, "model": "n"})
 
 
 def test_a_folder_of_others(path: Path) -> None:
