@@ -32,6 +32,7 @@ ROWS = 2048  # of a Parquet file that are read at once
 BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
 LONGEST_LINE = 1 << 26  # bytes: a file without ends of lines must not be read whole
 LONGEST_FIELD = 1 << 24  # letters of a CSV field: a quote that nobody closes must not swallow a whole file
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
 SHOWN = 40  # letters of a value that a message shows
 INT64 = range(-(2**63), 2**63)
 
@@ -50,7 +51,7 @@ class Record(NamedTuple):
 
     @property
     def place(self) -> str:
-        return f"{self.file}, row {self.row}"
+        return f"{'stdin' if self.file == STDIN else self.file}, row {self.row}"
 
 
 class Records:
@@ -230,6 +231,9 @@ class Records:
                         f"{name}: a line of more than {LONGEST_LINE:,} bytes begins at byte {done:,}; is it in another "
                         "format?"
                     )
+                if not done and line.startswith(UTF16):
+                    # its letters of ASCII would be read as UTF-8, each with a NUL
+                    raise ValueError(f"{name}: expected UTF-8, found the mark of UTF-16 at its first byte; convert it")
                 if not done and not (line := line.removeprefix(b"\xef\xbb\xbf")):
                     return
                 done += len(line)

@@ -128,6 +128,15 @@ def test_a_file_that_is_not_what_it_says(name: str, content: bytes, error: str, 
 
 
 @pytest.mark.parametrize("form", ["lines", "jsonl", "csv"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_is_refused(form: str, encoding: str, tmp_path: Path) -> None:
+    """Its rows after the first would pass for UTF-8, with a NUL at each letter."""
+    source = made(tmp_path / "a", '\ufefftext\n{"text": "a"}\n'.encode(encoding))
+    with pytest.raises(ValueError, match="a: expected UTF-8, found the mark of UTF-16 at its first byte; convert it"):
+        read(source, form=form)
+
+
+@pytest.mark.parametrize("form", ["lines", "jsonl", "csv"])
 def test_a_file_without_ends_of_lines_is_not_read_whole(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,8 @@ def test_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.expected is None
     typed(b'{"text": "a"}\n')
     assert good(Path("-"), form="jsonl") == [(0, "a")]
+    typed(b"a\n\xff\n")
+    assert [record.place for record in Records([])] == ["stdin, row 1", "stdin, row 2"]
     with pytest.raises(ValueError, match="stdin cannot be Parquet"):
         Records(["-"], form="parquet")
     with pytest.raises(ValueError, match="stdin can be read once"):
