@@ -44,6 +44,7 @@ IN_SHELL = {
     'vectors="input"': "--vectors input",
     'bad_rows="skip"': "--bad-rows skip",
     "local_files_only=True": "--local-files-only",
+    "rows_per_shard must": "--rows-per-shard must",
     "prompt_name must": "--prompt-name must",
     "prompt= takes": "--prompt takes",
 }

@@ -157,7 +157,7 @@ def test_stdin_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     told(capsys, "-o", tmp_path / "whole", *argv)
     typed(monkeypatch, b"\n".join([*rows[:25], b"\xff", *rows[26:]]))
     error = failure(capsys, "-", "-o", tmp_path / "out", *argv)
-    assert "error: -, row 26: not UTF-8: byte 0xff at 0" in error and "; --bad-rows skip lists such rows" in error
+    assert "error: stdin, row 26: not UTF-8: byte 0xff at 0" in error and "; --bad-rows skip lists such rows" in error
     assert len(list((tmp_path / "out").glob("vectors-*"))) == 2
     typed(monkeypatch, b"\n".join(rows))
     told(capsys, "-o", tmp_path / "out", *argv)
@@ -232,7 +232,7 @@ def test_weights_that_have_changed(source: Path, tmp_path: Path, capsys: Printed
 def test_wrong_arguments(argv: list[str], source: Path, tmp_path: Path, capsys: Printed) -> None:
     assert "usage: minibert bulk" in failure(capsys, source, "-o", tmp_path / "out", *argv, code=2)
     assert "-o" in failure(capsys, source, code=2)
-    assert "rows_per_shard must be an integer >= 1, found 0" in failure(
+    assert "--rows-per-shard must be an integer >= 1, found 0" in failure(
         capsys, source, "-o", tmp_path / "out", "-m", DENSE, "--rows-per-shard", "0"
     )
     assert not (tmp_path / "out").exists()
