@@ -103,8 +103,19 @@ def run(arguments: Any) -> None:
             bad_rows=arguments.bad_rows,
             progress=progress,
         )
-    others = ", ".join(f"{meta[key]:,} {word}" for key, word in (("skipped", "rows left out"), ("cut", "texts cut")))
-    tell(f"wrote {arguments.output}: {meta['rows']:,} vectors of {meta['dim']} in {meta['shards']:,} shards, {others}")
+    tell(
+        f"wrote {arguments.output}: {_count(meta['rows'], 'vector')} of {meta['dim']} in "
+        f"{_count(meta['shards'], 'shard')}, {_count(meta['skipped'], 'row')} left out, {_count(meta['cut'], 'text')} cut"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    """Say how many.
+
+    >>> _count(1, "row"), _count(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 class _Progress:
