@@ -105,7 +105,8 @@ def run(arguments: Any) -> None:
         )
     tell(
         f"wrote {arguments.output}: {_count(meta['rows'], 'vector')} of {meta['dim']} in "
-        f"{_count(meta['shards'], 'shard')}, {_count(meta['skipped'], 'row')} left out, {_count(meta['cut'], 'text')} cut"
+        f"{_count(meta['shards'], 'shard')}, {_count(meta['skipped'], 'row')} left out, "
+        f"{_count(meta['cut'], 'text')} cut"
     )
 
 
