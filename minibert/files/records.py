@@ -58,7 +58,8 @@ class Records:
     """All rows of some files, in order. `name` "-" is stdin. Iterate once.
 
     text_column, id_column: names; plain lines have none. Without `id_column` the column "id" is taken where the first
-    file has it; else ids are the numbers of the rows, from 0 on through all files. Ids are integers (int64) or text.
+    file with a good row has it; else ids are the numbers of the rows, from 0 on through all files. Ids are integers
+    (int64) or text.
 
     Raises, before anything is read: FileNotFoundError, IsADirectoryError, ValueError for a file whose ending says no
     format, ImportError where pyarrow is needed and absent. Later: ValueError for a file that is not what its format
@@ -119,7 +120,7 @@ class Records:
 
     def _id_of(self, columns: Sequence[str], name: str) -> str | None:
         """Say which column has the ids, and refuse a file without the columns that are needed."""
-        if self.id_column is None and self._current == 0 and ID in columns:
+        if self.id_column is None and self._kind is None and ID in columns:
             self.id_column = ID  # and then every file must have it
         for column, option in ((self.text_column, "--text-column"), (self.id_column, "--id-column")):
             if column is not None and (count := list(columns).count(column)) != 1:
@@ -152,7 +153,7 @@ class Records:
             if problem:
                 yield row, None, None, problem
                 continue
-            if self.id_column is None and self._kind is None and self._current == 0 and ID in found:
+            if self.id_column is None and self._kind is None and ID in found:
                 self.id_column = ID
             absent = [key for key in (self.text_column, self.id_column) if key is not None and key not in found]
             if absent:

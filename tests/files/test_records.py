@@ -160,6 +160,16 @@ def test_the_first_good_row_decides_about_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_csv, write_jsonl, write_parquet])
+@pytest.mark.parametrize("first", ["", "null\n"])
+def test_a_first_file_without_a_good_row_decides_nothing(
+    first: str, write: Callable[[Path, Rows], None], tmp_path: Path
+) -> None:
+    empty, path = made(tmp_path / "0.jsonl", first), tmp_path / f"1.{write.__name__.removeprefix('write_')}"
+    write(path, [("x", "a"), ("y", "b")])
+    assert [record.id for record in read(empty, path)][-2:] == ["x", "y"]
+
+
+@pytest.mark.parametrize("write", [write_csv, write_jsonl, write_parquet])
 def test_how_many_rows_are_expected(write: Callable[[Path, Rows], None], tmp_path: Path) -> None:
     names = []
     for file in range(2):
