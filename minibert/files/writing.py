@@ -67,8 +67,8 @@ def atomic_write(path: FileName, *pieces: Content, mode: int | None = None, last
     """Write a file under a name of its own beside `path`, then move it there: a reader sees all or nothing.
 
     A link at `path` is replaced, not followed. After any error, Ctrl-C too, no temporary file is left. mode: of the new
-    file, from its first moment; None leaves it to the umask. lasting: the disk has it all before it gets its name, so
-    that it is whole after a power cut too. Raises OSError that names `path`.
+    file, from its first moment; None leaves it to the umask. lasting: the disk has it all before it gets its name, and
+    then the name, so that it is whole and there after a power cut too. Raises OSError that names `path`.
     """
     with atomic_file(path, mode, lasting) as file:
         file.writelines(_each(pieces))
@@ -91,6 +91,12 @@ def atomic_file(path: FileName, mode: int | None = None, lasting: bool = False) 
                     file.flush()
                     os.fsync(file.fileno())
             temporary.replace(path)
+            if lasting and hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
+                folder = os.open(path.parent, os.O_DIRECTORY)
+                try:
+                    os.fsync(folder)  # now the name is on the disk too
+                finally:
+                    os.close(folder)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink()

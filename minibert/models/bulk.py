@@ -206,7 +206,7 @@ def _write(folder: ShardFolder, shard: _Growing) -> None:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"{error.strerror}; the {len(folder.shards):,} shards before it are whole: once this is mended, the same "
-            "command goes on after them",
+            f"{error.strerror}; what was written before it is whole: once this is mended, the same "
+            "command goes on after it",
             error.filename,
         ) from None
