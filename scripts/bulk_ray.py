@@ -27,7 +27,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import minibert
-from minibert.commands.encode import add_prompts
+from minibert.commands.common import add_prompts
 from minibert.files.parquet import arrow
 from minibert.models.bulk import ROWS_PER_SHARD
 from minibert.models.vectors import KINDS, open_vectors

@@ -8,8 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, tell
-from .encode import add_prompts
+from .common import Parser, add_model, add_prompts, tell
 
 EVERY = 5.0  # seconds between two lines in a log
 

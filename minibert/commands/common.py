@@ -88,6 +88,12 @@ def add_whole(parser: Parser) -> None:
     parser.add_argument("--whole", action="store_true", help="fetch the whole tables from the Hub, not the rows needed")
 
 
+def add_prompts(parser: Parser) -> None:
+    """Declare --prompt-name and --prompt."""
+    parser.add_argument("--prompt-name", metavar="NAME", help="put this one of the model's prompts before each text")
+    parser.add_argument("--prompt", metavar="TEXT", help="put this before each text, and none of the model's prompts")
+
+
 def _settle_model(parser: Parser, arguments: Any) -> None:
     named = getattr(arguments, "named", None)
     if named is not None and arguments.model is not None:

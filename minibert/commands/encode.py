@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, load_model
+from .common import Parser, add_model, add_prompts, load_model
 from .embed import BAR_AFTER, chunks_of, ending_of, print_vectors, wants_bar, write_vectors
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ def declare(parser: Parser) -> None:
         help="write FILE.npy or FILE.safetensors instead; into a pipe, .npy",
     )  # fmt: skip
     add_model(parser, side=False)
-
-
-def add_prompts(parser: Parser) -> None:
-    """Declare --prompt-name and --prompt."""
-    parser.add_argument("--prompt-name", metavar="NAME", help="put this one of the model's prompts before each text")
-    parser.add_argument("--prompt", metavar="TEXT", help="put this before each text, and none of the model's prompts")
 
 
 def run(arguments: Any) -> None:
