@@ -2,8 +2,8 @@
 """minibert side by side with the libraries that people would use instead, and with what no program can beat.
 
     python scripts/bench                     every section, one after another
-    python scripts/bench forward --quick     one of cold, forward, bulk, memory, load, growth, encoder,
-                                             sentences; three rounds
+    python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
+                                             sentences, bulk; three rounds
     python scripts/bench --json FILE         the figures as JSON too
 
 Prints a Markdown table for each section. Every figure is a ratio of two things that are measured in turn in the same
@@ -29,6 +29,11 @@ What is measured, and how it was chosen
                   float32 export by torch.onnx, two threads, all graph optimizations
     sentences     texts of 5 to 40 words to MiniLM's vectors, likewise. sentence-transformers: encode as it is called by
                   default. ONNX Runtime: texts sorted by length, batches of 32, the mean and the norm by NumPy
+    bulk          from JSON lines on the disk to Parquet shards on the disk, MiniLM; each contender in a process of its
+                  own. In memory: `encode` and `embed` of the same texts in a list. One process with two cores beside
+                  two with one core and half of the texts each: whole runs of the command, start included. Memory: a
+                  whole run, looked at ten times a second. Requests: counted by a server of this machine that answers
+                  as the Hub does
     safetensors   safetensors.numpy.load_file of the whole file, which is in the system's cache
     limits        a process that does nothing but `import numpy`; np.take(table, ids, out=, mode="clip"), the fastest
                   way to gather rows; np.copyto of as much memory; encode_batch_fast of the tokenizers library for all
@@ -53,8 +58,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # its files are
 
 from bench.measure import OtherWork, Row, Settings, as_json, machine, markdown
 
-SECTIONS = ("cold", "forward", "bulk", "memory", "load", "growth", "encoder", "sentences")
-FILES = {"bench.processes": ("cold", "load", "memory"), "bench.turns": ("encoder", "sentences")}
+SECTIONS = ("cold", "forward", "embed", "memory", "load", "growth", "encoder", "sentences", "bulk")
+FILES = {
+    "bench.processes": ("cold", "load", "memory"),
+    "bench.turns": ("encoder", "sentences"),
+    "bench.bulk": ("bulk",),
+}
 
 
 def measure(section: str, settings: Settings) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Sections that measure calls within one process: forward, bulk, growth."""
+"""Sections that measure calls within one process: forward, embed, growth."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ def _narrow(settings: Settings, shape: tuple[int, int]) -> list[Row]:
     ]  # fmt: skip
 
 
-# -- bulk --------------------------------------------------------------------------------------------------------
+# -- embed -------------------------------------------------------------------------------------------------------
 
 
-def bulk(settings: Settings) -> list[Row]:
+def embed(settings: Settings) -> list[Row]:
     """20,000 short texts to vectors: the whole input layer against model2vec's mean of rows, and tokenizing alone."""
     what, folder = f"embed {BULK_TEXTS} texts, mean", real_model()
     limits = Limit(">=", 0.7, aim=1.0), Limit("<=", 1.8, aim=1.4)
