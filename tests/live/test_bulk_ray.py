@@ -97,10 +97,11 @@ def begin(*arguments: object) -> subprocess.Popen[str]:
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    """Run the script: its exit code, and its last words."""
+    """Run the script: its exit code, and the last line that it says itself, since Ray's own may come after it."""
     job = begin(*arguments)
     said = job.communicate(timeout=PATIENCE)[1]
-    return job.returncode, said.strip().rpartition("\n")[2]
+    own = [line for line in said.splitlines() if line.startswith("bulk_ray.py: ")]
+    return job.returncode, own[-1] if own else said
 
 
 def check(output: Path, source: Path, embedder: minibert.Embedder) -> None:
