@@ -26,7 +26,7 @@ from minibert.files.records import Record, Records
 from minibert.files.shards import ShardFolder
 from minibert.files.tokenizer import Encoded
 
-from .texts import CHUNK, stream
+from .texts import CHUNK, check_positive, stream
 from .tiles import behind, cores
 from .vectors import TextModel
 
@@ -66,15 +66,14 @@ def bulk(
     """
     if bad_rows not in BAD_ROWS:
         raise ValueError(f"bad_rows must be {' or '.join(map(repr, BAD_ROWS))}, found {bad_rows!r}")
-    if isinstance(rows_per_shard, bool) or not isinstance(rows_per_shard, int) or rows_per_shard < 1:
-        raise ValueError(f"rows_per_shard must be an integer >= 1, found {rows_per_shard!r}")
+    check_positive("rows_per_shard", rows_per_shard)
     sizes = zip(records.names, records.sizes, strict=True)
     settings = {
         **settings,
         "dim": model.stages.dim,
         "dtype": "float32",
         "format": folder.form,
-        "rows_per_shard": rows_per_shard,
+        "rows_per_shard": int(rows_per_shard),  # JSON knows no integer of NumPy's
         "truncate": truncation,
         "input": [{"name": Path(name).name, "bytes": size} for name, size in sizes],
     }

@@ -22,7 +22,7 @@ from . import sentences
 from .blocks import Group, Stack, Tile, gather, pack, run_blocks
 from .inputs import Preparation
 from .layer import EmbeddingLayer
-from .load import TensorBinder, assemble, check_dtype, family_of, load, named_model, open_model
+from .load import Opened, TensorBinder, assemble, check_dtype, family_of, load, named_model, open_model
 from .recipe import Recipe, read_recipe, transformer_folder
 from .tiles import run_steps
 
@@ -49,6 +49,11 @@ def load_encoder(
     """
     check_dtype(dtype)
     opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
+    return encoder_of(opened, local_files_only, dtype, mmap)
+
+
+def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "float32", mmap: bool = True) -> Encoder:
+    """Put a whole model together from its opened parts: see `load_encoder`."""
     family = family_of(opened)
     blocks = BLOCKS.get(family.model_type)
     if blocks is None:

@@ -18,7 +18,7 @@ from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 
 from .blocks import Group
 from .recipe import Recipe
-from .texts import chunked, gathered, shown, stream
+from .texts import check_positive, chunked, gathered, shown, stream
 
 if TYPE_CHECKING:
     from .encoder import Encoder
@@ -66,7 +66,7 @@ def encode(
     a folder whose modules are not computed here, TokenizerError where there is no tokenizer.
     """
     _refuse_habits(precision, convert_to_numpy, convert_to_tensor, device)
-    _positive("batch_size", batch_size)
+    check_positive("batch_size", batch_size)
     plan = plan_of(self, prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
     items, _ = listed(texts)
     chunks = shown(chunked(items, CHUNK), len(items), "encode") if show_progress_bar else chunked(items, CHUNK)
@@ -96,7 +96,7 @@ def encode_stream(
     """
     if isinstance(texts, str):
         raise TypeError("texts must be many, one after another, found one str; encode takes it")
-    _positive("batch_size", batch_size)
+    check_positive("batch_size", batch_size)
     plan = plan_of(self, prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
     chunks = stream(chunked(texts, min(batch_size, CHUNK)), plan.tokenize, plan.vectors)
     return (vector.copy() for vectors in chunks for vector in vectors)  # a view would keep the whole chunk alive
@@ -242,7 +242,7 @@ def plan_of(
         raise ValueError(f"task must be None, 'query' or 'document', found {task!r}")
     recipe = encoder.recipe
     if truncate_dim is not None:
-        _positive("truncate_dim", truncate_dim)
+        check_positive("truncate_dim", truncate_dim)
     before = _prompt(recipe, prompt_name, prompt)
     tokenizer = encoder.sentence_tokenizer
     skip = 0
@@ -291,8 +291,3 @@ def _refuse_habits(precision: Any, convert_to_numpy: Any, convert_to_tensor: Any
         raise ValueError(f"convert_to_tensor must be False, found {convert_to_tensor!r}: {advice}")
     if device is not None and str(device) != "cpu":
         raise ValueError(f"device must be None or 'cpu', found {device!r}: {advice}")
-
-
-def _positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, found {value!r}")

@@ -56,6 +56,12 @@ def check_pooling(pooling: str | None) -> None:
         raise ValueError(f"pooling must be 'mean', 'max' or None, found {pooling!r}")
 
 
+def check_positive(name: str, value: Any) -> None:
+    """Refuse anything but an integer from 1 on. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be an integer >= 1, found {value!r}")
+
+
 def pool(rows: Array, pooling: str) -> Array:
     """Pool (texts, seq, dim) over seq -> (texts, dim); without any token the vector is zero.
 

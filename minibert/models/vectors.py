@@ -84,16 +84,14 @@ def open_vectors(
         layer = assemble(family, opened.config, source, opened.find, opened.where, again=again)
         layer.tokenizer  # noqa: B018  raises where there is none, before anything is read
         return TextModel(vectors, layer, opened, layer.stages(truncation=truncation, at_once=cores() > 1), CHUNK)
-    from .encoder import NO_BLOCKS, load_encoder
+    from .encoder import NO_BLOCKS, encoder_of
     from .recipe import transformer_folder
     from .sentences import CHUNK as SORTED_TOGETHER
     from .sentences import plan_of
 
     opened = open_model(name, revision, local_files_only, weights_folder=transformer_folder)
     try:
-        # of a branch that moves meanwhile, the same commit
-        revision = revision if opened.commit is None else opened.commit
-        encoder = load_encoder(name, revision=revision, local_files_only=local_files_only)
+        encoder = encoder_of(opened, local_files_only)
     except (CheckpointError, UnknownFamilyError) as error:
         if NO_BLOCKS not in str(error):
             raise
