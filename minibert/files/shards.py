@@ -112,9 +112,9 @@ class ShardFolder:
             found = self._write_meta(now, {"complete": False})
         for name, value in now.items():
             if found.get(name) != value:
-                was, now = map(_shown, _differing(found.get(name), value))
+                before, after = map(_shown, _differing(found.get(name), value))
                 raise ValueError(
-                    f"{self.path} was made with {name} {was}, now it is {now}; "
+                    f"{self.path} was made with {name} {before}, now it is {after}; "
                     "choose another folder, or continue with what it was made with"
                 )
         self.settings = dict(settings)
