@@ -20,13 +20,18 @@ from minibert.equations.encoder import (
     attention,
     attention_scores,
     bert_encoder,
+    elu,
     erf,
     gelu,
     gelu_tanh,
     gpt2_blocks,
+    hardswish,
     join_heads,
+    leaky_relu,
     linear,
+    mish,
     relu,
+    sigmoid,
     silu,
     softmax,
     split_heads,
@@ -39,6 +44,7 @@ ERF = 3e-7  # measured 1.8e-7
 GELU = 1.5e-6  # times max(1, |x|); measured 1.5e-7
 GELU_TANH = 1.5e-6  # measured 1.2e-7
 SILU = 1e-6  # measured 1.2e-7
+OF_A_MODULE = 1e-6  # what a Dense of a sentence model may have besides; measured 1.3e-7
 SUM = 1e-6  # of a row after softmax; measured 2.4e-7
 WHOLE = 1e-5  # measured 2.4e-6
 
@@ -84,6 +90,22 @@ def test_activations() -> None:
         with np.errstate(all="raise", under="ignore"):
             ends = function(np.array([-1e4, -200, 200, 1e4], np.float32))
         np.testing.assert_allclose(ends, [0, 0, 200, 1e4], atol=1e-30)
+
+
+@pytest.mark.parametrize(
+    ("function", "formula", "ends"),
+    [
+        (sigmoid, lambda x: 1 / (1 + math.exp(-x)), [0, 0, 1, 1]),
+        (leaky_relu, lambda x: x if x > 0 else x / 100, [-100, -2, 200, 1e4]),
+        (elu, lambda x: x if x > 0 else math.exp(x) - 1, [-1, -1, 200, 1e4]),
+        (hardswish, lambda x: x * min(max(x + 3, 0), 6) / 6, [0, 0, 200, 1e4]),
+        (mish, lambda x: x * math.tanh(math.log1p(math.exp(x))), [0, 0, 200, 1e4]),
+    ],
+)
+def test_activations_of_modules(function: Any, formula: Any, ends: list[float]) -> None:
+    assert function(SWEEP).dtype == np.float32 and far(function, SWEEP, formula) <= OF_A_MODULE
+    with np.errstate(all="raise", under="ignore"):
+        np.testing.assert_allclose(function(np.array([-1e4, -200, 200, 1e4], np.float32)), ends, atol=1e-30)
 
 
 def test_the_two_gelus_are_different_functions() -> None:
