@@ -6,8 +6,8 @@
 
 Ray Data reads, calls `minibert.Embedder` in N workers, and writes. INPUT, OUTPUT
 and a model's folder must be paths that every machine sees, as on a network
-disk, and every machine needs `pip install 'minibert[ray]'`. Without --address
-(and RAY_ADDRESS) Ray is started on this machine, for this job alone.
+disk, and every machine needs minibert, pyarrow and Ray: `pip install '.[ray]'`
+in a clone. Without --address (and RAY_ADDRESS) Ray is started on this machine, for this job alone.
 
 OUTPUT appears when all is done, never before: until then the shards are in a
 folder beside it. All columns of INPUT stay, and `vector` is added, a list of
@@ -143,7 +143,7 @@ def start(address: str | None, workers: int) -> None:
         import ray
         import ray.data
     except ImportError as error:
-        raise ImportError(f"this needs Ray Data ({error}): pip install 'minibert[ray]'") from None
+        raise ImportError(f"this needs Ray Data ({error}): pip install 'ray[data]>=2.60'") from None
     ray.init(address, **here)
     cores = ray.cluster_resources().get("CPU", 0)
     if cores < workers + 1:  # Ray would wait for ever: for a core to read on, which the workers wait for to be fed

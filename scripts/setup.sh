@@ -102,7 +102,7 @@ minibert_with() {
         extras=$1
         shift
         # editable: what runs is the source as it stands, and the folder stays free of build products
-        install "minibert[$extras] and what it needs" --editable "$root[$extras]" "$@"
+        install "minibert-numpy[$extras] and what it needs" --editable "$root[$extras]" "$@"
         printf '%s\n' "$made_for" >"$venv/has-$extras"
     fi
 }

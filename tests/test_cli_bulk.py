@@ -243,7 +243,7 @@ def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     argv = ["-o", tmp_path / "out", "-m", DENSE]
-    need = "Parquet needs pyarrow: pip install 'minibert[bulk]'"
+    need = "Parquet needs pyarrow: pip install 'pyarrow>=18.1'"
     assert f"error: {need}; --format npy does without\n" in failure(capsys, source, *argv)
     assert f"error: {need}\n" in failure(capsys, made(tmp_path / "a.parquet", ""), *argv, "--format", "npy")
     assert not (tmp_path / "out").exists()

@@ -43,7 +43,7 @@ def run(arguments: Any) -> None:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError:
-        raise ImportError("plot needs matplotlib; install it with: pip install matplotlib") from None
+        raise ImportError("plot needs matplotlib: pip install 'matplotlib>=3.9'") from None
     from minibert.files.writing import output_ending
     from minibert.show.plot import FORMATS, save
 

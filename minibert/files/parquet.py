@@ -1,4 +1,4 @@
-"""All that this package asks of pyarrow, which is there with the extra `bulk`: columns of Parquet, read and written."""
+"""All that this package asks of pyarrow, which nothing else here needs: columns of Parquet, read and written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def arrow(otherwise: str = "") -> Any:
     try:
         import pyarrow as pa
     except ImportError:
-        raise ImportError(f"Parquet needs pyarrow: pip install 'minibert[bulk]'{otherwise}") from None
+        raise ImportError(f"Parquet needs pyarrow: pip install 'pyarrow>=18.1'{otherwise}") from None
     return pa
 
 

@@ -316,7 +316,7 @@ def test_a_folder_that_lacks_rows_never_gets_the_output_s_name(script: Any, tmp_
 
 def test_without_ray_it_says_what_to_install(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"this needs Ray Data .*: pip install 'minibert\[ray\]'"):
+    with pytest.raises(ImportError, match=r"this needs Ray Data .*: pip install 'ray\[data\]>=2.60'"):
         script.start("127.0.0.1:1", 1)
 
 

@@ -35,18 +35,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(built: Path) -> dict[str, bytes]:
     """The wheel's files: path inside it -> content."""
     (file,) = built.glob("*.whl")
-    assert file.name == f"minibert-{VERSION}-py3-none-any.whl"
+    assert file.name == f"minibert_numpy-{VERSION}-py3-none-any.whl"
     with zipfile.ZipFile(file) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 @pytest.fixture(scope="module")
 def metadata(wheel: dict[str, bytes]) -> email.message.Message:
-    return email.message_from_bytes(wheel[f"minibert-{VERSION}.dist-info/METADATA"])
+    return email.message_from_bytes(wheel[f"minibert_numpy-{VERSION}.dist-info/METADATA"])
 
 
 def test_wheel_suits_every_machine(wheel: dict[str, bytes]) -> None:
-    tags = email.message_from_bytes(wheel[f"minibert-{VERSION}.dist-info/WHEEL"])
+    tags = email.message_from_bytes(wheel[f"minibert_numpy-{VERSION}.dist-info/WHEEL"])
     assert tags["Root-Is-Purelib"] == "true"
     assert tags.get_all("Tag") == ["py3-none-any"]
 
@@ -55,16 +55,18 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> No
     source = [path.relative_to(ROOT) for path in (ROOT / "minibert").rglob("*") if path.is_file()]
     caches = ("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache")
     package = {path.as_posix() for path in source if not set(caches) & set(path.parts)}
-    about = {f"minibert-{VERSION}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
-    licence = f"minibert-{VERSION}.dist-info/licenses/LICENSE"
+    about = {
+        f"minibert_numpy-{VERSION}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
+    }
+    licence = f"minibert_numpy-{VERSION}.dist-info/licenses/LICENSE"
     assert set(wheel) == package | about | {licence}
     assert {"minibert/__init__.py", "minibert/equations/input_layer.py", "minibert/py.typed"} <= package
     assert wheel[licence] == (ROOT / "LICENSE").read_bytes()
 
 
 def test_source_archive_holds_what_the_wheel_is_made_of_and_its_tests(built: Path, wheel: dict[str, bytes]) -> None:
-    with tarfile.open(built / f"minibert-{VERSION}.tar.gz") as archive:
-        names = {name.removeprefix(f"minibert-{VERSION}/") for name in archive.getnames()}
+    with tarfile.open(built / f"minibert_numpy-{VERSION}.tar.gz") as archive:
+        names = {name.removeprefix(f"minibert_numpy-{VERSION}/") for name in archive.getnames()}
     assert {name for name in wheel if name.startswith("minibert/")} <= names
     top = {name.split("/")[0] for name in names}
     allowed = {"minibert", "tests", "scripts", "pyproject.toml", "README.md", "LICENSE", ".gitignore", "PKG-INFO"}
@@ -73,7 +75,7 @@ def test_source_archive_holds_what_the_wheel_is_made_of_and_its_tests(built: Pat
 
 
 def test_metadata(metadata: email.message.Message) -> None:
-    assert (metadata["Name"], metadata["Version"]) == ("minibert", VERSION)
+    assert (metadata["Name"], metadata["Version"]) == ("minibert-numpy", VERSION)
     assert minibert.__version__ == VERSION
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -91,9 +93,19 @@ def test_core_needs_four_packages_and_torch_is_none_of_them(metadata: email.mess
     assert with_torch == {"reference", "bench"}
 
 
+def test_what_a_message_says_to_install_is_what_the_metadata_names(metadata: email.message.Message) -> None:
+    """A package of a stranger has the name minibert on the index: no message may send anybody there."""
+    needs = {need.partition(";")[0].strip() for need in metadata.get_all("Requires-Dist")}
+    extras = {f".[{extra}]" for extra in metadata.get_all("Provides-Extra")}
+    sources = [*(ROOT / "minibert").rglob("*.py"), ROOT / "scripts/bulk_ray.py", ROOT / "README.md"]
+    said = {name for file in sources for name in re.findall(r"pip install '?([^'` ]+)", file.read_text("utf-8"))}
+    assert {"pyarrow>=18.1", "matplotlib>=3.9", "ray[data]>=2.60"} <= said
+    assert said <= needs | extras | {"."}
+
+
 def test_command_line_entry(wheel: dict[str, bytes]) -> None:
     entries = configparser.ConfigParser()
-    entries.read_string(wheel[f"minibert-{VERSION}.dist-info/entry_points.txt"].decode())
+    entries.read_string(wheel[f"minibert_numpy-{VERSION}.dist-info/entry_points.txt"].decode())
     assert dict(entries["console_scripts"]) == {"minibert": "minibert.cli:main"}
 
 
@@ -103,6 +115,6 @@ def test_lowest_versions_are_those_that_the_metadata_names(metadata: email.messa
     command = [sys.executable, "tests/support/lowest.py"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     lines = found.stdout.splitlines()
-    assert len(lines) == len(needs) - 1  # minibert[plot] is its own
+    assert len(lines) == len(needs) - 1  # minibert-numpy[plot] is its own
     for name, version in (line.split("==") for line in lines):
         assert any(re.match(rf"{name}(?![\w-]).*>={re.escape(version)}(,|;|$)", need) for need in needs), name
