@@ -653,18 +653,6 @@ def test_verify_saves_to_stdout_and_talks_elsewhere(folder: Path) -> None:
     assert b"wrote inputs" in result.stderr
 
 
-@pytest.mark.parametrize("ending", [".npy", ".safetensors"])
-def test_the_model_s_own_file_is_not_written_over(ending: str, folder: Path, tmp_path: Path, capsys: Printed) -> None:
-    weights, link = folder / "model.safetensors", tmp_path / f"link{ending}"
-    link.symlink_to(weights)
-    before = weights.read_bytes()
-    message = failure(capsys, "embed", "--model", str(folder), "we", "-o", str(link))
-    assert "which is read here, and would be lost" in message
-    if ending == ".safetensors":
-        assert "would be lost" in failure(capsys, "verify", "--model", str(folder), "--save", str(weights))
-    assert weights.read_bytes() == before
-
-
 # -- plot --------------------------------------------------------------------------------------------------------
 
 

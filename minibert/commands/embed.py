@@ -63,10 +63,6 @@ def run(arguments: Any) -> None:
     chunks = chunks_of(arguments)
     first = next(chunks, [])
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
-        if output is not None:
-            from minibert.files.writing import refuse_source
-
-            refuse_source(output, (tensor.file for tensor in layer.tensors))
         vectors = _vectors(layer, chain([first], chunks), pooling, arguments)
         if output is None:
             print_vectors(vectors, layer.dim, pooling)
@@ -146,8 +142,9 @@ def write_vectors(
     """
     import numpy as np
 
-    from minibert.files.writing import naming, write_output
+    from minibert.files.writing import naming, refuse_model_file, write_output
 
+    refuse_model_file(path)  # before anything is computed
     lengths = [0]  # of each text, where a text has several rows
     with _temporary(path) as spool:
         for chunk in vectors:

@@ -40,15 +40,12 @@ def run(arguments: Any) -> None:
     arguments.pair = None
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
-        if output is not None:
-            from minibert.files.writing import refuse_source
-
-            refuse_source(output, {tensor.file for tensor in encoder.embeddings.tensors})
+        dim = sentence_dim(encoder)
         vectors = _vectors(encoder, chunks, arguments)
         if output is None:
-            print_vectors(vectors, sentence_dim(encoder), "mean")
+            print_vectors(vectors, dim, "mean")
         else:
-            write_vectors(output, ending, vectors, sentence_dim(encoder), encoder.dtype, "mean")
+            write_vectors(output, ending, vectors, dim, encoder.dtype, "mean")
 
 
 def _vectors(encoder: Encoder, chunks: Iterable[list[str]], arguments: Any) -> Iterator[Any]:

@@ -44,7 +44,7 @@ def run(arguments: Any) -> None:
         import matplotlib as mpl
     except ModuleNotFoundError:
         raise ImportError("plot needs matplotlib: pip install 'matplotlib>=3.9'") from None
-    from minibert.files.writing import output_ending
+    from minibert.files.writing import output_ending, refuse_model_file
     from minibert.show.plot import FORMATS, save
 
     if output is not None:
@@ -61,6 +61,8 @@ def run(arguments: Any) -> None:
     # most pictures show one small table
     loaded = load_model(arguments) if arguments.kind in OF_BLOCKS else load_layer(arguments, lazy=True)
     with loaded as layer, _letters_without_a_font():
+        if output is not None:
+            refuse_model_file(output)  # before anything is drawn
         # of a folder's path the end, which is as long as a name on the Hub
         model = "/".join(Path(arguments.model).parts[-2:])
         figure = picture(arguments.kind, layer, arguments.text, arguments.token, model, arguments.block, arguments.head)

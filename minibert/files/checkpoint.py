@@ -21,7 +21,7 @@ import numpy as np
 
 from minibert.errors import CheckpointError
 
-from .reading import FileName
+from .reading import FileName, note_model_file
 from .tables import NUMPY_DTYPE, StoredTable, Table
 
 SINGLE = "model.safetensors"
@@ -122,6 +122,7 @@ class SafetensorsFile:
     def __init__(self, path: FileName, mmap: bool = True) -> None:
         self.path = path
         self.mmap = mmap
+        note_model_file(path)
         _accept(path)
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -272,7 +273,10 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
     index = os.path.join(folder, INDEX)
     if os.path.isfile(index):
         with open(index, "rb") as file:
-            return Checkpoint(locate, read_index(file.read(), index), mmap)
+            weight_map = read_index(file.read(), index)
+        for shard in {INDEX, *weight_map.values()}:  # also those that are never opened
+            note_model_file(os.path.join(folder, shard))
+        return Checkpoint(locate, weight_map, mmap)
     names = sorted(os.listdir(folder))
     other = [name for name in names if name.endswith((".bin", ".h5", ".msgpack", ".ckpt"))]
     found = f"only {', '.join(other)}: {CONVERT}" if other else f"only {', '.join(names[:8]) or 'an empty folder'}"

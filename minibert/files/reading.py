@@ -1,12 +1,33 @@
-"""Small files: a path, and JSON that holds an object."""
+"""Small files: a path, and JSON that holds an object; and which files of models this process has opened."""
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import Any
 
 FileName = str | os.PathLike[str]
+
+_MODEL_FILES: dict[tuple[int, int], str] = {}  # device and number of a file -> its path when it was opened
+
+
+def note_model_file(path: FileName) -> None:
+    """Remember a file that a model is made of: `writing` never writes over it. A file that is not there is none."""
+    with suppress(OSError, ValueError):
+        found = os.stat(path)
+        _MODEL_FILES[found.st_dev, found.st_ino] = os.path.abspath(path)
+
+
+def model_file(path: FileName) -> str | None:
+    """Give the name under which a model's file was opened here, whatever `path` calls it; None for any other file."""
+    try:
+        found = os.stat(path)
+        opened = _MODEL_FILES.get((found.st_dev, found.st_ino))
+        # a number is used again once its file is gone
+        return opened if opened is not None and os.path.samestat(os.stat(opened), found) else None
+    except OSError:
+        return None
 
 
 def read_object(path: FileName, advice: str = "fetch it again") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .reading import FileName
+from .reading import FileName, model_file
 
 Content = Any  # whatever gives its bytes: bytes, a memoryview, an array in C order; or an iterator of such
 
@@ -48,9 +48,11 @@ def write_output(path: FileName, *pieces: Content) -> None:
     A symbolic link stays, and the file that it leads to is written. An existing file keeps its mode. A pipe or a
     device, such as stdout, is written to directly.
 
-    Raises OSError that names `path`: a folder, a full disk, no permission.
+    Raises ValueError for a file of a model that was opened here, OSError that names `path`: a folder, a full disk, no
+    permission.
     """
     path = Path(path)
+    refuse_model_file(path)
     with naming(path):
         if _straight(path):
             # another opening of stdout would begin at its first byte, and cut what `>>` is to be added to
@@ -68,7 +70,9 @@ def atomic_write(path: FileName, *pieces: Content, mode: int | None = None, last
 
     A link at `path` is replaced, not followed. After any error, Ctrl-C too, no temporary file is left. mode: of the new
     file, from its first moment; None leaves it to the umask. lasting: the disk has it all before it gets its name, and
-    then the name, so that it is whole and there after a power cut too. Raises OSError that names `path`.
+    then the name, so that it is whole and there after a power cut too.
+
+    Raises ValueError for a file of a model that was opened here, OSError that names `path`.
     """
     with atomic_file(path, mode, lasting) as file:
         file.writelines(_each(pieces))
@@ -78,6 +82,7 @@ def atomic_write(path: FileName, *pieces: Content, mode: int | None = None, last
 def atomic_file(path: FileName, mode: int | None = None, lasting: bool = False) -> Iterator[BinaryIO]:
     """Open a file for what writes by itself; see `atomic_write`. It gets its name at the end of the context."""
     path = Path(path)
+    refuse_model_file(path)
     # of two threads that write one path each has its own, and the last one to end wins
     temporary = path.parent / f".{path.name[:KEPT]}.{os.urandom(8).hex()}"
     opener = partial(os.open, mode=0o666 if mode is None else mode)
@@ -111,11 +116,12 @@ def same_file(a: FileName, b: FileName) -> bool:
         return False
 
 
-def refuse_source(path: FileName, sources: Iterable[FileName]) -> None:
-    """Refuse to write over a file that is being read. Raises ValueError."""
-    for source in sources:
-        if same_file(path, source):
-            raise ValueError(f"{path} is {source}, which is read here, and would be lost; choose another name")
+def refuse_model_file(path: FileName) -> None:
+    """Refuse to write over a file of a model that was opened here: every writer asks this. Raises ValueError."""
+    if (source := model_file(path)) is not None:
+        raise ValueError(
+            f"{path} is {source}, a file of the model that is read here, and would be lost; choose another name"
+        )
 
 
 def is_stdout(path: FileName) -> bool:

@@ -14,6 +14,8 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
+from minibert.files.reading import note_model_file
+
 from .errors import Address
 from .ranges import RangeCache
 
@@ -47,7 +49,10 @@ class Caches:
     def cached(self, commit: str, file: str) -> Path | None:
         """Give the path of a whole file in the Hub's own cache, or None."""
         path = self._hub_folder / "snapshots" / commit / file
-        return path if path.is_file() else None
+        if not path.is_file():
+            return None
+        note_model_file(path)
+        return path
 
     def known_absent(self, commit: str, file: str) -> bool:
         """Say whether the client has noted that this commit has no such file."""

@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from minibert.errors import HubError
 from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, Source, read_index
+from minibert.files.reading import note_model_file
 
 from .caches import COMMIT, Caches
 from .errors import WITHOUT_HUB, Address, RevisionError
@@ -105,8 +106,11 @@ class Repository:
         path = self.cached(filename)
         if path is not None or self._caches.known_absent(self.commit, filename):
             return path
-        listing = self._list(filename)
-        return self.download(filename) if filename in listing else None
+        if filename not in self._list(filename):
+            return None
+        path = self.download(filename)
+        note_model_file(path)
+        return path
 
     def checkpoint(self, lazy: bool = False, mmap: bool = True) -> Source:
         """Open `model.safetensors`, or the shards of its index, wherever their bytes are.
@@ -148,7 +152,10 @@ class Repository:
         index = self.file(listed)
         if index is None:
             raise HubError(self._no_safetensors())
-        return read_index(index.read_bytes(), self.describe(listed))
+        weight_map = read_index(index.read_bytes(), self.describe(listed))
+        for shard in set(weight_map.values()):
+            self.cached(above + shard)  # notes also those that are never opened
+        return weight_map
 
     def _remember(self) -> None:
         if self._unreachable is None and self.revision != self.commit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.rows import FAMILIES
 from minibert.families.steps import Tokens
-from minibert.files.checkpoint import Source, Tensor, open_folder
-from minibert.files.reading import read_object
+from minibert.files.checkpoint import SINGLE, Source, Tensor, open_folder
+from minibert.files.reading import note_model_file, read_object
 from minibert.files.tables import Table
 from minibert.files.tokenizer import Find, open_tokenizer
 
@@ -167,8 +168,14 @@ def _open_local(folder: str) -> Find:
 
     def find(name: str) -> str | None:
         path = os.path.join(folder, name)
-        return path if os.path.isfile(path) else None
+        if not os.path.isfile(path):
+            return None
+        note_model_file(path)
+        return path
 
+    with suppress(OSError):  # a folder may forbid to be listed
+        for module in os.listdir(folder):  # whose weights are the model's too, read here or not
+            note_model_file(os.path.join(folder, module, SINGLE))
     return find
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from minibert.files.writing import refuse_source
+from minibert.files.writing import refuse_model_file
 from minibert.models.encoder import Encoder, load_encoder
 
 from . import stored as shipped
@@ -66,7 +66,7 @@ def verify_encoder(
         depth = len(encoder.stack.blocks)
         report.lines.append(f"{model} ({encoder.embeddings.family.model_type}, {depth} block{'s' * (depth != 1)})")
         if save is not None:
-            refuse_source(save, _files(encoder))
+            refuse_model_file(save)
             write_traces(save, inputs, {kind: trace(encoder, batch) for kind, batch in inputs.items()})
             report.lines.append(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
         if against is not None and theirs is not None:
@@ -87,13 +87,6 @@ def verify_encoder(
         else:
             report.lines.append("compared with nothing: torch and transformers are not installed")
     return report
-
-
-def _files(encoder: Encoder) -> Iterator[str]:
-    """Files that saving must not overwrite: those of the input layer, and the shards beside them."""
-    for file in {tensor.file for tensor in encoder.embeddings.tensors}:
-        yield file
-        yield from (str(shard) for shard in Path(file).parent.glob("*.safetensors"))
 
 
 def encoder_batches(encoder: Encoder) -> Traces:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import CheckpointError, TokenizerError
-from minibert.files.writing import refuse_source, same_file
+from minibert.files.writing import refuse_model_file, same_file
 from minibert.models.layer import EmbeddingLayer
 from minibert.models.load import is_folder, load
 
@@ -94,7 +94,7 @@ def verify(
         }  # tokenizers give plain arrays
         report.lines.append(f"{model} ({layer.family.model_type}{_side(layer)})")
         if save is not None:
-            refuse_source(save, (tensor.file for tensor in layer.tensors))
+            refuse_model_file(save)
             write_traces(save, inputs, {kind: trace(layer, batch) for kind, batch in inputs.items()})
             report.lines.append(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
         # a folder's name promises nothing: where the reference can be run, it alone decides

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from minibert.files import writing
-from minibert.files.writing import atomic_write, output_ending, refuse_source, same_file, write_output
+from minibert.files.reading import note_model_file
+from minibert.files.writing import atomic_write, output_ending, refuse_model_file, same_file, write_output
 
 Write = Callable[..., None]
 
@@ -244,7 +245,36 @@ def test_one_file_under_several_names(tmp_path: Path) -> None:
     hard.hardlink_to(path)
     for name in (path, link, hard, tmp_path / "." / "path"):
         assert same_file(path, name) and same_file(name, path)
-        with pytest.raises(ValueError, match="would be lost; choose another name"):
-            refuse_source(name, [other, path])
     assert not same_file(path, other) and not same_file(path, tmp_path / "absent")
-    refuse_source(tmp_path / "absent", [path, tmp_path / "absent"])
+
+
+# -- a model's own files -----------------------------------------------------------------------------------------
+
+
+@WRITERS
+def test_a_file_of_a_model_is_not_written_over_under_any_name(write: Write, tmp_path: Path) -> None:
+    path, link, second, hard = (tmp_path / name for name in ("path", "link", "second", "hard"))
+    (tmp_path / "sub").mkdir()
+    path.write_bytes(b"weights")
+    link.symlink_to(path)
+    second.symlink_to("link")
+    hard.hardlink_to(path)
+    note_model_file(second)  # opened through a link
+    before = sorted(tmp_path.iterdir())
+    for name in (path, link, second, hard, tmp_path / "sub" / ".." / "path"):
+        with pytest.raises(ValueError, match="of the model that is read here, and would be lost; choose another name"):
+            write(name, b"x")
+    assert path.read_bytes() == hard.read_bytes() == b"weights" and sorted(tmp_path.iterdir()) == before
+    write(tmp_path / "other", b"x")
+    assert (tmp_path / "other").read_bytes() == b"x"
+
+
+def test_a_file_that_has_taken_the_place_of_a_model_s_is_no_model_s(tmp_path: Path) -> None:
+    path, moved = tmp_path / "path", tmp_path / "moved"
+    path.write_bytes(b"weights")
+    note_model_file(path)
+    path.rename(moved)
+    path.write_bytes(b"another")
+    write_output(path, b"x")  # what was opened lies elsewhere
+    note_model_file(tmp_path / "absent")
+    refuse_model_file(tmp_path / "absent")
