@@ -691,7 +691,7 @@ def test_plot_says_what_is_missing(folder: Path, tmp_path: Path, capsys: Printed
 
 def test_plot_without_matplotlib(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "plot needs matplotlib: pip install 'matplotlib>=3.9'\n" in failure(
+    assert "plot needs matplotlib: pip install 'matplotlib>=3.9'" in failure(
         capsys, "plot", "rows", "--model", str(folder)
     )
 
