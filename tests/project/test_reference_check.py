@@ -1,0 +1,69 @@
+"""scripts/reference/check.py: how far values that are made again may be from those that are stored."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "reference"))
+import check  # it imports neither torch nor transformers
+
+Array = NDArray[Any]
+MINILM = {
+    "text 1|inputs|input_ids": np.array([[3, 4]]),
+    "text 1|sum": np.array([[0.5, -3]], np.float32),
+    "text 1|embeddings.LayerNorm": np.array([[0.5, -3]], np.float32),
+    "text 1|hidden_states.1": np.array([[0.5, -3]], np.float32),
+}
+TRACE = {
+    "plain|inputs|input_ids": np.array([[3, 4]]),
+    "plain|wte": np.array([[0.5, -3]], np.float32),
+    "plain|sum": np.array([[0.5, -3]], np.float32),
+    "plain|LayerNorm": np.array([[0.5, -3]], np.float32),
+}
+
+
+def differences(folder: Path, name: str, values: dict[str, Array], **changes: float) -> list[str]:
+    """Name what is found after every value of some keys is moved by so many times max(1, |value|)."""
+    for side in ("old", "new"):
+        path = folder / side / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        moved = {
+            key: x + x.dtype.type(changes.get(key.split("|")[-1], 0) if side == "new" else 0) * np.maximum(1, np.abs(x))
+            for key, x in values.items()
+        }
+        save_file(moved, path, {"about": '{"versions": {}}'})
+        if name.endswith("trace.safetensors"):
+            path.with_name("case.json").write_text('{"order": {"plain": ["wte", "sum", "LayerNorm"]}}')
+    return list(check.compare_file(folder / "old", folder / "new", name))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "key", "allowed"),
+    [
+        (check.SHIPPED, MINILM, "embeddings.LayerNorm", check.TOLERANCE),
+        (check.SHIPPED, MINILM, "hidden_states.1", check.BLOCKS),
+        ("bert/trace.safetensors", TRACE, "LayerNorm", check.TOLERANCE),
+    ],
+)
+def test_what_comes_after_a_product_may_differ_by_what_kernels_differ(
+    name: str, values: dict[str, Array], key: str, allowed: float, tmp_path: Path
+) -> None:
+    assert differences(tmp_path, name, values, **{key: 0.9 * allowed}) == []
+    (found,) = differences(tmp_path, name, values, **{key: 1.1 * allowed})
+    assert found.startswith(f"{name}: ") and f"|{key} differs by " in found
+
+
+@pytest.mark.parametrize(("name", "values"), [(check.SHIPPED, MINILM), ("bert/trace.safetensors", TRACE)])
+@pytest.mark.parametrize("key", ["input_ids", "sum"])
+def test_what_comes_before_it_is_equal_to_the_bit(
+    key: str, name: str, values: dict[str, Array], tmp_path: Path
+) -> None:
+    assert differences(tmp_path, name, values) == []
+    assert len(differences(tmp_path, name, values, **{key: 1 if key == "input_ids" else 1e-7})) == 1
