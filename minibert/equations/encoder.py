@@ -1,15 +1,15 @@
 """What comes after the input layer: the blocks of BERT and GPT-2, every formula, from the leaves to the root.
 
 Read `input_layer` first, then this from top to bottom. Each function is one formula; the last two, `bert_encoder` and
-`gpt2_blocks`, are whole models. Nothing here knows a file, a checkpoint or a model's name.
+`gpt2_blocks`, are all blocks of a model. Nothing here knows a file, a checkpoint or a model's name.
 
 Axes are written as words: batch, seq, dim, heads, head_dim. Attention has two more names for seq: `query` is the token
 that looks, `key` the token that is looked at. Arrays are float32 unless you pass float64.
 
 Sources
-    Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762): attention, feed-forward, the block
-    Hendrycks, Gimpel 2016, "Gaussian Error Linear Units" (arXiv:1606.08415): gelu, exact and by tanh
-    Devlin et al. 2018, "BERT" (arXiv:1810.04805): the norm after each sum
+    Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762): attention, feed-forward, a norm after each sum
+    Hendrycks, Gimpel 2016, "Gaussian Error Linear Units" (arXiv:1606.08415): gelu, exact, by tanh and by the logistic
+    Devlin et al. 2018, "BERT" (arXiv:1810.04805): that block with gelu, and every token sees all others
     Radford et al. 2019, "Language Models are Unsupervised Multitask Learners": GPT-2, the norm before
 """
 
@@ -58,14 +58,15 @@ def softmax(x: Array, out: Array | None = None) -> Array:
     """
     y: Array = np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
     np.exp(y, out=y)
-    y /= np.matmul(y, np.ones((y.shape[-1], 1), y.dtype))  # each row's sum: sooner, and rounded less, than by np.sum
+    # each row's sum: sooner than by np.sum, and with the memory order of `attention_scores` rounded less
+    y /= np.matmul(y, np.ones((y.shape[-1], 1), y.dtype))
     return y
 
 
 def erf(x: Array) -> Array:
     """Give the error function, which NumPy does not have: `erf(x) = 2 / sqrt(pi) * integral_0^x exp(-t^2) dt`.
 
-    Any shape -> the same. float32: `1 - exp(p(|x|))` with x's sign, p a polynomial of degree 7, at most 1.8e-7 from the
+    Any shape -> the same. float32: `1 - exp(p(|x|))` with x's sign, p a polynomial of degree 7, at most 2e-7 from the
     true value. float64: one call of math.erf a number, exact and slow.
 
     >>> erf(np.array([0.0, 1.0, -6.0], np.float32)).round(5)
@@ -95,7 +96,7 @@ def gelu(x: Array) -> Array:
 
 
 def gelu_tanh(x: Array) -> Array:
-    """Give gelu's older approximation: `y = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2`.
+    """Give gelu's approximation by tanh: `y = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2`.
 
     Any shape -> the same. "gelu_new" of GPT-2, "gelu_pytorch_tanh" and "gelu_fast".
 
@@ -124,6 +125,17 @@ def silu(x: Array) -> Array:
     array([0.    , 0.7311])
     """
     return np.asarray(x / (1 + np.exp(np.minimum(-x, x.dtype.type(88)))))
+
+
+def quick_gelu(x: Array) -> Array:
+    """Give gelu's approximation by the logistic function: `y = x / (1 + exp(-1.702 x))`.
+
+    Any shape -> the same. Up to 2.1e-2 from gelu; CLIP's activation. The exponent is limited as in `silu`.
+
+    >>> quick_gelu(np.array([-1.0, 0.0, 1.0])).round(4)
+    array([-0.1542,  0.    ,  0.8458])
+    """
+    return np.asarray(x / (1 + np.exp(np.minimum(x.dtype.type(-1.702) * x, x.dtype.type(88)))))
 
 
 def sigmoid(x: Array) -> Array:
@@ -173,6 +185,15 @@ def mish(x: Array) -> Array:
     return np.asarray(x * np.tanh(np.logaddexp(x, x.dtype.type(0))))
 
 
+def tanh(x: Array) -> Array:
+    """Give the hyperbolic tangent, between -1 and 1: `y = (exp(x) - exp(-x)) / (exp(x) + exp(-x))`.
+
+    >>> tanh(np.array([0.0, 1.0])).round(4)
+    array([0.    , 0.7616])
+    """
+    return np.asarray(np.tanh(x))
+
+
 def split_heads(x: Array, heads: int) -> Array:
     """Cut each row into as many parts as there are heads: (..., seq, dim) -> (..., heads, seq, head_dim), a view.
 
@@ -195,7 +216,8 @@ def join_heads(x: Array) -> Array:
 def additive_mask(keep: Array, dtype: np.dtype[np.floating] | str = "float32") -> Array:
     """Turn a mask into numbers to add to scores: 0 where True, the most negative number of the dtype where False.
 
-    After softmax that is a probability of 0. Not -inf: a row of it would become NaN. Combine masks as booleans.
+    After softmax that is a probability of 0; in a row that is masked everywhere all are equal. Not -inf: such a row
+    would become NaN. Combine masks as booleans.
 
     >>> additive_mask(np.array([True, False]))
     array([ 0.0000000e+00, -3.4028235e+38], dtype=float32)
@@ -284,7 +306,7 @@ def post_norm_block(
     x: Array, block: Block, heads: int, eps: float = 1e-12, activation: Activation = gelu,
     mask: Array | None = None, bias: Array | None = None,
 ) -> Array:  # fmt: skip
-    """BERT's block: `x = LayerNorm(x + attention(x)); x = LayerNorm(x + feed_forward(x))`.
+    """The first transformer's block, and BERT's: `x = LayerNorm(x + attention(x)); x = LayerNorm(x + feed_forward(x))`.
 
     x (batch, seq, dim) -> (batch, seq, dim). Each norm is applied to a sum.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.encoder import Activation, gelu, gelu_tanh, linear, relu, silu
+from minibert.equations.encoder import Activation, gelu, gelu_tanh, linear, mish, quick_gelu, relu, silu, tanh
 from minibert.equations.input_layer import Array
 
 from .config import Config
@@ -35,6 +35,9 @@ ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
     "relu": (relu, "ReLU()"),
     "silu": (silu, "SiLUActivation()"),
     "swish": (silu, "SiLU()"),
+    "quick_gelu": (quick_gelu, "QuickGELUActivation()"),
+    "mish": (mish, "MishActivation()"),
+    "tanh": (tanh, "Tanh()"),
 }
 
 
