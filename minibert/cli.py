@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _turn_stdout_away()
         return READER_GONE
     except Exception as error:  # noqa: BLE001  a person at a terminal is told what is wrong, not where in the code
-        print(f"minibert: error: {_in_words(error)}", file=sys.stderr)
+        from minibert.commands.common import harmless
+
+        print(f"minibert: error: {harmless(_in_words(error))}", file=sys.stderr)
         if isinstance(error, OSError) and error.filename == "stdout":
             _turn_stdout_away()
         return 1
@@ -97,10 +99,10 @@ def _run(argv: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"minibert {__version__}")
         return 0
-    from minibert.commands.common import did_you_mean
+    from minibert.commands.common import did_you_mean, harmless
 
     wrong = f"there is no command {name!r}{did_you_mean(name, COMMANDS)}" if name else "a command is missing"
-    print(f"{USAGE}\nminibert: error: {wrong}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
+    print(f"{USAGE}\nminibert: error: {harmless(wrong)}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
     return 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,20 @@ if TYPE_CHECKING:
     from minibert.models.layer import EmbeddingLayer
 
 DEFAULT_MODEL = "bert-base-uncased"
+
+# what a terminal obeys, and what turns the order of letters around; a tab is harmless. First: bold, dim and plain
+_STYLE_OR_CONTROL = re.compile("(\x1b\\[[012]m)|[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def harmless(text: str, styled: bool = False) -> str:
+    r"""Make a line fit for a terminal: whatever a terminal would obey is written as Python writes it in a string.
+
+    Names, prompts and texts out of files can hold anything. `styled`: bold and dim stay.
+
+    >>> print(harmless("name\x1b]0;title\x07 of\nit"))
+    name\x1b]0;title\x07 of\nit
+    """
+    return _STYLE_OR_CONTROL.sub(lambda found: found[0] if styled and found[1] else repr(found[0])[1:-1], text)
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,6 +57,9 @@ class Parser(argparse.ArgumentParser):
         if hasattr(arguments, "model"):
             _settle_model(self, arguments)
         return arguments
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message("\n".join(map(harmless, message.split("\n"))), file)
 
     @contextmanager
     def explaining(self, arguments: Any) -> Iterator[None]:
@@ -132,15 +150,16 @@ def load_model(arguments: Any) -> Encoder:
 
 def tell(what: str) -> None:
     """Say something to the person, on stderr."""
-    print(f"minibert: {what}", file=sys.stderr)
+    print(f"minibert: {harmless(what)}", file=sys.stderr)
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
-    """Print lines of data, each as soon as it is there; raise an error if they cannot be written."""
+    """Print lines of data, each as soon as it is there and harmless; raise an error if they cannot be written."""
     if hasattr(sys.stdout, "reconfigure"):  # a token that the terminal's encoding lacks is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
+    styled = coloured()
     for line in lines:
         with naming("stdout"):
-            print(line, file=file)
+            print(harmless(line, styled), file=file)
     with naming("stdout"):
         print(end="", file=file, flush=True)

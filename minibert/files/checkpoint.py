@@ -241,8 +241,9 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
     """Read a sharded checkpoint's index: tensor name -> file name. Raises CheckpointError."""
     try:
         weight_map = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)["weight_map"]
-        if not all(isinstance(file, str) and _is_plain(file) for file in weight_map.values()):
-            raise ValueError("a shard must be a plain file name")
+        strange = [file for file in weight_map.values() if not (isinstance(file, str) and _is_plain(file))]
+        if strange:
+            raise ValueError(f"a shard must be a plain file name, found {strange[0]!r:.80}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{where}: not an index of shards ({type(error).__name__}: {error}); expected "

@@ -76,7 +76,7 @@ def explain_block(
         if x.ndim == 4 and (full or key.startswith("attentions.")):
             yield from pair_table(tokens, x[0, head], bold)
         elif full:
-            yield "  " + torch_text(x, indent=2)
+            yield from ("  " + torch_text(x, indent=2)).split("\n")
         else:
             yield f"  {tokens[place]}  {beginning(x[0, head, place] if x.ndim == 4 else x[0, place])}"
     if full and (closing := by_hand(encoder, trace, block)) is not None:

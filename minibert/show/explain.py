@@ -183,7 +183,7 @@ def explain(
         yield bold(f"{name}  {rows.shape}") + (dim(f"  {function}") if function else "")
         yield from (dim(line) for line in wrap(formula, 2))
         if full:
-            yield "  " + torch_text(rows, indent=2)
+            yield from ("  " + torch_text(rows, indent=2)).split("\n")
         elif len(tokens):
             yield f"  {fitting(tokens[place])}  {beginning(rows[0, place])}"
     if not full:

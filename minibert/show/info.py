@@ -19,7 +19,7 @@ from minibert.models.layer import EmbeddingLayer
 
 def info(layer: EmbeddingLayer) -> Iterator[str]:
     """Give the page line by line: the module tree, sizes, number formats, bytes on disk and in memory, tokenizer."""
-    yield repr(layer)
+    yield from repr(layer).split("\n")
     yield ""
     sides = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
     on_disk = {tensor.name: tensor.stop - tensor.start for tensor in layer.tensors}
