@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 import checkpoints  # noqa: E402  (it is in tests/support, which is not a package)
 import seeded  # noqa: E402
 
-TOLERANCE = 1e-6  # of a vector's largest number, between torch's kernels for AVX-512, AVX2, SSE4.1; measured 4.2e-7
+TOLERANCE = 3e-6  # of a vector's largest number, between torch's kernels for AVX-512, AVX2, SSE4.1; measured 1.1e-6
 LARGER = np.float32(8)  # seeded numbers are small: without it attention would be nearly even
 TEXTS = (
     "", "we", "We lived above the clouds!", "clouds above", "a b c d e f g h i j k l m n o p q r s t u v w x y z",

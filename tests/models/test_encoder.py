@@ -251,7 +251,7 @@ def test_the_blocks_are_read_ahead_and_the_tables_are_not(minilm: Path, monkeypa
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
         ("bert", {"pruned_heads": {"0": [1]}}, "pruned_heads"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ("bert", {"hidden_act": "mish"}, "hidden_act"),
+        ("bert", {"hidden_act": "gelu_10"}, "hidden_act"),
         ("gpt2", {"activation_function": None}, "activation_function"),
         ("distilbert", {"activation": 3}, "activation"),
         ("bert", {"num_attention_heads": 5}, "num_attention_heads"),
