@@ -6,6 +6,7 @@ file the names are "<kind>|inputs|<name>" and "<kind>|<key>".
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,7 @@ TOLERANCE = 2e-6
 
 SEQUENCES, LENGTH, PAST = 3, 7, 3  # three sequences of seven tokens; three tokens in the cache
 UNMASKED = {"right_pad": "right_pad_no_mask", "pads_inside_mask": "pads_inside"}
+READABLE = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 NAMED = {"token_type_ids": "types", "langs": "languages", "task_type_ids": "tasks"}
 
 
@@ -37,9 +39,9 @@ NAMED = {"token_type_ids": "types", "langs": "languages", "task_type_ids": "task
 def batches(layer: EmbeddingLayer) -> Traces:
     """Make a batch of every kind the layer takes: kind -> keywords of a call (past_length as an array of one number).
 
-    plain, right_pad, left_pad, pads_inside_mask (with a mask); pads_inside, right_pad_no_mask (without);
-    inputs_embeds; types, languages, tasks; explicit_positions, full_length; cached and cached_mask. Made by integer
-    arithmetic, the same on every machine.
+    plain; with a mask right_pad, left_pad, pads_inside_mask, mask_unlike_ids; without one pads_inside,
+    right_pad_no_mask; inputs_embeds; types, languages, tasks; explicit_positions, full_length; cached and cached_mask.
+    Made by integer arithmetic, the same on every machine.
     """
     longest = layer.max_length
     seq = LENGTH if longest is None else max(1, min(LENGTH, longest - PAST))
@@ -50,6 +52,7 @@ def batches(layer: EmbeddingLayer) -> Traces:
         kinds[kind] = {"input_ids": padded, "attention_mask": mask}
         if kind != "left_pad":
             kinds[UNMASKED[kind]] = {"input_ids": padded}
+    kinds["mask_unlike_ids"] = _mask_unlike_ids(ids, padding_id(layer))
     numbers = _hash((*ids.shape, layer.steps[0].module.table.shape[1]), 2)
     kinds["inputs_embeds"] = {"inputs_embeds": (numbers % 2001 / 10000 - 0.1).astype(np.float32)}
     for step, module in layer.steps:
@@ -119,6 +122,15 @@ def _masks(shape: tuple[int, ...]) -> dict[str, Array]:
     return {"right_pad": right, "left_pad": left, "pads_inside_mask": inside}
 
 
+def _mask_unlike_ids(ids: Array, padding: int) -> dict[str, Array]:
+    """Words that the mask hides, and padding that it keeps: positions count by the one or by the other."""
+    mask, padded = np.ones_like(ids), ids.copy()
+    mask[0, 1::3] = 0
+    padded[1, ::3] = padding
+    mask[2, : ids.shape[1] // 2] = 0
+    return {"input_ids": padded, "attention_mask": mask}
+
+
 def trace(layer: EmbeddingLayer | Encoder, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Trace one batch, with past_length as a file holds it."""
     keywords: dict[str, Any] = dict(inputs)
@@ -177,7 +189,7 @@ def compare(ours: Traces, theirs: Traces, truth: Traces, allowed: Mapping[str, f
 def misfits(ours: Traces, theirs: Traces) -> list[str]:
     """List the intermediates whose shape is not that of ours: they cannot be the same thing."""
     return [
-        f"{key} in {kind}: expected shape {mine[key].shape}, found {theirs[kind][key].shape}"
+        f"{kind}|{key} has shape {theirs[kind][key].shape}, expected {mine[key].shape}"
         for kind, mine in ours.items()
         for key in mine
         if key in theirs.get(kind, {}) and not fits(mine[key], theirs[kind][key])
@@ -256,26 +268,40 @@ def write_traces(path: Path, inputs: Traces, traces: Traces) -> None:
 
 def read_traces(path: Path) -> tuple[Traces, Traces]:
     """Read such a file: inputs and intermediates. Raises ValueError for another file."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors import SafetensorError, safe_open
 
     if path.is_dir():  # the library would speak of a device
         raise IsADirectoryError(f"{path} is a folder; name the file in it")
-    try:
-        arrays = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path}: not a safetensors file ({error}); make one with minibert verify --save") from None
     inputs: Traces = {}
     traces: Traces = {}
-    for name, array in arrays.items():
-        kind, _, key = name.partition("|")
-        if key.startswith("inputs|"):
-            inputs.setdefault(kind, {})[key.removeprefix("inputs|")] = array
-        elif key:
-            traces.setdefault(kind, {})[key] = array
+    try:
+        with safe_open(str(path), framework="np") as file:
+            names = list(file.keys())
+            for name in names:
+                kind, _, key = name.partition("|")
+                if not key:
+                    continue
+                stored = file.get_slice(name).get_dtype()
+                if stored not in READABLE:
+                    raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
+                array = file.get_tensor(name)
+                if key.startswith("inputs|"):
+                    inputs.setdefault(kind, {})[key.removeprefix("inputs|")] = array
+                else:
+                    traces.setdefault(kind, {})[key] = array
+    except SafetensorError:
+        raise ValueError(f"{path}: {_why_unreadable(path)}; write it anew, as `save` writes it") from None
     if not traces:
-        raise ValueError(f'{path}: expected names such as "plain|sum", found {_some(arrays)}')
+        raise ValueError(f'{path}: expected names such as "plain|sum", found {_some(names)}')
     return inputs, traces
+
+
+def _why_unreadable(path: Path) -> str:
+    with open(path, "rb") as file:
+        size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
+    if size < 8 + length:
+        return f"not a safetensors file, or cut short: its {size} bytes should begin with a header of {length}"
+    return f"cut short or damaged: its header does not describe the {size - 8 - length} bytes that follow"
 
 
 def _some(names: Iterable[str]) -> str:

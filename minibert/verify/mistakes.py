@@ -172,6 +172,15 @@ class CountedByIds(Positions):
         return mask_position_ids(np.concatenate([before, real], axis=1), past_length)
 
 
+class CountedByMask(Positions):
+    """RoBERTa's rule with the attention mask in the place of the ids."""
+
+    def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
+        if given.attention_mask is None:
+            return Positions.default(replace(self, rule="padding"), given, config, past_length)
+        return mask_position_ids(given.attention_mask, past_length) + self.padding(config) + 1
+
+
 class CountedAsGenerate(Positions):
     """Positions that `generate()` passes: cumsum(mask) - 1, and 0 where masked."""
 
@@ -311,6 +320,8 @@ MISTAKES: tuple[Mistake, ...] = (
             _swap(Positions, _when("padding", lambda step: replace(step, rule="count")))),
     Mistake("padding counted as tokens", "RoBERTa's positions skip padding.",
             _swap(Positions, _when("padding", lambda step: _as(PaddingCounted, step)))),
+    Mistake("mask instead of the ids", "RoBERTa counts ids that are not padding, whatever the attention mask says.",
+            _swap(Positions, _when("padding", lambda step: replace(_as(CountedByMask, step), rule="mask")))),
     Mistake("padding id from the config", "MPNet's positions skip id 1 whatever config.json says.",
             _swap(Positions, lambda s: replace(s, padding_idx="pad_token_id") if s.padding_idx == 1 else s)),
     Mistake("ids instead of the mask", "OPT counts what the attention mask keeps; padding without a mask counts.",

@@ -13,6 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, TokenizerError
 from minibert.files.writing import refuse_model_file, same_file
 from minibert.models.layer import EmbeddingLayer
@@ -60,6 +63,7 @@ class Report:
         self.differences: list[Difference] = []
         self.checked: list[printed.Checked] = []
         self.missing: list[str] = []  # "<kind>|<key>" of what the file should have had
+        self.wrong_inputs: list[str] = []  # sentences about inputs in the file that are not those of the batch
         self.matches: list[str] = []  # names of the mistakes that fit
 
 
@@ -165,30 +169,35 @@ def ask(
 def against_file(
     report: Report,
     traced: EmbeddingLayer | Encoder,
-    inputs: Traces,
+    own: Traces,
     path: Path,
     given: Traces,
     theirs: Traces,
     only: Sequence[str] | None,
     compared: Callable[[Traces, Traces], None],
 ) -> None:
-    """Compare with a file's own batches, all intermediates or those that `only` names; what is missing fails."""
-    theirs = {kind: theirs.get(kind, {}) for kind in {**theirs, **given}}  # of inputs alone all is missing
-    wanted, inputs = inputs, {kind: given.get(kind) or inputs.get(kind) or {} for kind in theirs}
-    if unknown := [kind for kind, batch in inputs.items() if not batch]:
-        raise ValueError(
-            f'{path}: no inputs for {unknown[0]!r}; store them as "{unknown[0]}|inputs|input_ids" and so on'
-        )
+    """Compare with a file: all intermediates of its batches, or those that `only` names; what is missing fails.
+
+    A batch under a name of ours must state our inputs, all of them, and is compared with what they give. A batch under
+    another name is the file's own, and is compared with what its own inputs give.
+    """
     report.lines.append(f"compared with the file {path}; the reference was not run")
-    if absent := [kind for kind in wanted if kind not in theirs]:
-        report.lines.append(f"kinds of batch that the file lacks: {', '.join(absent)}")
-    asked = {kind: list(trace(traced, batch)) for kind, batch in inputs.items()}
+    found = [kind for kind in {**own, **theirs, **given} if kind in theirs or kind in given]
+    inputs = {
+        kind: own.get(kind) or given.get(kind, {}) for kind in found if _comparable(report, path, kind, own, given)
+    }
+    _count_batches(report, own, found, inputs)
+    ours = {kind: _trace_of(traced, path, kind, batch, theirs.get(kind, {})) for kind, batch in inputs.items()}
+    asked = {kind: list(named) for kind, named in ours.items()}
+    theirs = {kind: theirs.get(kind, {}) for kind in inputs}
     if only is not None:
         _refuse_unknown(only, asked)
         asked = {kind: [key for key in keys if key in only] for kind, keys in asked.items()}
         theirs = {kind: {key: array for key, array in named.items() if key in only} for kind, named in theirs.items()}
-        if not any(theirs.values()):
+        if inputs and not any(theirs.values()):
             raise ValueError(f'{path} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
+    if odd := misfits(ours, theirs):
+        raise ValueError(f"{path}: {'; '.join(odd[:3])}; a trace of another model, or axes in another order?")
     missing = {
         key: [kind for kind in asked if key in asked[kind] and key not in theirs[kind]] for key in keys_of(asked)
     }
@@ -196,6 +205,10 @@ def against_file(
     total = sum(map(len, asked.values()))
     report.lines.append(f"{total - len(report.missing)} of {total} intermediates compared")
     report.lines += [f"missing: {key} in {', '.join(kinds)}" for key, kinds in missing.items() if kinds]
+    if not inputs:
+        report.passed = False
+        report.lines.append("not passed: nothing was compared; is this a trace of another model?")
+        return
     compared(inputs, theirs)
     if report.missing:
         report.passed = False
@@ -203,6 +216,75 @@ def against_file(
         report.lines.append(
             f"not passed: {len(report.missing)} of {total} are missing; to compare a part: --only {there}"
         )
+    if wrong := report.wrong_inputs:
+        report.passed = False
+        report.lines.append(
+            f"not passed: {len(wrong)} of the inputs {'is' if len(wrong) == 1 else 'are'} missing or "
+            f"differ{'s' * (len(wrong) == 1)}; copy them from a file that `save` wrote, or give batches of your own "
+            "other names"
+        )
+    if report.passed and (left := len([kind for kind in own if kind not in inputs])):
+        report.lines.append(f"passed as far as it goes: {left} of {len(own)} batches were not compared")
+
+
+def _comparable(report: Report, path: Path, kind: str, own: Traces, given: Traces) -> bool:
+    """Whether numbers of one batch can be compared; what is wrong with its inputs goes into the report."""
+    stated = given.get(kind, {})
+    if kind not in own:
+        if not {"input_ids", "inputs_embeds"} & set(stated):
+            raise ValueError(f'{path}: no inputs for {kind!r}; store them as "{kind}|inputs|input_ids" and so on')
+        wrong = [f"{kind}|inputs|{name} is empty, of shape {x.shape}" for name, x in stated.items() if not x.size]
+    else:
+        absent = [f"{kind}|inputs|{name} is missing" for name in own[kind] if name not in stated]
+        absent += [f"{kind}|inputs|{name} is no input of this batch" for name in stated if name not in own[kind]]
+        wrong = [
+            line
+            for name, x in own[kind].items()
+            if name in stated and (line := _unlike(f"{kind}|inputs|{name}", stated[name], x))
+        ]
+        report.wrong_inputs += absent
+        report.lines += absent
+    report.wrong_inputs += wrong
+    report.lines += [f"{line}; {kind} was not compared" for line in wrong]
+    return not wrong
+
+
+def _unlike(name: str, theirs: Array, ours: Array) -> str:
+    """Say where an input first differs from ours; "" where it does not."""
+    if theirs.size == ours.size == 1:
+        theirs = theirs.reshape(ours.shape)  # not every library writes an array without axes
+    if theirs.shape != ours.shape:
+        shown = f" {theirs.tolist()}, expected {ours.tolist()}" if len(ours) == 1 and ours.size < 64 else ""
+        return f"{name} has shape {theirs.shape}, expected {ours.shape}{shown and ':'}{shown}"
+    places = np.argwhere(theirs != ours)
+    if not len(places):
+        return ""
+    place = tuple(places[0].tolist())
+    return f"{name}{list(place)} is {theirs[place]}, expected {ours[place]}"
+
+
+def _count_batches(report: Report, own: Traces, found: Sequence[str], inputs: Traces) -> None:
+    """Say how many batches are compared; a text that was passed must be among them."""
+    mine = [kind for kind in found if kind not in own]
+    line = f"{sum(kind in own for kind in inputs)} of {len(own)} batches compared"
+    if mine:
+        line += f", and {sum(kind in inputs for kind in mine)} of the file's own ({', '.join(mine)})"
+    if absent := [kind for kind in own if kind not in found]:
+        line += f"; the file lacks {', '.join(absent)}"
+    report.lines.append(line)
+    if texts := [kind for kind in absent if kind.startswith("text ")]:
+        report.wrong_inputs += [f"{kind} is not in the file" for kind in texts]
+        report.lines += [f"{kind} was passed, and is not in the file" for kind in texts]
+
+
+def _trace_of(
+    traced: EmbeddingLayer | Encoder, path: Path, kind: str, batch: Mapping[str, Array], theirs: Mapping[str, Array]
+) -> dict[str, Array]:
+    try:
+        ours = trace(traced, batch)
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"{path}: the inputs of {kind!r} are none of this model's: {error}") from None
+    return {"input_ids": batch["input_ids"], **ours} if "input_ids" in theirs and "input_ids" in batch else ours
 
 
 def keys_of(traces: Mapping[str, Iterable[str]]) -> list[str]:
@@ -288,8 +370,6 @@ def _compare_traces(
         return ours
 
     ours = traces(layer)
-    if whose == "file" and (odd := misfits(ours, theirs)):  # the reference's other shape is a finding, not a slip
-        raise ValueError(f"the {whose} is about something else; {'; '.join(odd[:3])}")
     report.differences = compare(ours, theirs, truth, allowed)
     if not report.differences:
         known = ", ".join(f"plain|{key}" for key in tolerances(layer))

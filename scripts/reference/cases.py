@@ -22,6 +22,7 @@ LEARNED = (*PADDED, "explicit_positions", "full_length")
 TYPED = (*LEARNED, "types")
 CACHED = (*TYPED, "cached")
 UNMASKED = "right_pad_no_mask"
+UNLIKE = "mask_unlike_ids"  # asked of those whose positions count ids or the mask
 
 
 @dataclass(frozen=True)
@@ -83,17 +84,18 @@ def encoders() -> tuple[Case, ...]:
     counts_pads: dict[str, Any] = {"pad": 1, "longest": POSITIONS - 2}
     bert = like_bert("bert", "Bert", (*CACHED, UNMASKED))
     roberta = like_bert(
-        "roberta", "Roberta", (*LEARNED, "cached", UNMASKED), fields=counts_pads, pad_token_id=1, type_vocab_size=1,
-        layer_norm_eps=1e-5)
-    xlm_roberta = like_bert("xlm-roberta", "XLMRoberta", (*FEW, "types", "cached"), fields=counts_pads, pad_token_id=1)
+        "roberta", "Roberta", (*LEARNED, "cached", UNMASKED, UNLIKE), fields=counts_pads, pad_token_id=1,
+        type_vocab_size=1, layer_norm_eps=1e-5)
+    xlm_roberta = like_bert(
+        "xlm-roberta", "XLMRoberta", (*FEW, "types", "cached", UNLIKE), fields=counts_pads, pad_token_id=1)
     camembert = like_bert(
-        "camembert", "Camembert", (*FEW, "left_pad", "pads_inside", "full_length"),
+        "camembert", "Camembert", (*FEW, "left_pad", "pads_inside", "full_length", UNLIKE),
         fields={"pad": 5, "longest": POSITIONS - 6}, pad_token_id=5, type_vocab_size=1)
     albert = like_bert("albert", "Albert", TYPED, extra=("encoder.embedding_hidden_mapping_in",), embedding_size=NARROW)
     electra = like_bert("electra", "Electra", CACHED, extra=("embeddings_project",), embedding_size=NARROW)
     mpnet = like_bert(
-        "mpnet", "MPNet", (*LEARNED, UNMASKED), without="type", fields=counts_pads, pad_token_id=1, layer_norm_eps=1e-5
-    )
+        "mpnet", "MPNet", (*LEARNED, UNMASKED, UNLIKE), without="type", fields=counts_pads, pad_token_id=1,
+        layer_norm_eps=1e-5)
     ernie = like_bert(
         "ernie", "Ernie", (*CACHED, "tasks"), extra=("embeddings.task_type_embeddings",), use_task_id=True
     )
@@ -166,7 +168,7 @@ def opt() -> tuple[Case, ...]:
     del config["intermediate_size"]
     case = Case(
         "opt", "opt", "OPTModel", "OPTModel", ("decoder.embed_tokens", "decoder.embed_positions"), config,
-        (*LEARNED, "pads_inside_mask", "cached", "cached_mask", UNMASKED), sum_enters="decoder.layers.0",
+        (*LEARNED, "pads_inside_mask", "cached", "cached_mask", UNMASKED, UNLIKE), sum_enters="decoder.layers.0",
         position="decoder.embed_positions", offset=2, pad=1)
     return case, variant(
         case, "opt-project", "OPTForCausalLM", (*FEW, "inputs_embeds", "cached_mask"),

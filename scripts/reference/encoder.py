@@ -107,8 +107,8 @@ CASES = (
     Case("bert-base", "bert", "BertModel", "BertModel", BERT, {**SIZES, "hidden_act": "gelu_new"}, ("plain",)),
     Case("bert-causal", "bert", "BertModel", "BertModel", BERT, {**SIZES, "is_decoder": True}, ("plain", "left_pad")),
     Case("roberta", "roberta", "RobertaForMaskedLM", "RobertaModel", BERT,
-         {**SIZES, "pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5}, ("right_pad", "longest"), 1,
-         POSITIONS - 2),
+         {**SIZES, "pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+         ("right_pad", "longest", "mask_unlike_ids"), 1, POSITIONS - 2),
     Case("xlm-roberta", "xlm-roberta", "XLMRobertaModel", "XLMRobertaModel", BERT, {**SIZES, "pad_token_id": 1},
          ("right_pad",), 1, POSITIONS - 2),
     Case("camembert", "camembert", "CamembertModel", "CamembertModel", BERT,
@@ -120,7 +120,7 @@ CASES = (
     Case("distilbert", "distilbert", "DistilBertForMaskedLM", "DistilBertModel", DISTILBERT, DISTIL,
          ("plain", "right_pad", "one_token", "longest")),
     Case("mpnet", "mpnet", "MPNetForMaskedLM", "MPNetModel", MPNET,
-         {**SIZES, "pad_token_id": 1, "max_position_embeddings": 24}, (*ALL[1:4], "longest"), 1, 22),
+         {**SIZES, "pad_token_id": 1, "max_position_embeddings": 24}, (*ALL[1:4], "longest", "mask_unlike_ids"), 1, 22),
     Case("gpt2", "gpt2", "GPT2LMHeadModel", "GPT2Model", GPT2, GPT, (*ALL, "positions", "types")),
     Case("gpt2-inverse", "gpt2", "GPT2Model", "GPT2Model", GPT2,
          {**GPT, "n_inner": INNER, "scale_attn_by_inverse_layer_idx": True}, ("plain",)),
@@ -163,6 +163,9 @@ def make_inputs(case: Case, kind: str) -> dict[str, Array]:
     elif kind == "pads_inside":
         mask[0, 2] = mask[1, 0] = mask[1, 2] = 0
     made: dict[str, Array] = {"input_ids": np.where(mask == 1, ids, case.pad)}
+    if kind == "mask_unlike_ids":  # words that the mask hides, and padding that it keeps
+        mask[0, 1] = mask[1, 3] = 0
+        made["input_ids"][0, 2] = made["input_ids"][1, 0] = case.pad
     if not mask.all():
         made["attention_mask"] = mask
     if kind == "positions":

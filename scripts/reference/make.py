@@ -111,8 +111,11 @@ def make_inputs(case: Case, kind: str, words: torch.nn.Embedding) -> dict[str, A
     if case.name == "mpnet-pad5":
         ids[0, 1] = 1  # MPNet's positions skip id 1, whatever the config says
     ids = np.where(mask == 1, ids, pad)
+    if kind == "mask_unlike_ids":  # words that the mask hides, and padding that it keeps
+        mask[0, 1] = mask[1, 2] = 0
+        ids[0, 2] = ids[1, 0] = pad
     made: dict[str, Array] = {"input_ids": ids}
-    if kind in ("right_pad", "left_pad", "pads_inside_mask"):
+    if kind in ("right_pad", "left_pad", "pads_inside_mask", "mask_unlike_ids"):
         made["attention_mask"] = mask
     elif kind == "cached_mask":
         made["attention_mask"] = np.array([[1] * (PAST + LENGTH), [0, 0] + [1] * (PAST + LENGTH - 2)])

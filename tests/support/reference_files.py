@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from safetensors.numpy import load_file, save_file
+
 import minibert
 from minibert.verify.compare import Traces, read_traces
 
@@ -35,6 +37,12 @@ class Case:
     def read(self) -> tuple[Traces, Traces]:
         """Inputs and the reference's intermediates, kind by kind."""
         return read_traces(self.folder / "trace.safetensors")
+
+    def own_file(self, folder: Path) -> Path:
+        """The reference's file as somebody's own: its batches are not those that verify makes, so other names."""
+        arrays = load_file(self.folder / "trace.safetensors")
+        save_file({f"reference_{name}": array for name, array in arrays.items()}, path := folder / "own.safetensors")
+        return path
 
     def layer(self, **changes: Any) -> minibert.EmbeddingLayer:
         return minibert.load(self.folder, side=self.side, **changes)

@@ -38,6 +38,7 @@ SHOWN: dict[str, tuple[str, float]] = {
     "position rows left out": ("bert", 0.1),
     "positions counted from 0": ("roberta", 1.0),
     "padding counted as tokens": ("roberta", 1.0),
+    "mask instead of the ids": ("roberta", 1.0),
     "padding id from the config": ("mpnet-pad5", 1.0),
     "ids instead of the mask": ("opt", 1.0),
     "mask ignored in positions": ("opt", 1.0),
@@ -136,6 +137,7 @@ def test_verify_names_the_mistake(name: str, tmp_path: Path) -> None:
     case = BY_NAME[SHOWN[name][0]]
     inputs, _ = case.read
     with wrong_layer(case, MISTAKE[name]) as layer:
+        inputs = {f"own {kind}": batch for kind, batch in inputs.items()}
         write_traces(tmp_path / "port.safetensors", inputs, {k: trace(layer, batch) for k, batch in inputs.items()})
     report = verify(str(case.folder), side=case.side, against=tmp_path / "port.safetensors")
     assert not report.passed
@@ -193,8 +195,8 @@ def test_two_mistakes_at_once_fit_none(tmp_path: Path) -> None:
     assert row is not None
     both = MISTAKE["eps 1e-5"].make(row)
     assert both is not None
-    inputs, _ = case.read
     with case.layer(family=both) as layer:
+        inputs = batches(layer)
         write_traces(tmp_path / "port.safetensors", inputs, {k: trace(layer, batch) for k, batch in inputs.items()})
     report = verify(str(case.folder), against=tmp_path / "port.safetensors")
     assert not report.passed and report.matches == []

@@ -1,32 +1,23 @@
-"""`minibert verify` without torch: against a port's file, against printed numbers, and what it says of itself."""
+"""`minibert verify --against`: a port's file, its inputs, its numbers, and what it lacks."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-import seeded
-from numpy.typing import NDArray
+from ports import BERT, ported, saved
 from reference_files import BY_NAME, CASES, Case
 from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
-from minibert.verify import printed
+from minibert.equations.input_layer import Array
 from minibert.verify import verify as verify_module
-from minibert.verify.compare import Difference, batches, over_kinds, read_traces, tolerances, trace
-from minibert.verify.printed import check, check_texts, find, half_units
+from minibert.verify.compare import Difference, batches, over_kinds, read_traces, trace
 from minibert.verify.verify import verify
-
-Array = NDArray[Any]
-BERT = BY_NAME["bert"]
-LOOKUPS = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
 
 
 @pytest.fixture(autouse=True)
@@ -34,21 +25,20 @@ def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_module, "installed", lambda: False)
 
 
-def stored(name: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((printed.DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return values
-
-
 # -- against a file ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_reference_s_own_file_passes(case: Case) -> None:
-    report = verify(str(case.folder), side=case.side, against=case.folder / "trace.safetensors")
+def test_the_reference_s_own_file_passes(case: Case, tmp_path: Path) -> None:
+    report = verify(str(case.folder), side=case.side, against=case.own_file(tmp_path))
     assert report.passed and report.matches == []
-    assert {kind for d in report.differences for kind in d.kinds} == set(case.facts["kinds"])
-    assert report.lines[-1] == "no difference beyond what rounding allows"
-    assert not [line for line in report.lines if "not compared" in line or "DIFFERENT" in line]
+    kinds = [f"reference_{kind}" for kind in case.facts["kinds"]]
+    assert {kind for d in report.differences for kind in d.kinds} == set(kinds)
+    (line,) = [line for line in report.lines if " batches compared" in line]
+    assert re.match(rf"0 of \d+ batches compared, and {len(kinds)} of the file's own \(", line)
+    assert report.lines[-2] == "no difference beyond what rounding allows"
+    assert re.fullmatch(r"passed as far as it goes: (\d+) of \1 batches were not compared", report.lines[-1])
+    assert not [line for line in report.lines[:-1] if "not compared" in line or "DIFFERENT" in line]
 
 
 @pytest.mark.parametrize("name", ["bert", "opt", "xlm", "t5-decoder", "electra"])
@@ -86,7 +76,7 @@ def test_what_save_writes_against_accepts(name: str, tmp_path: Path, capsys: pyt
 def test_a_difference_is_found_named_and_ends_with_1(
     key: str, change: float, verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arrays = load_file(BERT.folder / "trace.safetensors")
+    arrays = saved()
     value = arrays[key].copy()
     value.flat[-1] += np.asarray(change, value.dtype)
     while value.flat[-1] == arrays[key].flat[-1]:  # the smallest step that there is
@@ -101,7 +91,7 @@ def test_a_difference_is_found_named_and_ends_with_1(
 
 
 def test_after_the_norm_rounding_is_allowed(tmp_path: Path) -> None:
-    arrays = load_file(BERT.folder / "trace.safetensors")
+    arrays = saved()
     key = "plain|embeddings.LayerNorm"
     for off, passes in ((1e-6, True), (3e-6, False)):
         save_file(arrays | {key: arrays[key] + np.float32(off)}, tmp_path / "port.safetensors")
@@ -109,7 +99,7 @@ def test_after_the_norm_rounding_is_allowed(tmp_path: Path) -> None:
 
 
 def test_not_a_number_never_passes(tmp_path: Path) -> None:
-    arrays = load_file(BERT.folder / "trace.safetensors")
+    arrays = saved()
     for key in ("plain|sum", "plain|embeddings.LayerNorm"):
         spoilt = arrays[key].copy()
         spoilt[0, 0, 0] = np.nan
@@ -118,38 +108,158 @@ def test_not_a_number_never_passes(tmp_path: Path) -> None:
 
 
 def test_an_array_of_another_shape_is_refused(tmp_path: Path) -> None:
-    arrays = load_file(BERT.folder / "trace.safetensors")
+    arrays = saved()
     ours = arrays["plain|sum"]
     for other in (ours[:, 1:], ours[0], ours[:0], ours[..., :-1]):
         save_file(arrays | {"plain|sum": np.ascontiguousarray(other)}, tmp_path / "port.safetensors")
-        found = re.escape(f"sum in plain: expected shape {ours.shape}, found {other.shape}")
-        with pytest.raises(ValueError, match=found):
+        says = f"port.safetensors: plain|sum has shape {other.shape}, expected {ours.shape}; "
+        with pytest.raises(ValueError, match=re.escape(says)):
             verify(str(BERT.folder), against=tmp_path / "port.safetensors")
 
 
-def test_a_port_that_stores_no_inputs_gets_the_generated_ones(tmp_path: Path) -> None:
+# -- its inputs ---------------------------------------------------------------------------------------------------
+
+INPUTS = sorted(key for key in saved() if "|inputs|" in key)
+
+
+@pytest.mark.parametrize("key", INPUTS)
+def test_an_input_that_is_missing_fails(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The numbers may be right: what the port was given cannot be known."""
+    arrays = saved()
+    del arrays[key]
+    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    assert not report.passed and report.wrong_inputs == [f"{key} is missing"]
+    assert report.lines[-1].startswith(
+        "not passed: 1 of the inputs is missing or differs; copy them from a file that `save`"
+    )
+    assert all(d.passes for d in report.differences) and report.matches == []
+    assert main(["verify", "--model", str(BERT.folder), "--against", str(tmp_path / "port.safetensors")]) == 1
+    assert f"{key} is missing" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("key", INPUTS)
+def test_an_input_that_differs_fails_and_its_batch_is_not_compared(key: str, tmp_path: Path) -> None:
+    arrays = saved()
+    other = arrays[key].copy()
+    other[(-1,) * other.ndim] += 1
+    kind, last = key.split("|")[0], ", ".join(str(size - 1) for size in other.shape)
+    report = verify(str(BERT.folder), against=ported(arrays | {key: other}, tmp_path))
+    (wrong,) = report.wrong_inputs
+    right = arrays[key][(-1,) * other.ndim]
+    assert not report.passed and wrong == f"{key}[{last}] is {right + 1}, expected {right}"
+    assert f"{wrong}; {kind} was not compared" in report.lines
+    assert kind not in {kind for d in report.differences for kind in d.kinds}
+    total = len(INPUTS) and len({name.split("|")[0] for name in arrays})
+    assert [line for line in report.lines if line.startswith(f"{total - 1} of {total} batches compared")]
+
+
+def test_an_input_of_another_shape_or_one_too_many_fails(tmp_path: Path) -> None:
+    arrays, key = saved(), "plain|inputs|input_ids"
+    short = arrays | {key: arrays[key][:, 1:].copy()}
+    report = verify(str(BERT.folder), against=ported(short, tmp_path))
+    assert not report.passed and report.wrong_inputs == [f"{key} has shape (3, 6), expected (3, 7)"]
+    more = arrays | {"plain|inputs|attention_mask": np.ones((3, 7), np.int64)}
+    report = verify(str(BERT.folder), against=ported(more, tmp_path))
+    assert not report.passed
+    assert report.wrong_inputs == ["plain|inputs|attention_mask is no input of this batch"]
+
+
+def test_inputs_are_compared_by_value(tmp_path: Path) -> None:
+    """Another width of integers, and an array of one number with an axis more, are the same input."""
+    arrays = {k: v.astype(np.int32) if v.dtype == np.int64 and "inputs" in k else v for k, v in saved().items()}
+    arrays["cached|inputs|past_length"] = arrays["cached|inputs|past_length"].reshape(1)
+    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    assert report.passed and report.lines[-1] == "no difference beyond what rounding allows"
+
+
+def test_a_port_that_ignores_what_it_is_given_fails(tmp_path: Path) -> None:
+    """It reads ids alone, and stores ids alone: its numbers are right for these."""
     with BERT.layer() as layer:
-        made = trace(layer, batches(layer)["plain"])
-    save_file({f"plain|{key}": np.array(array) for key, array in made.items()}, tmp_path / "port.safetensors")
-    report = verify(str(BERT.folder), against=tmp_path / "port.safetensors")
+        arrays: dict[str, Array] = {}
+        for kind, batch in batches(layer).items():
+            if "input_ids" in batch:
+                arrays[f"{kind}|inputs|input_ids"] = batch["input_ids"]
+                arrays |= {f"{kind}|{key}": np.array(x) for key, x in layer.trace(batch["input_ids"]).items()}
+    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    assert not report.passed
+    assert "types|inputs|token_type_ids is missing" in report.wrong_inputs
+    assert "sum differs in types, explicit_positions, cached" in report.lines
+
+
+def test_a_batch_of_the_port_s_own_is_compared_with_its_own_inputs(tmp_path: Path) -> None:
+    batch = {"input_ids": np.array([[5, 6, 7]]), "token_type_ids": np.array([[1, 0, 1]])}
+    with BERT.layer() as layer:
+        arrays = {f"mine|{key}": np.array(x) for key, x in trace(layer, batch).items()}
+        total = len(batches(layer))
+    arrays |= {f"mine|inputs|{name}": x for name, x in batch.items()}
+    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
     assert report.passed and "6 of 6 intermediates compared" in report.lines
+    assert [x for x in report.lines if x.startswith(f"0 of {total} batches compared, and 1 of the file's own (mine); ")]
+    assert report.lines[-1] == f"passed as far as it goes: {total} of {total} batches were not compared"
+    del arrays["mine|inputs|token_type_ids"]
+    assert not verify(str(BERT.folder), against=ported(arrays, tmp_path)).passed
+    arrays["mine|inputs|input_ids"] = np.array([[5, 6, 999]])
+    with pytest.raises(ValueError, match="the inputs of 'mine' are none of this model's: input_ids"):
+        verify(str(BERT.folder), against=ported(arrays, tmp_path))
+
+
+def test_a_batch_of_no_rows_is_nothing_compared(tmp_path: Path) -> None:
+    none = {"mine|inputs|input_ids": np.zeros((0, 7), np.int64), "mine|sum": np.zeros((0, 7, 16), np.float32)}
+    report = verify(str(BERT.folder), against=ported(none, tmp_path))
+    assert not report.passed and report.differences == []
+    assert "mine|inputs|input_ids is empty, of shape (0, 7); mine was not compared" in report.lines
+    assert report.lines[-1] == "not passed: nothing was compared; is this a trace of another model?"
+    report = verify(str(BERT.folder), against=ported(saved() | none, tmp_path))
+    assert not report.passed and all(d.passes for d in report.differences)
+    empty = {k: v[:0] for k, v in saved().items() if k.startswith("plain|")}
+    report = verify(str(BERT.folder), against=ported(empty, tmp_path))
+    assert not report.passed
+    assert report.wrong_inputs == ["plain|inputs|input_ids has shape (0, 7), expected (3, 7)"]
+
+
+def test_a_file_with_one_batch_says_how_many_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = {key: value for key, value in saved().items() if key.startswith("plain|")}
+    total = len({key.split("|")[0] for key in saved()})
+    path = ported(plain, tmp_path)
+    assert main(["verify", "--model", str(BERT.folder), "--against", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith(f"1 of {total} batches compared; the file lacks right_pad, ")]
+    assert lines[-1] == f"passed as far as it goes: {total - 1} of {total} batches were not compared"
+
+
+def test_a_text_s_ids_are_the_tokenizer_s(minilm: Path, tmp_path: Path) -> None:
+    """Ids without [CLS] and [SEP], ids of [UNK] alone, and no such text at all: each fails."""
+    model, text = str(minilm), "We lived above the clouds"
+    verify(model, [text], save=tmp_path / "own.safetensors")
+    arrays = {k: v for k, v in load_file(tmp_path / "own.safetensors").items() if k.startswith(("text 1|", "plain|"))}
+    assert verify(model, [text], against=ported(arrays, tmp_path)).passed
+    with minibert.load(minilm) as layer:
+        ids = arrays["text 1|inputs|input_ids"]
+        unknown = np.where((ids == 101) | (ids == 102), ids, 100)
+        for other in (ids[:, 1:-1], unknown):
+            batch = {name: np.ones_like(other) * (name != "token_type_ids") for name in layer.tokenize(text)}
+            batch["input_ids"] = other
+            port = {f"text 1|{key}": np.array(value) for key, value in trace(layer, batch).items()}
+            port |= {f"text 1|inputs|{name}": np.array(value) for name, value in batch.items()}
+            report = verify(model, [text], against=ported(arrays | port, tmp_path))
+            assert not report.passed and report.wrong_inputs[0].startswith("text 1|inputs|input_ids")
+            if other is not unknown:
+                assert "[[2057, 2973, 2682, 1996, 8044]], expected [[101, 2057, " in report.wrong_inputs[0]
+    plain = {key: value for key, value in arrays.items() if key.startswith("plain|")}
+    report = verify(model, [text], against=ported(plain, tmp_path))
+    assert not report.passed and report.wrong_inputs == ["text 1 is not in the file"]
 
 
 # -- what a file lacks ---------------------------------------------------------------------------------------------
 
 
-def ported(arrays: dict[str, Array], folder: Path) -> Path:
-    save_file(arrays, path := folder / "port.safetensors")
-    return path
-
-
 @pytest.mark.parametrize(
-    "key", sorted(key for key in load_file(BERT.folder / "trace.safetensors") if "|inputs|" not in key)
+    "key", sorted(key for key in saved() if key.startswith(("plain|", "types|")) and "|inputs|" not in key)
 )
 def test_an_intermediate_that_is_missing_anywhere_fails(
     key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arrays = load_file(BERT.folder / "trace.safetensors")
+    arrays = saved()
     value, total = arrays.pop(key), sum("|inputs|" not in name for name in arrays)
     kind, name = key.split("|")
     for more, unknown in ({}, False), ({f"{kind}|{name}x": value}, True):  # absent, and misspelt
@@ -167,27 +277,27 @@ def test_an_intermediate_that_is_missing_anywhere_fails(
 
 def test_a_batch_with_inputs_alone_is_missing_and_one_without_is_not(tmp_path: Path) -> None:
     """Inputs are copied from a file that minibert wrote; a batch that is in the file at all is to be shown whole."""
-    arrays = load_file(BERT.folder / "trace.safetensors")
+    arrays = saved()
     inputs_alone = {key: value for key, value in arrays.items() if not key.startswith("types|") or "|inputs|" in key}
     report = verify(str(BERT.folder), against=ported(inputs_alone, tmp_path))
     assert not report.passed and {key.split("|")[0] for key in report.missing} == {"types"}
     without = {key: value for key, value in arrays.items() if not key.startswith("types|")}
     report = verify(str(BERT.folder), against=ported(without, tmp_path))
     assert report.passed and report.missing == []
-    (line,) = [line for line in report.lines if line.startswith("kinds of batch that the file lacks: ")]
-    assert "types" in line.split(": ")[1].split(", ")
+    (line,) = [line for line in report.lines if "; the file lacks " in line]
+    assert line.split("; ")[1] == "the file lacks types"
 
 
 def test_only_compares_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arrays = load_file(BERT.folder / "trace.safetensors")
+    arrays = saved()
     done = ("position_ids", "sum")
     part = {key: value for key, value in arrays.items() if "|inputs|" in key or key.split("|")[1] in done}
-    spoilt = part | {"plain|embeddings.LayerNorm": np.zeros((2, 4, 16), np.float32), "plain|mine": np.zeros(3)}
+    spoilt = part | {"plain|embeddings.LayerNorm": np.zeros((3, 7, 16), np.float32), "plain|mine": np.zeros(3)}
     path = ported(spoilt, tmp_path)
     arguments = ["verify", "--model", str(BERT.folder), "--against", str(path), "--only"]
     assert main([*arguments, *done]) == 0
     out = capsys.readouterr().out
-    assert "20 of 20 intermediates compared" in out and "LayerNorm" not in out and "missing" not in out
+    assert "24 of 24 intermediates compared" in out and "LayerNorm" not in out and "missing" not in out
     assert main([*arguments, *done, "embeddings.LayerNorm"]) == 1
     assert "missing: embeddings.LayerNorm in " in capsys.readouterr().out
     report = verify(str(BERT.folder), against=path, only=["sum"])
@@ -198,7 +308,7 @@ def test_only_compares_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = ported(load_file(BERT.folder / "trace.safetensors"), tmp_path)
+    path = ported(saved(), tmp_path)
     arguments = ["verify", "--model", str(BERT.folder), "--against", str(path), "--only"]
     assert main([*arguments, "sum", "embeddings.LayerNrm"]) == 1
     said = capsys.readouterr().err
@@ -224,7 +334,7 @@ def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_a_port_s_numbers_are_not_saved_over(
     link: str, linked: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arrays = load_file(BERT.folder / "trace.safetensors")
+    arrays = saved()
     path = ported(arrays | {"plain|sum": arrays["plain|sum"] + np.float32(1)}, tmp_path)
     before, other = path.read_bytes(), tmp_path / "other.safetensors"
     if link == "symbolic":
@@ -270,6 +380,51 @@ def test_a_file_with_other_names(
     assert says in capsys.readouterr().err
 
 
+def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    whole = ported(saved(), tmp_path).read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    cut = "its header does not describe the {} bytes that follow; write it anew"
+    cases = [
+        (whole[:-1], "cut short or damaged: " + cut.format(len(whole) - header - 1)),
+        (whole[:header], "cut short or damaged: " + cut.format(0)),
+        (whole + b"more", "cut short or damaged: " + cut.format(len(whole) - header + 4)),
+        (whole[:100], f"cut short: its 100 bytes should begin with a header of {header - 8}; write it anew"),
+        (b"no such thing", "not a safetensors file, or cut short: its 13 bytes"),
+        (b"", "not a safetensors file, or cut short: its 0 bytes"),
+    ]
+    for content, says in cases:
+        (tmp_path / "bad.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match=r"bad\.safetensors: ") as caught:
+            verify(str(BERT.folder), against=tmp_path / "bad.safetensors")
+        assert says in str(caught.value) and "deserial" not in str(caught.value)
+
+
+@pytest.mark.parametrize("stored", ["BF16", "F8_E4M3"])
+def test_a_tensor_that_numpy_cannot_hold_is_named(stored: str, tmp_path: Path) -> None:
+    size = {"BF16": 2, "F8_E4M3": 1}[stored]
+    header = json.dumps({"plain|sum": {"dtype": stored, "shape": [3], "data_offsets": [0, 3 * size]}}).encode()
+    (tmp_path / "port.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(3 * size))
+    says = rf"port.safetensors: plain\|sum is stored as {stored}; store it as F32"
+    with pytest.raises(ValueError, match=says):
+        verify(str(BERT.folder), against=tmp_path / "port.safetensors")
+
+
+def test_another_model_s_trace_fails(tmp_path: Path) -> None:
+    """Its inputs differ, and where they do not, its numbers."""
+    for name in ("roberta", "marian-encoder"):
+        verify(str(BY_NAME[name].folder), save=tmp_path / f"{name}.safetensors")
+    report = verify(str(BERT.folder), against=tmp_path / "roberta.safetensors")
+    line = "pads_inside_mask|inputs|input_ids[0, 1] is 1, expected 0; pads_inside_mask was not compared"
+    assert not report.passed and line in report.lines
+    assert [line for line in report.lines if line.startswith("position_ids differs in plain, inputs_embeds, ")]
+    report = verify(str(BERT.folder), against=tmp_path / "marian-encoder.safetensors")
+    assert not report.passed and report.differences == []
+    assert "inputs_embeds|inputs|inputs_embeds has shape (3, 7, 20), expected (3, 7, 16); inputs_embeds was not " in (
+        "\n".join(report.lines)
+    )
+    assert report.lines[-1] == "not passed: nothing was compared; is this a trace of another model?"
+
+
 def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "port.safetensors").write_bytes(b"no such thing")
     arguments = ["verify", "--model", str(BERT.folder), "--against"]
@@ -295,8 +450,8 @@ def test_texts_are_a_batch_each(minilm: Path, tmp_path: Path, capsys: pytest.Cap
 # -- the table -----------------------------------------------------------------------------------------------------
 
 
-def test_the_table_shows_what_the_issue_is() -> None:
-    report = verify(str(BERT.folder), against=BERT.folder / "trace.safetensors")
+def test_the_table_shows_what_the_issue_is(tmp_path: Path) -> None:
+    report = verify(str(BERT.folder), against=BERT.own_file(tmp_path))
     (header,) = [line for line in report.lines if line.startswith("intermediate")]
     assert header.split() == [
         "intermediate", "batches", "max", "difference", "equal", "rms", "error", "here", "rms", "error", "file",
@@ -321,209 +476,10 @@ def test_summing_up_keeps_the_worst() -> None:
 
 
 def test_a_share_is_never_rounded_up_to_all(tmp_path: Path) -> None:
-    arrays = load_file(BERT.folder / "trace.safetensors")
+    arrays = saved()
     value = arrays["full_length|sum"].copy()
     value[0, 0, 0] += np.float32(1e-6)
     save_file(arrays | {"full_length|sum": value}, tmp_path / "port.safetensors")
     report = verify(str(BERT.folder), against=tmp_path / "port.safetensors")
     (total,) = [line for line in report.lines if re.match("sum +[0-9]", line)]
     assert "99.9 %" in total
-
-
-# -- generated batches ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_batches_are_those_that_the_family_allows(case: Case) -> None:
-    with case.layer() as layer:
-        made = batches(layer)
-        again = batches(layer)
-        positions = "position_ids" in trace(layer, made["plain"])
-        vocab = layer.steps[0].module.table.shape[0]
-        for kind, batch in made.items():
-            trace(layer, batch)  # each can be computed
-            assert all(np.array_equal(array, again[kind][name]) for name, array in batch.items())
-    assert {"plain", "right_pad", "right_pad_no_mask", "left_pad", "pads_inside", "pads_inside_mask"} < set(made)
-    assert (
-        made["plain"]["input_ids"].max() >= vocab - 2
-    )  # the table's last row, or the one before where that is padding
-    assert ("explicit_positions" in made) == ("full_length" in made) == positions
-    # every kind that the committed reference of this case was asked for
-    asked = set(case.facts["kinds"])
-    assert asked <= set(made), asked - set(made)
-
-
-# -- printed numbers -----------------------------------------------------------------------------------------------
-
-
-def test_nothing_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--model", str(BERT.folder)]) == 1
-    said = capsys.readouterr().err
-    assert "torch and transformers are not installed" in said
-    assert "only of bert-base-uncased, gpt2" in said and "--against FILE" in said
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        ("bert-base-uncased", "bert-base-uncased"),
-        ("google-bert/bert-base-uncased", "bert-base-uncased"),
-        ("./models/bert-base-uncased/", "bert-base-uncased"),
-        ("/hub/models--google-bert--bert-base-uncased/snapshots/86b5", "bert-base-uncased"),
-        ("openai-community/gpt2", "gpt2"),
-        ("bert-base-cased", None),
-        ("distilgpt2", None),
-        ("gpt2-medium", None),
-    ],
-)
-def test_stored_values_are_found_by_name_and_sizes(model: str, name: str | None) -> None:
-    sizes = stored(name or "gpt2")["sizes"]
-    layer: Any = SimpleNamespace(config=sizes)
-    found = find(model, layer)
-    assert (found and found["model"]) == name
-    assert find(model, SimpleNamespace(config={**sizes, "vocab_size": 5})) is None  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["bert-base-uncased", "gpt2"])
-def test_printed_numbers_agree_with_each_other(name: str) -> None:
-    """The same number of the same row, printed twice with different digits, is one number."""
-    seen: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
-    count = 0
-    for entry in stored(name)["values"]:
-        halves = half_units(entry["printed"])
-        assert halves.shape == (len(entry["tokens"]), len(entry["columns"]))
-        for i, token in enumerate(entry["tokens"]):
-            lookup = entry["key"] in (LOOKUPS[0], "wte")
-            place: tuple[Any, ...] = (entry["input_ids"][token],) if lookup else (token,)
-            if entry["key"] in ("sum", "embeddings.LayerNorm"):
-                place = (*entry["input_ids"][: token + 1], token)
-            for j, column in enumerate(entry["columns"]):
-                number = float(entry["printed"][i][j]), float(halves[i, j])
-                seen.setdefault((entry["key"], *place, column % 768), []).append(number)
-                count += 1
-    assert count > 150
-    twice = 0
-    for key, numbers in seen.items():
-        low, high = max(x - half for x, half in numbers), min(x + half for x, half in numbers)
-        slack = 2e-6 if key[0] == "embeddings.LayerNorm" else 1e-12
-        assert low <= high + slack, (key, numbers)
-        twice += len(numbers) > 1
-    assert twice > 20
-
-
-def test_printed_positions_are_the_real_table_s(reference_folder: Path) -> None:
-    table = np.load(reference_folder / "bert_base_uncased_position_embeddings.npy")
-    entries = [entry for entry in stored("bert-base-uncased")["values"] if entry["key"] == LOOKUPS[2]]
-    assert sum(len(entry["tokens"]) for entry in entries) >= 12
-    for entry in entries:
-        got = table[np.ix_(entry["tokens"], np.arange(768)[entry["columns"]])].astype(np.float64)
-        assert (np.abs(got - np.array(entry["printed"], float)) <= half_units(entry["printed"])).all()
-
-
-def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
-    """all-MiniLM-L6-v2 has the vocabulary of bert-base-uncased."""
-    values = stored("bert-base-uncased")
-    with minibert.load(minilm) as layer:
-        assert check_texts(layer, values) == []
-        wrong = {"texts": [{"text": "We lived", "input_ids": [1, 2]}]}
-        assert check_texts(layer, wrong) == ["'We lived' gives the ids [101, 2057, 2973, 102], printed are [1, 2]"]
-        assert repr(layer).replace("384", "768") == values["tree"]
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bert-base-uncased whose printed numbers are the true ones, and whose others are made up."""
-    folder = seeded.write_model(tmp_path_factory.mktemp("hub") / "bert-base-uncased", "bert", vocab=True)
-    tensors = load_file(folder / "model.safetensors")
-    tables = {key: tensors[f"{key}.weight"] for key in LOOKUPS}
-    for entry in stored("bert-base-uncased")["values"]:
-        for token, row in zip(entry["tokens"], entry["printed"], strict=True):
-            place = {LOOKUPS[0]: entry["input_ids"][token], LOOKUPS[1]: 0, LOOKUPS[2]: token}.get(entry["key"])
-            if place is not None:
-                tables[entry["key"]][place, entry["columns"]] = np.array(row, np.float32)
-    save_file(tensors, folder / "model.safetensors")
-    return folder
-
-
-def only_lookups(values: dict[str, Any]) -> dict[str, Any]:
-    return {**values, "values": [entry for entry in values["values"] if entry["key"] in LOOKUPS]}
-
-
-def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
-    values = only_lookups(stored("bert-base-uncased"))
-    with minibert.load(planted) as layer:
-        checked = check(layer, values)
-        assert {c.key for c in checked} == set(LOOKUPS)
-        assert all(c.passes for c in checked) and sum(c.numbers for c in checked) > 250
-        for entry in values["values"]:
-            text = entry["printed"][0][0]
-            digits = len(text.partition("e")[0].partition(".")[2])
-            unit = 10.0 ** (int(text.partition("e")[2] or 0) - digits)
-            entry["printed"][0][0] = f"{float(text) + 1.2 * unit:.{digits + 1}e}"  # further off than half a unit
-            assert not all(c.passes for c in check(layer, values)), entry
-            entry["printed"][0][0] = text
-
-
-def test_a_model_with_other_numbers_fails_and_says_what_was_compared(
-    planted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows as printed, but the made-up rest of each row shows in the norm."""
-    assert main(["verify", "--model", str(planted)]) == 1
-    said = capsys.readouterr().out
-    assert "torch and transformers are not installed, so the reference was not run" in said
-    assert "compared with numbers of bert-base-uncased, as this model's name and sizes say it is" in said
-    assert re.search(r"^embeddings.word_embeddings +\d+ .* as printed$", said, re.MULTILINE)
-    assert re.search(r"^embeddings.LayerNorm +\d+ .* DIFFERENT$", said, re.MULTILINE)
-    assert re.search(r"^none of the \d+ classic mistakes that this family allows fits$", said, re.MULTILINE)
-
-
-def test_ids_without_a_tokenizer_are_not_compared_and_it_is_told(planted: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "bert-base-uncased"
-    folder.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).symlink_to(planted / name)
-    report = verify(str(folder))
-    (line,) = [line for line in report.lines if line.startswith("ids of ")]
-    assert line.startswith(f"ids of 5 texts not compared: {folder} has no tokenizer")
-
-
-def test_where_the_reference_runs_a_folder_s_name_promises_nothing(
-    planted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verify_module, "installed", lambda: True)
-    monkeypatch.setattr(verify_module, "Reference", lambda *_: None)
-    monkeypatch.setattr(verify_module, "_against_live", lambda *_: None)
-    assert not [line for line in verify(str(planted)).lines if "printed" in line or "ship with" in line]
-
-
-def test_a_model_as_printed_passes(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep: Callable[[str, Any], dict[str, Any] | None] = find
-    monkeypatch.setattr(
-        printed, "find", lambda model, layer: {**only_lookups(keep(model, layer) or {"values": []}), "texts": []}
-    )
-    report = verify(str(planted))
-    assert report.passed
-    assert report.lines[-1] == "every number is the one that was printed"
-
-
-def test_printed_values_name_a_mistake_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Had the notebooks been run on a layer without type rows, that is what would be said."""
-    from minibert.verify.mistakes import MISTAKES
-
-    (mistake,) = [m for m in MISTAKES if m.name == "type rows left out"]
-    values = only_lookups(stored("bert-base-uncased"))
-    row = mistake.make(minibert.FAMILIES["bert"])
-    with minibert.load(planted, family=row) as wrong:
-        total = wrong.trace([[101, 102]])["sum"][0, :, :3]
-    digits = [[f"{number:.8f}" for number in numbers] for numbers in total.tolist()]
-    values["values"] = [
-        {"input_ids": [101, 102], "key": "sum", "tokens": [0, 1], "columns": [0, 1, 2], "printed": digits}
-    ]
-    monkeypatch.setattr(printed, "find", lambda model, layer: {**values, "texts": []})
-    report = verify(str(planted))
-    assert not report.passed and report.matches == ["type rows left out"]
-
-
-def test_tolerances_of_a_layer_without_a_norm() -> None:
-    with BY_NAME["t5-encoder"].layer() as layer:
-        assert tolerances(layer) == {"position_ids": 0.0, "encoder.embed_tokens": 0.0, "sum": 0.0}

@@ -1,0 +1,36 @@
+"""What `minibert verify --save` writes for the tiny BERT, and a port's file made from it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from reference_files import BY_NAME
+from safetensors.numpy import save_file
+
+from minibert.equations.input_layer import Array
+from minibert.verify.compare import batches, trace
+
+BERT = BY_NAME["bert"]
+
+
+@cache
+def _saved() -> dict[str, Array]:
+    with BERT.layer() as layer:
+        inputs = batches(layer)
+        traces = {kind: trace(layer, batch) for kind, batch in inputs.items()}
+    arrays = {f"{kind}|inputs|{name}": array for kind, named in inputs.items() for name, array in named.items()}
+    arrays |= {f"{kind}|{key}": array for kind, named in traces.items() for key, array in named.items()}
+    return {name: np.array(array) for name, array in arrays.items()}
+
+
+def saved() -> dict[str, Array]:
+    """Inputs and intermediates of every batch, by their names in a file."""
+    return dict(_saved())
+
+
+def ported(arrays: dict[str, Array], folder: Path, name: str = "port.safetensors") -> Path:
+    """Write a port's file."""
+    save_file(arrays, path := folder / name)
+    return path

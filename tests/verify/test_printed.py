@@ -1,0 +1,210 @@
+"""`minibert verify` where neither torch nor a file is there: numbers that notebooks print of two well-known models."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import seeded
+from reference_files import BY_NAME
+from safetensors.numpy import load_file, save_file
+
+import minibert
+from minibert.cli import main
+from minibert.verify import printed
+from minibert.verify import verify as verify_module
+from minibert.verify.compare import tolerances
+from minibert.verify.printed import check, check_texts, find, half_units
+from minibert.verify.verify import verify
+
+BERT = BY_NAME["bert"]
+LOOKUPS = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
+
+
+@pytest.fixture(autouse=True)
+def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module, "installed", lambda: False)
+
+
+def stored(name: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((printed.DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return values
+
+
+def test_nothing_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--model", str(BERT.folder)]) == 1
+    said = capsys.readouterr().err
+    assert "torch and transformers are not installed" in said
+    assert "only of bert-base-uncased, gpt2" in said and "--against FILE" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("bert-base-uncased", "bert-base-uncased"),
+        ("google-bert/bert-base-uncased", "bert-base-uncased"),
+        ("./models/bert-base-uncased/", "bert-base-uncased"),
+        ("/hub/models--google-bert--bert-base-uncased/snapshots/86b5", "bert-base-uncased"),
+        ("openai-community/gpt2", "gpt2"),
+        ("bert-base-cased", None),
+        ("distilgpt2", None),
+        ("gpt2-medium", None),
+    ],
+)
+def test_stored_values_are_found_by_name_and_sizes(model: str, name: str | None) -> None:
+    sizes = stored(name or "gpt2")["sizes"]
+    layer: Any = SimpleNamespace(config=sizes)
+    found = find(model, layer)
+    assert (found and found["model"]) == name
+    assert find(model, SimpleNamespace(config={**sizes, "vocab_size": 5})) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "gpt2"])
+def test_printed_numbers_agree_with_each_other(name: str) -> None:
+    """The same number of the same row, printed twice with different digits, is one number."""
+    seen: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+    count = 0
+    for entry in stored(name)["values"]:
+        halves = half_units(entry["printed"])
+        assert halves.shape == (len(entry["tokens"]), len(entry["columns"]))
+        for i, token in enumerate(entry["tokens"]):
+            lookup = entry["key"] in (LOOKUPS[0], "wte")
+            place: tuple[Any, ...] = (entry["input_ids"][token],) if lookup else (token,)
+            if entry["key"] in ("sum", "embeddings.LayerNorm"):
+                place = (*entry["input_ids"][: token + 1], token)
+            for j, column in enumerate(entry["columns"]):
+                number = float(entry["printed"][i][j]), float(halves[i, j])
+                seen.setdefault((entry["key"], *place, column % 768), []).append(number)
+                count += 1
+    assert count > 150
+    twice = 0
+    for key, numbers in seen.items():
+        low, high = max(x - half for x, half in numbers), min(x + half for x, half in numbers)
+        slack = 2e-6 if key[0] == "embeddings.LayerNorm" else 1e-12
+        assert low <= high + slack, (key, numbers)
+        twice += len(numbers) > 1
+    assert twice > 20
+
+
+def test_printed_positions_are_the_real_table_s(reference_folder: Path) -> None:
+    table = np.load(reference_folder / "bert_base_uncased_position_embeddings.npy")
+    entries = [entry for entry in stored("bert-base-uncased")["values"] if entry["key"] == LOOKUPS[2]]
+    assert sum(len(entry["tokens"]) for entry in entries) >= 12
+    for entry in entries:
+        got = table[np.ix_(entry["tokens"], np.arange(768)[entry["columns"]])].astype(np.float64)
+        assert (np.abs(got - np.array(entry["printed"], float)) <= half_units(entry["printed"])).all()
+
+
+def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
+    """all-MiniLM-L6-v2 has the vocabulary of bert-base-uncased."""
+    values = stored("bert-base-uncased")
+    with minibert.load(minilm) as layer:
+        assert check_texts(layer, values) == []
+        wrong = {"texts": [{"text": "We lived", "input_ids": [1, 2]}]}
+        assert check_texts(layer, wrong) == ["'We lived' gives the ids [101, 2057, 2973, 102], printed are [1, 2]"]
+        assert repr(layer).replace("384", "768") == values["tree"]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bert-base-uncased whose printed numbers are the true ones, and whose others are made up."""
+    folder = seeded.write_model(tmp_path_factory.mktemp("hub") / "bert-base-uncased", "bert", vocab=True)
+    tensors = load_file(folder / "model.safetensors")
+    tables = {key: tensors[f"{key}.weight"] for key in LOOKUPS}
+    for entry in stored("bert-base-uncased")["values"]:
+        for token, row in zip(entry["tokens"], entry["printed"], strict=True):
+            place = {LOOKUPS[0]: entry["input_ids"][token], LOOKUPS[1]: 0, LOOKUPS[2]: token}.get(entry["key"])
+            if place is not None:
+                tables[entry["key"]][place, entry["columns"]] = np.array(row, np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def only_lookups(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, "values": [entry for entry in values["values"] if entry["key"] in LOOKUPS]}
+
+
+def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
+    values = only_lookups(stored("bert-base-uncased"))
+    with minibert.load(planted) as layer:
+        checked = check(layer, values)
+        assert {c.key for c in checked} == set(LOOKUPS)
+        assert all(c.passes for c in checked) and sum(c.numbers for c in checked) > 250
+        for entry in values["values"]:
+            text = entry["printed"][0][0]
+            digits = len(text.partition("e")[0].partition(".")[2])
+            unit = 10.0 ** (int(text.partition("e")[2] or 0) - digits)
+            entry["printed"][0][0] = f"{float(text) + 1.2 * unit:.{digits + 1}e}"  # further off than half a unit
+            assert not all(c.passes for c in check(layer, values)), entry
+            entry["printed"][0][0] = text
+
+
+def test_a_model_with_other_numbers_fails_and_says_what_was_compared(
+    planted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows as printed, but the made-up rest of each row shows in the norm."""
+    assert main(["verify", "--model", str(planted)]) == 1
+    said = capsys.readouterr().out
+    assert "torch and transformers are not installed, so the reference was not run" in said
+    assert "compared with numbers of bert-base-uncased, as this model's name and sizes say it is" in said
+    assert re.search(r"^embeddings.word_embeddings +\d+ .* as printed$", said, re.MULTILINE)
+    assert re.search(r"^embeddings.LayerNorm +\d+ .* DIFFERENT$", said, re.MULTILINE)
+    assert re.search(r"^none of the \d+ classic mistakes that this family allows fits$", said, re.MULTILINE)
+
+
+def test_ids_without_a_tokenizer_are_not_compared_and_it_is_told(planted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bert-base-uncased"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).symlink_to(planted / name)
+    report = verify(str(folder))
+    (line,) = [line for line in report.lines if line.startswith("ids of ")]
+    assert line.startswith(f"ids of 5 texts not compared: {folder} has no tokenizer")
+
+
+def test_where_the_reference_runs_a_folder_s_name_promises_nothing(
+    planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_module, "installed", lambda: True)
+    monkeypatch.setattr(verify_module, "Reference", lambda *_: None)
+    monkeypatch.setattr(verify_module, "_against_live", lambda *_: None)
+    assert not [line for line in verify(str(planted)).lines if "printed" in line or "ship with" in line]
+
+
+def test_a_model_as_printed_passes(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep: Callable[[str, Any], dict[str, Any] | None] = find
+    monkeypatch.setattr(
+        printed, "find", lambda model, layer: {**only_lookups(keep(model, layer) or {"values": []}), "texts": []}
+    )
+    report = verify(str(planted))
+    assert report.passed
+    assert report.lines[-1] == "every number is the one that was printed"
+
+
+def test_printed_values_name_a_mistake_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Had the notebooks been run on a layer without type rows, that is what would be said."""
+    from minibert.verify.mistakes import MISTAKES
+
+    (mistake,) = [m for m in MISTAKES if m.name == "type rows left out"]
+    values = only_lookups(stored("bert-base-uncased"))
+    row = mistake.make(minibert.FAMILIES["bert"])
+    with minibert.load(planted, family=row) as wrong:
+        total = wrong.trace([[101, 102]])["sum"][0, :, :3]
+    digits = [[f"{number:.8f}" for number in numbers] for numbers in total.tolist()]
+    values["values"] = [
+        {"input_ids": [101, 102], "key": "sum", "tokens": [0, 1], "columns": [0, 1, 2], "printed": digits}
+    ]
+    monkeypatch.setattr(printed, "find", lambda model, layer: {**values, "texts": []})
+    report = verify(str(planted))
+    assert not report.passed and report.matches == ["type rows left out"]
+
+
+def test_tolerances_of_a_layer_without_a_norm() -> None:
+    with BY_NAME["t5-encoder"].layer() as layer:
+        assert tolerances(layer) == {"position_ids": 0.0, "encoder.embed_tokens": 0.0, "sum": 0.0}
