@@ -1,19 +1,16 @@
-"""What a failure of huggingface_hub means, in plain words: what happened, and what to do."""
+"""What a failure of a request means, in plain words: what happened, and what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import re
+from typing import Any, NamedTuple
 
 from minibert.errors import HubError
 
 LONGEST_PAUSE = 5.0  # seconds that a server may ask us to wait; to wait longer is the user's decision
 PASSING = {408, 429, 500, 502, 503, 504}  # statuses that may be gone at the next attempt
-
-WITHOUT_HUB = (
-    "ways that need no Hub: a folder instead of a name (a path that starts with ./), local_files_only=True for what "
-    "is cached, a folder made elsewhere with `minibert extract`, a mirror in HF_ENDPOINT"
-)
+LONGEST_WORDS = 300  # letters of a server's own words that are shown
+NUMBER = re.compile(r"[0-9]{1,18}")  # what a header may hold: int() takes other scripts' digits and refuses thousands
 
 
 class RevisionError(HubError):
@@ -21,97 +18,109 @@ class RevisionError(HubError):
 
 
 class PassingError(Exception):
-    """A failure that may be gone at the next attempt; `error` is what to raise if it is not.
+    """A failure that may be gone at the next attempt; `error` is what to raise if it is not."""
 
-    `checked`: the client has refused what came, as too short for one; it never tries again by itself then.
-    """
-
-    def __init__(self, error: HubError, pause: float | None = None, checked: bool = False) -> None:
+    def __init__(self, error: HubError, pause: float | None = None) -> None:
         super().__init__(str(error))
-        self.error = error
-        self.pause = pause
-        self.checked = checked
+        self.error, self.pause = error, pause
 
 
 class Address(NamedTuple):
-    """What a request is about, for error messages."""
+    """What a request is about, for error messages. whole: all of the model is needed, not its input layer alone."""
 
     name: str
     revision: str
-    endpoint: str
+    endpoint: str  # without a user's name and password
+    whole: bool = False
     file: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.name} at {self.revision}" + (f", {self.file}" if self.file else "")
+        return shown(f"{self.name} at {self.revision}" + (f", {self.file}" if self.file else ""))
+
+    @property
+    def folder(self) -> str:
+        """How to get a folder that can be used instead of the name."""
+        if self.whole:
+            return f"a folder of all its files, made elsewhere with `hf download {self.name} --local-dir FOLDER`"
+        return "a folder made elsewhere with `minibert extract`"
+
+    @property
+    def without_hub(self) -> str:
+        """The ways that need no Hub."""
+        return (
+            f"ways that need no Hub: {self.folder} (a path that starts with ./), local_files_only=True for what is "
+            "cached, a mirror in HF_ENDPOINT"
+        )
 
 
-def client_errors() -> tuple[type[Exception], ...]:
-    """Give what the client may raise: the root of its HTTP library, whichever that is, and its own errors."""
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+def shown(text: str) -> str:
+    """Make words from elsewhere fit for a terminal: in one line, no escape sequences, not too long."""
+    text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in " ".join(text.split()))
+    return text if len(text) <= LONGEST_WORDS else text[:LONGEST_WORDS] + "..."
 
-    return (HfHubHTTPError.__bases__[0], OSError, HFValidationError)
+
+def number(text: str | None) -> int | None:
+    """Read a header that holds a number; None where it holds something else."""
+    return int(text) if text and NUMBER.fullmatch(text) else None
 
 
-def explain(error: BaseException, address: Address) -> HubError | PassingError:
-    """Turn an error of the client into the one to raise."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RemoteEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
+def explain(error: BaseException, address: Address) -> PassingError:
+    """Turn an error of the client's into the one to raise: no connection, a broken one, a body that ended too soon."""
+    while error.__cause__ is not None:  # the client's wrapping of what really happened
+        error = error.__cause__
+    reason = shown(f"{type(error).__name__}: {error}".rstrip(": "))
+    return PassingError(
+        HubError(f"{address}: cannot fetch it from {address.endpoint} ({reason}); {address.without_hub}")
     )
 
-    if isinstance(error, LocalEntryNotFoundError | ValueError) and error.__cause__ is not None:
-        return explain(error.__cause__, address)  # the client's wrapping of what really happened
+
+def refusal(response: Any, address: Address) -> HubError | PassingError:
+    """Turn an answer whose status is an error into the one to raise; its body is not read."""
+    status, headers = response.status_code, response.headers
+    code, words = headers.get("X-Error-Code"), shown(headers.get("X-Error-Message", ""))
     page = f"{address.endpoint}/{address.name}"
-    if isinstance(error, GatedRepoError):  # a RepositoryNotFoundError too, so it comes first
+    if code == "GatedRepo":
         return HubError(
             f"{address}: this model is gated. Accept its conditions at {page}, then log in with `hf auth login` or set "
             "HF_TOKEN to a token that may read it"
         )
-    if isinstance(error, RepositoryNotFoundError):
+    # to who is not logged in, a model that is not there is 401 like a private one
+    if code == "RepoNotFound" or (status == 401 and "Invalid credentials" not in words):
         return HubError(
             f"{address}: {address.endpoint} knows no such model, or it is private. Check the spelling; for a private "
             f"one log in with `hf auth login` or set HF_TOKEN; a folder is written ./{address.name}"
         )
-    if isinstance(error, RevisionNotFoundError):
+    if code == "RevisionNotFound":
         return RevisionError(
             f"{address}: {address.name} has no revision {address.revision!r} (any more); branches, tags and commits "
             f"are listed at {page}/commits"
         )
-    if isinstance(error, RemoteEntryNotFoundError):
+    if code == "EntryNotFound":
         return HubError(f"{address}: the model has no such file; its files are listed at {page}/tree/main")
-    if isinstance(error, OfflineModeIsEnabled):
-        return HubError(f"{address}: not cached, and HF_HUB_OFFLINE is set; unset it. There are {WITHOUT_HUB}")
-    if isinstance(error, HFValidationError):
-        return HubError(f"{address}: {error}. A folder is written ./{address.name}")
-    if isinstance(error, HfHubHTTPError):
-        return _explain_status(error.response.status_code, error.response.headers, address, str(error))
-    # no connection, a broken one, no proof of identity, or a body that ended too soon
-    reason = f"{type(error).__name__}: {error}".rstrip(": ")
-    problem = HubError(f"{address}: cannot fetch it from {address.endpoint} ({reason}); {WITHOUT_HUB}")
-    return PassingError(problem, checked=isinstance(error, OSError))  # a connection's failures are no OSError here
-
-
-def _explain_status(status: int, headers: Mapping[str, str], address: Address, message: str) -> HubError | PassingError:
     if status == 429:
-        after = headers.get("Retry-After", "")
-        wait = float(after) if after.isdigit() else None
+        wait = number(headers.get("Retry-After"))
         problem = HubError(
             f"{address}: {address.endpoint} refuses further requests for now (status 429"
-            + (f", try again in {wait:g} seconds" if wait is not None else "")
+            + (f", try again in {wait} seconds" if wait is not None else "")
             + "). Wait; logged in (`hf auth login`, HF_TOKEN) the limit is higher"
         )
         return problem if wait is not None and wait > LONGEST_PAUSE else PassingError(problem, wait)
     if status in PASSING:
-        return PassingError(HubError(f"{address}: {address.endpoint} fails with status {status}; {WITHOUT_HUB}"))
-    if status in (401, 403):
-        return HubError(
-            f"{address}: {address.endpoint} refuses with status {status}. The token may be wrong, expired or not meant "
-            "for this model: log in again with `hf auth login`, or set HF_TOKEN"
+        return PassingError(
+            HubError(f"{address}: {address.endpoint} fails with status {status}; {address.without_hub}")
         )
-    return HubError(f"{address}: {address.endpoint} refuses with status {status}: {' '.join(message.split())}")
+    refused = f"{address}: {address.endpoint} refuses with status {status}" + (f" ({words})" if words else "")
+    if status in (401, 403):
+        refused += (
+            ". The token may be wrong, expired or not meant for this model: log in again with `hf auth login`, or set "
+            "HF_TOKEN"
+        )
+    return HubError(refused)
+
+
+def wrong_answer(address: Address, expected: str, found: str) -> HubError:
+    """Say that an answer is not the one to what was asked."""
+    return HubError(
+        f"{address}: {address.endpoint} gave a wrong answer: expected {expected}, found {shown(found)}; nothing of it "
+        "was kept. A proxy in between or a mirror may be the cause: try another network or HF_ENDPOINT"
+    )

@@ -16,14 +16,14 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from minibert.errors import HubError
 from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, Source, read_index
 from minibert.files.reading import note_model_file
 
 from .caches import COMMIT, Caches
-from .errors import WITHOUT_HUB, Address, RevisionError
+from .errors import Address, RevisionError, shown
 from .ranges import RangeCache, Span
 from .remote import RemoteCheckpoint
 from .transfer import Part, Transfer
@@ -32,25 +32,22 @@ from .transfer import Part, Transfer
 NAME = re.compile(r"(?:\b[\w.-]+\b/)?\b[\w.-]{1,96}\b", re.ASCII)
 
 FOLDER = "A folder is written with ./ in front"
-FETCH_ONCE = (
-    "Load it once where there is a network, or give a folder (a path that starts with ./), made elsewhere with "
-    "`minibert extract`; what an earlier lazy run has fetched is enough for another lazy run only"
-)
 
 
-def resolve(name: str, revision: str | None = None, local_files_only: bool = False) -> Repository:
+def resolve(name: str, revision: str | None = None, local_files_only: bool = False, whole: bool = False) -> Repository:
     """Find the commit that a name and a revision (a branch, a tag, a commit; "main" if none) stand for.
 
     One request. None for the forty digits of a commit, with local_files_only or with HF_HUB_OFFLINE. Where the Hub does
-    not answer, its last answer is used, as in huggingface_hub.
+    not answer, its last answer is used, as in huggingface_hub. whole: all of the model will be needed, not its input
+    layer alone; this changes what errors advise.
 
     Raises HubError.
     """
     from huggingface_hub import constants
 
-    address = Address(name, revision or "main", constants.ENDPOINT)
-    if not NAME.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
+    if not _is_name(name):
         raise HubError(f"{name!r} cannot be a name on the Hub, such as 'gpt2' or 'google/mt5-small'. {FOLDER}")
+    address = Address(name, revision or "main", _endpoint(constants.ENDPOINT), whole)
     why_not = "local_files_only=True" if local_files_only else "HF_HUB_OFFLINE is set"
     offline = HubError(why_not) if local_files_only or constants.HF_HUB_OFFLINE else None
     if COMMIT.fullmatch(address.revision):
@@ -70,7 +67,35 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
         return Repository(address, known, problem)
     if problem is not offline and problem is not None:
         raise problem
-    raise HubError(f"{address}: nothing of it is cached, and {why_not}. {FETCH_ONCE}")
+    raise HubError(f"{address}: nothing of it is cached, and {why_not}. {_fetch_once(address)}")
+
+
+def _is_name(name: object) -> bool:
+    """Say whether a text may be a model's name on the Hub: no other one may become part of a path or an address."""
+    return isinstance(name, str) and bool(NAME.fullmatch(name)) and not re.search(r"--|\.\.|\.git$", name)
+
+
+def _endpoint(address: str) -> str:
+    """Take the user's name and password out of the Hub's address: they belong into one header, and nowhere else."""
+    parts = urlsplit(address)
+    try:
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            raise ValueError
+    except ValueError:
+        raise HubError(
+            "HF_ENDPOINT is no address of a Hub: expected one such as https://hf-mirror.com; in a name or a password "
+            "in front of an @ write all but letters and digits as %XX"
+        ) from None
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _fetch_once(address: Address) -> str:
+    enough = "the blocks" if address.whole else "another lazy run only"
+    return (
+        f"Load it once where there is a network, or give {address.folder} (a path that starts with ./); what an "
+        f"earlier {'run has fetched for the input layer is not' if address.whole else 'lazy run has fetched is'} "
+        f"enough for {enough}"
+    )
 
 
 class Repository:
@@ -181,7 +206,6 @@ class Repository:
         from huggingface_hub import constants
 
         self._need_hub(name)
-        self._transfer.probe(self._url(name), name)
         try:
             return self._transfer.download(name, self.commit, constants.HF_HUB_CACHE)
         except OSError as refused:
@@ -214,7 +238,8 @@ class Repository:
 
     def _need_hub(self, name: str) -> None:
         if self._unreachable is not None:
-            advice = "" if WITHOUT_HUB in str(self._unreachable) else f". {FETCH_ONCE}"
+            said = self._address.without_hub in str(self._unreachable)
+            advice = "" if said else f". {_fetch_once(self._address)}"
             raise HubError(f"{self.describe(name)}: not (all) in the cache, and {self._unreachable}{advice}")
 
     def _url(self, name: str) -> str:
@@ -233,7 +258,8 @@ class Repository:
     def _no_safetensors(self) -> str:
         listing = self._list(INDEX)
         other = [name for name in listing if name.endswith((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"))]
-        found = f"only {', '.join(other[:8])}: {CONVERT}" if other else f"only {', '.join(listing[:8]) or 'nothing'}"
+        names = shown(", ".join((other or listing)[:8])) or "nothing"
+        found = f"only {names}" + (f": {CONVERT}" if other else "")
         return f"{self._address}: expected {SINGLE} or {INDEX}, found {found}"
 
 
@@ -255,9 +281,12 @@ def _ask(address: Address, transfer: Transfer) -> About:
         about = About(found["sha"], files, found.get("id", address.name))
         if not COMMIT.fullmatch(about.commit):
             raise ValueError(f"{about.commit!r} is no commit")
+        if not _is_name(about.name) or not all(isinstance(file, str) for file in files):
+            raise ValueError("names that are none")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HubError(
-            f"{address}: {address.endpoint} does not answer as a Hub does ({type(error).__name__}: {error}; "
-            f"{answer[:60]!r}). A login page of this network, or a wrong HF_ENDPOINT? {WITHOUT_HUB}"
+            f"{address}: {address.endpoint} does not answer as a Hub does ({type(error).__name__}: "
+            f"{shown(str(error))}; {answer[:60]!r}). A login page of this network, or a wrong HF_ENDPOINT? There are "
+            f"{address.without_hub}"
         ) from None
     return about

@@ -133,7 +133,7 @@ def open_model(
         return Opened(_read_config(find, where), lambda: open_folder(model, mmap), find, where, lasting, None, root)
     from minibert.hub.repository import resolve
 
-    repository = resolve(where, revision, local_files_only)
+    repository = resolve(where, revision, local_files_only, whole=weights_folder is not None)
     root = repository.file
     inside = weights_folder(root, where) if weights_folder else ""
     find = _below(root, inside)

@@ -106,20 +106,24 @@ def test_what_passes_by_itself_is_waited_out(
     assert sum(waited) < SECONDS
 
 
-def test_a_short_body_is_fetched_again_however_long_it_took(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "RETRIED", 0.0)
-    quick_pauses(monkeypatch)
-    hub.misbehave("config.json", fake_hub.short_body, times=1, method="GET")
-    assert read_config() == FILES["config.json"]
-
-
-def test_what_the_client_has_retried_is_not_retried_again(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "RETRIED", 0.0)  # as if the client had used up its own retries
-    quick_pauses(monkeypatch)
-    hub.misbehave("config.json", fake_hub.status(500), method="GET")
-    with pytest.raises(HubError, match="status 500"):
-        read_config()
-    assert len(hub.asked("config.json", "GET")) == 1
+@pytest.mark.parametrize("reader", ["a small file", "a tensor"])
+@pytest.mark.parametrize("times", [3, 4])
+@pytest.mark.parametrize("fault", [fake_hub.status(500), fake_hub.cut(1), fake_hub.short_body])
+def test_three_retries_and_no_more(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, fault: fake_hub.Fault, times: int, reader: str
+) -> None:
+    """Ours alone: the client, which has retries of its own, gets no failure to see."""
+    monkeypatch.setattr(transfer, "GAINED", 1 << 30)
+    waited = quick_pauses(monkeypatch)
+    read, expected, pattern, skip = READERS[reader]
+    hub.misbehave(pattern, fault, times, skip, method="GET")
+    if times == 3:
+        assert read() == expected
+    else:
+        with pytest.raises(HubError):
+            read()
+    assert len(hub.asked(pattern, "GET")) == skip + 4
+    assert waited == [0.5, 1.0, 2.0]
 
 
 LASTING = {
