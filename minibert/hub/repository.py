@@ -77,8 +77,8 @@ def _is_name(name: object) -> bool:
 
 def _endpoint(address: str) -> str:
     """Take the user's name and password out of the Hub's address: they belong into one header, and nowhere else."""
-    parts = urlsplit(address)
     try:
+        parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError
     except ValueError:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 from fake_hub import FakeHub, commit_of, environment, no_range, redirect_to_second, slow, status, use
+from huggingface_hub import constants
 from safetensors.numpy import save
 
 from minibert.errors import HubError
@@ -67,9 +73,14 @@ def test_what_is_not_there_is_none_and_costs_nothing(hub: FakeHub) -> None:
 def test_a_branch_a_tag_a_pull_request_and_a_commit(hub: FakeHub, revision: str) -> None:
     hub.repositories["org/tiny"].revisions |= {"v1.0": commit_of("org/tiny"), "refs/pr/7": commit_of("org/tiny")}
     repository = resolve("org/tiny", revision)
-    assert len(hub.requests) == (0 if revision == commit_of("org/tiny") else 1)
+    assert [request.path.partition("?")[0] for request in hub.requests] == (
+        [] if revision == commit_of("org/tiny") else [f"/api/models/org/tiny/revision/{quote(revision, safe='')}"]
+    )
     assert repository.commit == commit_of("org/tiny")
     assert np.array_equal(rows("org/tiny", [1], revision=revision), WORD[[1]])
+    hub.forget()
+    assert np.array_equal(rows("org/tiny", [1], revision=revision, local_files_only=True), WORD[[1]])
+    assert hub.requests == []
 
 
 def test_a_renamed_model_is_followed(hub: FakeHub) -> None:
@@ -223,8 +234,6 @@ def test_ranges_that_stop_working_after_the_header(hub: FakeHub) -> None:
 def test_a_disk_that_refuses_is_done_without(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    from huggingface_hub import constants
-
     (tmp_path / "file").write_bytes(b"")
     below = tmp_path / "file" / "below"  # cannot be made, not even by root
     if where == "home":
@@ -237,6 +246,33 @@ def test_a_disk_that_refuses_is_done_without(
     assert config is not None
     assert config.read_bytes() == FILES["config.json"]
     assert np.array_equal(rows("org/tiny", [9, 4]), WORD[[9, 4]])
+
+
+def test_threads_share_one_folder_for_what_no_disk_takes(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    use(monkeypatch, hub.endpoint, tmp_path / "file" / "below")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    made: list[str] = []
+    make = tempfile.mkdtemp
+
+    def slowly(*arguments: Any, **options: Any) -> str:
+        folder = make(*arguments, **options)
+        if "minibert" in folder.rpartition("/")[2]:
+            time.sleep(0.05)  # for another thread to come in between
+            made.append(folder)
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", slowly)
+    repository = resolve("org/tiny")
+    with ThreadPoolExecutor(2) as pool:
+        paths = list(pool.map(repository.file, ["config.json", "tokenizer.json"]))
+    assert len(made) == 1
+    assert all(path is not None and Path(made[0]) in path.parents for path in paths)
+    del repository
+    gc.collect()
+    assert not Path(made[0]).exists()
 
 
 # -- who may read ------------------------------------------------------------------------------------------------
@@ -258,8 +294,6 @@ def test_the_token_goes_to_the_hub_and_to_no_other_host(hub: FakeHub, monkeypatc
 
 
 def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
     monkeypatch.setenv("HF_TOKEN", "hf_right")
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
     rows("org/tiny", [9])

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -62,6 +63,7 @@ class Request:
     range: str | None
     authorization: str | None
     host: str
+    encoding: str | None = None
     status: int = 0
     sent: int = 0
 
@@ -77,7 +79,9 @@ class Answer:
     content: bytes | Path = b""
     cut_after: int | None = None  # bytes of the body after which the connection is closed
     silent: bool = False  # keep the connection open and say nothing
+    endless: bool = False  # after the body come zeros for as long as the client listens
     bytes_per_second: float | None = None
+    slow_head: bool = False  # the head comes as slowly as the body
 
 
 Fault = Callable[["FakeHub", Request, Answer], Answer]
@@ -125,6 +129,45 @@ def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answe
         size = _size(answer.content)
         answer.headers["Content-Range"] = f"bytes {answer.start}-{answer.stop - 1}/{size}"
     return answer
+
+
+def endless(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Send in chunks, which announce no size, and never stop."""
+    answer.headers.pop("Content-Length", None)
+    answer.headers["Transfer-Encoding"] = "chunked"
+    answer.endless = True
+    return answer
+
+
+def announced(size: int) -> Fault:
+    """Announce a body of another size than the one that follows; zeros follow where it is larger."""
+
+    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+        answer.headers["Content-Length"] = str(size)
+        answer.endless = size > answer.stop - answer.start
+        return answer
+
+    return fault
+
+
+def drip(bytes_per_second: float, head: bool = False) -> Fault:
+    """Send a byte now and then; with `head`, the status line too."""
+
+    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+        answer.bytes_per_second, answer.slow_head = bytes_per_second, head
+        return answer
+
+    return fault
+
+
+def with_header(name: str, value: str) -> Fault:
+    """Set one header of an answer."""
+
+    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+        answer.headers[name] = value
+        return answer
+
+    return fault
 
 
 def no_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
@@ -328,7 +371,8 @@ class FakeHub:
 
     def _handle(self, handler: BaseHTTPRequestHandler, host: str) -> None:
         header = handler.headers
-        request = Request(handler.command, handler.path, header["Range"], header["Authorization"], host)
+        asks = (header["Range"], header["Authorization"], host, header["Accept-Encoding"])
+        request = Request(handler.command, handler.path, *asks)
         with self._lock:
             self.requests.append(request)
         answer = self._answer(request)
@@ -346,9 +390,15 @@ class FakeHub:
             return
         head = f"HTTP/1.1 {answer.status} -\r\n" + "".join(f"{k}: {v}\r\n" for k, v in answer.headers.items()) + "\r\n"
         self._count(None, len(head))  # before it goes out: the client must not be faster than the count
-        handler.wfile.write(head.encode())
+        for piece in [head] if not answer.slow_head else head:
+            handler.wfile.write(piece.encode("latin-1"))
+            sleep(1 / answer.bytes_per_second if answer.slow_head and answer.bytes_per_second else 0)
         if request.method == "HEAD":
             return
+        if answer.endless:
+            self._send_for_ever(handler, request, answer)
+            return
+        handler.close_connection = int(answer.headers["Content-Length"]) < answer.stop - answer.start  # `announced`
         for piece in _pieces(answer):
             if answer.cut_after is not None:
                 piece = piece[: answer.cut_after - request.sent]
@@ -359,6 +409,15 @@ class FakeHub:
                 return
             if answer.bytes_per_second is not None:
                 sleep(len(piece) / answer.bytes_per_second)
+
+    def _send_for_ever(self, handler: BaseHTTPRequestHandler, request: Request, answer: Answer) -> None:
+        chunked = "Transfer-Encoding" in answer.headers
+        handler.close_connection = True
+        for piece in itertools.chain(_pieces(answer), itertools.repeat(bytes(CHUNK))):
+            self._count(request, len(piece))
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+            if self._closing.is_set():
+                return
 
     def _count(self, request: Request | None, sent: int) -> None:
         with self._lock:

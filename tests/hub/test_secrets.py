@@ -1,0 +1,194 @@
+"""Tokens and passwords: they reach the Hub, and neither a message, a folder's name nor another host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_hub
+import numpy as np
+import pytest
+from fake_hub import FakeHub, use
+from safetensors.numpy import save
+
+import minibert
+from minibert.errors import HubError
+from minibert.hub import transfer
+from minibert.hub.repository import resolve
+
+WORD = np.random.default_rng(0).normal(size=(400, 320)).astype(np.float32)
+FILES = {"config.json": b'{"model_type": "bert"}', "model.safetensors": save({"word": WORD})}
+BASIC = "Basic dXNlcjpzZWNyZXQvd29yZA=="  # user:secret/word
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub() as hub:
+        hub.add("org/tiny", FILES)
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        monkeypatch.setattr(transfer, "PAUSE", 0.01)
+        yield hub
+
+
+def read(whole: bool = False, revision: str | None = None) -> np.ndarray:
+    repository = resolve("org/tiny", revision)
+    assert repository.file("config.json") is not None
+    opened = repository.whole_checkpoint() if whole else repository.checkpoint(lazy=True)
+    return opened.table("word", np.dtype("f4")).rows(np.array([7]))
+
+
+def with_password(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    use(monkeypatch, hub.endpoint.replace("//", "//user:secret%2Fword@"), home)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_password_in_the_endpoint_opens_the_hub_and_stands_nowhere(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: bool
+) -> None:
+    with_password(hub, monkeypatch, tmp_path / "home")
+    monkeypatch.setenv("HF_TOKEN", "hf_right")
+    hub.misbehave("model.safetensors", fake_hub.redirect_to_second)
+    assert np.array_equal(read(whole), WORD[[7]])
+    first = {request.authorization for request in hub.requests if request.host == "first"}
+    second = {request.authorization for request in hub.requests if request.host == "second"}
+    assert (first, second) == ({BASIC}, {None})
+    kept = list((tmp_path / "home").rglob("*"))
+    assert kept
+    assert not [path for path in kept if "secret" in str(path) or "%2F%2Fuser" in str(path)]
+    assert not [path for path in kept if path.is_file() and b"secret" in path.read_bytes()]
+
+
+FAULTS = {
+    "500": (fake_hub.status(500), ""),
+    "429": (fake_hub.status(429, retry_after="600"), ""),
+    "403": (fake_hub.status(403), ""),
+    "418": (fake_hub.status(418), ""),
+    "a page": (fake_hub.garbage, ""),
+    "cut": (fake_hub.cut(1), "resolve"),
+    "silent": (fake_hub.silent, ""),
+    "no file": (fake_hub.status(404, x_error_code="EntryNotFound"), "resolve"),
+    "no revision": (fake_hub.status(404, x_error_code="RevisionNotFound"), ""),
+    "gated": (fake_hub.status(403, x_error_code="GatedRepo"), ""),
+    "other bytes": (fake_hub.wrong_content_range, "safetensors"),
+    "another commit": (fake_hub.other_commit, "resolve"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("whole", [False, True])
+def test_no_failure_shows_the_password(
+    hub: FakeHub,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
+    whole: bool,
+) -> None:
+    with_password(hub, monkeypatch, tmp_path / "home")
+    for name in ("QUIET", "FIRST_ANSWER"):
+        monkeypatch.setattr(transfer, name, 0.4 if fault == "silent" else fake_hub.PATIENCE)
+    if whole and fault == "other bytes":
+        pattern, change = "config.json", fake_hub.endless
+    else:
+        change, pattern = FAULTS[fault]
+    hub.misbehave(pattern, change)
+    with caplog.at_level(logging.DEBUG), pytest.raises(HubError) as error:
+        read(whole)
+    told = [str(error.value), *capfd.readouterr(), caplog.text]
+    assert not [text for text in told if "secret" in text]
+    assert hub.endpoint in str(error.value) or "gated" in str(error.value)
+
+
+def test_nobody_there_shows_no_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use(monkeypatch, fake_hub.refused().replace("//", "//user:secret@"), tmp_path)
+    for revision in (None, "0" * 40):
+        with pytest.raises(HubError, match="cannot fetch it from http://127") as error:
+            read(revision=revision)
+        assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["https://user:se/cret@hub.example", "user:secret@hub", "ftp://user:secret@hub", "https://user:secret@:80",
+     "https://user:secret@hub:port", "https://user:secret@[::1", ""],
+)  # fmt: skip
+def test_an_endpoint_that_is_none_is_named_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
+) -> None:
+    use(monkeypatch, endpoint, tmp_path)
+    with pytest.raises(HubError, match="HF_ENDPOINT is no address of a Hub: expected one such as") as error:
+        resolve("org/tiny")
+    assert "cret" not in str(error.value)
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+NO_TOKENS = ["hf_gehe\u00efm", "hf_\u2028geheim", "hf_ge heim", "hf_\x07geheim", "hf_geheim\x7f", "\udce9geheim"]
+
+
+@pytest.mark.parametrize("token", NO_TOKENS)
+@pytest.mark.parametrize("variable", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_token_that_is_none_is_named_by_its_variable(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, token: str, variable: str, whole: bool
+) -> None:
+    monkeypatch.setenv(variable, token)
+    with pytest.raises(HubError, match=rf"the token in {variable} is none.*hf auth login") as error:
+        read(whole)
+    assert "geh" not in str(error.value)
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("content", [*(token.encode("utf-8", "surrogateescape") for token in NO_TOKENS), b"\xff\xfe"])
+def test_a_token_that_is_none_is_named_by_its_file(hub: FakeHub, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "home" / "token"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(HubError, match=r"token.*home/token.*log in again") as error:
+        read()
+    assert "geh" not in str(error.value)
+
+
+def test_a_tokens_file_that_is_a_folder(hub: FakeHub, tmp_path: Path) -> None:
+    (tmp_path / "home" / "token").mkdir(parents=True)
+    with pytest.raises(HubError, match=r"the token cannot be read from .*home/token \(IsADirectoryError\)"):
+        read()
+
+
+def test_a_good_token_reaches_the_weights_too(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["org/tiny"].gated = True
+    monkeypatch.setenv("HF_TOKEN", " hf_right\n")
+    hub.misbehave("model.safetensors", fake_hub.redirect_to_second)
+    assert np.array_equal(read(whole=True), WORD[[7]])
+    seen = {(request.host, request.authorization) for request in hub.requests}
+    assert seen == {("first", "Bearer hf_right"), ("second", None)}
+
+
+def test_the_hubs_own_words_for_a_wrong_token(hub: FakeHub) -> None:
+    hub.misbehave("", fake_hub.status(401, x_error_message="Invalid credentials in Authorization header"))
+    with pytest.raises(HubError, match=r"status 401 \(Invalid credentials.*The token may be wrong, expired"):
+        read()
+    hub.forget()
+    hub.misbehave("", fake_hub.status(401, x_error_message="Invalid username or password."))
+    with pytest.raises(HubError, match=r"knows no such model, or it is private"):  # so says the Hub of any other name
+        read()
+
+
+# -- what to do instead ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_each_kind_of_model_gets_the_advice_that_works_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, offline: bool
+) -> None:
+    use(monkeypatch, fake_hub.refused(), tmp_path)
+    for load, way, not_this in (
+        (minibert.load, "a folder made elsewhere with `minibert extract`", "hf download"),
+        (minibert.load_encoder, "made elsewhere with `hf download org/tiny --local-dir FOLDER`", "minibert extract"),
+    ):
+        with pytest.raises(HubError) as error:
+            load("org/tiny", local_files_only=offline)
+        assert way in str(error.value)
+        assert not_this not in str(error.value)
