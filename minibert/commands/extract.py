@@ -19,7 +19,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--dtype", choices=("float32", "float16", "bfloat16"), help="of the tables (default: as each is stored)"
     )
-    parser.add_argument("--force", action="store_true", help="replace a folder that is there")
+    parser.add_argument("--force", action="store_true", help="replace a folder that this command has written")
 
 
 def run(arguments: Any) -> None:

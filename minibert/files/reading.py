@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Any
 
 FileName = str | os.PathLike[str]
 
+BLOCK = 1 << 20  # bytes that are hashed at once
 _MODEL_FILES: dict[tuple[int, int], str] = {}  # device and number of a file -> its path when it was opened
 
 
@@ -28,6 +30,16 @@ def model_file(path: FileName) -> str | None:
         return opened if opened is not None and os.path.samestat(os.stat(opened), found) else None
     except OSError:
         return None
+
+
+def sha256_of(path: FileName, start: int = 0) -> str:
+    """Give the sha256 of a file's bytes from `start` on."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        file.seek(start)
+        while block := file.read(BLOCK):
+            found.update(block)
+    return found.hexdigest()
 
 
 def read_object(path: FileName, advice: str = "fetch it again") -> dict[str, Any]:

@@ -6,9 +6,11 @@ and moved into place, so a broken run leaves nothing behind.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +20,8 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, MinibertError
 from minibert.families.family import Family
-from minibert.files.checkpoint import SINGLE, Source, Tensor
+from minibert.files.checkpoint import SINGLE, SafetensorsFile, Source, Tensor
+from minibert.files.reading import sha256_of
 from minibert.files.tables import Table, widen
 from minibert.files.writing import KEPT, atomic_write, naming, same_file
 
@@ -29,6 +32,8 @@ COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt", "generation_config.json",
 )  # fmt: skip
+
+MARK = "minibert.extract"  # in a file's metadata: the sha256 of each file of its folder, of itself that of its numbers
 
 
 class Extracted(NamedTuple):
@@ -55,10 +60,10 @@ def extract(
     dtype: "float32", "float16" or "bfloat16" for the tables; None keeps each as it is stored. Vectors (the norm's
     weight and bias) keep their format: they are small, and every row passes through them.
 
-    force: replace a folder that holds an input layer's files and nothing else.
+    force: replace a folder that holds what `extract` has written, unchanged, and nothing else.
 
-    Raises FileExistsError where `folder` exists and `force` is not given, or where `force` would delete more than an
-    input layer; ValueError for the model's own folder or one inside or around it, for another dtype, for a number that
+    Raises FileExistsError where `folder` exists and `force` is not given, or where `force` would delete
+    another file; ValueError for the model's own folder or one inside or around it, for another dtype, for a number that
     float16 cannot hold; OSError that names `folder`; and the errors of `load`.
     """
     if dtype is not None and dtype not in NARROW:
@@ -80,7 +85,7 @@ def extract(
     with naming(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:KEPT]}.", dir=parent) as scratch:
         made = Path(scratch) / "made"
         made.mkdir()
-        write_safetensors(made / SINGLE, entries)
+        write_safetensors(made / SINGLE, entries, others)
         for name, content in others.items():
             atomic_write(made / name, content)
         load(made, side=sides[0]).close()  # what is moved into place has been read back
@@ -97,40 +102,46 @@ def _check_target(target: Path, force: bool) -> None:
         return
     if not force:
         raise FileExistsError(f"{target} exists; choose another name, or pass force=True to replace it")
-    if not target.is_dir() or Path.cwd().is_relative_to(target.resolve()):
-        raise FileExistsError(f"{target} is a file, or the folder we are in; choose another name")
-    if other := sorted({path.name for path in target.iterdir()} - {"config.json", SINGLE, *COMPANIONS}):
+    if target.is_symlink() or not target.is_dir() or Path.cwd().is_relative_to(target.resolve()):
+        raise FileExistsError(f"{target} is a file, a link, or the folder we are in; choose another name")
+    _refuse_foreign(target, target)
+
+
+def _refuse_foreign(folder: Path, target: Path) -> None:
+    """Refuse a folder with anything but the files that `extract` has written, as it has written them.
+
+    Raises FileExistsError that names `target`, where the folder lies or has lain.
+    """
+    if other := sorted({path.name for path in folder.iterdir()} - _written(folder)):
         raise FileExistsError(
-            f"{target} holds other files ({', '.join(other[:3])}); remove it yourself, if you mean it"
+            f"{target} holds {', '.join(map(repr, other[:3]))}, not as `extract` has written it; choose another name, "
+            "or remove it yourself, if you mean it"
         )
-    if (target / SINGLE).exists() and (more := _more_than_a_layer(target)):
-        raise FileExistsError(f"{target / SINGLE} {more}; choose another name, or remove it yourself, if you mean it")
+
+
+def _written(folder: Path) -> set[str]:
+    """Give the names of the files in a folder that are as `extract` has written them, by the sha256 noted there."""
+    try:
+        opened = SafetensorsFile(folder / SINGLE, mmap=False)
+        noted = json.loads(opened.metadata[MARK])
+        start = min(tensor.start for tensor in opened.tensors.values())
+        files = [path for path in folder.iterdir() if path.is_file() and not path.is_symlink()]
+        sums = {path.name: sha256_of(path, start if path.name == SINGLE else 0) for path in files}
+        return {name for name, found in sums.items() if noted.get(name) == found}
+    except (CheckpointError, OSError, ValueError, KeyError, AttributeError, RecursionError):
+        return set()  # another program's
 
 
 def _refuse_own(target: Path, model: Path) -> None:
-    """Refuse a target that is the model's folder, or is inside or around it, through links too."""
-    for inner, outer in ((target, model), (model, target)):
+    """Refuse a target that is the model's folder, is inside or around it, or has what the model links to."""
+    links = [path for path in (*model.glob("*"), *model.glob("*/*")) if path.is_symlink()]
+    for inner, outer in ((target, model), (model, target), *((link, target) for link in links)):
         real = Path(os.path.realpath(inner))
         if any(same_file(place, outer) for place in (real, *real.parents)):
             raise ValueError(
-                f"{target} and the model's folder {model} must lie apart: one is the other, or holds it, and the "
-                "model would be lost; choose another folder"
+                f"{target} and the model's folder {model} must lie apart: one is the other, holds it or a file that it "
+                "links to, and the model would be lost; choose another folder"
             )
-
-
-def _more_than_a_layer(folder: Path) -> str:
-    """Say what a folder's tensors are besides an input layer; nothing where they are one."""
-    try:
-        opened = open_model(folder)
-        source, family = _Recorder(opened.source()), family_of(opened)
-        try:
-            _take_all(source, opened, family)
-            others = sorted(set(source.names) - source.taken.keys())
-        finally:
-            source.close()
-    except MinibertError as error:
-        return f"cannot be read as an input layer ({error})"
-    return f"holds {len(others)} tensors that no input layer has ({', '.join(others[:3])})" if others else ""
 
 
 class _Recorder:
@@ -182,11 +193,21 @@ def _entries(source: _Recorder, dtype: str | None) -> tuple[dict[str, tuple[str,
     return entries, worst
 
 
-def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]]) -> None:
-    """Write name -> (format, numbers as the file holds them); the file appears whole or not at all."""
-    # a strided array would be written in another order
-    contents = (np.ascontiguousarray(raw).data for _, (_, raw) in _ordered(entries))
-    atomic_write(path, safetensors_header(entries), contents)
+def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]], beside: Mapping[str, bytes] = {}) -> None:
+    """Write name -> (format, numbers as the file holds them); the file appears whole or not at all.
+
+    beside: the other files of the folder. Their sha256, and that of the numbers, are noted in the file.
+    """
+
+    def contents() -> Iterator[memoryview]:
+        for _, (_, raw) in _ordered(entries):
+            yield np.ascontiguousarray(raw).data.cast("B")  # a strided array would be written in another order
+
+    numbers = hashlib.sha256()
+    for content in contents():
+        numbers.update(content)
+    noted = {SINGLE: numbers.hexdigest(), **{name: hashlib.sha256(each).hexdigest() for name, each in beside.items()}}
+    atomic_write(path, safetensors_header(entries, {MARK: json.dumps(noted)}), contents())
 
 
 def _ordered(entries: dict[str, tuple[str, Array]]) -> list[tuple[str, tuple[str, Array]]]:
@@ -194,13 +215,13 @@ def _ordered(entries: dict[str, tuple[str, Array]]) -> list[tuple[str, tuple[str
     return sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
 
 
-def safetensors_header(entries: dict[str, tuple[str, Array]]) -> bytes:
+def safetensors_header(entries: dict[str, tuple[str, Array]], metadata: Mapping[str, str] = {}) -> bytes:
     """Give the file's header for name -> (format, array): each tensor's place among the numbers, wide formats first.
 
     Written here because safetensors' functions for NumPy take no bfloat16, and the arguments of its lower functions
     changed between versions. safetensors' own reader checks the file when it is loaded again.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # what transformers looks for
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}  # the first is what transformers looks for
     stop = 0
     for name, (stored, raw) in _ordered(entries):
         start, stop = stop, stop + raw.nbytes
@@ -251,6 +272,8 @@ def _replace(made: Path, target: Path, old: Path) -> None:
     if replaced:
         target.rename(old)
     try:
+        if replaced:
+            _refuse_foreign(old, target)  # what has come since the first look would be lost
         made.rename(target)
     except BaseException:
         if replaced:

@@ -6,7 +6,6 @@ all processes of a machine share one map of the weights, and the sha256 of a fil
 
 from __future__ import annotations
 
-import hashlib
 import os
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minibert.errors import CheckpointError, UnknownFamilyError
 from minibert.files.checkpoint import SINGLE
-from minibert.files.reading import FileName
+from minibert.files.reading import FileName, sha256_of
 from minibert.files.tokenizer import FILES as TOKENIZER_FILES
 
 from .load import Opened, assemble, family_of, load, named_model, open_model
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from .layer import EmbeddingLayer
 
 KINDS = ("sentence", "input")
-BLOCK = 1 << 20  # bytes that are hashed at once
 
 ADVICE = (
     'vectors="input" takes the input layer alone: for each text the mean over its tokens\' rows before any attention, '
@@ -58,7 +56,7 @@ class TextModel(NamedTuple):
             paths = [module.path for module in read_modules(opened.root, opened.where) or ()]
             own = [f"{path}/{name}" for path in paths if path for name in ("config.json", SINGLE)]
             found |= {name: opened.root(name) for name in (MODULES, SETTINGS, *TRANSFORMER_CONFIGS, *own)}
-        return {name: _sha256(path) for name, path in sorted(found.items()) if path is not None}
+        return {name: sha256_of(path) for name, path in sorted(found.items()) if path is not None}
 
 
 def open_vectors(
@@ -105,11 +103,3 @@ def check_kind(vectors: str, prompt_name: str | None, prompt: str | None) -> Non
         raise ValueError(f"vectors must be {' or '.join(map(repr, KINDS))}, found {vectors!r}")
     if vectors == "input" and (prompt_name is not None or prompt is not None):
         raise ValueError('prompts are for sentence vectors; leave prompt_name and prompt out with vectors="input"')
-
-
-def _sha256(path: FileName) -> str:
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(BLOCK):
-            found.update(block)
-    return found.hexdigest()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.cli import main
 from minibert.files.tables import widen
+from minibert.models import extract as extraction
 from minibert.models.extract import extract, narrowed, write_safetensors
 
 CASES = sorted(path.parent for path in Path(__file__).parents[1].glob("reference/*/case.json"))
@@ -72,18 +73,22 @@ def test_nothing_is_overwritten_unless_asked(minilm: Path, tmp_path: Path, capsy
     assert main(["extract", "--model", str(minilm), "-o", str(target)]) == 1
     assert "--force" in capsys.readouterr().err
     assert (target / "config.json").read_text() == "mine"
-    assert main(["extract", "--model", str(minilm), "-o", str(target), "--force"]) == 0
-    printed = capsys.readouterr().out
-    assert "before" in printed and "after" in printed and "rounding error" in printed
-    assert (target / "config.json").read_text() != "mine"
-    assert list(tmp_path.iterdir()) == [target]
+    assert main(["extract", "--model", str(minilm), "-o", str(target), "--force"]) == 1
+    assert "holds 'config.json'" in capsys.readouterr().err
+    assert (target / "config.json").read_text() == "mine"
+    (target / "config.json").unlink()
+    for _ in range(2):  # an empty folder, then its own
+        assert main(["extract", "--model", str(minilm), "-o", str(target), "--force"]) == 0
+        printed = capsys.readouterr().out
+        assert "before" in printed and "after" in printed and "rounding error" in printed
+        assert list(tmp_path.iterdir()) == [target]
 
 
 def test_force_replaces_nothing_that_extract_did_not_make(tmp_path: Path) -> None:
     case, target = CASES[0].parent / "gpt2", tmp_path / "made"
     target.mkdir()
     (target / "thesis.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"other files \(thesis\.txt\)"):
+    with pytest.raises(FileExistsError, match=r"holds 'thesis\.txt', not as `extract` has written it"):
         extract(case, target, force=True)
     with pytest.raises(FileExistsError, match="is a file"):
         extract(case, target / "thesis.txt", force=True)
@@ -110,9 +115,27 @@ def test_a_model_is_not_replaced_by_its_own_layer(to: str, force: bool, tmp_path
     (tmp_path / "place" / "sub").mkdir()
     before, beside = contents(model), sorted(tmp_path.rglob("*"))
     for source in (model, link):
-        with pytest.raises(ValueError, match="must lie apart: one is the other, or holds it"):
+        with pytest.raises(ValueError, match="must lie apart: one is the other, holds it or a file that it links to"):
             extract(source, tmp_path / "place" / to, force=force)
     assert contents(model) == before and sorted(tmp_path.rglob("*")) == beside
+
+
+@pytest.mark.parametrize(("inside", "model", "to"), [
+    (".", "model", "./model"), (".", "./model", "model/input"), ("model", ".", "input"), ("model", "../model", ".."),
+    ("model", ".", "../model"), ("sub", "../model", "../model/deep/input"),
+])  # fmt: skip
+def test_relative_names_are_seen_through(
+    inside: str, model: str, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = whole_model(tmp_path / "model")
+    (tmp_path / "sub").mkdir()
+    before = contents(folder)
+    monkeypatch.chdir(tmp_path / inside)
+    with pytest.raises(ValueError, match="must lie apart"):
+        extract(Path(model), to, force=True)
+    assert contents(folder) == before
+    made = extract(Path(model), tmp_path / "made")  # and a relative model is found
+    assert made.folder.is_dir()
 
 
 def test_a_model_inside_the_target_is_refused(tmp_path: Path) -> None:
@@ -129,15 +152,7 @@ def test_force_does_not_replace_another_whole_model(tmp_path: Path, capsys: pyte
     before = contents(target)
     assert main(["extract", "--model", str(GPT2), "-o", str(target), "--force"]) == 1
     said = capsys.readouterr().err
-    assert re.search(
-        r"holds \d+ tensors that no input layer has \(h\.0\.attn\.\S+, h\.0\.\S+, h\.0\.\S+\); choose", said
-    )
-    for spoilt in ("model.safetensors", "config.json"):
-        (target / spoilt).write_bytes(b"{}")
-        with pytest.raises(FileExistsError, match="cannot be read as an input layer"):
-            extract(GPT2, target, force=True)
-        assert (target / spoilt).read_bytes() == b"{}"
-        (target / spoilt).write_bytes(before[spoilt])
+    assert "holds 'config.json', 'model.safetensors'" in said
     assert contents(target) == before
 
 
@@ -147,6 +162,86 @@ def test_force_replaces_what_extract_has_made(case: Path, tmp_path: Path) -> Non
     extract(GPT2, target, force=True)
     with minibert.load(GPT2) as before, minibert.load(target) as after:
         assert np.array_equal(before(IDS), after(IDS))
+
+
+def vocabulary(target: Path) -> None:
+    (target / "vocab.txt").mkdir()
+    (target / "vocab.txt" / "thesis").write_text("mine")
+
+
+def link(target: Path) -> None:
+    (target / "merges.txt").symlink_to(target.parent / "mine")
+
+
+def settings(target: Path) -> None:
+    (target / "config.json").write_text((target / "config.json").read_text() + " ")
+
+
+def tokenizer(target: Path) -> None:
+    (target / "vocab.txt").write_text("mine")
+
+
+def numbers(target: Path) -> None:
+    with (target / "model.safetensors").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+
+
+def weights(target: Path) -> None:
+    (target / "model.safetensors").unlink()
+
+
+def linked_weights(target: Path) -> None:
+    (target / "model.safetensors").rename(target.parent / "model.safetensors")
+    (target / "model.safetensors").symlink_to(target.parent / "model.safetensors")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "meanwhile"])
+@pytest.mark.parametrize("change", [vocabulary, link, settings, tokenizer, numbers, weights, linked_weights])
+def test_force_deletes_nothing_that_has_another_content(
+    change: Callable[[Path], None], late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are known by what is in them: a name that `extract` writes too is no proof."""
+    target = extract(GPT2, tmp_path / "made").folder
+    if late:
+        load = extraction.load
+        monkeypatch.setattr(extraction, "load", lambda *args, **more: (change(target), load(*args, **more))[1])
+    else:
+        change(target)
+    before = None if late else sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    with pytest.raises(FileExistsError, match=r"made holds '.*', not as `extract` has written it"):
+        extract(GPT2, target, "float16", force=True)
+    found = sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    assert before is None or found == before
+    assert {path for path, _ in found} >= {target, target / "config.json"}
+    if change is vocabulary:
+        assert (target / "vocab.txt" / "thesis").read_text() == "mine"
+
+
+@pytest.mark.parametrize("where", ["config.json", "model.safetensors", "1_Pooling"])
+def test_a_model_whose_files_are_links_into_the_target_is_kept(where: str, tmp_path: Path) -> None:
+    target = extract(GPT2, tmp_path / "made").folder
+    model = whole_model(tmp_path / "model")
+    between = tmp_path / "between"
+    if where == "1_Pooling":
+        (model / where).mkdir()
+        (model / where / "config.json").symlink_to(target / "config.json")
+    else:
+        (model / where).unlink()
+        between.symlink_to(target / where)
+        (model / where).symlink_to(between)
+    before = contents(target)
+    with pytest.raises(ValueError, match="a file that it links to, and the model would be lost"):
+        extract(model, target, force=True)
+    assert contents(target) == before
+
+
+def test_a_link_to_a_folder_is_not_replaced(tmp_path: Path) -> None:
+    made, link = extract(GPT2, tmp_path / "made").folder, tmp_path / "link"
+    link.symlink_to(made)
+    with pytest.raises(FileExistsError, match="a link"):
+        extract(GPT2, link, force=True)
+    assert link.is_symlink() and contents(made)
 
 
 @pytest.mark.usefixtures("full_disk")
