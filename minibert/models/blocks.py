@@ -77,7 +77,7 @@ def pack(keep: Array, heads: int, tokens: int = TILE_TOKENS, holes: bool = False
     lengths = np.count_nonzero(keep, axis=1)
     order = np.argsort(lengths, kind="stable")
     start = 0
-    while start < len(order):
+    while start < max(1, len(order)):  # of a batch without sequences one tile, so that a trace has all its names
         stop = start + max(1, int(np.searchsorted(np.cumsum(lengths[order[start:]]), tokens, side="right")))
         texts = order[start:stop]
         member, places = np.nonzero(keep[texts])
@@ -192,6 +192,9 @@ def _attention(run: _Run, block: Block, x: Array, name: str) -> Array:
     looks = [run.linear(block, path, x, f"look {i}") for i, path in enumerate(block.projections)]
     q, k, v = looks if len(looks) == 3 else np.split(looks[0], 3, axis=1)  # each (tokens, dim)
     context = run.array("context", x, x.shape[1])
+    if run.record and not run.parts:  # no token: the names are there all the same
+        for key in (block.scores, name):
+            run.record.pairs(key, np.empty((0, run.stack.heads, 0, 0), x.dtype), Group(0, np.empty(0, int), 0, None))
     for part in run.parts:  # on one thread: those of BLAS stay awake after a product, and a second one gains nothing
         group = part.group
         shape = (len(group.texts), group.length, x.shape[1])

@@ -24,7 +24,6 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.families.blocks import BLOCKS
-from minibert.models import blocks as engine
 from minibert.models.extract import extract
 
 Array = NDArray[Any]
@@ -95,34 +94,6 @@ def test_prints_as_the_reference_does(case: EncoderCase) -> None:
 # -- what does not change the numbers ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["bert", "mpnet", "gpt2"])
-def test_padding_costs_nothing_and_shows_nowhere(name: str) -> None:
-    """A text's rows are the same alone, beside longer ones, and in small tiles."""
-    with CASE[name].load() as encoder:
-        ids = np.arange(3, 27).reshape(3, 8) % 20 + 2
-        mask = np.array([[1] * 8, [1] * 3 + [0] * 5, [1] * 6 + [0] * 2])
-        together = encoder(ids, attention_mask=mask)
-        for row, length in enumerate((8, 3, 6)):
-            alone = encoder(ids[row, :length])
-            assert alone.shape == (length, encoder.dim)
-            assert off(together[row, :length], alone) <= CUT
-
-
-def test_small_tiles_and_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are sorted by length, cut and laid back, wherever the cuts fall."""
-    with CASE["bert"].load() as encoder:
-        ids = np.arange(80).reshape(10, 8) % 20 + 2
-        mask = (np.arange(8) < np.array([8, 1, 3, 8, 2, 2, 5, 3, 8, 1])[:, None]).astype(int)
-        whole = encoder(ids, attention_mask=mask)
-        for tokens, scores in ((1, 1), (5, 1 << 19), (9, 40), (1000, 1)):
-            monkeypatch.setattr(engine, "SCORES", scores)
-            tiles = list(engine.pack(mask != 0, 2, tokens=tokens))
-            assert sum(len(tile.rows) for tile in tiles) == mask.sum()
-            assert all(len(tile.rows) <= max(tokens, 8) for tile in tiles)
-            monkeypatch.setattr(engine.pack, "__defaults__", (tokens, False))
-            assert off(encoder(ids, attention_mask=mask), whole) <= CUT
-
-
 def test_a_second_thread_changes_no_bit() -> None:
     with CASE["bert"].load() as encoder:
         ids = np.arange(200).reshape(20, 10) % 20 + 2
@@ -144,13 +115,6 @@ def test_inputs_embeds_and_a_single_sequence() -> None:
         assert encoder(ids).shape == (3, encoder.dim)
         trace = encoder.trace(inputs_embeds=rows[None])
         assert off(trace["hidden_states.2"], encoder(ids[None])) <= CUT
-
-
-def test_nothing_in_nothing_out() -> None:
-    with CASE["bert"].load() as encoder:
-        assert encoder(np.zeros((0, 4), int)).shape == (0, 4, encoder.dim)
-        assert encoder(np.zeros((2, 0), int)).shape == (2, 0, encoder.dim)
-        assert encoder.trace(np.zeros((2, 0), int))["hidden_states.2"].shape == (2, 0, encoder.dim)
 
 
 def test_float64() -> None:

@@ -1,0 +1,117 @@
+"""What every row of blocks must do where little is computed at a time, or nothing: heads in parts, tiles, no token.
+
+Each of these ways is rare in use, and a mistake in one shows in some rows alone: those with a bias, a causal mask, a
+norm before. Therefore all of them are tried on all rows.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from encoder_files import TINY, EncoderCase, off
+from numpy.typing import NDArray
+
+import minibert
+from minibert.models import blocks as engine
+
+Array = NDArray[Any]
+
+CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
+LENGTHS = (9, 1, 3, 9, 2, 2, 5, 3, 9, 1)
+every_row = pytest.mark.parametrize("case", TINY, ids=str)
+LARGE = 1 << 15
+small = pytest.mark.parametrize(
+    ("tokens", "scores", "piece"),
+    [(LARGE, 1, LARGE), (LARGE, 9 * 9, 7), (LARGE, 9 * 9 * 3, LARGE), (1, LARGE, LARGE), (5, 40, LARGE)],
+    ids=["one head", "one text", "a few texts", "a tile for each text", "small tiles"],
+)
+
+
+def batch(case: EncoderCase) -> tuple[Array, Array]:
+    """Ten texts of at most nine tokens that are not padding, and their mask."""
+    pad = case.load().config.get("pad_token_id") or 0
+    mask = np.arange(9) < np.array(LENGTHS)[:, None]
+    return np.where(mask, np.arange(90).reshape(10, 9) % 20 + 5, pad), mask.astype(int)
+
+
+@every_row
+@small
+def test_attention_in_parts_is_the_whole(
+    case: EncoderCase, tokens: int, scores: int, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trace takes all texts and heads together; the call takes as many as fit."""
+    ids, mask = batch(case)
+    with case.load() as encoder:
+        trace = encoder.trace(ids, attention_mask=mask)
+        monkeypatch.setattr(engine, "SCORES", scores)
+        monkeypatch.setattr(engine, "PIECE", piece)
+        monkeypatch.setattr(engine.pack, "__defaults__", (tokens, False))
+        assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= CUT
+
+
+@every_row
+@pytest.mark.parametrize("tokens", [1, 5, 9, 1000])
+def test_tiles_of_every_size_hold_each_token_once(case: EncoderCase, tokens: int) -> None:
+    mask = batch(case)[1]
+    with case.load() as encoder:
+        holes = encoder.stack.bias is not None
+        tiles = list(engine.pack(mask != 0, encoder.stack.heads, tokens=tokens, holes=holes))
+        found = sorted((row, place) for tile in tiles for row, place in zip(tile.rows, tile.places, strict=True))
+        assert found == sorted(zip(*np.nonzero(mask), strict=True))
+        assert all(len(tile.rows) <= max(tokens, 9) for tile in tiles)
+
+
+@every_row
+def test_padding_costs_nothing_and_shows_nowhere(case: EncoderCase) -> None:
+    """A text's rows are the same alone and beside longer ones."""
+    ids, mask = batch(case)
+    with case.load() as encoder:
+        together = encoder(ids, attention_mask=mask)
+        for row, length in enumerate(LENGTHS):
+            assert off(together[row, :length], encoder(ids[row, :length])) <= CUT
+            assert not together[row, length:].any()
+
+
+@every_row
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0), (0, 0)])
+def test_nothing_in_nothing_out(case: EncoderCase, shape: tuple[int, int]) -> None:
+    ids = np.zeros(shape, int)
+    with case.load() as encoder:
+        for given in ({}, {"attention_mask": np.ones(shape, int)}):
+            assert encoder(ids, **given).shape == (*shape, encoder.dim)
+            trace = encoder.trace(ids, **given)
+            assert trace["hidden_states.2"].shape == (*shape, encoder.dim)
+            assert trace["attentions.1"].shape == (shape[0], encoder.stack.heads, shape[1], shape[1])
+
+
+@every_row
+def test_a_closed_encoder_leaves_nothing_open(case: EncoderCase) -> None:
+    encoder = case.load()
+    layer = encoder.embeddings
+    encoder.close()
+    for use in (lambda: layer([[3]]), lambda: layer.trace([[3]]), lambda: layer.modules):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+
+
+def changed(case: EncoderCase, folder: Path, **config: Any) -> Path:
+    shutil.copytree(case.folder, folder, dirs_exist_ok=True)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | config), encoding="utf-8")
+    return folder
+
+
+@every_row
+def test_is_decoder_hides_what_comes_later_where_the_reference_does(case: EncoderCase, tmp_path: Path) -> None:
+    """BERT's kin become causal by it; MPNet and DistilBERT have no such mode, and GPT-2 no other."""
+    ids = np.arange(3, 8)[None]
+    with case.load() as plain, minibert.load_encoder(changed(case, tmp_path, is_decoder=True)) as decoder:
+        a, b = plain(ids)[0], decoder(ids)[0]
+    same = case.facts["family"] in ("mpnet", "distilbert", "gpt2") or case.name == "bert-causal"
+    assert (off(a[0], b[0]) <= CUT) == same
+    assert off(a[-1], b[-1]) > 1e-3 or same
