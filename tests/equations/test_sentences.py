@@ -1,0 +1,90 @@
+"""Pooling and similarity: each formula against one written as loops, on numbers of both signs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
+
+Array = NDArray[Any]
+
+FLOAT64 = 1e-14  # measured 1.8e-15
+FLOAT32 = 2e-6  # measured 4.8e-7
+DTYPES = [("float64", FLOAT64), ("float32", FLOAT32)]
+
+LOOPS: dict[str, Callable[[list[list[float]], int], list[float]]] = {
+    "cls": lambda rows, skip: rows[skip] if skip < len(rows) else rows[0],
+    "max": lambda rows, skip: [max((row[d] for row in rows[skip:]), default=-math.inf) for d in range(3)],
+    "mean": lambda rows, skip: [sum(row[d] for row in rows[skip:]) / max(1, len(rows) - skip) for d in range(3)],
+    "mean_sqrt_len_tokens": lambda rows, skip: [
+        sum(row[d] for row in rows[skip:]) / math.sqrt(max(1, len(rows) - skip)) for d in range(3)
+    ],
+    "weightedmean": lambda rows, skip: [
+        sum((skip + t) * row[d] for t, row in enumerate(rows[skip:], 1))
+        / max(1, sum(range(skip + 1, max(skip, len(rows)) + 1)))
+        for d in range(3)
+    ],
+    "lasttoken": lambda rows, skip: rows[-1] if skip < len(rows) else [0.0] * 3,
+}
+PAIRS: dict[str, Callable[[list[float], list[float]], float]] = {
+    "dot": lambda a, b: sum(map(lambda x, y: x * y, a, b)),
+    "cosine": lambda a, b: sum(map(lambda x, y: x * y, a, b)) / math.hypot(*a) / math.hypot(*b),
+    "euclidean": lambda a, b: -math.dist(a, b),
+    "manhattan": lambda a, b: -sum(map(lambda x, y: abs(x - y), a, b)),
+}
+
+
+def numbers(*shape: int, seed: int = 0, dtype: str = "float64") -> Array:
+    return np.asarray(np.random.default_rng(seed).standard_normal(shape) * 3, dtype)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+@pytest.mark.parametrize("skip", [0, 1, 2, 4, 5, 6])
+@pytest.mark.parametrize("name", POOLINGS)
+def test_pooling(name: str, skip: int, dtype: str, tolerance: float) -> None:
+    rows = numbers(2, 5, 3, dtype=dtype)
+    rows[1] = -np.abs(rows[1])  # a largest number below zero
+    found = POOLINGS[name](rows, skip)
+    assert found.dtype == dtype
+    want = np.array([LOOPS[name](text.tolist(), skip) for text in rows])
+    np.testing.assert_allclose(found, want, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", POOLINGS)
+def test_a_text_without_tokens(name: str) -> None:
+    found = POOLINGS[name](np.zeros((2, 0, 3)), 0)
+    np.testing.assert_array_equal(found, np.full((2, 3), -np.inf if name == "max" else 0.0))
+
+
+def test_pooled_vectors_are_their_own() -> None:
+    """Writing into one changes no token's row."""
+    for name in POOLINGS:
+        rows = numbers(1, 2, 3)
+        POOLINGS[name](rows, 0)[:] = 7
+        np.testing.assert_array_equal(rows, numbers(1, 2, 3))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+@pytest.mark.parametrize("name", SIMILARITIES)
+def test_similarity(name: str, dtype: str, tolerance: float) -> None:
+    a, b = numbers(4, 3, seed=1, dtype=dtype), numbers(2, 3, seed=2, dtype=dtype)
+    found = SIMILARITIES[name](a, b)
+    assert found.dtype == dtype
+    want = np.array([[PAIRS[name](x, y) for y in b.tolist()] for x in a.tolist()])
+    np.testing.assert_allclose(found, want, rtol=0, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("size", [1.0, 1e-25, 1e25])
+def test_normalized_vectors_have_length_one(sign: int, size: float) -> None:
+    """Also where the largest number in size is below zero, and where squares leave float32."""
+    x = sign * np.array([[-4.0, 3.0], [0.0, 0.0], [0.5, -8.0]])
+    found = normalized((size * x).astype(np.float32))
+    want = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
+    np.testing.assert_allclose(found, want, rtol=0, atol=FLOAT32)
