@@ -10,13 +10,13 @@ from minibert.models.encoder import Encoder
 from .compare import Difference, Traces, compare, fits, tolerances
 
 # |difference| / max(1, |value|) in the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6
-# (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 4.4e-5 and 4.5e-6: there the rms errors decide.
+# (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 6.7e-5 and 4.5e-6: there the rms errors decide.
 TOLERANCE = 1e-5
 ATTENTION_TOLERANCE = 1e-6
-# The root mean square error against float64 as a share of the other side's. Ours of torch's on all-MiniLM-L6-v2: 1.04
-# at most with BLAS's Haswell kernel, 1.43 with the one for AVX-512 (single products; what leaves a block 1.26). Of a
-# port's, of ours: 5.0 where it adds each product's terms one after the other, as plain loops do.
-ERROR_SHARE, PORT_SHARE = 1.5, 10.0
+# The root mean square error against float64 as a share of the other side's. Ours of torch's on all-MiniLM-L6-v2: 1.10
+# at most with BLAS's Haswell kernel, 1.43 with the one for AVX-512, 1.48 with Sandybridge (single products; what leaves
+# a block 1.26). Of a port's, of ours: 5.0 where it adds each product's terms one after the other, as plain loops do.
+ERROR_SHARE, PORT_SHARE = 2.0, 10.0
 Shares = tuple[float, float]  # of theirs that our error may be, and of ours theirs
 SHARES: dict[str, Shares] = {
     "reference": (ERROR_SHARE, np.inf),  # both are compared with the reference's own float64

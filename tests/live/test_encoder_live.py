@@ -26,7 +26,8 @@ pytestmark = [
 ROWS = 1e-5  # relative to max(1, |reference|), hidden states; measured 2.2e-6
 SHARES = 1e-6  # attentions; measured 6e-7
 REAL = 2e-5  # on MiniLM, both; measured 6.9e-6
-ERROR_SHARE = 1.5  # of the reference's own root mean square error on MiniLM; measured 0.87 to 1.15, by BLAS's kernel
+# of the reference's own root mean square error on MiniLM, what leaves a block; measured 0.87 to 1.26, by BLAS's kernel
+ERROR_SHARE = 1.5
 SHAPES = ((8, 13), (4, 128), (2, 512))
 TEXTS = [
     "How do I reset my password?", "I forgot my login credentials", "The bank raised its interest rates.",
