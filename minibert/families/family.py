@@ -34,7 +34,7 @@ class Family(Frozen):
     later_arguments   arguments that act later in the model: passing them here is no mistake
     shared            another name of the word module in the reference
     section           the part of config.json that describes this layer, if it is only a part
-    tokenizer         how files older than tokenizer.json are read: see `files.tokenizer.open_tokenizer`
+    tokenizer         the class of transformers where no file names one: see `files.tokenizer_classes`
     attention         makes the position scheme that acts inside attention
     """
 

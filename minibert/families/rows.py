@@ -115,7 +115,7 @@ BERT = Family(
     order=PRINTED,
     defaults=BERT_DEFAULTS,
     only=ABSOLUTE,
-    tokenizer="wordpiece",
+    tokenizer="BertTokenizer",
 )
 
 ROBERTA = replace(
@@ -131,7 +131,7 @@ ROBERTA = replace(
     tree={"embeddings": "RobertaEmbeddings"},
     order=("word_embeddings", "token_type_embeddings", "LayerNorm", "position_embeddings"),
     defaults={**BERT_DEFAULTS, "pad_token_id": 1},
-    tokenizer="roberta",
+    tokenizer="RobertaTokenizer",
 )
 
 DISTILBERT = replace(
@@ -151,6 +151,7 @@ DISTILBERT = replace(
 ALBERT = replace(
     BERT,
     model_type="albert",
+    tokenizer="AlbertTokenizer",
     steps=(
         replace(WORD, width=NARROW, head="predictions.decoder.weight"),
         replace(TYPE, width=NARROW),
@@ -161,7 +162,6 @@ ALBERT = replace(
     prefixes=("albert.",),
     tree={"": "AlbertModel", "embeddings": "AlbertEmbeddings", "encoder": "AlbertTransformer"},
     defaults={**BERT_DEFAULTS, "embedding_size": 128},
-    tokenizer=None,
 )
 
 ELECTRA = replace(
@@ -182,6 +182,7 @@ ELECTRA = replace(
 MPNET = replace(
     BERT,
     model_type="mpnet",
+    tokenizer="MPNetTokenizer",
     attention=scheme("mpnet_bias"),
     # the padding row is fixed to 1 in the reference, whatever config.json says
     steps=(
@@ -192,12 +193,12 @@ MPNET = replace(
     prefixes=("mpnet.",),
     tree={"embeddings": "MPNetEmbeddings"},
     defaults={**BERT_DEFAULTS, "pad_token_id": 1, "relative_attention_num_buckets": 32},
-    tokenizer=None,  # its pairs are joined as RoBERTa's are, which a vocab.txt does not say
 )
 
 DEBERTA_V2 = replace(
     BERT,
     model_type="deberta-v2",
+    tokenizer="DebertaV2Tokenizer",
     attention=scheme("deberta_log_buckets"),
     steps=(
         replace(WORD, width=NARROW),
@@ -213,7 +214,6 @@ DEBERTA_V2 = replace(
     unused_endings=("position_ids", "position_embeddings.weight"),
     aliases={"embedding_size": "hidden_size"},
     defaults={**BERT_DEFAULTS, "layer_norm_eps": 1e-7, "type_vocab_size": 0},
-    tokenizer=None,
 )
 
 ERNIE = replace(
@@ -250,6 +250,7 @@ NOMIC_BERT = replace(
 
 MODERNBERT = Family(
     model_type="modernbert",
+    tokenizer="TokenizersBackend",
     attention=scheme("layered_rotary"),
     steps=(
         Tokens(path="embeddings.tok_embeddings", head="decoder.weight"),
@@ -296,12 +297,13 @@ GPT2 = Family(
     checked_prefixes=(),
     aliases=GPT2_WORDS,
     defaults={"layer_norm_epsilon": 1e-5, "pad_token_id": None},
-    tokenizer="gpt2",
+    tokenizer="GPT2Tokenizer",
 )
 
 OPENAI_GPT = replace(
     GPT2,
     model_type="openai-gpt",
+    tokenizer="OpenAIGPTTokenizer",
     steps=(
         Tokens(path="tokens_embed", padding_idx=None),
         Positions(path="positions_embed", cached=False),
@@ -315,7 +317,6 @@ OPENAI_GPT = replace(
     ),
     tree={"": "OpenAIGPTModel"},
     unused_endings=("position_ids",),
-    tokenizer=None,
 )
 
 GPT_NEO = replace(
@@ -338,11 +339,12 @@ OPT = Family(
     checked_prefixes=(),
     aliases={"word_embed_proj_dim": "hidden_size"},
     defaults={"pad_token_id": 1},
-    tokenizer="gpt2",
+    tokenizer="GPT2Tokenizer",
 )
 
 GPT_NEOX = Family(
     model_type="gpt_neox",
+    tokenizer="GPTNeoXTokenizer",
     attention=scheme("rotary", share=0.25, theta_key="rotary_emb_base", share_key="rotary_pct"),
     steps=(Tokens(path="embed_in", padding_idx=None, head="embed_out.weight"),),
     prefixes=("gpt_neox.",),
@@ -363,12 +365,31 @@ LLAMA = Family(
     later_arguments=("position_ids",),
 )
 
-QWEN3 = replace(LLAMA, model_type="qwen3", tree={"": "Qwen3Model"}, defaults={**LLAMA.defaults, "head_dim": 128})
-MIXTRAL = replace(LLAMA, model_type="mixtral", attention=scheme("rotary", theta=1000000.0), tree={"": "MixtralModel"})
-OLMO2 = replace(LLAMA, model_type="olmo2", tree={"": "Olmo2Model"}, defaults={**LLAMA.defaults, "pad_token_id": 1})
+QWEN3 = replace(
+    LLAMA,
+    model_type="qwen3",
+    tokenizer="Qwen2Tokenizer",
+    tree={"": "Qwen3Model"},
+    defaults={**LLAMA.defaults, "head_dim": 128},
+)
+MIXTRAL = replace(
+    LLAMA,
+    model_type="mixtral",
+    tokenizer="TokenizersBackend",
+    attention=scheme("rotary", theta=1000000.0),
+    tree={"": "MixtralModel"},
+)
+OLMO2 = replace(
+    LLAMA,
+    model_type="olmo2",
+    tokenizer="TokenizersBackend",
+    tree={"": "Olmo2Model"},
+    defaults={**LLAMA.defaults, "pad_token_id": 1},
+)
 PHI3 = replace(
     LLAMA,
     model_type="phi3",
+    tokenizer="TokenizersBackend",
     # a part of the head may rotate, and longrope goes by two older names
     attention=scheme("rotary", share=1.0, longrope_names=("su", "yarn")),
     tree={"": "Phi3Model"},
@@ -377,6 +398,7 @@ PHI3 = replace(
 GRANITE = replace(
     LLAMA,
     model_type="granite",
+    tokenizer="TokenizersBackend",
     steps=(*LLAMA.steps, Scale(factor=embedding_multiplier, embeds=True)),
     tree={"": "GraniteModel"},
     defaults={**LLAMA.defaults, "embedding_multiplier": 1.0},
@@ -384,6 +406,7 @@ GRANITE = replace(
 COHERE2 = replace(
     LLAMA,
     model_type="cohere2",
+    tokenizer="CohereTokenizer",
     attention=scheme("rotary", pairing="neighbours"),  # in its sliding layers; the full ones have no positions
     tree={"": "Cohere2Model"},
     defaults={"tie_word_embeddings": True, "pad_token_id": 0},
@@ -396,6 +419,7 @@ GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width, rounded=True, prints_as
 GEMMA = replace(
     LLAMA,
     model_type="gemma",
+    tokenizer="GemmaTokenizer",
     steps=(GEMMA_TOKENS,),
     tree={"": "GemmaModel"},
     defaults={"tie_word_embeddings": True, "pad_token_id": 0, "head_dim": 256},
@@ -439,6 +463,7 @@ D_MODEL = {"hidden_size": "d_model"}
 
 T5 = Family(
     model_type="t5",
+    tokenizer="T5Tokenizer",
     attention=scheme("t5_bias"),
     # words alone: T5 has no sinusoids and no position table; its relative bias acts inside attention
     steps=(Tokens(path="{side}.embed_tokens", names=TIED, padding_idx=None),),
@@ -477,19 +502,19 @@ BART = Family(
     aliases=BART_WORDS,
     defaults={"pad_token_id": 1},
     sides=BOTH,
-    tokenizer="roberta",
+    tokenizer="RobertaTokenizer",
 )
 
 MBART = replace(
     BART,
     model_type="mbart",
+    tokenizer=None,  # a language after each text, which tokenizer.json knows
     steps=(
         replace(BART_TOKENS, prints_as="MBartScaledWordEmbedding"),
         replace(BART_POSITIONS, prints_as="MBartLearnedPositionalEmbedding"),
         BART_NORM,
     ),
     tree={"{side}": "MBart{Side}"},
-    tokenizer=None,
 )
 
 FIXED_POSITIONS = Positions(
@@ -515,6 +540,7 @@ PEGASUS_POSITIONS = replace(FIXED_POSITIONS, prints_as="PegasusSinusoidalPositio
 PEGASUS = replace(
     MARIAN,
     model_type="pegasus",
+    tokenizer="PegasusTokenizer",
     steps=(*MARIAN.steps[:2], PEGASUS_POSITIONS),
     decoder=(MARIAN.steps[0], MARIAN.decoder[1], PEGASUS_POSITIONS),
     tree={"{side}": "Pegasus{Side}"},
@@ -553,6 +579,7 @@ XLM = Family(
 
 XLNET = Family(
     model_type="xlnet",
+    tokenizer="XLNetTokenizer",
     attention=scheme("xlnet_sinusoids"),
     steps=(Tokens(path="word_embedding", padding_idx=None, head="lm_loss.weight"),),
     prefixes=("transformer.",),
@@ -599,8 +626,18 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         for row in (
             BERT,
             ROBERTA,
-            replace(ROBERTA, model_type="xlm-roberta", tree={"embeddings": "XLMRobertaEmbeddings"}, tokenizer=None),
-            replace(ROBERTA, model_type="camembert", tree={"embeddings": "CamembertEmbeddings"}, tokenizer=None),
+            replace(
+                ROBERTA,
+                model_type="xlm-roberta",
+                tree={"embeddings": "XLMRobertaEmbeddings"},
+                tokenizer="XLMRobertaTokenizer",
+            ),
+            replace(
+                ROBERTA,
+                model_type="camembert",
+                tree={"embeddings": "CamembertEmbeddings"},
+                tokenizer="CamembertTokenizer",
+            ),
             DISTILBERT,
             ALBERT,
             ELECTRA,
@@ -616,8 +653,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             OPT,
             GPT_NEOX,
             LLAMA,
-            replace(LLAMA, model_type="mistral", tree={"": "MistralModel"}),
-            replace(LLAMA, model_type="qwen2", tree={"": "Qwen2Model"}),
+            replace(LLAMA, model_type="mistral", tokenizer="TokenizersBackend", tree={"": "MistralModel"}),
+            replace(LLAMA, model_type="qwen2", tokenizer="Qwen2Tokenizer", tree={"": "Qwen2Model"}),
             QWEN3,
             MIXTRAL,
             OLMO2,
@@ -638,7 +675,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             XLNET,
             WHISPER,
             CLIP_TEXT_MODEL,
-            replace(CLIP_TEXT_MODEL, model_type="clip"),
+            replace(CLIP_TEXT_MODEL, model_type="clip", tokenizer="CLIPTokenizer"),
         )
     }
 )

@@ -8,31 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import MinibertError, TokenizerError
-
-from .reading import FileName, read_object
+from minibert.errors import TokenizerError
 
 Texts = str | Iterable[str]
-Find = Callable[[str], FileName | None]
-
-# those that `open_tokenizer` reads
-FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
 COLUMNS = 8  # how many of a table's column names an error shows
 
 # the spare tokens of BERT and fairseq: no training text contains them
 FOR_LATER_USE = re.compile(r"\[unused\d+\]|madeupword\d+|<extra_id_\d+>")
-
-CONVERT = (
-    "make tokenizer.json once, where transformers is installed: "
-    "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-)
 
 
 class Encoded(NamedTuple):
@@ -47,12 +36,15 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer:
-    """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch."""
+    """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch.
 
-    def __init__(self, tokenizer: Any, pad_id: int | None = None) -> None:
+    `file` is for messages; with `cut_left` what is too long loses its beginning.
+    """
+
+    def __init__(self, tokenizer: Any, pad_id: int | None = None, file: str = "", cut_left: bool = False) -> None:
         tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
         tokenizer.no_truncation()  # or be cut silently at the length of some training
-        self._tokenizer = tokenizer
+        self._tokenizer, self._file, self._cut_left = tokenizer, file, cut_left
         self.pad_id = pad_id if pad_id is not None else 0
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
 
@@ -139,7 +131,8 @@ class Tokenizer:
         keep = segment == -1
         for number in (0, 1):
             here = segment == number
-            keep |= here & (np.cumsum(here) <= room[number])
+            count = np.cumsum(here)
+            keep |= here & ((count > count[-1] - room[number]) if self._cut_left else (count <= room[number]))
         kept_types = None if types is None else np.array(types)[keep].tolist()
         return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)))
 
@@ -174,7 +167,7 @@ class Tokenizer:
         steps = own["normalizers"] if own["type"] == "Sequence" else [own]
         if not any(step["type"] == "Lowercase" for step in steps):
             rules["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
-        return Tokenizer(Reader.from_str(json.dumps(rules)), self.pad_id)
+        return Tokenizer(Reader.from_str(json.dumps(rules)), self.pad_id, self._file, self._cut_left)
 
     def is_special(self, token_id: int) -> bool:
         """Say whether this is a special token, such as [SEP]."""
@@ -248,111 +241,3 @@ def _refuse_surrogates(texts: Sequence[str], name: str, start: int) -> None:
 
 def _decode_hint(text: Any) -> str:
     return "; decode it first, text.decode('utf-8')" if isinstance(text, bytes | bytearray) else ""
-
-
-# -- files -------------------------------------------------------------------------------------------------------
-
-
-def open_tokenizer(find: Find, style: str | None, pad_id: int | None, where: str) -> Tokenizer:
-    """Open tokenizer.json, else vocab.txt, else vocab.json with merges.txt.
-
-    `find` gives a file's path or None; `style` says how this family's older files are read: "wordpiece", "gpt2"
-    or "roberta" (GPT-2's with <s> and </s> around the text). Raises TokenizerError.
-    """
-    path = find("tokenizer.json")
-    try:
-        if path is not None:
-            from tokenizers import Tokenizer as Reader
-
-            return Tokenizer(Reader.from_file(str(path)), pad_id)
-        settings = _settings(find)
-        if style == "wordpiece" and (path := find("vocab.txt")) is not None:
-            return Tokenizer(_wordpiece(path, settings), pad_id)
-        if style in ("gpt2", "roberta") and (path := find("vocab.json")) is not None:
-            merges = find("merges.txt")
-            if merges is None:
-                raise TokenizerError(f"{where} has vocab.json but no merges.txt; both are needed: fetch it")
-            return Tokenizer(_byte_level(path, merges, settings, style), pad_id)
-    except MinibertError:
-        raise  # ours already, or the Hub's
-    except Exception as error:  # noqa: BLE001  as above
-        raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again, or {CONVERT}") from None
-    raise TokenizerError(
-        f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as this "
-        f"family had them; ids work without one; or {CONVERT}"
-    )
-
-
-def _settings(find: Find) -> dict[str, Any]:
-    path = find("tokenizer_config.json")
-    if path is None:
-        return {}
-    try:
-        return read_object(path)
-    except ValueError as error:
-        raise TokenizerError(str(error)) from None
-
-
-def _token(settings: dict[str, Any], name: str, default: str) -> str:
-    token = settings.get(name)
-    token = token.get("content") if isinstance(token, dict) else token
-    return default if token is None else str(token)
-
-
-def _wordpiece(path: FileName, settings: dict[str, Any]) -> Any:
-    """BERT's own: split at spaces and punctuation, then greedily into the longest pieces of the vocabulary."""
-    from tokenizers import Tokenizer as Reader
-    from tokenizers import models, normalizers, pre_tokenizers, processors
-
-    vocab = models.WordPiece.read_file(str(path))
-    names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
-    special = {name: _token(settings, f"{name}_token", default) for name, default in names.items()}
-    for name in ("unk", "cls", "sep"):
-        if special[name] not in vocab:
-            raise TokenizerError(f"{path}: no token {special[name]!r}, which every text needs; is this BERT's file?")
-    reader = Reader(models.WordPiece(vocab, unk_token=special["unk"], max_input_chars_per_word=100))
-    reader.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),
-        lowercase=settings.get("do_lower_case", True),
-    )
-    reader.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    reader.post_processor = processors.BertProcessing(
-        (special["sep"], vocab[special["sep"]]), (special["cls"], vocab[special["cls"]])
-    )
-    reader.add_special_tokens([token for token in special.values() if token in vocab])
-    return reader
-
-
-def _byte_level(path: FileName, merges: FileName, settings: dict[str, Any], style: str) -> Any:
-    """GPT-2's own: bytes, merged pair by pair in the order in which the pairs were learned."""
-    from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
-    from tokenizers import Tokenizer as Reader
-
-    reader = Reader(models.BPE.from_file(str(path), str(merges)))
-    prefix = bool(settings.get("add_prefix_space", False))
-    reader.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-    reader.decoder = decoders.ByteLevel()
-    if style == "roberta":
-        cls, sep = _token(settings, "cls_token", "<s>"), _token(settings, "sep_token", "</s>")
-        first, last = reader.token_to_id(cls), reader.token_to_id(sep)
-        if first is None or last is None:
-            raise TokenizerError(f"{path}: no token {cls!r} or {sep!r}; is this RoBERTa's file?")
-        reader.post_processor = processors.RobertaProcessing((sep, last), (cls, first), add_prefix_space=prefix)
-        special = [cls, sep, "<pad>", "<unk>", "<mask>"]
-    else:
-        special = [_token(settings, f"{name}_token", "<|endoftext|>") for name in ("bos", "eos", "unk")]
-        special.append(_token(settings, "pad_token", ""))  # GPT-2 itself has none
-        reader.post_processor = processors.ByteLevel(trim_offsets=False)
-        if settings.get("add_bos_token"):  # OPT's way to begin a text
-            bos, row = special[0], reader.token_to_id(special[0])
-            if row is None:
-                raise TokenizerError(f"{path}: no token {bos!r}, which tokenizer_config.json puts before a text")
-            reader.post_processor = processors.TemplateProcessing(
-                single=[f"{bos}:0", "$A:0"], pair=[f"{bos}:0", "$A:0", f"{bos}:1", "$B:1"], special_tokens=[(bos, row)]
-            )
-    known = [token for token in special if reader.token_to_id(token) is not None]
-    # a mask swallows the space before it, as in RoBERTa's own tokenizer
-    reader.add_special_tokens([AddedToken(token, lstrip=token == "<mask>", special=True) for token in known])
-    return reader

@@ -19,7 +19,7 @@ from minibert.families.steps import Tokens
 from minibert.files.checkpoint import SINGLE, Source, Tensor, open_folder
 from minibert.files.reading import note_model_file, read_object
 from minibert.files.tables import Table
-from minibert.files.tokenizer import Find, open_tokenizer
+from minibert.files.tokenizer_files import Find, open_tokenizer
 
 from .layer import EmbeddingLayer
 from .tiles import Bound
@@ -234,7 +234,8 @@ def assemble(
         )
     steps = [Bound(step, step.bind(binder)) for step in taken]
     binder.refuse_leftovers(family.scope_for(side), family.unused_endings)
-    pad_id = config.get("pad_token_id")
+    pad_id, named = config.get("pad_token_id"), data.get("tokenizer_class")
+    named = named if isinstance(named, str) else None
     if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:
         pad_id = None  # null, or -1 as in some files: there is no such row, and mask 0 makes any other harmless
     return EmbeddingLayer(
@@ -243,7 +244,7 @@ def assemble(
         steps,
         dtype,
         side,
-        tokenizer=lambda: open_tokenizer(find, family.tokenizer, pad_id, where),
+        tokenizer=lambda: open_tokenizer(find, family.tokenizer, pad_id, where, named),
         attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
         closing=source.close,
         tensors=binder.taken(),

@@ -20,7 +20,7 @@ from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
 from minibert.errors import CheckpointError
 from minibert.files.checkpoint import SINGLE, Checkpoint
 from minibert.files.reading import FileName, read_object
-from minibert.files.tokenizer import Find
+from minibert.files.tokenizer_files import Find
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from minibert.errors import CheckpointError, UnknownFamilyError
 from minibert.files.checkpoint import SINGLE
 from minibert.files.reading import FileName, sha256_of
-from minibert.files.tokenizer import FILES as TOKENIZER_FILES
+from minibert.files.tokenizer_files import FILES as TOKENIZER_FILES
 
 from .load import Opened, assemble, family_of, load, named_model, open_model
 from .texts import CHUNK, Stages

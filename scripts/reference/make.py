@@ -11,8 +11,8 @@ The reference is transformers on torch, on one CPU thread. Each case of `cases.p
     trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in a layer's trace
 
 golden.safetensors has the case `bert` in one file, for ports to other languages (tests/reference/GOLDEN.md).
-rotary_scaling.json has rotary frequencies and angles of scaled models (rotary.py). `shipped` is the one file that is
-part of the package (shipped.py).
+rotary_scaling.json has rotary frequencies and angles of scaled models (rotary.py), tokenizer_ids.json the ids of small
+tokenizers of every class (tokenizer_ids.py). `shipped` is the one file that is part of the package (shipped.py).
 
 A key is the module's path in the base model, its value that module's output. `position_ids` are the rows asked
 for, before a family's own offset; `sum` is the input of the norm, or of the first block where there is no norm;
@@ -48,6 +48,7 @@ from shipped import write_shipped
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import seeded  # noqa: E402  (it is in tests/support, which is not a package)
+from tokenizer_ids import write_tokenizer_ids  # noqa: E402  (reads tests/support too)
 
 Array = NDArray[Any]
 BATCH, LENGTH = 2, 4
@@ -268,6 +269,8 @@ def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
         write_golden(target)
     if not only or "rotary_scaling" in only:
         write_rotary(target)
+    if not only or "tokenizer_ids" in only:
+        write_tokenizer_ids(target)
     if minilm is not None and (not only or "full_size" in only):
         write_full_size(target, minilm)
 
@@ -309,13 +312,13 @@ def main() -> int:
         action="append",
         default=[],
         metavar="CASE",
-        help="one case, full_size, shipped or rotary_scaling; repeatable",
+        help="one case, full_size, shipped, rotary_scaling or tokenizer_ids; repeatable",
     )
     parser.add_argument("--minilm", type=Path, default=os.environ.get("MINIBERT_MODEL"), metavar="FOLDER",
                         help="the folder of all-MiniLM-L6-v2 (or set MINIBERT_MODEL)")  # fmt: skip
     arguments = parser.parse_args()
     of_minilm = {"full_size", "shipped"}
-    known = {case.name for case in CASES} | of_minilm | {"rotary_scaling"}
+    known = {case.name for case in CASES} | of_minilm | {"rotary_scaling", "tokenizer_ids"}
     if unknown := set(arguments.only) - known:
         parser.error(f"no case {sorted(unknown)}; known are {sorted(known)}")
     minilm = Path(arguments.minilm) if arguments.minilm else None

@@ -229,7 +229,6 @@ def test_tokenizer_config_is_read(tmp_path: Path, settings_: dict[str, Any], tex
 def test_tokenizer_json_goes_first(tmp_path: Path) -> None:
     folder = write_vocab(write(tmp_path), ("nonsense",))
     (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text("nonsense", encoding="utf-8")
     assert ids_of(minibert.load(folder), "we") == [[2, WORDS.index("we"), 3]]
 
 
@@ -262,7 +261,11 @@ def test_roberta_files(tmp_path: Path) -> None:
     ]
     assert not pair["token_type_ids"].any(), "RoBERTa's table has one row for all types"
     assert layer(**pair).shape == (2, 7, 8)
-    # the mask token takes the space before it, as RoBERTa's own does
+    # of these files alone transformers makes a mask that leaves the space before it; a later file says otherwise
+    assert layer.tokens(ids_of(layer, "he <mask>")[0]) == ["<s>", "he", "Ġ", "<mask>", "</s>"]
+    takes = {"mask_token": {"content": "<mask>", "lstrip": True, "normalized": False}}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(takes), encoding="utf-8")
+    layer = minibert.load(tmp_path)
     assert layer.tokens(ids_of(layer, "he <mask>")[0]) == ["<s>", "he", "<mask>", "</s>"]
 
 
@@ -381,6 +384,11 @@ def test_embed_always_keeps_an_empty_second_text(tiny: EmbeddingLayer) -> None:
     assert not same_bits(alone, tiny.embed("we"))
 
 
+def as_it_stands(folder: Path) -> None:
+    """Let tokenizer.json be read whole; else the class of the model's type has rules of its own."""
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
+
+
 def test_types_of_single_texts_are_the_template_s(tmp_path: Path) -> None:
     """A template may give even a text alone another segment than 0; an empty text does not show it."""
     types = {"[CLS]": 2, "[SEP]": 3}
@@ -396,6 +404,7 @@ def test_types_of_single_texts_are_the_template_s(tmp_path: Path) -> None:
     }
     folder = write(tmp_path)
     (folder / "tokenizer.json").write_text(wordpiece_json(post_processor=template), encoding="utf-8")
+    as_it_stands(folder)
     layer = minibert.load(folder)
     assert layer.tokenize(["", "we the"])["token_type_ids"].tolist() == [[0, 0, 0, 0], [0, 1, 1, 0]]
     rows = layer(layer.tokenize("we the")["input_ids"], token_type_ids=[[0, 1, 1, 0]])[0]
@@ -741,7 +750,10 @@ def test_damaged_tokenizer_json_is_refused_or_gives_ids(
             "tokenizer_config.json: not readable as JSON",
         ),
         ({"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b"[]"}, "expected an object, found list"),
-        ({"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b'{"do_lower_case": "x"}'}, "unreadable"),
+        (
+            {"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b'{"do_lower_case": "x"}'},
+            "must be true or false",
+        ),
         ({"vocab.json": b"{}", "merges.txt": b""}, "has no tokenizer: expected tokenizer.json"),
     ],
 )
@@ -761,11 +773,11 @@ def test_damaged_wordpiece_files(tmp_path: Path, files: dict[str, bytes], says: 
         (GPT2, {"vocab.json": b"{", "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
         (GPT2, {"vocab.json": b'{"a": 0}', "merges.txt": b"a b\n"}, "vocab.json: unreadable tokenizer file"),
         (GPT2, {"vocab.json": b'{"a": -1}', "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
-        (ROBERTA, {"vocab.json": b'{"a": 0}', "merges.txt": b""}, "no token '<s>' or '</s>'; is this RoBERTa's file"),
+        (ROBERTA, {"vocab.json": b'{"a": 0}', "merges.txt": b""}, "no token '<s>', which every text needs; is this"),
         (
             GPT2,
             {"vocab.json": b'{"a": 0}', "merges.txt": b"", "tokenizer_config.json": b'{"add_bos_token": true}'},
-            r"no token '<\|endoftext\|>', which tokenizer_config.json puts before a text",
+            r"no token '<\|endoftext\|>', which every text needs; is this GPT-2's file",
         ),
     ],
 )
@@ -781,6 +793,7 @@ def test_a_vocabulary_without_an_unknown_token(tmp_path: Path) -> None:
     settings_ = json.loads(wordpiece_json())
     settings_["model"]["unk_token"] = "[NONE]"
     (write(tmp_path) / "tokenizer.json").write_text(json.dumps(settings_), encoding="utf-8")
+    as_it_stands(tmp_path)
     layer = minibert.load(tmp_path)
     assert layer.tokenize("we")["input_ids"].shape == (1, 3)
     with pytest.raises(TokenizerError, match="the tokenizer refuses a text"):

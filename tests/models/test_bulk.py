@@ -201,6 +201,7 @@ def test_a_text_that_the_tokenizer_refuses(tmp_path: Path) -> None:
     settings = json.loads(wordpiece_json())
     settings["model"]["unk_token"] = "[NONE]"
     (model / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
+    (model / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
     source = jsonl(tmp_path / "a.jsonl", ["we", None, "clouds", "\u4e2d", "we"])
     with pytest.raises(minibert.TokenizerError, match=r"a\.jsonl, row 4: the tokenizer refuses a text"):
         run(model, source, tmp_path / "out", bad_rows="skip")

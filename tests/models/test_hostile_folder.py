@@ -160,6 +160,9 @@ def watched(folder: Path, todo: str) -> tuple[list[list[str]], object, bool]:
 def test_nothing_in_a_folder_is_executed_imported_or_unpickled(trapped: Path, tokenizer: str) -> None:
     if tokenizer == "vocab.txt":
         write_vocab(trapped)
+        settings = json.loads((trapped / "tokenizer_config.json").read_text(encoding="utf-8"))
+        settings["tokenizer_class"] = "BertTokenizer"  # of a class that nobody knows only tokenizer.json is read
+        (trapped / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     else:
         (trapped / tokenizer).write_text(wordpiece_json(), encoding="utf-8")
     seen, result, sprung = watched(trapped, USE_ALL)

@@ -45,6 +45,7 @@ def folder_of(name: str, folder: Path) -> Path:
         return write_byte_level(encoders.write(folder, name, vocab_size=261))
     encoders.write(folder, name)
     (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
     return folder
 
 

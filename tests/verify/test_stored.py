@@ -210,9 +210,10 @@ def test_another_tokenizer_is_found_by_its_ids(
     folder = write(tmp_path / "cased", minilm, {"x": np.zeros(1, np.float32)})
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to(copied / "model.safetensors")
-    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    tokenizer["normalizer"]["lowercase"] = False
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (folder / "tokenizer_config.json").unlink()
+    settings["do_lower_case"] = False
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     assert main(["verify", "--model", str(folder)]) == 1
     out = capsys.readouterr().out
     assert "'We lived above the clouds' gives input_ids [101, " in out and "passed" not in out

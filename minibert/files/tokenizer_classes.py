@@ -1,0 +1,318 @@
+"""The tokenizer classes of transformers 5: what each makes of a vocabulary and the settings in tokenizer_config.json.
+
+A class of this table takes the vocabulary from tokenizer.json and not its rules: normalizer, splitting and mostly the
+template are the class's own, as the settings say. So transformers does, and so vectors are equal to its vectors. Every
+other class reads tokenizer.json as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+GENERIC = "TokenizersBackend"  # reads tokenizer.json as it stands
+SPACE = "▁"  # how a vocabulary of sentencepiece writes a space
+# how GPT-2's successors split a text, in transformers' own words
+QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+
+
+class Settings(NamedTuple):
+    """What the builders ask: a flag of tokenizer_config.json, a named token, and parts of tokenizer.json.
+
+    flag: key and default -> true or false, or None where the default is. token: "cls" -> "[CLS]".
+    charsmap: the file's own map of characters, where it has one.
+    """
+
+    flag: Callable[[str, bool | None], bool | None]
+    token: Callable[[str], str]
+    charsmap: Any = None
+
+
+class Rules(NamedTuple):
+    """A class's own steps. `model`: attributes of the model that the file cannot change."""
+
+    normalizer: Any = None
+    splitting: Any = None
+    model: Mapping[str, Any] = {}
+
+
+class Template(NamedTuple):
+    """What stands around texts, by the names of tokens: "cls $A sep"; `:1` after a name is its segment."""
+
+    single: str
+    pair: str
+
+
+class TokenizerClass(NamedTuple):
+    """One class: its rules and its template (None: the file's own), its named tokens.
+
+    kind: of the model, by the library's name. older: the file that it reads where there is no tokenizer.json; `of`: who
+    published such files. unknown: the row of Unigram's unknown letters, or the named token that has it. takes_left: the
+    mask takes the space before it. keeps: a template of the file stays. plain: named tokens have no flags of the file.
+    """
+
+    rules: Callable[[Any, Settings], Rules] | None
+    template: Template | None
+    tokens: Mapping[str, str]
+    kind: str = "BPE"
+    older: str = ""
+    of: str = ""
+    unknown: int | str | None = None
+    takes_left: bool = False
+    keeps: bool = False
+    plain: bool = False
+
+
+BERT_TEMPLATE = Template("cls $A sep", "cls $A sep $B:1 sep:1")
+ROBERTA_TEMPLATE = Template("cls $A sep", "cls $A sep sep $B sep")
+FAIRSEQ_TEMPLATE = Template("bos $A eos", "bos $A eos eos $B eos")
+BERT_TOKENS = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+ROBERTA_TOKENS = {
+    "bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>",
+}  # fmt: skip
+GPT2_TOKENS = {"unk": "<|endoftext|>", "bos": "<|endoftext|>", "eos": "<|endoftext|>"}
+
+
+def _bert(lib: Any, say: Settings) -> Rules:
+    """Split at spaces and punctuation, then greedily into the longest pieces of the vocabulary."""
+    normalizer = lib.normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=say.flag("tokenize_chinese_chars", True),
+        strip_accents=say.flag("strip_accents", None),
+        lowercase=say.flag("do_lower_case", True),
+    )
+    model = {"unk_token": say.token("unk"), "max_input_chars_per_word": 100, "continuing_subword_prefix": "##"}
+    return Rules(normalizer, lib.pre_tokenizers.BertPreTokenizer(), model)
+
+
+def _dpr(lib: Any, say: Settings) -> Rules:
+    """As BERT's, but this class of transformers never looks at do_lower_case."""
+    return _bert(lib, say._replace(flag=lambda key, usual: usual if key == "do_lower_case" else say.flag(key, usual)))
+
+
+def _byte_level(lib: Any, say: Settings) -> Rules:
+    """Bytes, merged pair by pair in the order in which the pairs were learned."""
+    return Rules(None, lib.pre_tokenizers.ByteLevel(add_prefix_space=say.flag("add_prefix_space", False)), _bpe())
+
+
+def _gpt_neox(lib: Any, say: Settings) -> Rules:
+    return _byte_level(lib, say)._replace(normalizer=lib.normalizers.NFC())
+
+
+def _cohere(lib: Any, say: Settings) -> Rules:
+    rules = _gpt_neox(lib, say)
+    split = lib.pre_tokenizers
+    return rules._replace(splitting=split.Sequence([split.Digits(individual_digits=True), rules.splitting]))
+
+
+def _qwen2(lib: Any, say: Settings) -> Rules:
+    split = lib.pre_tokenizers
+    steps = [
+        split.Split(lib.Regex(QWEN), behavior="isolated", invert=False),
+        split.ByteLevel(add_prefix_space=say.flag("add_prefix_space", False), use_regex=False),
+    ]
+    return Rules(lib.normalizers.NFC(), split.Sequence(steps), _bpe())
+
+
+def _clip(lib: Any, say: Settings) -> Rules:
+    change, split = lib.normalizers, lib.pre_tokenizers
+    normalizer = change.Sequence([change.NFC(), change.Replace(lib.Regex(r"\s+"), " "), change.Lowercase()])
+    steps = [
+        split.Split(lib.Regex(CLIP), behavior="removed", invert=True),
+        split.ByteLevel(add_prefix_space=False),
+    ]
+    return Rules(normalizer, split.Sequence(steps), _bpe("</w>", say.token("unk")))
+
+
+def _openai(lib: Any, say: Settings) -> Rules:
+    normalizer = lib.normalizers.BertNormalizer(lowercase=True)
+    return Rules(normalizer, lib.pre_tokenizers.BertPreTokenizer(), _bpe("</w>", say.token("unk")))
+
+
+def _gemma(lib: Any, say: Settings) -> Rules:
+    splitting = lib.pre_tokenizers.Split(pattern=" ", behavior="merged_with_previous", invert=False)
+    model = {**_bpe(None, say.token("unk")), "fuse_unk": True, "byte_fallback": True}
+    return Rules(lib.normalizers.Replace(" ", SPACE), splitting, model)
+
+
+def _llama(lib: Any, say: Settings) -> Rules:
+    scheme = "always" if say.flag("legacy", False) else "first"
+    scheme = scheme if say.flag("add_prefix_space", True) else "never"
+    splitting = lib.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=False)
+    return Rules(None, splitting, {**_bpe(None), "fuse_unk": True, "byte_fallback": True})
+
+
+def _bpe(ending: str | None = "", unknown: str | None = None) -> dict[str, Any]:
+    prefix = None if ending is None else ""
+    return {
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": prefix,
+        "end_of_word_suffix": ending,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    }
+
+
+def _words(lib: Any, scheme: str) -> Any:
+    """Split at white space and write the space before each word as a letter."""
+    split = lib.pre_tokenizers
+    return split.Sequence([split.WhitespaceSplit(), split.Metaspace(replacement=SPACE, prepend_scheme=scheme)])
+
+
+def _unigram(lib: Any, say: Settings) -> Rules:
+    """Characters by the file's map, words, and of each word the most probable pieces."""
+    scheme = "always" if say.flag("add_prefix_space", True) else "never"
+    return Rules(say.charsmap, _words(lib, scheme))
+
+
+def _t5(lib: Any, say: Settings) -> Rules:
+    return Rules(say.charsmap, _words(lib, "always"))
+
+
+def _albert(lib: Any, say: Settings) -> Rules:
+    scheme = "always" if say.flag("add_prefix_space", True) else "never"
+    return Rules(_quotes(lib, say, not say.flag("keep_accents", False), True), _words(lib, scheme))
+
+
+def _xlnet(lib: Any, say: Settings) -> Rules:
+    return Rules(_quotes(lib, say, True, False), _words(lib, "always"))
+
+
+def _quotes(lib: Any, say: Settings, no_accents: bool, lower_case: bool) -> Any:
+    change = lib.normalizers
+    steps = [change.Replace("``", '"'), change.Replace("''", '"')]
+    steps += [change.NFKD(), change.StripAccents()] if no_accents else []
+    steps += [change.Lowercase()] if say.flag("do_lower_case", lower_case) else []
+    return change.Sequence(steps + ([] if say.charsmap is None else [say.charsmap]))
+
+
+def _deberta_v2(lib: Any, say: Settings) -> Rules:
+    change, split = lib.normalizers, lib.pre_tokenizers
+    steps = [change.Lowercase()] if say.flag("do_lower_case", False) else []
+    steps += [change.Replace(lib.Regex(r"\s{2,}|[\n\r\t]"), " "), change.NFC(), change.Strip(left=False, right=True)]
+    splits = [split.Punctuation(behavior="isolated")] if say.flag("split_by_punct", False) else []
+    scheme = "always" if say.flag("add_prefix_space", True) else "first"
+    splits.append(split.Metaspace(replacement=SPACE, prepend_scheme=scheme))
+    return Rules(change.Sequence(steps), split.Sequence(splits))
+
+
+def _pegasus(lib: Any, say: Settings) -> Rules:
+    change = lib.normalizers
+    first = change.Replace(lib.Regex(r"\n"), " ") if say.charsmap is None else say.charsmap
+    normalizer = change.Sequence([first, change.Replace(lib.Regex(r" {2,}"), " ")])
+    return Rules(normalizer, lib.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True))
+
+
+_BERT = TokenizerClass(_bert, BERT_TEMPLATE, BERT_TOKENS, "WordPiece", "vocab.txt", "BERT")
+_ROBERTA = TokenizerClass(_byte_level, ROBERTA_TEMPLATE, ROBERTA_TOKENS, "BPE", "vocab.json", "RoBERTa")
+_ALBERT_TOKENS = {**BERT_TOKENS, "bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"}
+_DEBERTA_TOKENS = {**BERT_TOKENS, "bos": "[CLS]", "eos": "[SEP]"}
+_XLNET_TOKENS = {**ROBERTA_TOKENS, "sep": "<sep>", "cls": "<cls>"}
+
+CLASSES: Mapping[str, TokenizerClass] = {
+    "BertTokenizer": _BERT,
+    "DistilBertTokenizer": _BERT,
+    "ElectraTokenizer": _BERT,
+    "LayoutLMTokenizer": _BERT,
+    "DPRQuestionEncoderTokenizer": _BERT._replace(rules=_dpr),
+    "DPRContextEncoderTokenizer": _BERT._replace(rules=_dpr),
+    "MobileBertTokenizer": _BERT,
+    "SqueezeBertTokenizer": _BERT,
+    "LxmertTokenizer": _BERT,
+    "ConvBertTokenizer": _BERT._replace(rules=None),
+    "RobertaTokenizer": _ROBERTA,
+    "BartTokenizer": _ROBERTA,
+    "LEDTokenizer": _ROBERTA,
+    "LongformerTokenizer": _ROBERTA,
+    "MvpTokenizer": _ROBERTA,
+    "MPNetTokenizer": TokenizerClass(
+        _bert, ROBERTA_TEMPLATE, {**ROBERTA_TOKENS, "unk": "[UNK]"}, "WordPiece", takes_left=True
+    ),
+    "XLMRobertaTokenizer": TokenizerClass(_unigram, FAIRSEQ_TEMPLATE, ROBERTA_TOKENS, kind="Unigram", unknown=3),
+    "CamembertTokenizer": TokenizerClass(
+        _unigram, FAIRSEQ_TEMPLATE, ROBERTA_TOKENS, kind="Unigram", unknown="unk", takes_left=True
+    ),
+    "GPT2Tokenizer": TokenizerClass(_byte_level, None, GPT2_TOKENS, "BPE", "vocab.json", "GPT-2"),
+    "GPTNeoXTokenizer": TokenizerClass(_gpt_neox, Template("$A", "$A $B:1"), {**GPT2_TOKENS, "pad": "<|padding|>"}),
+    "CohereTokenizer": TokenizerClass(
+        _cohere,
+        None,
+        {
+            "unk": "<UNK>",
+            "bos": "<BOS_TOKEN>",
+            "eos": "<|END_OF_TURN_TOKEN|>",
+            "pad": "<PAD>",
+            "cls": "<CLS>",
+            "sep": "<SEP>",
+            "mask": "<MASK_TOKEN>",
+        },
+    ),
+    "Qwen2Tokenizer": TokenizerClass(_qwen2, None, dict.fromkeys(("unk", "eos", "pad"), "<|endoftext|>"), plain=True),
+    "LlamaTokenizer": TokenizerClass(_llama, None, {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}),
+    "GemmaTokenizer": TokenizerClass(
+        _gemma, None, {"unk": "<unk>", "bos": "<bos>", "eos": "<eos>", "pad": "<pad>", "mask": "<mask>"}
+    ),
+    "CLIPTokenizer": TokenizerClass(
+        _clip,
+        Template("bos $A eos", "bos $A eos eos $B eos"),
+        {"unk": "<|endoftext|>", "bos": "<|startoftext|>", "eos": "<|endoftext|>", "pad": "<|endoftext|>"},
+    ),
+    "OpenAIGPTTokenizer": TokenizerClass(_openai, None, {"unk": "<unk>"}),
+    "AlbertTokenizer": TokenizerClass(_albert, BERT_TEMPLATE, _ALBERT_TOKENS, kind="Unigram", unknown=1, keeps=True),
+    "DebertaV2Tokenizer": TokenizerClass(_deberta_v2, BERT_TEMPLATE, _DEBERTA_TOKENS, kind="Unigram", unknown="unk"),
+    "XLNetTokenizer": TokenizerClass(
+        _xlnet,
+        Template("$A sep cls:2", "$A sep $B:1 sep:1 cls:2"),
+        _XLNET_TOKENS,
+        kind="Unigram",
+        unknown=0,
+        takes_left=True,
+    ),
+    "T5Tokenizer": TokenizerClass(
+        _t5,
+        Template("$A eos", "$A eos $B eos"),
+        {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+        kind="Unigram",
+        unknown=2,
+    ),
+    "PegasusTokenizer": TokenizerClass(
+        _pegasus,
+        Template("$A eos", "$A $B eos"),
+        {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask_2>"},
+        kind="Unigram",
+        unknown="unk",
+    ),
+}
+
+# transformers puts these together by rules that are not here, whatever tokenizer.json says
+ELSEWHERE = frozenset((
+    "BarthezTokenizer", "BartphoTokenizer", "BertGenerationTokenizer", "BertJapaneseTokenizer", "BertTokenizerLegacy",
+    "BertweetTokenizer", "BigBirdTokenizer", "BioGptTokenizer", "BlenderbotSmallTokenizer", "BlenderbotTokenizer",
+    "ByT5Tokenizer", "CTRLTokenizer", "CanineTokenizer", "CodeGenTokenizer", "CodeLlamaTokenizer", "CpmAntTokenizer",
+    "CpmTokenizer", "DebertaTokenizer", "EsmTokenizer", "FSMTTokenizer", "FlaubertTokenizer", "FunnelTokenizer",
+    "GPTNeoXJapaneseTokenizer", "GPTSw3Tokenizer", "HerbertTokenizer", "LayoutLMv2Tokenizer", "LayoutLMv3Tokenizer",
+    "LayoutXLMTokenizer", "LukeTokenizer", "M2M100Tokenizer", "MBart50Tokenizer", "MLukeTokenizer", "MyT5Tokenizer",
+    "NllbTokenizer", "PLBartTokenizer", "PhobertTokenizer", "ProphetNetTokenizer", "Qwen3_5Tokenizer",
+    "ReformerTokenizer", "RemBertTokenizer", "RoCBertTokenizer", "RoFormerTokenizer", "SplinterTokenizer",
+    "TapasTokenizer", "UdopTokenizer", "XGLMTokenizer",
+))  # fmt: skip
+
+
+def class_of(declared: str | None, usual: str | None, byte_level: Callable[[], bool] = bool) -> str:
+    """Choose as AutoTokenizer does: the declared class goes before the usual one of the model's type.
+
+    >>> class_of("BertTokenizerFast", "RobertaTokenizer"), class_of(None, "BertTokenizer")
+    ('BertTokenizer', 'BertTokenizer')
+    >>> class_of("PreTrainedTokenizerFast", "BertTokenizer"), class_of("MyTokenizer", "BertTokenizer")
+    ('TokenizersBackend', 'TokenizersBackend')
+    """
+    name = (declared or usual or GENERIC).removesuffix("Fast")
+    if usual == GENERIC or (name == "LlamaTokenizer" and byte_level()):
+        return GENERIC  # the type's files are known to declare a wrong class, or Llama's class for GPT-2's letters
+    return name if name in CLASSES or name in ELSEWHERE else GENERIC

@@ -1,0 +1,297 @@
+"""A model's tokenizer files -> its tokenizer, put together as transformers does: see `tokenizer_classes`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from minibert.errors import MinibertError, TokenizerError
+
+from .reading import FileName, read_object
+from .tokenizer import Tokenizer
+from .tokenizer_classes import CLASSES, ELSEWHERE, Rules, Settings, Template, TokenizerClass, class_of
+
+Find = Callable[[str], FileName | None]
+Json = dict[str, Any]
+
+FILES = (  # those that `open_tokenizer` reads
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
+    "vocab.json", "merges.txt",
+)  # fmt: skip
+NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the special tokens that have a name
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")  # of an added token
+NO_LETTER = "\U0010ffff"  # never in a vocabulary
+CONVERT = (
+    "make tokenizer.json once, where transformers is installed: "
+    "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+)
+
+
+class _UnfitError(Exception):
+    """A setting that cannot be followed; `open_tokenizer` says in which folder."""
+
+
+def open_tokenizer(
+    find: Find, usual: str | None, pad_id: int | None, where: str, declared: str | None = None
+) -> Tokenizer:
+    """Open tokenizer.json, else vocab.txt, else vocab.json with merges.txt.
+
+    `find` gives a file's path or None. `usual` is the tokenizer class of the model's type; `declared` is what
+    config.json names; tokenizer_config.json goes before both. Raises TokenizerError.
+    """
+    path = find("tokenizer.json")
+    settings = _settings(find)
+    own = settings.get("tokenizer_class")
+    if own is not None and not isinstance(own, str):
+        raise TokenizerError(f"{where}: tokenizer_config.json: 'tokenizer_class' must be a name, found {own!r:.40}")
+    name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
+    if name in ELSEWHERE:
+        raise TokenizerError(
+            f"{where}: the tokenizer class {name} has rules of its own, which are not here; if tokenizer.json alone "
+            "gives the right ids, set tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
+        )
+    row = CLASSES.get(name)
+    try:
+        if path is not None:
+            reader = _from_json(path, row, settings, find, bool(own))
+        elif row is not None and row.older and (path := find(row.older)) is not None:
+            reader = _from_older(path, row, settings, find, where)
+        else:
+            raise TokenizerError(
+                f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as "
+                f"this family had them; ids work without one; or {CONVERT}"
+            )
+        reader.encode_special_tokens = settings.get("split_special_tokens") is True
+        return Tokenizer(reader, pad_id, str(path), settings.get("truncation_side") == "left")
+    except _UnfitError as error:
+        raise TokenizerError(f"{where}: {error}") from None
+    except MinibertError:
+        raise  # ours already, or the Hub's
+    except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
+        raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again, or {CONVERT}") from None
+
+
+def _mentions(path: FileName, word: bytes) -> bool:
+    with open(path, "rb") as file:
+        return word in file.read()
+
+
+def _from_json(path: FileName, row: TokenizerClass | None, settings: Json, find: Find, declared: bool) -> Any:
+    from tokenizers import Tokenizer as Reader
+
+    stored = Reader.from_file(str(path))
+    kind = type(stored.model).__name__
+    if row is not None and row.kind != kind:
+        if declared:
+            raise TokenizerError(
+                f"{path}: tokenizer_config.json names {settings['tokenizer_class']}, which is for {row.kind}, but "
+                f"this file's model is {kind}; set tokenizer_class to PreTrainedTokenizerFast to read it as it stands"
+            )
+        row = None
+    reader = stored
+    if row is not None and row.rules is not None:
+        say = _say(settings, row, stored.normalizer)
+        reader = Reader(_with_unknown(path, stored.model, row, say))  # and none of the file's added tokens
+        reader.post_processor = stored.post_processor
+        _apply(reader, row, say)
+    _add_tokens(reader, row, settings, find, stored.get_added_tokens_decoder())
+    _put_template(reader, row, settings)
+    return reader
+
+
+def _from_older(path: FileName, row: TokenizerClass, settings: Json, find: Find, where: str) -> Any:
+    from tokenizers import Tokenizer as Reader
+    from tokenizers import models
+
+    say = _say(settings, row, None)
+    if row.kind == "WordPiece":
+        reader = Reader(models.WordPiece(models.WordPiece.read_file(str(path)), unk_token=say.token("unk")))
+    else:
+        merges = find("merges.txt")
+        if merges is None:
+            raise TokenizerError(f"{where} has vocab.json but no merges.txt; both are needed: fetch it")
+        reader = Reader(models.BPE.from_file(str(path), str(merges)))
+    needed = [*(["unk"] if row.kind == "WordPiece" else []), *_names(row.template)]
+    needed += ["bos"] if settings.get("add_bos_token") else []
+    for token in map(say.token, needed):
+        if reader.token_to_id(token) is None:
+            raise TokenizerError(f"{path}: no token {token!r}, which every text needs; is this {row.of}'s file?")
+    _apply(reader, row, say)
+    _add_tokens(reader, row, settings, find, {})
+    _put_template(reader, row, settings, older=True)
+    return reader
+
+
+# -- settings ----------------------------------------------------------------------------------------------------
+
+
+def _settings(find: Find) -> Json:
+    """Read tokenizer_config.json, and special_tokens_map.json where the first one is not the newer kind of file."""
+    settings = _object(find, "tokenizer_config.json")
+    if "added_tokens_decoder" not in settings:
+        settings |= _object(find, "special_tokens_map.json")
+    return settings
+
+
+def _object(find: Find, name: str) -> Json:
+    path = find(name)
+    if path is None:
+        return {}
+    try:
+        return read_object(path)
+    except ValueError as error:
+        raise TokenizerError(str(error)) from None
+
+
+def _say(settings: Json, row: TokenizerClass, normalizer: Any) -> Settings:
+    def flag(key: str, default: bool | None) -> bool | None:
+        found = settings.get(key)
+        if found is not None and not isinstance(found, bool):
+            raise _UnfitError(f"tokenizer_config.json: {key!r} must be true or false, found {found!r:.40}")
+        return default if found is None else found
+
+    def token(name: str) -> str:
+        return _content(settings.get(f"{name}_token"), f"{name}_token") or row.tokens.get(name, "")
+
+    steps = normalizer if type(normalizer).__name__ == "Sequence" else [normalizer]
+    charsmap = next((step for step in steps if type(step).__name__ == "Precompiled"), None)
+    return Settings(flag, token, charsmap)
+
+
+def _content(value: Any, key: str) -> str | None:
+    """Give the text of a token, which is written as it is or as an object with its flags."""
+    found = value.get("content") if isinstance(value, dict) else value
+    if found is not None and not isinstance(found, str):
+        raise _UnfitError(f"tokenizer_config.json: {key!r} must be a token, found {value!r:.40}")
+    return found
+
+
+# -- parts -------------------------------------------------------------------------------------------------------
+
+
+def _with_unknown(path: FileName, model: Any, row: TokenizerClass, say: Settings) -> Any:
+    """Give a model of Unigram whose unknown letters have the row that the class gives them; any other as it is."""
+    if row.unknown is None:
+        return model
+    wanted = row.unknown if isinstance(row.unknown, int) else (model.token_to_id(say.token(row.unknown)) or 0)
+    try:
+        if [piece.id for piece in model.tokenize(NO_LETTER)] == [wanted]:
+            return model
+    except Exception:  # noqa: BLE001  a vocabulary without any row for them
+        pass
+    from tokenizers import models
+
+    vocabulary = read_object(path)["model"]["vocab"]  # the library keeps it to itself
+    return models.Unigram([(token, score) for token, score in vocabulary], wanted, False)
+
+
+def _apply(reader: Any, row: TokenizerClass, say: Settings) -> None:
+    import tokenizers
+
+    assert row.rules is not None
+    rules: Rules = row.rules(tokenizers, say)
+    for name, value in rules.model.items():
+        if getattr(reader.model, name) != value:
+            setattr(reader.model, name, value)
+    reader.normalizer, reader.pre_tokenizer = rules.normalizer, rules.splitting
+
+
+def _add_tokens(reader: Any, row: TokenizerClass | None, settings: Json, find: Find, stored: Mapping[int, Any]) -> None:
+    """Add the tokens that are found in a text before it is split, those of older rows first."""
+    from tokenizers import AddedToken
+
+    listed = _listed_tokens(settings, find, stored)
+    by_content = {token.content: token for token in listed.values()}
+    there = {repr(token) for token in reader.get_added_tokens_decoder().values()}
+    adding = [token for _, token in sorted(listed.items()) if repr(token) not in there]
+    known = {token.content for token in [*reader.get_added_tokens_decoder().values(), *adding]}
+    named = _named_tokens(row, settings)
+    for name, token in named.items():
+        token = by_content.get(token.content, token)
+        if token.content not in known:
+            token.special = token.special or name in NAMED
+            adding.append(token)
+            known.add(token.content)
+    for token in adding:
+        token.special = token.special or any(token.content == other.content for other in named.values())
+    reader.add_tokens(adding)
+    if row is not None and row.plain:
+        reader.add_tokens([AddedToken(token.content, special=True) for token in named.values()])
+
+
+def _listed_tokens(settings: Json, find: Find, stored: Mapping[int, Any]) -> dict[int, Any]:
+    from tokenizers import AddedToken
+
+    listed = settings.get("added_tokens_decoder")
+    if listed is not None:
+        try:
+            return {int(row): AddedToken(token["content"], **_flags(token)) for row, token in listed.items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise _UnfitError(f"tokenizer_config.json: added_tokens_decoder is not readable ({error})") from None
+    names = {_content(settings.get(f"{name}_token"), f"{name}_token") for name in NAMED}
+    names |= {_content(token, "extra_special_tokens") for token in _extra(settings)}
+    found = {}
+    for content, row in _object(find, "added_tokens.json").items():
+        if type(row) is not int:
+            raise _UnfitError(f"added_tokens.json: {content!r} must have an id, found {row!r:.40}")
+        found[row] = AddedToken(content, normalized=content not in names, special=content in names)
+    return {**found, **stored}
+
+
+def _flags(token: Json) -> Json:
+    return {flag: token[flag] for flag in FLAGS if flag in token}
+
+
+def _extra(settings: Json) -> list[Any]:
+    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    found = list(extra.values()) if isinstance(extra, dict) else extra
+    if not isinstance(found, list):
+        raise _UnfitError(f"tokenizer_config.json: special tokens must be a list, found {extra!r:.40}")
+    return found
+
+
+def _named_tokens(row: TokenizerClass | None, settings: Json) -> dict[str, Any]:
+    """Give the special tokens that have a name, then the others: what settings name, else the class."""
+    from tokenizers import AddedToken
+
+    defaults = {} if row is None else {f"{name}_token": token for name, token in row.tokens.items()}
+    own = {key: value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)}
+    found = {}
+    for key, value in {**defaults, **own, **{f"extra {i}": token for i, token in enumerate(_extra(settings))}}.items():
+        flags = _flags(value) if isinstance(value, dict) else {}
+        if key == "mask_token" and isinstance(value, str) and row is not None and row.takes_left:
+            flags = {"lstrip": True}
+        if (content := _content(value, key)) is not None:
+            found[key] = AddedToken(content, **{"special": True, "normalized": False, **flags})
+    return found
+
+
+def _names(template: Template | None) -> list[str]:
+    parts = "" if template is None else template.single
+    return list(dict.fromkeys(part.partition(":")[0] for part in parts.split() if part[0] != "$"))
+
+
+def _put_template(reader: Any, row: TokenizerClass | None, settings: Json, older: bool = False) -> None:
+    """Put a class's own template in place; where neither it nor the file has one, the tokens that settings ask for."""
+    template = None if row is None else row.template
+    tokens = {} if row is None else dict(row.tokens)
+    if reader.post_processor is not None and (row is None or template is None or row.keeps):
+        return
+    tokens |= {name: token for name in NAMED if (token := _content(settings.get(f"{name}_token"), name)) is not None}
+    if template is None or not _names(template):  # tokenizer.json goes before add_bos_token, and older files do not
+        begin = "bos" if older and settings.get("add_bos_token") and "bos" in tokens else ""
+        end = "eos" if older and settings.get("add_eos_token") and "eos" in tokens else ""
+        template = Template(f"{begin} $A {end}", f"{begin} $A {end} {begin and begin + ':1'} $B:1 {end and end + ':1'}")
+    from tokenizers import processors
+
+    def filled(parts: str) -> list[str]:
+        each = (part.partition(":") for part in parts.split())
+        return [f"{part if part[0] == '$' else tokens[part]}:{segment or 0}" for part, _, segment in each]
+
+    used = sorted({tokens[name] for name in _names(template)})
+    rows = {token: reader.token_to_id(token) for token in used}
+    if absent := [token for token, row_ in rows.items() if row_ is None]:
+        raise _UnfitError(f"no token {absent[0]!r}, which tokenizer_config.json puts around a text")
+    reader.post_processor = processors.TemplateProcessing(
+        single=filled(template.single), pair=filled(template.pair), special_tokens=list(rows.items())
+    )

@@ -1,0 +1,196 @@
+"""What each tokenizer class of transformers makes of its settings: ids of small folders with one of them changed."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import BERT, ROBERTA, wordpiece_json, write
+from tokenizer_folders import BASES, PAIR, TEXTS, tokenizer_json, variants, write_tokenizer
+
+import minibert
+from minibert import TokenizerError
+from minibert.files.tokenizer import Tokenizer
+from minibert.files.tokenizer_classes import CLASSES, ELSEWHERE
+from minibert.files.tokenizer_files import open_tokenizer
+
+STORED = Path(__file__).parents[1] / "reference" / "tokenizer_ids.json"
+USUAL = {  # the class where no file declares one
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "ernie": "BertTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "opt": "GPT2Tokenizer",
+    "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
+    "t5": "T5Tokenizer",
+    "qwen3": "Qwen2Tokenizer",
+    "gpt_neox": "GPTNeoXTokenizer",
+}
+
+
+@cache
+def stored() -> dict[str, dict[str, Any]]:
+    """Class -> variant -> ids of each text and of the pair."""
+    found: dict[str, dict[str, Any]] = json.loads(STORED.read_text(encoding="utf-8"))
+    for every in found.values():
+        for ids in every.values():
+            ids[:] = [plain if own is None else own for own, plain in zip(ids, every["plain"], strict=True)]
+    return found
+
+
+def opened(folder: Path, usual: str | None = "BertTokenizer", declared: str | None = None) -> Tokenizer:
+    def find(name: str) -> Path | None:
+        return folder / name if (folder / name).is_file() else None
+
+    return open_tokenizer(find, usual, 0, str(folder), declared)
+
+
+def ids_of(tokenizer: Tokenizer) -> list[list[int]]:
+    single = [tokenizer.encode(text)[0].input_ids for text in TEXTS]
+    return [*single, tokenizer.encode(*PAIR)[0].input_ids]
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_ids_are_the_reference_s(tmp_path: Path, name: str) -> None:
+    wanted = stored()[name]
+    assert list(wanted) == list(variants(name)), "made from other variants"
+    for i, (variant, files) in enumerate(variants(name).items()):
+        found = ids_of(opened(write_tokenizer(tmp_path / str(i), name, files)))
+        assert found == wanted[variant], variant
+
+
+@pytest.mark.parametrize("name", CLASSES.keys() & BASES.keys())
+def test_the_file_alone_would_give_other_ids(name: str) -> None:
+    from tokenizers import Tokenizer as Reader
+
+    alone = Tokenizer(Reader.from_str(json.dumps(tokenizer_json(BASES[name]))))
+    assert ids_of(alone) != stored()[name]["plain"]
+
+
+def test_each_setting_shows_in_the_ids() -> None:
+    """A setting without effect on these texts would be a variant that catches nothing."""
+    for name, names in {
+        "BertTokenizer": ('{"do_lower_case": false}', '{"strip_accents": false}', '{"tokenize_chinese_chars": false}'),
+        "RobertaTokenizer": ('{"add_prefix_space": true}', "named", "map", "extra"),
+        "XLMRobertaTokenizer": ('{"add_prefix_space": false}', "named", "map"),
+        "AlbertTokenizer": ('{"do_lower_case": false}', '{"keep_accents": true}'),
+        "DebertaV2Tokenizer": ('{"do_lower_case": true}', "punctuation", '{"add_prefix_space": false}'),
+        "LlamaTokenizer": ('{"legacy": true}',),
+    }.items():
+        ids = stored()[name]
+        assert all(ids[variant] != ids["plain"] for variant in names), name
+
+
+@pytest.mark.parametrize(("model_type", "name"), USUAL.items())
+def test_a_model_s_type_has_its_usual_class(tmp_path: Path, model_type: str, name: str) -> None:
+    usual = minibert.FAMILIES[model_type].tokenizer
+    folder = write_tokenizer(tmp_path, name, {}, model_type)
+    assert ids_of(opened(folder, usual)) == stored()[name]["plain"]
+    # config.json's own word goes before it, tokenizer_config.json's before both
+    other = "BertTokenizer" if BASES[name].kind == "WordPiece" else "PreTrainedTokenizerFast"
+    assert ids_of(opened(folder, usual, other)) != stored()[name]["plain"] or other == name
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}), encoding="utf-8")
+    assert ids_of(opened(folder, usual, other)) == stored()[name]["plain"]
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "RobertaTokenizer", "GPT2Tokenizer"])
+def test_older_files_give_the_same_ids(tmp_path: Path, name: str) -> None:
+    base = BASES[name]
+    model = tokenizer_json(base)["model"]
+    for variant in list(variants(name))[:4]:
+        folder = write_tokenizer(tmp_path / variant, name, variants(name)[variant])
+        (folder / "tokenizer.json").unlink()
+        if base.kind == "WordPiece":
+            (folder / "vocab.txt").write_text("\n".join(model["vocab"]) + "\n", encoding="utf-8")
+        else:
+            (folder / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
+            lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+            (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        found = ids_of(opened(folder))
+        if name == "GPT2Tokenizer":  # whose template is the file's
+            found, wanted = found[:-1], [ids[:-1] for ids in stored()[name][variant][:-1]]
+            assert found == wanted, variant
+        else:
+            assert found == stored()[name][variant], variant
+
+
+def test_unigram_takes_its_unknown_letters_from_the_class(tmp_path: Path) -> None:
+    """The file says row 0, T5's class row 2: letters of no token must get the class's."""
+    tokenizer = opened(write_tokenizer(tmp_path, "T5Tokenizer", {}))
+    assert 2 in tokenizer.encode("\u4e00")[0].input_ids and 0 not in tokenizer.encode("\u4e00")[0].input_ids
+
+
+def test_the_side_that_is_cut(tmp_path: Path) -> None:
+    left = write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": {"truncation_side": "left"}})
+    tokenizer = opened(left)
+    whole = tokenizer.encode("we lived above the clouds")[0].input_ids
+    (cut,) = tokenizer.encode("we lived above the clouds", truncation=True, max_length=4)
+    assert cut.input_ids == [whole[0], *whole[-3:]] and cut.cut == 3
+    (pair,) = tokenizer.encode("we lived above", "the clouds", truncation=True, max_length=6)
+    assert tokenizer.tokens(pair_ids(pair)) == ["[CLS]", "lived", "above", "[SEP]", "clouds", "[SEP]"]
+
+
+def pair_ids(encoded: Any) -> Any:
+    import numpy as np
+
+    return np.array(encoded.input_ids)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"tokenizer_class": "BertJapaneseTokenizer"}, "class BertJapaneseTokenizer has rules of its own"),
+    ({"tokenizer_class": "HerbertTokenizerFast"}, "class HerbertTokenizer has rules of its own"),
+    (
+        {"tokenizer_class": "RobertaTokenizer"},
+        "names RobertaTokenizer, which is for BPE, but this file's model is Word",
+    ),
+    ({"tokenizer_class": 3}, "'tokenizer_class' must be a name, found 3"),
+    ({"do_lower_case": "no"}, "'do_lower_case' must be true or false, found 'no'"),
+    ({"strip_accents": 0}, "'strip_accents' must be true or false, found 0"),
+    ({"cls_token": 3}, "'cls_token' must be a token, found 3"),
+    ({"cls_token": {"content": None, "lstrip": 3}}, None),  # type: ignore[list-item]
+    ({"added_tokens_decoder": [1]}, "added_tokens_decoder is not readable"),
+    ({"added_tokens_decoder": {"x": {"content": "a"}}}, "added_tokens_decoder is not readable"),
+    ({"added_tokens_decoder": {"3": {}}}, "added_tokens_decoder is not readable"),
+    ({"additional_special_tokens": "abc"}, "special tokens must be a list, found 'abc'"),
+    ({"additional_special_tokens": [3]}, "must be a token, found 3"),
+]
+
+
+@pytest.mark.parametrize(("config", "says"), REFUSED)
+def test_settings_that_cannot_be_followed(tmp_path: Path, config: dict[str, Any], says: str | None) -> None:
+    folder = write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": config})
+    if says is None:
+        assert ids_of(opened(folder)) == stored()["BertTokenizer"]["plain"]
+        return
+    with pytest.raises(TokenizerError, match=says) as found:
+        opened(folder)
+    assert str(tmp_path) in str(found.value)
+
+
+def test_a_class_for_another_model_that_nobody_declares(tmp_path: Path) -> None:
+    """RoBERTa's type with a WordPiece file: the file is read as it stands."""
+    folder = write(tmp_path, ROBERTA)
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    layer = minibert.load(folder)
+    assert layer.tokens(layer.tokenize("we")["input_ids"][0]) == ["[CLS]", "we", "[SEP]"]
+
+
+def test_config_json_names_a_class(tmp_path: Path) -> None:
+    folder = write(tmp_path, {**BERT, "tokenizer_class": "RobertaTokenizer"})
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
+    layer = minibert.load(folder)  # not BERT's class, which would make "We" an unknown word
+    assert layer.tokens(layer.tokenize("We")["input_ids"][0]) == ["[CLS]", "we", "[SEP]"]
+
+
+def test_the_two_lists_are_apart() -> None:
+    assert not CLASSES.keys() & ELSEWHERE and not any(name.endswith("Fast") for name in (*CLASSES, *ELSEWHERE))

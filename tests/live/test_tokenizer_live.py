@@ -1,0 +1,102 @@
+"""Ids beside transformers' AutoTokenizer: folders with one setting changed, by declared class and by model type."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_folders import BASES, PAIR, TEXTS, variants, write_tokenizer
+
+import minibert
+from minibert.files.tokenizer import Tokenizer
+from minibert.files.tokenizer_files import open_tokenizer
+
+pytestmark = pytest.mark.reference
+
+LETTERS = "weWE\u00e9\u0130\u4e2d .,'`(\n\t\u00a0\u2028\u200b\x00[CLS]<s></s><mask>12"
+ANY_TEXT = st.one_of(st.text(LETTERS, max_size=30), st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+
+
+def ours_of(folder: Path, usual: str | None) -> Tokenizer:
+    def find(name: str) -> Path | None:
+        return folder / name if (folder / name).is_file() else None
+
+    return open_tokenizer(find, usual, 0, str(folder))
+
+
+def theirs_of(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_any_text_has_the_reference_s_ids(tmp_path: Path, name: str) -> None:
+    every = list(variants(name).values())
+    folders = [write_tokenizer(tmp_path / str(i), name, files) for i, files in enumerate(every)]
+    both = [(ours_of(folder, "BertTokenizer"), theirs_of(folder)) for folder in folders]
+
+    @settings(max_examples=150)
+    @given(st.sampled_from(both), ANY_TEXT, st.one_of(st.none(), ANY_TEXT))
+    def equal(tokenizers: tuple[Tokenizer, Any], text: str, pair: str | None) -> None:
+        ours, theirs = tokenizers
+        (found,) = ours.encode([text], None if pair is None else [pair])
+        wanted = theirs([text], None if pair is None else [pair], return_token_type_ids=True)
+        assert found.input_ids == wanted["input_ids"][0]
+        assert (found.token_type_ids or [0] * len(found.input_ids)) == wanted["token_type_ids"][0]
+
+    equal()
+
+
+# of these transformers reads other files, or adds a language; here tokenizer.json is read as it stands
+OTHER_FILES = {"xlm", "whisper", "mbart", "marian", "clip_text_model"}
+
+
+@pytest.mark.parametrize("model_type", sorted(minibert.FAMILIES.keys() - OTHER_FILES))
+def test_the_usual_class_of_a_type(tmp_path: Path, model_type: str) -> None:
+    row = minibert.FAMILIES[model_type]
+    name = row.tokenizer if row.tokenizer in BASES else "PreTrainedTokenizerFast"
+    for i, files in enumerate(variants(name).values()):
+        folder = write_tokenizer(tmp_path / str(i), name, files, model_type)
+        ours, theirs = ours_of(folder, row.tokenizer), theirs_of(folder)
+        for texts in (*((text,) for text in TEXTS), PAIR):
+            assert ours.encode(*texts)[0].input_ids == theirs(*texts)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"do_lower_case": False},
+        {"strip_accents": False},
+        {"tokenize_chinese_chars": False},
+        {"do_lower_case": False, "strip_accents": True},
+        {"cls_token": "[MASK]", "sep_token": "[PAD]"},
+        {"split_special_tokens": True},
+        {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False},
+        {"tokenizer_class": "XLMRobertaTokenizer"},
+        {"tokenizer_class": "DistilBertTokenizer", "model_max_length": 7, "truncation_side": "left"},
+    ],
+)
+def test_the_real_model_with_a_changed_setting(minilm: Path, tmp_path: Path, config: dict[str, Any]) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in minilm.iterdir():
+        if path.name != "tokenizer_config.json" and path.is_file():
+            (folder / path.name).symlink_to(path)
+    stored = json.loads((minilm / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({**stored, **config}), encoding="utf-8")
+    if config.get("tokenizer_class") == "XLMRobertaTokenizer":
+        with pytest.raises(minibert.TokenizerError, match="names XLMRobertaTokenizer, which is for Unigram"):
+            ours_of(folder, "BertTokenizer")
+        return
+    ours, theirs = minibert.load(folder).tokenizer, theirs_of(folder)
+    for text in (*TEXTS, "R\u00e9sum\u00e9 of \u4e2d\u56fd and Emmanuel Macron"):
+        assert ours.encode(text)[0].input_ids == theirs(text)["input_ids"]
+        (cut,) = ours.encode(text, truncation=True, max_length=6)
+        assert cut.input_ids == theirs(text, truncation=True, max_length=6)["input_ids"]
+    shutil.rmtree(folder)

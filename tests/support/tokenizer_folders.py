@@ -1,0 +1,191 @@
+"""Folders with a small tokenizer of every class, and their variants: one setting changed at a time.
+
+The rules in tokenizer.json are meant to be wrong for the class: what comes from it, and what from the class and from
+tokenizer_config.json, shows in the ids.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from checkpoints import LETTERS, WORDS
+
+TEXTS = (
+    "We lived  above the clouds.",
+    "W\u00e9 l\u00cfved \u4e2d\u6587 we\u4e2dwe",
+    " we \t lived\n\nabove\u2028the \u00a0clouds  ",
+    "[CLS]we [SEP][MASK]  [mask] <s>we </s> we <mask>we <MASK> [NEW]we [new] <|endoftext|>we",
+    "``we'' don't 12.34e5 -- ((we))",
+    "\ufb01 \u1e9b\u0323 \u0130 e\u0301 \u200b\u00ad\x00\ufffd",
+    "\U0001f468\u200d\U0001f469 x" + "ab" * 10,
+    "",
+)
+PAIR = ("we lived", "above THE clouds")
+
+
+class Base(NamedTuple):
+    """A tokenizer.json of a kind: its model, and the special tokens in the order of their rows."""
+
+    kind: str
+    special: tuple[str, ...]
+    byte_level: bool = False
+    ending: str = ""
+    fallback: bool = False
+
+
+_BERT = Base("WordPiece", WORDS[:5])
+_FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+_XLMR = Base("Unigram", _FAIRSEQ)
+BASES = {
+    "BertTokenizer": _BERT,
+    "DistilBertTokenizer": _BERT,
+    "ElectraTokenizer": _BERT,
+    "ConvBertTokenizer": _BERT,
+    "DPRContextEncoderTokenizer": _BERT,
+    "NobodysTokenizer": _BERT,
+    "PreTrainedTokenizerFast": _BERT,
+    "MPNetTokenizer": Base("WordPiece", ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")),
+    "RobertaTokenizer": Base("BPE", _FAIRSEQ, byte_level=True),
+    "BartTokenizer": Base("BPE", _FAIRSEQ, byte_level=True),
+    "GPT2Tokenizer": Base("BPE", ("<|endoftext|>",), byte_level=True),
+    "GPTNeoXTokenizer": Base("BPE", ("<|endoftext|>", "<|padding|>"), byte_level=True),
+    "CohereTokenizer": Base(
+        "BPE",
+        ("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
+        byte_level=True,
+    ),
+    "Qwen2Tokenizer": Base("BPE", ("<|endoftext|>",), byte_level=True),
+    "CLIPTokenizer": Base("BPE", ("<|startoftext|>", "<|endoftext|>"), byte_level=True, ending="</w>"),
+    "OpenAIGPTTokenizer": Base("BPE", ("<unk>",), ending="</w>"),
+    "LlamaTokenizer": Base("BPE", ("<unk>", "<s>", "</s>"), fallback=True),
+    "GemmaTokenizer": Base("BPE", ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"), fallback=True),
+    "XLMRobertaTokenizer": _XLMR,
+    "CamembertTokenizer": _XLMR,
+    "AlbertTokenizer": Base("Unigram", ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")),
+    "DebertaV2Tokenizer": Base("Unigram", ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")),
+    "XLNetTokenizer": Base("Unigram", ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>")),
+    "T5Tokenizer": Base("Unigram", ("<pad>", "</s>", "<unk>")),
+    "PegasusTokenizer": Base("Unigram", ("<pad>", "</s>", "<mask_1>", "<mask_2>", "<unk>")),
+}
+FLAGS = {
+    "WordPiece": ({"do_lower_case": False}, {"strip_accents": False}, {"tokenize_chinese_chars": False}),
+    "BPE": ({"add_prefix_space": True}, {"legacy": True}, {"add_prefix_space": False}),
+    "Unigram": ({"do_lower_case": True}, {"do_lower_case": False}, {"add_prefix_space": False}, {"keep_accents": True}),
+}
+BOTH = {"strip_accents": True, "do_lower_case": False}
+
+
+def variants(name: str) -> dict[str, dict[str, Any]]:
+    """Files to write, by the variant's name: tokenizer_config.json without `tokenizer_class`, and others."""
+    base = BASES[name]
+    token = {"content": "[NEW]", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
+    decoder = {str(i): {**token, "content": text, "special": True} for i, text in enumerate(base.special)}
+    named = {"cls_token": base.special[-1], "sep_token": base.special[0]}
+    found: dict[str, dict[str, Any]] = {"plain": {}}
+    found |= {json.dumps(flag): {"tokenizer_config.json": flag} for flag in FLAGS[base.kind]}
+    if base.kind == "WordPiece":
+        found["both"] = {"tokenizer_config.json": BOTH}
+    if name == "DebertaV2Tokenizer":
+        found["punctuation"] = {"tokenizer_config.json": {"split_by_punct": True}}
+    found["named"] = {"tokenizer_config.json": {**named, "bos_token": base.special[-1], "eos_token": base.special[0]}}
+    found["map"] = {"special_tokens_map.json": named, "added_tokens.json": {"[NEW]": len(vocabulary(base))}}
+    found["listed"] = {"tokenizer_config.json": {"added_tokens_decoder": decoder}, "special_tokens_map.json": named}
+    found["extra"] = {"tokenizer_config.json": {"additional_special_tokens": ["[NEW]"], "new_token": "[new]"}}
+    found["flags"] = {"special_tokens_map.json": {"mask_token": {**token, "content": base.special[-1]}}}
+    found["begin and end"] = {"tokenizer_config.json": {"add_bos_token": True, "add_eos_token": True}}
+    found["split special"] = {"tokenizer_config.json": {"split_special_tokens": True}}
+    return found
+
+
+def vocabulary(base: Base) -> list[str]:
+    """The tokens in the order of their rows."""
+    from tokenizers import pre_tokenizers
+
+    capitals = [*LETTERS.upper()]
+    odd = ["\u00e9", "\u00ef", "\u4e2d", "\u6587", "(", ")", "'", '"', "`", "-", ".", "1", "2", "3", "4", "5"]
+    if base.kind == "WordPiece":
+        rest = [*WORDS[5:], *capitals, *odd]
+        return [*base.special, *dict.fromkeys([*rest, *(f"##{letter}" for letter in [*capitals, *odd])])]
+    if base.kind == "Unigram":
+        pieces = ["\u2581", "\u2581we", "we", "ed", "\u2581the", "\u2581clouds", "lived", "\u2581W", " ", "above"]
+        return [*base.special, *pieces, *LETTERS, *capitals[:20], *odd]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet()) if base.byte_level else [*LETTERS, *capitals[:20], *odd]
+    letters += [f"<0x{i:02X}>" for i in range(256)] if base.fallback else []
+    letters += ["\u2581"] if base.fallback else []
+    letters += [f"{letter}{base.ending}" for letter in letters] if base.ending else []
+    return [*base.special, *letters, *("".join(pair) for pair in merges(base))]
+
+
+def merges(base: Base) -> list[tuple[str, str]]:
+    if base.ending:
+        return [("w", f"e{base.ending}"), ("h", f"e{base.ending}")]
+    space = "\u0120" if base.byte_level else "\u2581"
+    return [("h", "e"), (space, "w"), ("e", "d"), (space, "c"), (space, space)]
+
+
+def tokenizer_json(base: Base, **changes: Any) -> dict[str, Any]:
+    """What tokenizer.json holds: the vocabulary, and rules that no class here has."""
+    tokens = vocabulary(base)
+    rows = {token: i for i, token in enumerate(tokens)}
+    model: dict[str, Any] = {"type": base.kind, "vocab": rows}
+    if base.kind == "WordPiece":
+        unknown = "[UNK]"
+        model |= {"unk_token": unknown, "continuing_subword_prefix": "##", "max_input_chars_per_word": 7}
+    elif base.kind == "BPE":
+        model |= {"merges": [list(pair) for pair in merges(base)], "fuse_unk": False, "byte_fallback": base.fallback}
+        if base.ending:
+            model["end_of_word_suffix"] = base.ending
+    else:
+        model |= {"vocab": [[token, 0.0 if i < len(base.special) else -1.0 - i / 50] for i, token in enumerate(tokens)]}
+        model |= {"unk_id": 0, "byte_fallback": False}
+    special = [
+        {"id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        | {"special": True}
+        for i, text in enumerate(base.special)
+    ]
+    first = base.special[0]
+    template = {
+        "type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": first, "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {first: {"id": first, "ids": [0], "tokens": [first]}},
+    }
+    normalizers: list[dict[str, Any]] = [{"type": "Lowercase"}, {"type": "Strip", "strip_left": True}]
+    normalizers[1]["strip_right"] = True
+    if base.kind == "Unigram":
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": charsmap()})
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": special,
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": template,
+        "decoder": None,
+        "model": model,
+    } | changes
+
+
+def charsmap() -> str:
+    """A map of characters as sentencepiece stores it, without any character in it."""
+    trie = bytes(4 * 256)
+    return base64.b64encode(len(trie).to_bytes(4, "little") + trie).decode()
+
+
+def write_tokenizer(folder: Path, name: str, variant: dict[str, Any], model_type: str | None = None) -> Path:
+    """The tokenizer files of a variant; the class is declared, or left to the model's type."""
+    folder.mkdir(parents=True, exist_ok=True)
+    declared = {} if model_type else {"tokenizer_class": name}
+    files = {
+        "config.json": {"model_type": model_type or "bert"},
+        "tokenizer.json": tokenizer_json(BASES[name]),
+        **variant,
+        "tokenizer_config.json": {**declared, **variant.get("tokenizer_config.json", {})},
+    }
+    for file, content in files.items():
+        (folder / file).write_text(json.dumps(content), encoding="utf-8")
+    return folder
