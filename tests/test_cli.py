@@ -264,7 +264,7 @@ def test_no_error_shows_a_traceback(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("minibert.commands.info.load_layer", fail)
+    monkeypatch.setattr("minibert.models.load.open_model", fail)
     assert main(["info"]) == code
     assert capsys.readouterr() == ("", message)
 
@@ -345,7 +345,7 @@ def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
     assert facts.splitlines()[:10] == [
         "family            bert",
         "vocabulary        30,522 rows",
-        "width             384",
+        "width             384 numbers a token",
         "longest sequence  512 tokens",
         "positions here    added, learned; every token counts, from row 0",
         "in attention      none",

@@ -33,14 +33,12 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
-    from minibert.models.sentences import sentence_dim
-
     output: Path | None = arguments.output
     ending = "" if output is None else ending_of(output, "mean")
     arguments.pair = None
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
-        dim = sentence_dim(encoder)
+        dim = encoder.get_embedding_dimension()
         vectors = _vectors(encoder, chunks, arguments)
         if output is None:
             print_vectors(vectors, dim, "mean")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .common import Parser, add_model, load_layer, print_lines
+from .common import Parser, add_model, print_lines
 
 ABOUT = "show what a model's input layer and its blocks are made of"
 EXAMPLE = "minibert info gpt2"
@@ -17,7 +17,11 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the module tree and the sizes."""
+    from minibert.models.load import assemble, family_of, open_model
     from minibert.show.info import info
 
-    with load_layer(arguments, lazy=True) as layer:  # sizes alone are told
-        print_lines(info(layer))
+    # sizes alone are told
+    opened = open_model(arguments.model, arguments.revision, arguments.local_files_only, lazy=True)
+    family, source = family_of(opened), opened.source()
+    with assemble(family, opened.config, source, opened.find, opened.where, arguments.side) as layer:
+        print_lines(info(layer, opened.root))

@@ -21,7 +21,7 @@ import numpy as np
 
 from minibert.errors import CheckpointError
 
-from .reading import FileName, note_model_file
+from .reading import FileName, existing, note_model_file
 from .tables import NUMPY_DTYPE, StoredTable, Table
 
 SINGLE = "model.safetensors"
@@ -269,10 +269,14 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
             raise CheckpointError(f"{folder} has no {name}, which {INDEX} lists; fetch the missing shard")
         return path
 
-    if os.path.isfile(os.path.join(folder, SINGLE)):
-        return Checkpoint(locate, mmap=mmap)
     index = os.path.join(folder, INDEX)
-    if os.path.isfile(index):
+    try:
+        single, shards = existing(os.path.join(folder, SINGLE)), existing(index)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+    if single:
+        return Checkpoint(locate, mmap=mmap)
+    if shards:
         with open(index, "rb") as file:
             weight_map = read_index(file.read(), index)
         for shard in {INDEX, *weight_map.values()}:  # also those that are never opened

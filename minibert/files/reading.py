@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from contextlib import suppress
 from typing import Any
 
@@ -40,6 +41,25 @@ def sha256_of(path: FileName, start: int = 0) -> str:
         while block := file.read(BLOCK):
             found.update(block)
     return found.hexdigest()
+
+
+def existing(path: FileName) -> bool:
+    """Say whether a file is there. What stands under its name and is no file is an error, and not an absent file.
+
+    Raises ValueError for a folder, a pipe, a link to nothing or to itself, and a file that may not be looked at.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if not os.path.lexists(path):
+            return False
+        raise ValueError(f"{path} is a link to nothing; fetch the file again") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be opened ({error.strerror}); fetch it again") from None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "no file"
+        raise ValueError(f"{path} is {kind}, where a file of this name is read; take it away, or fetch the file")
+    return True
 
 
 def read_object(path: FileName, advice: str = "fetch it again") -> dict[str, Any]:

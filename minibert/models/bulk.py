@@ -71,6 +71,7 @@ def bulk(
     settings = {
         **settings,
         "dim": model.stages.dim,
+        "max_seq_length": None if model.kind == "input" else model.model.max_seq_length,
         "dtype": "float32",
         "format": folder.form,
         "rows_per_shard": int(rows_per_shard),  # JSON knows no integer of NumPy's
@@ -148,11 +149,13 @@ def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is
             room = (room - len(chunk)) or rows_per_shard
             yield chunk
 
+    stages = model.stages
+
     def tokenize(read: list[Record], start: int) -> tuple[list[Record], list[Encoded], bytes]:
         lines = _lines(read)
         good = [record for record in read if not record.problem]
         try:
-            encoded = model.stages.tokenize([record.text or "" for record in good], start)
+            encoded = stages.tokenize([record.text or "" for record in good], start)
         except TokenizerError:
             _refuse_alone(good, model)
             raise
@@ -164,7 +167,7 @@ def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is
 
     def vectors(ready: tuple[list[Record], list[Encoded], bytes]) -> Part:
         read, encoded, lines = ready
-        found = model.stages.vectors(encoded) if encoded else np.empty((0, model.stages.dim), np.float32)
+        found = stages.vectors(encoded) if encoded else np.empty((0, stages.dim), np.float32)
         ids: list[Any] = [record.id for record in read if not record.problem]
         bad = [record._replace(text=None) for record in read if record.problem]
         return Part(len(read), lines, ids, found, sum(ids.cut > 0 for ids in encoded), bad)

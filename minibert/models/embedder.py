@@ -9,12 +9,13 @@ from typing import Any
 
 from minibert.files.tokenizer import listed
 
+from .attributes import Guarded
 from .load import is_folder, named_model
 from .texts import chunked, gathered, stream
 from .vectors import TextModel, check_kind, open_vectors
 
 
-class Embedder:
+class Embedder(Guarded):
     """A callable that adds vectors to a batch of rows: a dict of columns in, a dict of columns out.
 
     The batch's columns stay; `output_column`, a new one, is added: float32 (rows, dim). Only names and options are
@@ -26,6 +27,7 @@ class Embedder:
     text_column   the column with the texts: a list, or a NumPy, Arrow, pandas or Polars column of str
     truncation    with vectors="input", cut texts that are too long instead of raising ValueError
     prompt_name, prompt    as in `encode`
+    max_seq_length         as of `Encoder`: a longer text is truncated there; None keeps the folder's
     revision      name a commit where workers start at different times: a branch may move between
     local_files_only       as in `load`
 
@@ -35,6 +37,12 @@ class Embedder:
     >>> Embedder("sentence-transformers/all-MiniLM-L6-v2")
     Embedder('sentence-transformers/all-MiniLM-L6-v2', vectors='sentence', text_column='text', output_column='vector')
     """
+
+    model: str
+    vectors: str
+    text_column: str
+    output_column: str
+    options: dict[str, Any]
 
     def __init__(
         self,
@@ -46,22 +54,24 @@ class Embedder:
         truncation: bool = False,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        max_seq_length: int | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        check_kind(vectors, prompt_name, prompt)
+        check_kind(vectors, prompt_name, prompt, max_seq_length)
         name = named_model(model)
         # a worker may start in another working directory
-        self.model = str(Path(name).expanduser().absolute()) if is_folder(name) else os.fspath(name)
-        self.vectors = vectors
-        self.text_column = text_column
-        self.output_column = output_column
-        self.options: dict[str, Any] = dict(
+        path = str(Path(name).expanduser().absolute()) if is_folder(name) else os.fspath(name)
+        options = dict(
             truncation=truncation,
             prompt_name=prompt_name,
             prompt=prompt,
+            max_seq_length=max_seq_length,
             revision=revision,
             local_files_only=local_files_only,
+        )
+        vars(self).update(
+            model=path, vectors=vectors, text_column=text_column, output_column=output_column, options=options
         )
         self._opened: TextModel | None = None
 

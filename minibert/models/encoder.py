@@ -19,11 +19,13 @@ from minibert.families.steps import Inputs
 from minibert.files.checkpoint import Checkpoint
 
 from . import sentences
+from .attributes import Guarded
 from .blocks import Group, Stack, Tile, gather, pack, run_blocks
 from .inputs import Preparation
 from .layer import EmbeddingLayer
 from .load import Opened, TensorBinder, assemble, check_dtype, family_of, load, named_model, open_model
 from .recipe import Recipe, read_recipe, transformer_folder
+from .texts import check_positive
 from .tiles import run_steps
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ def load_encoder(
     Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
     float32 weights are mapped and not copied; narrower ones are widened once.
 
-    Raises as `load`, and UnknownFamilyError for a model_type that has an input layer here, but no blocks.
+    Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
+    for modules.json or other settings of sentence vectors that ask for what is not computed here.
     """
     check_dtype(dtype)
     opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
@@ -78,7 +81,7 @@ def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "flo
     binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
     if isinstance(source, Checkpoint):  # whose maps do not read ahead otherwise, for the input layer's sake
         source.expect(tensor.name for tensor in binder.taken())
-    recipe = partial(read_recipe, opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
+    recipe = read_recipe(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
     return Encoder(layer, blocks, stack, config, partial(load_encoder, opened.lasting, **options), recipe)
 
 
@@ -98,14 +101,21 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     return Stack(bound, heads_of(config), blocks.pre_norm, blocks.causal(config), blocks.last_norm, bias, others)
 
 
-class Encoder:
+class Encoder(Guarded):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
     Made by `minibert.load_encoder`. The input layer's bits are those of `EmbeddingLayer`. In the blocks the last bits
     may change: those of a matrix product depend on its number of rows, so a text's vectors change by about 1e-6
     with the texts around it. Safe to call from many threads at once. A context manager; after `close()` every use
-    raises ValueError. `pickle` and `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`.
+    raises ValueError. `pickle` and `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`. Only
+    `max_seq_length` can be set; any other attribute is an AttributeError.
     """
+
+    settable = ("max_seq_length",)
+    config: Config
+    dim: int  # of a token's vector; a sentence's may have another: get_embedding_dimension()
+    dtype: np.dtype[Any]
+    block_family: Blocks
 
     def __init__(
         self,
@@ -114,16 +124,13 @@ class Encoder:
         stack: Stack,
         config: Config,
         again: Callable[[], Encoder],
-        recipe: Callable[[], Recipe],
+        recipe: Recipe,
     ) -> None:
-        self.config = config
-        self.dim = embeddings.dim
-        self.dtype = embeddings.dtype
-        self.block_family = blocks
+        vars(self).update(config=config, dim=embeddings.dim, dtype=embeddings.dtype, block_family=blocks)
         self._layer = embeddings
         self._stack: Stack | None = stack
-        self._read_recipe = recipe
-        self._recipe: Recipe | None = None
+        self._recipe = recipe
+        self._length_set = False
         self._lowercased: Tokenizer | None = None
         self._again = again
         self._prepare = Preparation(embeddings.family, embeddings.config, embeddings.steps, embeddings.dtype)
@@ -144,8 +151,38 @@ class Encoder:
 
     @property
     def max_length(self) -> int | None:
-        """How many tokens a sequence may have: the rows of the position table."""
+        """How many tokens a call takes: the rows of the position table. `encode` truncates at `max_seq_length`."""
         return self.embeddings.max_length
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """At how many tokens `encode` and its kin truncate a text, special tokens among them; None: no limit.
+
+        The folder says so. It can be set to any integer from 1 to `max_length`, or to None for `max_length` itself. A
+        call that is running keeps the length it began with. `pickle` and `copy.deepcopy` keep what was set. The task
+        of `encode_query` or `encode_document` may have a length of its own in the folder, which then holds.
+
+        Raises ValueError for a length beyond the position table, or for anything but an integer >= 1.
+        """
+        return self.recipe.longest
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int | None) -> None:
+        limit = self.max_length
+        if length is not None:
+            check_positive("max_seq_length", length)
+            if limit is not None and length > limit:
+                raise ValueError(f"max_seq_length must be at most {limit}, the position table's rows; found {length}")
+        self._recipe = self.recipe._replace(longest=limit if length is None else int(length))
+        self._length_set = True  # for `pickle`
+
+    def get_embedding_dimension(self) -> int:
+        """How many numbers a sentence's vector has: `encode(text).shape[0]`. A token's vector has `dim`."""
+        return self.recipe.width()
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """The same as `get_embedding_dimension`, by its older name."""
+        return self.get_embedding_dimension()
 
     @property
     def modules(self) -> dict[str, Any]:
@@ -273,10 +310,8 @@ class Encoder:
 
     @property
     def recipe(self) -> Recipe:
-        """What the folder says of sentence vectors, read on first use. Raises CheckpointError, HubError."""
+        """What the folder says of sentence vectors."""
         self.stack  # noqa: B018  raises where the encoder is closed
-        if self._recipe is None:
-            self._recipe = self._read_recipe()
         return self._recipe
 
     @property
@@ -298,13 +333,16 @@ class Encoder:
         return print_encoder(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self.stack  # noqa: B018  raises where the encoder is closed
-        return self._again, ()
+        recipe = self.recipe
+        return self._again, (), {"max_seq_length": recipe.longest} if self._length_set else None
+
+    def __setstate__(self, state: dict[str, int | None]) -> None:
+        self.max_seq_length = state["max_seq_length"]
 
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
         self._stack = None
-        self._recipe = self._lowercased = None
+        self._recipe, self._lowercased = Recipe(), None  # the weights of its dense layers too
         self._layer.close()
 
     def __enter__(self) -> Encoder:

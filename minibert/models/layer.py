@@ -15,6 +15,7 @@ from minibert.families.modules import Linear
 from minibert.families.steps import Add, Positions
 from minibert.files.tokenizer import listed
 
+from .attributes import Guarded
 from .inputs import Preparation
 from .texts import CHUNK, Halves, check_pooling, chunked, gathered, pooled, shown, stream
 from .tiles import NUMBERS_A_THREAD, Bound, run, run_steps, usable_threads
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from minibert.files.tokenizer import Encoded, Texts, Tokenizer
 
 
-class EmbeddingLayer:
+class EmbeddingLayer(Guarded):
     """The input layer of one checkpoint: ids -> rows -> sum -> LayerNorm -> array.
 
     Made by `minibert.load`. Submodules have the reference's names: by the last part of the path (`layer.wte`,
@@ -36,6 +37,15 @@ class EmbeddingLayer:
     again (in a worker process, for example) and the options of `load`, a row of your own too. The name is the folder's
     absolute path, or the Hub name with the commit that was opened.
     """
+
+    family: Family
+    config: Config
+    dtype: np.dtype[Any]
+    side: str
+    tensors: tuple[Tensor, ...]  # where each tensor is in its file
+    stored: Callable[[], Mapping[str, Tensor | None]]  # the same for all other tensors, which are not part of this
+    dim: int  # of a token's vector as it comes out
+    adds_types: bool
 
     def __init__(
         self,
@@ -51,12 +61,6 @@ class EmbeddingLayer:
         again: Callable[[], EmbeddingLayer] | None = None,
         stored: Callable[[], Mapping[str, Tensor | None]] = dict,
     ) -> None:
-        self.family = family
-        self.config = config
-        self.dtype = dtype
-        self.side = side
-        self.tensors = tuple(tensors)  # where each tensor is in its file
-        self.stored = stored  # the same for all other tensors, which are not part of this layer
         self._steps: tuple[Bound, ...] | None = tuple(steps)
         # every method takes what it needs before it looks at `steps`: `close` drops `steps` first, then the rest
         self._open_tokenizer = tokenizer
@@ -66,11 +70,11 @@ class EmbeddingLayer:
         self._again = again
         self._prepare = Preparation(family, config, steps, dtype)
         self._width: int = steps[0].module.table.shape[1]
-        projections = [module.weight.shape[0] for _, module in steps if isinstance(module, Linear)]
-        self.dim: int = projections[-1] if projections else self._width
-        self.adds_types = any(
-            isinstance(step, Add) and step.ids == "token_type_ids" and step.missing is not None for step, _ in steps
-        )
+        widths = [self._width, *(module.weight.shape[0] for _, module in steps if isinstance(module, Linear))]
+        types = [step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids"]
+        adds_types = any(step.missing is not None for step in types)
+        vars(self).update(family=family, config=config, dtype=dtype, side=side, tensors=tuple(tensors), stored=stored)
+        vars(self).update(dim=widths[-1], adds_types=adds_types)
 
     # -- numbers ---------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from minibert.families.family import Family
 from minibert.families.rows import FAMILIES
 from minibert.families.steps import Tokens
 from minibert.files.checkpoint import SINGLE, Source, Tensor, open_folder
-from minibert.files.reading import note_model_file, read_object
+from minibert.files.reading import existing, note_model_file, read_object
 from minibert.files.tables import Table
 from minibert.files.tokenizer_files import Find, open_tokenizer
 
@@ -130,7 +130,8 @@ def open_model(
         inside = weights_folder(root, where) if weights_folder else ""
         find, model = _below(root, inside), os.path.join(path, inside) if inside else path
         lasting = os.path.abspath(path)
-        return Opened(_read_config(find, where), lambda: open_folder(model, mmap), find, where, lasting, None, root)
+        config = _read_config(find, where, root)
+        return Opened(config, lambda: open_folder(model, mmap), find, where, lasting, None, root)
     from minibert.hub.repository import resolve
 
     repository = resolve(where, revision, local_files_only, whole=weights_folder is not None)
@@ -138,7 +139,8 @@ def open_model(
     inside = weights_folder(root, where) if weights_folder else ""
     find = _below(root, inside)
     source = partial(repository.whole_checkpoint, inside) if weights_folder else partial(repository.checkpoint, lazy)
-    return Opened(_read_config(find, where), lambda: source(mmap=mmap), find, where, where, repository.commit, root)
+    config = _read_config(find, where, root)
+    return Opened(config, lambda: source(mmap=mmap), find, where, where, repository.commit, root)
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
@@ -168,8 +170,11 @@ def _open_local(folder: str) -> Find:
 
     def find(name: str) -> str | None:
         path = os.path.join(folder, name)
-        if not os.path.isfile(path):
-            return None
+        try:
+            if not existing(path):
+                return None
+        except ValueError as error:
+            raise CheckpointError(str(error)) from None
         note_model_file(path)
         return path
 
@@ -183,14 +188,30 @@ def _below(find: Find, folder: str) -> Find:
     return (lambda name: find(f"{folder}/{name}")) if folder else find
 
 
-def _read_config(find: Find, where: str) -> dict[str, Any]:
+def _read_config(find: Find, where: str, root: Find) -> dict[str, Any]:
     path = find("config.json")
     if path is None:
-        raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; fetch it beside them")
+        raise CheckpointError(
+            f"{where} has no config.json, which says what the tensors mean; " + _instead_of_config(root, where)
+        )
     try:
         return read_object(path)
     except ValueError as error:
         raise CheckpointError(str(error)) from None
+
+
+def _instead_of_config(root: Find, where: str) -> str:
+    from .recipe import MODULES, read_modules
+
+    modules = read_modules(root, where)
+    if not modules:
+        return "fetch it beside them"
+    inside = next((module.path for module in modules if module.kind == "Transformer" and module.path), None)
+    if inside is not None:
+        return (
+            f"its {MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder itself"
+        )
+    return f"its {MODULES} names {modules[0].type!r}, which has none and is not computed here"
 
 
 def family_of(opened: Opened) -> Family:

@@ -1,12 +1,13 @@
 """Reads what a folder says about sentence vectors, as sentence-transformers writes it -> a `Recipe`.
 
-`modules.json` lists the modules by the names of classes. A name is compared with four that are known here; nothing that
-a file names is ever imported. What a file asks for and this package does not compute is refused by its name.
+`modules.json` lists the modules by the names of classes. A name is compared with those that are known here; nothing
+that a file names is ever imported. What a file asks for and this package does not compute is refused by its name.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import ntpath
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,8 +15,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.encoder import gelu, linear, relu, silu
-from minibert.equations.input_layer import Array
+from minibert.equations.encoder import (
+    elu,
+    gelu,
+    hardswish,
+    leaky_relu,
+    linear,
+    mish,
+    relu,
+    sigmoid,
+    silu,
+    softmax,
+)
+from minibert.equations.input_layer import Array, layer_norm
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
 from minibert.errors import CheckpointError
 from minibert.files.checkpoint import SINGLE, Checkpoint
@@ -25,7 +37,15 @@ from minibert.files.tokenizer_files import Find
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stood over the years
-KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
+# the keys of each module's config.json. Any other would be of a setting that is not computed here
+IN_AND_OUT = ("module_input_name", "module_output_name")
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "Dense": ("in_features", "out_features", "bias", "activation_function", "use_residual", *IN_AND_OUT),
+    "LayerNorm": ("dimension",),
+    "Dropout": ("dropout",),
+    "Normalize": IN_AND_OUT,
+}
+KINDS = ("Transformer", "Pooling", *KEYS)
 TRANSFORMER_CONFIGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -44,7 +64,14 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "ReLU": relu,
     "GELU": gelu,
     "SiLU": silu,
-}
+    "Sigmoid": sigmoid,
+    "LeakyReLU": leaky_relu,
+    "ELU": elu,
+    "Hardswish": hardswish,
+    "Mish": mish,
+    "Softmax": softmax,
+}  # each as its class makes it without arguments: a folder keeps the name of the class alone
+LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's own, which no folder changes
 
 # what a transformer's settings may say without changing a number here
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -98,11 +125,26 @@ class Recipe(NamedTuple):
     similarity: str = "cosine"
     truncate_dim: int | None = None
 
+    def width(self, truncate_dim: int | None = None) -> int:
+        """How many numbers of a vector are given, where a call asks for so many at most."""
+        cut = self.truncate_dim if truncate_dim is None else truncate_dim
+        return self.dim if cut is None else min(cut, self.dim)
+
 
 def transformer_folder(find: Find, where: str) -> str:
-    """Say in which subfolder of a model its transformer is: "" for the top folder, as without modules.json."""
+    """Say in which subfolder of a model its transformer is: "" for the top folder, as without modules.json.
+
+    Raises CheckpointError that names the first module that is not computed here.
+    """
     modules = read_modules(find, where)
-    return next((module.path for module in modules or () if module.kind == "Transformer"), "")
+    if modules is None:
+        return ""
+    wrong = _fault(modules)
+    if wrong:
+        alone = find("config.json") is not None
+        advice = f"; a copy of the folder without {MODULES} gives the tokens' vectors, and their mean" if alone else ""
+        raise CheckpointError(f"{where}: {MODULES} {wrong}{advice}")
+    return modules[0].path
 
 
 def read_modules(find: Find, where: str) -> list[Module] | None:
@@ -145,21 +187,23 @@ def _leaves(path: str) -> bool:
 
 
 def read_recipe(
-    find: Find, config: Mapping[str, Any], dim: int, longest: int | None, dtype: np.dtype[Any], where: str
+    find: Find, config: Mapping[str, Any], dim: int, longest: int | None, dtype: np.dtype[Any] | None, where: str
 ) -> Recipe:
     """Read all that a folder says of its sentence vectors.
 
-    find: the whole folder's files; config, dim, longest: of the encoder in it. Without modules.json the vector is the
-    mean of the tokens, or the last token of a model that was made to continue a text, as in sentence-transformers.
+    find: the whole folder's files; config, dim, longest: of the encoder in it; dtype: of its numbers, None where no
+    number is to be read. Without modules.json the vector is the mean of the tokens, or the last token of a model that
+    was made to continue a text, as in sentence-transformers.
 
     Raises CheckpointError that names the file and the entry that is not understood.
     """
     modules = read_modules(find, where)
     if modules is None:
-        architecture = str((config.get("architectures") or ("",))[0])
-        continues = architecture.endswith("ForCausalLM") and config.get("is_causal", True)
-        poolings = ("lasttoken",) if continues else ("mean",)
-        return Recipe(poolings, dim=dim, longest=_longest({}, _Files(find, "", where), longest))
+        top = _Files(find, "", where)
+        named = config.get("architectures")  # a list of one, in all files that transformers writes
+        continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
+        poolings = ("lasttoken",) if continues and top.flag(config, "is_causal", True) else ("mean",)
+        return Recipe(poolings, dim=dim, longest=_longest({}, top, longest))
     folder = transformer_folder(find, where)
     files = _Files(find, folder, where)
     settings = next((found for name in TRANSFORMER_CONFIGS if (found := files.object(name))), {})
@@ -171,7 +215,9 @@ def read_recipe(
         if (limit := _length(settings.get(f"{task}_length"), f"{task}_length", files)) is not None
     }
     recipe = recipe._replace(
-        longest=_longest(settings, files, longest), lengths=lengths, lower_case=bool(settings.get("do_lower_case"))
+        longest=_longest(settings, files, longest),
+        lengths=lengths,
+        lower_case=files.flag(settings, "do_lower_case", False),
     )
     return _with_prompts(recipe, _Files(find, "", where))
 
@@ -193,6 +239,44 @@ class _Files:
         except ValueError as error:
             raise CheckpointError(str(error)) from None
 
+    def flag(self, settings: Mapping[str, Any], key: str, default: bool) -> bool:
+        """Give a setting that is true or false; in Python "false", 1 and NaN would all count as true."""
+        value = settings.get(key, default)
+        if type(value) is not bool:
+            raise self.refuse(f"{key!r} must be true or false, found {value!r}")
+        return value
+
+    def check_keys(self, settings: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        """Refuse a config.json that says more than is known here."""
+        unknown = [key for key in settings if key not in known]
+        if unknown:
+            raise self.refuse(
+                f"config.json has {', '.join(map(repr, unknown))}, not known here; known are {', '.join(known)}"
+            )
+
+    def tensors(self, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any] | None) -> list[Array]:
+        """Read a module's tensors: these and no others. Without a dtype only their shapes are wanted."""
+        if dtype is None:
+            return [np.broadcast_to(np.float32(0), shape) for shape in shapes.values()]
+        path = self.path(SINGLE)
+        if path is None:
+            raise self.refuse(
+                f"there is no {SINGLE}; save the model once more where sentence-transformers is installed: "
+                "SentenceTransformer(folder).save(folder)"
+            )
+        stored = Checkpoint(lambda _: path)
+        left = sorted(stored.names - shapes.keys())
+        if left:
+            raise self.refuse(
+                f"{SINGLE} has {', '.join(left)}, which the module does not use as its config.json describes it; are "
+                "the two of one save?"
+            )
+        for name, shape in shapes.items():
+            if name not in stored.names or stored.tensor(name).shape != shape:
+                found = stored.tensor(name).shape if name in stored.names else f"only {', '.join(stored.names)}"
+                raise self.refuse(f"{SINGLE}: expected {name} of shape {shape}, found {found}")
+        return [np.array(stored.table(name, dtype).array()) for name in shapes]
+
     def refuse(self, what: str) -> CheckpointError:
         return CheckpointError(f"{'/'.join(filter(None, (self.where, self.folder)))}: {what}")
 
@@ -200,98 +284,111 @@ class _Files:
 # -- the modules -------------------------------------------------------------------------------------------------
 
 
-def _chain(modules: list[Module], find: Find, dim: int, dtype: np.dtype[Any], where: str) -> Recipe:
-    """Read the modules one after another: a transformer, a pooling, then any number of dense layers and norms."""
+def _fault(modules: list[Module]) -> str:
+    """Say what keeps a list from being a transformer, a pooling, then modules that work on the pooled vector."""
     for module in modules:
         if module.kind not in KINDS or not module.type.startswith(FAMILY):
-            raise CheckpointError(
-                f"{where}: {MODULES} names {module.type!r}, but only {', '.join(KINDS)} of sentence-transformers are "
-                "computed here; encoder(...) gives the tokens' vectors without it"
-            )
+            return f"names {module.type!r}, but only {', '.join(KINDS)} of sentence-transformers are computed here"
     kinds = [module.kind for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or "Transformer" in kinds[1:] or "Pooling" in kinds[2:]:
-        raise CheckpointError(
-            f"{where}: {MODULES} lists {', '.join(kinds) or 'nothing'}; expected a Transformer, a Pooling, then any "
-            "number of Dense and Normalize"
+        return (
+            f"lists {', '.join(kinds) or 'nothing'}; expected a Transformer, a Pooling, then any number of "
+            f"{', '.join(KEYS)}"
         )
+    return ""
+
+
+def _chain(modules: list[Module], find: Find, dim: int, dtype: np.dtype[Any] | None, where: str) -> Recipe:
+    """Read the modules one after another."""
     recipe = _read_pooling(_Files(find, modules[1].path, where), dim)
     for module in modules[2:]:
         files = _Files(find, module.path, where)
         settings = files.object("config.json")
-        for name in ("module_input_name", "module_output_name"):
+        files.check_keys(settings, KEYS[module.kind])
+        for name in IN_AND_OUT:
             if settings.get(name) not in (None, "sentence_embedding"):
                 raise files.refuse(
                     f"{module.kind} has {name!r} {settings[name]!r}, but here it works on 'sentence_embedding' alone"
                 )
-        if module.kind == "Normalize":
-            recipe = recipe._replace(after=(*recipe.after, normalized))
-        else:
-            recipe = _read_dense(recipe, settings, files, dtype)
+        step, width = STEPS[module.kind](settings, files, recipe.dim, dtype)
+        recipe = recipe._replace(after=(*recipe.after, step), dim=width)
     return recipe
 
 
 def _read_pooling(files: _Files, dim: int) -> Recipe:
     settings = files.object("config.json")
+    files.check_keys(
+        settings, ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", *FLAGS)
+    )
     width = settings.get("embedding_dimension", settings.get("word_embedding_dimension"))
     if width != dim:
         raise files.refuse(f"config.json pools vectors of {width!r} numbers, but this model's have {dim}")
-    named = settings.get("pooling_mode")
-    if named is None:
-        named = [mode for flag, mode in FLAGS.items() if settings.get(flag)] or ["mean"]
+    flagged = [mode for flag, mode in FLAGS.items() if files.flag(settings, flag, False)]
+    named = settings.get("pooling_mode", flagged or ["mean"])
     poolings = (named,) if isinstance(named, str) else tuple(named) if isinstance(named, list) else (named,)
     unknown = [name for name in poolings if not isinstance(name, str) or name not in POOLINGS]
-    unknown += [key for key in settings if key.startswith("pooling_mode_") and key not in FLAGS and settings[key]]
     if unknown or not poolings:
         raise files.refuse(f"pooling {unknown or named!r} is not known; known are {', '.join(POOLINGS)}")
-    include = settings.get("include_prompt", True)
-    return Recipe(poolings=poolings, include_prompt=bool(include), dim=dim * len(poolings))
+    include = files.flag(settings, "include_prompt", True)
+    return Recipe(poolings=poolings, include_prompt=include, dim=dim * len(poolings))
 
 
-def _read_dense(recipe: Recipe, settings: dict[str, Any], files: _Files, dtype: np.dtype[Any]) -> Recipe:
-    """Add a dense layer: `y = f(x @ weight^T + bias)`, plus x or x @ residual^T where it says so."""
+Step = Callable[[Array], Array]
+
+
+def _normalize(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[Step, int]:
+    return normalized, dim
+
+
+def _dropout(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[Step, int]:
+    """Outside training it changes nothing."""
+    return ACTIVATIONS["Identity"], dim
+
+
+def _layer_norm(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[Step, int]:
+    if settings.get("dimension") != dim:
+        raise files.refuse(
+            f"LayerNorm is for {settings.get('dimension')!r} numbers, but {dim} come out of the module before"
+        )
+    weight, bias = files.tensors({"norm.weight": (dim,), "norm.bias": (dim,)}, dtype)
+    return partial(layer_norm, weight=weight, bias=bias, eps=LAYER_NORM_EPS), dim
+
+
+def _dense(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[Step, int]:
+    """`y = f(x @ weight^T + bias)`, plus x or x @ residual^T where the folder says so."""
     width, out = settings.get("in_features"), settings.get("out_features")
-    if width != recipe.dim or type(out) is not int or out < 1:
-        raise files.refuse(f"Dense maps {width!r} numbers to {out!r}, but {recipe.dim} come out of the module before")
+    if width != dim or type(out) is not int or out < 1:
+        raise files.refuse(f"Dense maps {width!r} numbers to {out!r}, but {dim} come out of the module before")
     named = settings.get("activation_function", "torch.nn.modules.activation.Tanh")
     activation = ACTIVATIONS.get(str(named).rpartition(".")[2])
     if activation is None or not str(named).startswith("torch.nn."):
         raise files.refuse(f"activation_function {named!r} is not one of torch.nn's {', '.join(ACTIVATIONS)}")
-    path = files.path(SINGLE)
-    if path is None:
-        raise files.refuse(
-            f"Dense has no {SINGLE}; save the model once more where sentence-transformers is installed: "
-            "SentenceTransformer(folder).save(folder)"
-        )
-    stored = Checkpoint(lambda _: path)
+    keeps = files.flag(settings, "use_residual", False)
+    shapes: dict[str, tuple[int, ...]] = {"linear.weight": (out, dim)}
+    if files.flag(settings, "bias", True):
+        shapes["linear.bias"] = (out,)
+    if keeps and dim != out:
+        shapes["residual.weight"] = (out, dim)
+    found = dict(zip(shapes, files.tensors(shapes, dtype), strict=True))
+    weight, bias, residual = (found.get(name) for name in ("linear.weight", "linear.bias", "residual.weight"))
+    assert weight is not None  # it is always asked for
 
-    def tensor(name: str, shape: tuple[int, ...]) -> Array:
-        if name not in stored.names or stored.tensor(name).shape != shape:
-            found = stored.tensor(name).shape if name in stored.names else f"only {', '.join(stored.names)}"
-            raise files.refuse(f"{SINGLE}: expected {name} of shape {shape}, found {found}")
-        return np.array(stored.table(name, dtype).array())
+    def dense(x: Array) -> Array:
+        y = activation(linear(x, weight, bias))
+        if keeps:
+            y = y + (x if residual is None else linear(x, residual))
+        return y
 
-    weight = tensor("linear.weight", (out, width))
-    bias = tensor("linear.bias", (out,)) if settings.get("bias", True) else None
-    residual: Array | None = None
-    keeps = bool(settings.get("use_residual", False))
-    if keeps and width != out:
-        residual = tensor("residual.weight", (out, width))
-    dense = partial(_dense, weight=weight, bias=bias, activation=activation, keeps=keeps, residual=residual)
-    return recipe._replace(after=(*recipe.after, dense), dim=out)
+    return dense, out
 
 
-def _dense(
-    x: Array,
-    weight: Array,
-    bias: Array | None,
-    activation: Callable[[Array], Array],
-    keeps: bool,
-    residual: Array | None,
-) -> Array:
-    y = activation(linear(x, weight, bias))
-    if keeps:
-        y = y + (x if residual is None else linear(x, residual))
-    return y
+STEPS: Mapping[str, Callable[[dict[str, Any], _Files, int, np.dtype[Any] | None], tuple[Step, int]]] = {
+    "Dense": _dense,
+    "LayerNorm": _layer_norm,
+    "Dropout": _dropout,
+    "Normalize": _normalize,
+}
+"""Module -> a function of its settings, its files, the width before it and the dtype: the step and the width after."""
 
 
 # -- the settings ------------------------------------------------------------------------------------------------
@@ -302,6 +399,8 @@ def _check_settings(settings: dict[str, Any], files: _Files) -> None:
     known = {"max_seq_length", "do_lower_case", "query_length", "document_length", *TOKENIZER_ARGUMENTS}
     for key, value in settings.items():
         if key in ARGUMENTS or key in TOKENIZER_ARGUMENTS:
+            if not isinstance(value, dict | None):
+                raise files.refuse(f"the transformer's {key!r} must be arguments by name, found {value!r}")
             also = ("model_max_length",) if key in TOKENIZER_ARGUMENTS else ()
             left = [name for name in value or () if name not in (*HARMLESS, *also)]
             if left:
@@ -313,7 +412,7 @@ def _check_settings(settings: dict[str, Any], files: _Files) -> None:
 def _length(value: Any, key: str, files: _Files) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
         raise files.refuse(f"{key!r} must be a number of tokens >= 1, found {value!r}")
     return int(value)
 
@@ -346,10 +445,11 @@ def _with_prompts(recipe: Recipe, files: _Files) -> Recipe:
         raise files.refuse(f"{SETTINGS}: 'prompts' must be texts by name, found {own!r}")
     prompts = {"query": "", "document": ""} | {name: text or "" for name, text in own.items()}
     default = settings.get("default_prompt_name")
-    if default is not None and default not in prompts:
+    if default is not None and (not isinstance(default, str) or default not in prompts):
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
-    similarity = settings.get("similarity_fn_name") or "cosine"
-    if similarity not in SIMILARITIES:
+    named = settings.get("similarity_fn_name") or "cosine"
+    similarity = "dot" if named == "dot_score" else named  # the function's name, where the measure's is meant
+    if not isinstance(similarity, str) or similarity not in SIMILARITIES:
         raise files.refuse(
             f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"
         )

@@ -48,7 +48,12 @@ def encode(
     """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
     The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
-    longest length. A longer text is cut without a message. Without modules.json a vector is the mean over the tokens.
+    longest length. A longer text is truncated there without a message: see `max_seq_length`. Without modules.json a
+    vector is the mean over the tokens.
+
+    Weights stored as float16 or bfloat16 are widened: the vectors are those of the model in float32.
+    sentence-transformers computes such a folder in its narrow format, unless told otherwise; on MiniLM its numbers are
+    then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
 
     The other texts of a call change each number of a vector by at most 1e-6 of the vector's length (measured on
     MiniLM: 2.6e-7): a matrix product with other rows rounds differently.
@@ -62,8 +67,8 @@ def encode(
 
     precision, convert_to_numpy, convert_to_tensor and device may be passed by habit, as float32 arrays on the CPU.
 
-    Raises TypeError for anything but text, ValueError for an unknown argument or prompt, CheckpointError for
-    a folder whose modules are not computed here, TokenizerError where there is no tokenizer.
+    Raises TypeError for anything but text, ValueError for an unknown argument or prompt, TokenizerError where there is
+    no tokenizer.
     """
     _refuse_habits(precision, convert_to_numpy, convert_to_tensor, device)
     check_positive("batch_size", batch_size)
@@ -172,7 +177,7 @@ class Plan(NamedTuple):
 
     @property
     def dim(self) -> int:
-        return _width(self.recipe, self.cut)
+        return self.recipe.width(self.cut)
 
     def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
         """Give each text's ids, with the prompt before it, cut to the longest length."""
@@ -214,16 +219,6 @@ def _rows(encoder: Encoder, tokenizer: Tokenizer, encoded: list[Encoded]) -> Ite
     for tile, x in encoder.packed(**batch):
         for group in tile.groups:
             yield texts[group.texts], x[group.tokens].reshape(len(group.texts), group.length, encoder.dim)
-
-
-def sentence_dim(encoder: Encoder) -> int:
-    """How many numbers a sentence's vector has."""
-    return _width(encoder.recipe, None)
-
-
-def _width(recipe: Recipe, cut: int | None) -> int:
-    cut = recipe.truncate_dim if cut is None else cut
-    return recipe.dim if cut is None else min(cut, recipe.dim)
 
 
 def plan_of(

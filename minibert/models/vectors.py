@@ -7,6 +7,7 @@ all processes of a machine share one map of the weights, and the sha256 of a fil
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,7 +18,7 @@ from minibert.files.reading import FileName, sha256_of
 from minibert.files.tokenizer_files import FILES as TOKENIZER_FILES
 
 from .load import Opened, assemble, family_of, load, named_model, open_model
-from .texts import CHUNK, Stages
+from .texts import CHUNK, Stages, check_positive
 from .tiles import cores
 
 if TYPE_CHECKING:
@@ -38,8 +39,13 @@ class TextModel(NamedTuple):
     kind: str
     model: Encoder | EmbeddingLayer
     opened: Opened
-    stages: Stages
+    make: Callable[[], Stages]
     chunk: int
+
+    @property
+    def stages(self) -> Stages:
+        """The stages as the model is set now."""
+        return self.make()
 
     def sha256(self) -> dict[str, str]:
         """The sha256 of every file that decides about a vector: weights, config, tokenizer, pooling."""
@@ -66,14 +72,17 @@ def open_vectors(
     truncation: bool = False,
     prompt_name: str | None = None,
     prompt: str | None = None,
+    max_seq_length: int | None = None,
     revision: str | None = None,
     local_files_only: bool = False,
 ) -> TextModel:
     """Open a model for sentence vectors, or for vectors of its input layer alone (mean over the tokens).
 
+    max_seq_length: as of `Encoder`; None keeps the folder's.
+
     Raises as `load` and `load_encoder`; for a model without blocks, the error says what can be done.
     """
-    check_kind(vectors, prompt_name, prompt)
+    check_kind(vectors, prompt_name, prompt, max_seq_length)
     name = named_model(name)
     if vectors == "input":
         opened = open_model(name, revision, local_files_only, weights_folder=lambda find, where: "")
@@ -81,7 +90,9 @@ def open_vectors(
         source, family = opened.source(), family_of(opened)
         layer = assemble(family, opened.config, source, opened.find, opened.where, again=again)
         layer.tokenizer  # noqa: B018  raises where there is none, before anything is read
-        return TextModel(vectors, layer, opened, layer.stages(truncation=truncation, at_once=cores() > 1), CHUNK)
+        return TextModel(
+            vectors, layer, opened, partial(layer.stages, truncation=truncation, at_once=cores() > 1), CHUNK
+        )
     from .encoder import NO_BLOCKS, encoder_of
     from .recipe import transformer_folder
     from .sentences import CHUNK as SORTED_TOGETHER
@@ -94,12 +105,19 @@ def open_vectors(
         if NO_BLOCKS not in str(error):
             raise
         raise type(error)(str(error).replace(NO_BLOCKS, ADVICE)) from None
-    return TextModel(vectors, encoder, opened, plan_of(encoder, prompt_name, prompt), SORTED_TOGETHER)
+    if max_seq_length is not None:
+        encoder.max_seq_length = max_seq_length
+    plan_of(encoder, prompt_name, prompt)  # raises for a prompt that is not there, before any text is read
+    return TextModel(vectors, encoder, opened, partial(plan_of, encoder, prompt_name, prompt), SORTED_TOGETHER)
 
 
-def check_kind(vectors: str, prompt_name: str | None, prompt: str | None) -> None:
-    """Refuse another kind of vectors, and a prompt where there is none. Raises ValueError."""
+def check_kind(vectors: str, prompt_name: str | None, prompt: str | None, max_seq_length: int | None = None) -> None:
+    """Refuse another kind of vectors, and options that it does not have. Raises ValueError."""
     if vectors not in KINDS:
         raise ValueError(f"vectors must be {' or '.join(map(repr, KINDS))}, found {vectors!r}")
     if vectors == "input" and (prompt_name is not None or prompt is not None):
         raise ValueError('prompts are for sentence vectors; leave prompt_name and prompt out with vectors="input"')
+    if max_seq_length is not None:
+        if vectors == "input":
+            raise ValueError('max_seq_length is for sentence vectors; leave it out with vectors="input"')
+        check_positive("max_seq_length", max_seq_length)

@@ -14,11 +14,15 @@ from minibert.errors import MinibertError
 from minibert.families.modules import Embedding, LayerNorm, Linear
 from minibert.families.steps import Positions
 from minibert.files.checkpoint import Tensor
+from minibert.files.tokenizer_files import Find
 from minibert.models.layer import EmbeddingLayer
 
 
-def info(layer: EmbeddingLayer) -> Iterator[str]:
-    """Give the page line by line: the module tree, sizes, number formats, bytes on disk and in memory, tokenizer."""
+def info(layer: EmbeddingLayer, find: Find | None = None) -> Iterator[str]:
+    """Give the page line by line: the module tree, sizes, number formats, bytes on disk and in memory, tokenizer.
+
+    find: the files of the folder, which say what a sentence's vector is; without it that is not told.
+    """
     yield from repr(layer).split("\n")
     yield ""
     sides = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
@@ -29,7 +33,7 @@ def info(layer: EmbeddingLayer) -> Iterator[str]:
     facts = {
         "family": layer.family.model_type + sides,
         "vocabulary": f"{layer.steps[0].module.table.shape[0]:,} rows",
-        "width": str(layer.dim),
+        "width": f"{layer.dim} numbers a token",
         "longest sequence": "no limit" if layer.max_length is None else f"{layer.max_length} tokens",
         "positions here": _positions(layer),
         "in attention": _in_attention(layer),
@@ -39,6 +43,7 @@ def info(layer: EmbeddingLayer) -> Iterator[str]:
         "in memory": f"{size(private)} of its own, {size(mapped)} mapped, read row by row",
         "tokenizer": _tokenizer(layer),
         **_blocks(layer),
+        **(_sentences(layer, find) if find else {}),
     }
     column = max(map(len, facts)) + 2
     yield from (f"{name:{column}}{fact}" for name, fact in facts.items())
@@ -135,6 +140,24 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
         f"; {_counted(stored, 'tensor')} in all, some in files not opened for this" if len(known) < len(stored) else ""
     )
     return {"blocks": sizes, "blocks on disk": f"{size(sum(known))} in {_counted(known, 'tensor')}{more}"}
+
+
+def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
+    """Tell what `encode` gives; no weight is read."""
+    if find_spec("minibert.models.recipe") is None:  # the input layer works without the encoder's files
+        return {}
+    from minibert.families.blocks import BLOCKS
+    from minibert.models.recipe import read_recipe
+
+    if layer.family.model_type not in BLOCKS or not stored_blocks(layer):
+        return {}
+    try:
+        recipe = read_recipe(find, layer.config, layer.dim, layer.max_length, None, "here")
+    except MinibertError as error:
+        return {"sentence vectors": f"not available: {error}"}
+    longest = "no limit" if recipe.longest is None else f"{recipe.longest} tokens, a longer one is truncated"
+    numbers = f"{recipe.width()} numbers, {' and '.join(recipe.poolings)} over a text's tokens"
+    return {"sentence vectors": f"{numbers}; by {recipe.similarity}", "longest sentence": longest}
 
 
 def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:

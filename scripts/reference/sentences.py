@@ -30,7 +30,8 @@ from check import write_json
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling
+from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -51,7 +52,7 @@ ALL = ("max", "cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "mean"
 Call = tuple[str, list[str] | str, dict[str, Any]]
 
 
-def fill(model: torch.nn.Module) -> None:
+def fill(model: nn.Module) -> None:
     """Give every parameter values that depend on its name alone."""
     for name, parameter in model.named_parameters():
         made = LARGER * seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
@@ -93,7 +94,7 @@ def save(model: SentenceTransformer, folder: Path) -> None:
 
 def fill_dense(model: SentenceTransformer) -> None:
     for module in model:
-        if isinstance(module, Dense):
+        if isinstance(module, (Dense, LayerNorm)):
             fill(module)
 
 
@@ -204,6 +205,16 @@ def residual(parts: Path, folder: Path) -> list[Call]:
     return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {}), ("encode_document", list(TEXTS), {})]
 
 
+def modules(parts: Path, folder: Path) -> list[Call]:
+    """LayerNorm, Dropout and dense layers with the other activations, each as its class makes it by default."""
+    chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), LayerNorm(8), Dropout(0.5)]
+    for activation in (nn.Sigmoid(), nn.LeakyReLU(), nn.ELU(), nn.Hardswish(), nn.Mish()):
+        chain += [Dense(8, 8, activation_function=activation), LayerNorm(8)]
+    chain.append(Dense(8, 6, activation_function=nn.Softmax(dim=-1)))
+    save(SentenceTransformer(modules=chain, device="cpu"), folder)
+    return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
+
+
 def causal(parts: Path, folder: Path) -> list[Call]:
     """GPT-2: no token looks ahead, no special tokens around a text."""
     chain = [Transformer(str(gpt2(parts / "t"))), Pooling(8, ("weightedmean", "lasttoken"), include_prompt=False)]
@@ -219,7 +230,7 @@ def bare(parts: Path, folder: Path) -> list[Call]:
     return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {})]
 
 
-FOLDERS = (dense, cls, prompts, flags, residual, causal, bare)
+FOLDERS = (dense, cls, prompts, flags, residual, modules, causal, bare)
 
 
 def vectors(model: SentenceTransformer, call: Call) -> np.ndarray[Any, Any]:

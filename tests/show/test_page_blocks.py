@@ -111,7 +111,7 @@ def test_a_text_that_makes_too_large_a_page_is_refused_before_it_is_computed(
 ) -> None:
     encoder = minibert.load_encoder(minilm)
     with monkeypatch.context() as patch:
-        patch.setattr(encoder, "trace", None)
+        patch.setitem(vars(encoder), "trace", None)
         with pytest.raises(
             ValueError, match=r"would have 6[0-9] MB, and 10 MB is .*; the text has 402 tokens; give"
         ) as e:

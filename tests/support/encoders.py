@@ -127,5 +127,5 @@ def computed_once(encoder: minibert.Encoder) -> minibert.Encoder:
             known[key] = trace(**batch)
         return dict(known[key])
 
-    encoder.trace = remembered  # type: ignore[method-assign, assignment]
+    vars(encoder)["trace"] = remembered
     return encoder

@@ -1,0 +1,30 @@
+"""Attributes that can be set, and those that can't: a mistyped name is an error and not a setting without effect."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class Guarded:
+    """Refuses to set an attribute that is not in `settable`; names that begin with _ are a class's own.
+
+    `__init__` writes what can only be read straight into `vars(self)`.
+
+    >>> class Cup(Guarded):
+    ...     settable = ("colour",)
+    >>> Cup().color = "red"
+    Traceback (most recent call last):
+    AttributeError: 'color' cannot be set on a Cup; what can be set: colour
+    """
+
+    settable: ClassVar[tuple[str, ...]] = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name not in self.settable:
+            able = f"what can be set: {', '.join(self.settable)}" if self.settable else "none of its attributes can"
+            raise AttributeError(f"{name!r} cannot be set on {_a(type(self).__name__)}; {able}")
+        super().__setattr__(name, value)
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"

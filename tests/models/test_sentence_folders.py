@@ -1,0 +1,271 @@
+"""What a model's folder says of its sentence vectors: what is read, and what is refused when the model is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import same_bits
+from reference_files import REFERENCE
+from safetensors.numpy import load_file, save_file
+
+import minibert
+
+
+def changed(tmp_path: Path, file: str, change: Any, name: str = "sentences-dense") -> minibert.Encoder:
+    """A copy of a folder with one JSON file changed."""
+    folder = tmp_path / "model"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(REFERENCE / name, folder)
+    path = folder / file
+    data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps(change(data) if callable(change) else data | change), encoding="utf-8")
+    return minibert.load_encoder(folder)
+
+
+def with_module(place: int, **entry: Any) -> Any:
+    return lambda modules: [module | (entry if i == place else {}) for i, module in enumerate(modules)]
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("modules.json", with_module(3, type="sentence_transformers.models.WordWeights"), "names 'sentence_tr.*WordWe"),
+        ("modules.json", with_module(3, type="my_package.Normalize"), "names 'my_package.Normalize', but only Transf"),
+        ("modules.json", with_module(0, type="custom_st.Transformer"), "names 'custom_st.Transformer'"),
+        ("modules.json", with_module(0, type="sentence_transformers.models.Router"), "names 'sentence_.*Router', but"),
+        ("modules.json", lambda modules: modules[:1], "lists Transformer; expected a Transformer, a Pooling"),
+        ("modules.json", lambda modules: modules[1:], "lists Pooling, Dense, Normalize; expected"),
+        ("modules.json", lambda modules: [*modules, modules[1]], "expected a Transformer, a Pooling, then"),
+        ("modules.json", lambda modules: [], "lists nothing"),
+        ("1_Pooling/config.json", {"pooling_mode": "median"}, r"pooling \['median'\] is not known; known are cls"),
+        ("1_Pooling/config.json", {"pooling_mode": []}, r"pooling \[\] is not known"),
+        ("1_Pooling/config.json", {"pooling_mode": None}, r"pooling \[None\] is not known"),
+        ("1_Pooling/config.json", {"pooling_mode_attention": False}, "has 'pooling_mode_attention', not known here"),
+        ("1_Pooling/config.json", {"include_promt": False}, "has 'include_promt', not known here; known are embeddi"),
+        ("1_Pooling/config.json", {"embedding_dimension": 9}, "pools vectors of 9 numbers, but this model's have 8"),
+        ("2_Dense/config.json", {"in_features": 9}, "Dense maps 9 numbers to 6, but 8 come out"),
+        ("2_Dense/config.json", {"out_features": 7}, r"expected linear.weight of shape \(7, 8\), found \(6, 8\)"),
+        ("2_Dense/config.json", {"activation_function": "os.system"}, "'os.system' is not one of torch.nn's"),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.modules.GLU"}, "'torch.nn.modules.GLU' is not one"),
+        ("2_Dense/config.json", {"activation_function": None}, "activation_function None is not one of"),
+        ("2_Dense/config.json", {"bias": False}, "has linear.bias, which the module does not use as its config.json"),
+        ("2_Dense/config.json", {"use_residuals": True}, "config.json has 'use_residuals', not known here"),
+        ("2_Dense/config.json", {"activation_function": "evil.Tanh"}, "'evil.Tanh' is not one of torch.nn's"),
+        ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "has 'module_input_name' 'token_embeddi"),
+        ("3_Normalize/config.json", {"module_output_name": "other"}, "Normalize has 'module_output_name' 'other'"),
+        ("3_Normalize/config.json", {"p": 1}, "config.json has 'p', not known here"),
+        ("sentence_bert_config.json", {"model_args": 5}, "'model_args' must be arguments by name, found 5"),
+        ("sentence_bert_config.json", {"max_seq_length": float("inf")}, "must be a number of tokens >= 1, found inf"),
+        ("sentence_bert_config.json", {"query_expansion": {"length": 32}}, "setting 'query_expansion' is {'length': 3"),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "setting 'transformer_task' is 'fill-mask'"),
+        ("sentence_bert_config.json", {"model_args": {"dtype": "float16"}}, "'model_args' has 'dtype'"),
+        ("sentence_bert_config.json", {"something": 1}, "setting 'something' is 1"),
+        ("sentence_bert_config.json", {"max_seq_length": "long"}, "'max_seq_length' must be a number of tokens >= 1"),
+        ("tokenizer_config.json", {"truncation_side": "left"}, "'truncation_side' is 'left'"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "'default_prompt_name' is 'x'; the pro"),
+        ("config_sentence_transformers.json", {"default_prompt_name": ["x"]}, "'default_prompt_name' is .'x'.; the p"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": ["dot"]}, "must be one of cosine, dot"),
+        ("config_sentence_transformers.json", {"prompts": {"a": 1}}, "'prompts' must be texts by name"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "must be one of cosine, dot"),
+        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "this is a SparseEncoder"),
+    ],
+)  # fmt: skip
+def test_what_is_not_computed_here_is_refused_by_name(tmp_path: Path, file: str, change: Any, message: str) -> None:
+    with pytest.raises(minibert.CheckpointError, match=message):
+        changed(tmp_path, file, change)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc", "..", "1_Pooling/../../other", "C:\\x", "C:x", "\\\\server\\share", "\\x", "a\\..\\b", "a\0b", 3, None],
+)
+def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: Any) -> None:
+    for place in range(4):
+        with pytest.raises(minibert.CheckpointError, match="expected a folder inside the model's own"):
+            changed(tmp_path, "modules.json", with_module(place, path=path))
+
+
+@pytest.mark.parametrize("text", ["{}", "3", "[1]", "[{}]", '[{"type": 3, "path": ""}]', "[", '[["a", "b"]]'])
+def test_a_list_of_modules_that_is_none_says_so(tmp_path: Path, text: str) -> None:
+    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
+    (tmp_path / "model" / "modules.json").write_text(text, encoding="utf-8")
+    with pytest.raises(minibert.CheckpointError, match="must be a list of modules, each with a type and a path"):
+        minibert.load_encoder(tmp_path / "model")
+
+
+def test_a_dense_layer_without_safetensors_says_what_to_do(tmp_path: Path) -> None:
+    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
+    (tmp_path / "model" / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(minibert.CheckpointError, match=r"2_Dense: there is no model\.safetensors; save the model"):
+        minibert.load_encoder(tmp_path / "model")
+
+
+def test_longest_lengths(tmp_path: Path) -> None:
+    """What settings say wins over the tokenizer's; there are never more tokens than positions."""
+
+    def longest(name: str, file: str, change: Any) -> int | None:
+        return changed(tmp_path, file, change, name).recipe.longest
+
+    assert longest("sentences-dense", "sentence_bert_config.json", {"max_seq_length": 5}) == 5
+    assert longest("sentences-dense", "sentence_bert_config.json", {"max_seq_length": 500}) == 32
+    assert longest("sentences-dense", "sentence_bert_config.json", {"tokenizer_args": {"model_max_length": 6}}) == 6
+    assert longest("sentences-prompts", "sentence_bert_config.json", {"max_seq_length": None}) == 12
+    assert longest("sentences-dense", "tokenizer_config.json", {"model_max_length": 1e30}) == 32
+    assert longest("sentences-bare", "sentence_bert_config.json", {"max_seq_length": 3}) == 10
+    assert longest("sentences-bare", "tokenizer_config.json", {"model_max_length": None, "max_len": 7}) == 7
+
+
+def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) -> None:
+    def poolings(**config: Any) -> tuple[str, ...]:
+        return changed(tmp_path, "config.json", config, "sentences-bare").recipe.poolings
+
+    assert poolings(architectures=["BertModel"]) == poolings(architectures=None) == ("mean",)
+    assert poolings(architectures=["RobertaForCausalLM"]) == ("lasttoken",)
+    assert poolings(architectures=["RobertaForCausalLM"], is_causal=False) == ("mean",)
+    assert poolings(architectures=["GPT2LMHeadModel"]) == ("mean",)
+
+
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("1_Pooling/config.json", "include_prompt"),
+        ("1_Pooling/config.json", "pooling_mode_cls_token"),
+        ("2_Dense/config.json", "bias"),
+        ("2_Dense/config.json", "use_residual"),
+        ("sentence_bert_config.json", "do_lower_case"),
+    ],
+)
+def test_a_flag_is_true_or_false(tmp_path: Path, file: str, key: str) -> None:
+    for value in ("false", 1, 0, float("nan"), None, []):
+        with pytest.raises(minibert.CheckpointError, match=f"'{key}' must be true or false, found "):
+            changed(tmp_path, file, {key: value})
+
+
+def test_without_modules_the_flag_of_a_causal_model_is_true_or_false(tmp_path: Path) -> None:
+    with pytest.raises(minibert.CheckpointError, match="'is_causal' must be true or false, found 'false'"):
+        changed(tmp_path, "config.json", {"architectures": ["XForCausalLM"], "is_causal": "false"}, "sentences-bare")
+    for odd in (5, {}, [], "BertModel", [None]):
+        assert changed(tmp_path, "config.json", {"architectures": odd}, "sentences-bare").recipe.poolings == ("mean",)
+
+
+def without(*keys: str) -> Any:
+    return lambda settings: {key: value for key, value in settings.items() if key not in keys}
+
+
+def test_what_an_older_dense_leaves_out_has_its_default(tmp_path: Path) -> None:
+    """bias is true, the activation is tanh: the vectors stay."""
+    stored = load_file(REFERENCE / "sentences-dense" / "vectors.safetensors")["1"]
+    found = changed(tmp_path, "2_Dense/config.json", without("bias", "activation_function", "module_input_name"))
+    assert np.abs(found.encode("we lived") - stored).max() <= 2e-6
+    for other in ({"activation_function": "torch.nn.Identity"}, {"activation_function": "torch.nn.ReLU"}):
+        assert np.abs(changed(tmp_path, "2_Dense/config.json", other).encode("we lived") - stored).max() > 0.01
+
+
+def test_a_tensor_that_nothing_uses_is_refused(tmp_path: Path) -> None:
+    """The residual of a folder that does not say use_residual, or misspells it, is no accident."""
+    folder = tmp_path / "model"
+    shutil.copytree(REFERENCE / "sentences-dense", folder)
+    path = folder / "2_Dense" / "model.safetensors"
+    stored = load_file(path)
+    save_file({**stored, "residual.weight": np.ones((6, 8), np.float32)}, path)
+    with pytest.raises(
+        minibert.CheckpointError, match=r"2_Dense: model.safetensors has residual.weight, which the mod"
+    ):
+        minibert.load_encoder(folder)
+    save_file({**stored, "linear.extra": np.ones(6, np.float32)}, path)
+    with pytest.raises(minibert.CheckpointError, match=r"has linear\.extra, which the module does not use"):
+        minibert.load_encoder(folder)
+    save_file({"linear.weight": stored["linear.weight"]}, path)
+    with pytest.raises(
+        minibert.CheckpointError, match=r"expected linear.bias of shape \(6,\), found only linear.weight"
+    ):
+        minibert.load_encoder(folder)
+
+
+def test_layer_norm_fits_the_module_before(tmp_path: Path) -> None:
+    with pytest.raises(minibert.CheckpointError, match="LayerNorm is for 9 numbers, but 8 come out"):
+        changed(tmp_path, "2_LayerNorm/config.json", {"dimension": 9}, "sentences-modules")
+    with pytest.raises(minibert.CheckpointError, match="has 'eps', not known here; known are dimension"):
+        changed(tmp_path, "2_LayerNorm/config.json", {"eps": 1e-12}, "sentences-modules")
+    with pytest.raises(minibert.CheckpointError, match="has 'p', not known here; known are dropout"):
+        changed(tmp_path, "3_Dropout/config.json", {"p": 0.5}, "sentences-modules")
+
+
+def test_dot_score_is_the_dot_product(tmp_path: Path) -> None:
+    encoder = changed(tmp_path, "config_sentence_transformers.json", {"similarity_fn_name": "dot_score"})
+    assert encoder.similarity([3.0, 4.0], [[1.0, 2.0]]).tolist() == [[11]]
+
+
+def test_lengths_of_tasks_end_at_the_positions(tmp_path: Path) -> None:
+    text = " ".join(["we"] * 50)
+    settings = {"query_length": 500, "document_length": 6}
+    encoder = changed(tmp_path, "sentence_bert_config.json", {"max_seq_length": 9, **settings})
+    cut = {"encode": 7, "encode_query": 30, "encode_document": 4}  # beside [CLS] and [SEP]; there are 32 positions
+    for method, count in cut.items():
+        whole = encoder.encode(" ".join(["we"] * count), task="query")
+        assert np.abs(getattr(encoder, method)(text) - whole).max() < 1e-6, method
+
+
+# -- what is there, and is no file -------------------------------------------------------------------------------
+
+FILES = ("modules.json", "config.json", "1_Pooling/config.json", "sentence_bert_config.json", "tokenizer_config.json")
+
+
+@pytest.mark.parametrize("file", [*FILES, "config_sentence_transformers.json", "2_Dense/model.safetensors"])
+@pytest.mark.parametrize("kind", ["dangling", "loop", "folder", "fifo"])
+def test_what_is_no_file_is_not_taken_as_absent(tmp_path: Path, file: str, kind: str) -> None:
+    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
+    path = tmp_path / "model" / file
+    path.unlink()
+    if kind == "dangling":
+        path.symlink_to(tmp_path / "nowhere")
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    says = {
+        "dangling": "is a link to nothing",
+        "loop": "cannot be opened",
+        "folder": "is a folder",
+        "fifo": "is no file",
+    }
+    with pytest.raises(minibert.CheckpointError, match=f"{file} {says[kind]}"):
+        minibert.load_encoder(tmp_path / "model")
+
+
+def test_a_link_to_a_file_is_one(tmp_path: Path) -> None:
+    """As in the Hub's own cache."""
+    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
+    want = minibert.load_encoder(tmp_path / "model").encode("we lived")
+    for file in (*FILES, "model.safetensors"):
+        path = tmp_path / "model" / file
+        (tmp_path / file.replace("/", "_")).write_bytes(path.read_bytes())
+        path.unlink()
+        path.symlink_to(tmp_path / file.replace("/", "_"))
+    assert same_bits(minibert.load_encoder(tmp_path / "model").encode("we lived"), want)
+
+
+@pytest.mark.parametrize("kind", ["StaticEmbedding", "BoW", "WordEmbeddings", "Router", "Asym"])
+def test_a_folder_without_a_transformer_is_refused_by_its_module(tmp_path: Path, kind: str) -> None:
+    name = f"sentence_transformers.models.{kind}"
+    modules = [{"idx": 0, "name": "0", "path": f"0_{kind}", "type": name}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (tmp_path / f"0_{kind}").mkdir()
+    for load in (minibert.load_encoder, minibert.load):
+        with pytest.raises(minibert.CheckpointError, match=f"modules.json names '{name}'") as refused:
+            load(tmp_path)
+        assert "fetch" not in str(refused.value) and "copy" not in str(refused.value)
+
+
+def test_an_input_layer_in_a_subfolder_says_where_it_is() -> None:
+    with pytest.raises(minibert.CheckpointError, match=r"it is in '0_Transformer': .*, load takes that folder itself"):
+        minibert.load(REFERENCE / "sentences-cls")
+    assert minibert.load(REFERENCE / "sentences-cls" / "0_Transformer").dim == 8

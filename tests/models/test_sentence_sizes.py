@@ -1,0 +1,247 @@
+"""The sizes of a sentence's vector: how many tokens of a text reach it, how many numbers it has; what can be set."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import same_bits
+from numpy.typing import NDArray
+from reference_files import REFERENCE
+from safetensors.numpy import load_file, save_file
+
+import minibert
+from minibert.cli import main
+from minibert.files.records import Records
+from minibert.files.shards import ShardFolder
+from minibert.models.bulk import bulk
+from minibert.models.vectors import open_vectors
+
+Array = NDArray[Any]
+
+DENSE = REFERENCE / "sentences-dense"
+LONG = "we lived above the clouds, we lived above the clouds"
+SAME = 2e-6  # a text cut by us and the same text cut by hand; measured: 1.2e-7
+
+
+def cut_to(tokens: int) -> str:
+    """The words of LONG that fit beside [CLS] and [SEP]."""
+    words = LONG.replace(",", " ,").split()
+    return " ".join(words[: tokens - 2])
+
+
+def opened(**options: Any) -> minibert.Encoder:
+    return minibert.load_encoder(DENSE, **options)
+
+
+def vectors_of(texts: list[str]) -> Array:
+    encoder = opened()
+    return np.stack([encoder.encode(text) for text in texts])
+
+
+# -- max_seq_length ----------------------------------------------------------------------------------------------
+
+
+def test_the_longest_length_can_be_set_and_acts_from_the_next_call_on() -> None:
+    encoder = opened()
+    assert encoder.max_seq_length == encoder.max_length == 32
+    for length in (8, 4, np.int64(6), 32, 3, None):
+        encoder.max_seq_length = length  # type: ignore[assignment]
+        assert encoder.max_seq_length == (32 if length is None else length)
+        assert type(encoder.max_seq_length) is int  # JSON knows no integer of NumPy's
+        (want,) = vectors_of([cut_to(int(length or 32))])
+        for method in (encoder.encode, encoder.encode_query, encoder.encode_document):
+            assert np.abs(method(LONG) - want).max() <= SAME
+        assert np.abs(np.stack(list(encoder.encode_stream([LONG] * 3))) - want).max() <= SAME
+        (tokens,) = encoder.encode([LONG], output_value="token_embeddings")
+        assert len(tokens) == min(int(length or 32), 13)
+    assert encoder.tokenize(LONG)["input_ids"].shape == (1, 13)  # `encode` alone truncates
+
+
+def test_a_length_that_cannot_be_is_refused_and_changes_nothing() -> None:
+    encoder = opened()
+    encoder.max_seq_length = 5
+    for wrong in (0, -1, 3.0, True, "8", [8]):
+        with pytest.raises(ValueError, match="max_seq_length must be an integer >= 1, found"):
+            encoder.max_seq_length = wrong  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="max_seq_length must be at most 32, the position table's rows; found 33"):
+        encoder.max_seq_length = 33
+    assert encoder.max_seq_length == 5
+    encoder.max_seq_length = 1
+    with pytest.raises(ValueError, match="max_length 1 has no room for the 2 special tokens"):
+        encoder.encode("we")
+    encoder.close()
+    with pytest.raises(ValueError, match="closed"):
+        encoder.max_seq_length = 8
+    with pytest.raises(ValueError, match="closed"):
+        encoder.max_seq_length  # noqa: B018
+
+
+def test_the_length_of_a_prompt_that_is_not_pooled_follows() -> None:
+    """Of a prompt longer than the limit, no more tokens are left out than there are."""
+    encoder = minibert.load_encoder(REFERENCE / "sentences-prompts")
+    encoder.max_seq_length = 5
+    found = encoder.encode("we", prompt="the clouds: the clouds: ")
+    assert np.isfinite(found).all()  # [SEP] is pooled: without it the largest of nothing is minus infinity
+
+
+def test_lengths_set_from_two_threads_at_once() -> None:
+    """Each vector is that of one of the lengths, whole: no call sees a length change under it."""
+    encoder = opened()
+    known = vectors_of([cut_to(4), cut_to(9)])
+
+    def use(i: int) -> float:
+        encoder.max_seq_length = 4 if i % 2 else 9
+        found = encoder.encode([LONG] * 5)
+        return float(min(np.abs(found - want).max() for want in known))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert max(pool.map(use, range(60))) <= SAME
+
+
+def test_a_stream_keeps_the_length_it_began_with() -> None:
+    encoder = opened()
+    encoder.max_seq_length = 9
+    stream = encoder.encode_stream([LONG] * 4, batch_size=1)
+    first = next(stream)
+    encoder.max_seq_length = 4
+    assert all(np.abs(vector - first).max() <= SAME for vector in stream)
+    assert np.abs(encoder.encode(LONG) - first).max() > 0.01
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_keeps_what_was_set(copied: Any) -> None:
+    encoder = opened()
+    assert copied(encoder).max_seq_length == 32
+    encoder.max_seq_length = 6
+    other = copied(encoder)
+    assert other.max_seq_length == 6 and same_bits(other.encode([LONG]), encoder.encode([LONG]))
+    other.max_seq_length = 8
+    assert encoder.max_seq_length == 6
+    assert copied(other).max_seq_length == 8
+
+
+def test_the_length_acts_on_an_embedder() -> None:
+    embedder = minibert.Embedder(DENSE, max_seq_length=6)
+    for engine in (embedder, pickle.loads(pickle.dumps(embedder))):
+        for _ in range(2):
+            found = engine({"text": [LONG, "we"]})["vector"]
+            assert np.abs(found - vectors_of([cut_to(6), "we"])).max() <= SAME
+    for wrong in (0, 2.5):
+        with pytest.raises(ValueError, match=f"max_seq_length must be an integer >= 1, found {wrong}"):
+            minibert.Embedder(DENSE, max_seq_length=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_seq_length is for sentence vectors"):
+        minibert.Embedder(DENSE, "input", max_seq_length=6)
+    with pytest.raises(ValueError, match="must be at most 32"):
+        minibert.Embedder(DENSE, max_seq_length=33)({"text": ["we"]})
+
+
+def test_the_length_acts_on_bulk_and_is_part_of_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text(f"{LONG}\nwe\n", encoding="utf-8")
+
+    def run(length: int | None, folder: str) -> tuple[dict[str, Any], Array]:
+        model = open_vectors(DENSE)
+        model.model.max_seq_length = length  # type: ignore[union-attr, misc]
+        with model.model:
+            meta = bulk(Records([str(tmp_path / "texts.txt")]), ShardFolder(tmp_path / folder, "npy"), model, {})
+        return meta, np.load(tmp_path / folder / "vectors-00000.npy")
+
+    meta, found = run(6, "six")
+    assert np.abs(found - vectors_of([cut_to(6), "we"])).max() <= SAME and meta["cut"] == 1
+    assert json.loads((tmp_path / "six" / "meta.json").read_text(encoding="utf-8"))["max_seq_length"] == 6
+    with pytest.raises(ValueError, match="max_seq_length"):
+        run(None, "six")
+    assert np.abs(run(None, "all")[1] - vectors_of([LONG, "we"])).max() <= SAME
+
+
+# -- what cannot be set ------------------------------------------------------------------------------------------
+
+
+def test_a_mistyped_attribute_is_an_error() -> None:
+    encoder = opened()
+    for name in ("max_seq_lenght", "truncate_dim", "dim", "dtype", "config", "encode", "embeddings", "prompts"):
+        with pytest.raises(AttributeError, match=f"'{name}' cannot be set on an Encoder; what can be set: max_seq_le"):
+            setattr(encoder, name, 8)
+    for layer in (encoder.embeddings, minibert.load(DENSE)):
+        for name in ("max_seq_length", "max_length", "dim", "word_embeddings", "family"):
+            with pytest.raises(AttributeError, match=f"'{name}' cannot be set on an EmbeddingLayer; none of its attr"):
+                setattr(layer, name, 8)
+    with pytest.raises(AttributeError, match="'max_seq_length' cannot be set on an Embedder; none"):
+        minibert.Embedder(DENSE).max_seq_length = 8  # type: ignore[attr-defined]
+    assert encoder.dim == 8 and encoder.encode("we").shape == (6,)
+
+
+# -- how many numbers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.glob("sentences-*")))
+def test_the_sentences_own_sizes_go_by_their_usual_names(folder: str) -> None:
+    encoder = minibert.load_encoder(REFERENCE / folder)
+    (size,) = encoder.encode("we").shape
+    assert encoder.get_embedding_dimension() == encoder.get_sentence_embedding_dimension() == size
+    (tokens,) = encoder.encode(["we " * 50], output_value="token_embeddings")
+    assert tokens.shape == (encoder.max_seq_length, encoder.dim)
+    encoder.close()
+    with pytest.raises(ValueError, match="closed"):
+        encoder.get_embedding_dimension()
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        (
+            "sentences-dense",
+            ("6 numbers, mean over a text's tokens; by cosine", "32 tokens, a longer one is truncated"),
+        ),
+        (
+            "sentences-causal",
+            ("16 numbers, weightedmean and lasttoken over a text's tokens; by cosine", "32 tokens, a lo"),
+        ),
+        ("sentences-bare", ("8 numbers, mean over a text's tokens; by cosine", "10 tokens, a longer one is truncated")),
+        ("t5-encoder", None),
+    ],
+)
+def test_info_tells_the_sizes_of_both(
+    folder: str, says: tuple[str, str] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["info", str(REFERENCE / folder)]) == 0
+    told = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line)
+    assert told["width"].strip().endswith("numbers a token")
+    if says is None:
+        assert "sentence vectors" not in told
+    else:
+        assert told["sentence vectors"].strip() == says[0] and told["longest sentence"].strip().startswith(says[1])
+        assert told["longest sequence"].strip() == "32 tokens"
+
+
+def test_info_of_a_folder_whose_sentences_are_not_computed_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (DENSE / name for name in ("config.json", "model.safetensors", "tokenizer.json")):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "modules.json").write_text('[{"type": "mine.Own", "path": ""}]', encoding="utf-8")
+    assert main(["info", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "sentence vectors  not available: " in out and "names 'mine.Own'" in out
+
+
+# -- the numbers of a narrow folder ------------------------------------------------------------------------------
+
+
+def test_vectors_of_a_float16_folder_are_those_of_the_model_in_float32(tmp_path: Path) -> None:
+    """Weights are widened, exactly, before anything is computed."""
+    narrow = {name: value.astype(np.float16) for name, value in load_file(DENSE / "model.safetensors").items()}
+    for folder, dtype in (("narrow", np.float16), ("wide", np.float32)):
+        shutil.copytree(DENSE, tmp_path / folder)
+        tensors = {name: value.astype(dtype) for name, value in narrow.items()}
+        save_file(tensors, tmp_path / folder / "model.safetensors")
+    wide, ours = (minibert.load_encoder(tmp_path / folder).encode([LONG, "we"]) for folder in ("wide", "narrow"))
+    assert same_bits(wide, ours)
+    assert np.abs(ours - vectors_of([LONG, "we"])).max() > 1e-6  # the rounding of the weights is in it
