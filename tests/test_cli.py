@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -681,6 +682,24 @@ def test_letters_that_no_font_has_are_told_once_and_without_a_warning(
         "minibert: no font of matplotlib's has 雲 本; the picture has boxes instead\n",
     ]
     assert capsys.readouterr() == ("", "".join(lines))
+
+
+def test_another_warning_of_a_plot_is_not_swallowed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    """Letters without a font are told in one line; every other warning keeps its text, its class and its place."""
+    drawn = pictures.picture
+
+    def warned(*arguments: Any) -> Any:
+        warnings.warn("the axis has no room", RuntimeWarning, stacklevel=1)
+        warnings.warn("Glyph 38642 (\\N{CJK UNIFIED IDEOGRAPH-96F2}) missing from font(s).", UserWarning, stacklevel=1)
+        return drawn(*arguments)
+
+    monkeypatch.setattr(pictures, "picture", warned)
+    with pytest.warns(RuntimeWarning, match="^the axis has no room$") as caught:
+        assert main(["plot", "sum", "--model", str(folder), "--text", "we", "-o", str(tmp_path / "sum.svg")]) == 0
+    assert [(warning.category, warning.filename) for warning in caught] == [(RuntimeWarning, __file__)]
+    assert capsys.readouterr().err.count("no font of matplotlib's has 雲;") == 1
 
 
 def test_plot_says_what_is_missing(folder: Path, tmp_path: Path, capsys: Printed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,27 @@ def test_encode_with_a_closed_stream(monkeypatch: pytest.MonkeyPatch, capsys: Pr
         change.setattr(sys, "stderr", None)
         assert main(["encode", "-m", DENSE, "clouds!"]) == 0
     assert numbers(capsys.readouterr().out).shape == (1, minibert.load_encoder(DENSE).encode("clouds!").size)
+
+
+def test_of_lines_that_are_equally_near_the_first_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    from minibert.models import sentences
+    from minibert.models.encoder import Encoder
+
+    lines = [f"line {i}" for i in range(1200)]  # more than one chunk
+    nearer = np.random.default_rng(0).random(1200) < 0.1
+
+    def vectors(encoder: Encoder, chunks: Iterator[list[str]], *rest: object, **options: object) -> Iterator[Array]:
+        for chunk in chunks:
+            yield nearer[[int(line.split()[1]) for line in chunk], None] * np.ones((1, encoder.dim), np.float32)
+
+    monkeypatch.setattr(sentences, "encode_chunks", vectors)
+    monkeypatch.setattr(Encoder, "similarity", lambda encoder, a, b: b[None, :, 0])
+    (tmp_path / "lines.txt").write_text("\n".join(lines), "utf-8")
+    assert main(["similar", "-m", DENSE, "a text", "--file", str(tmp_path / "lines.txt"), "-k", "150"]) == 0
+    expected = sorted(range(1200), key=lambda i: (not nearer[i], i))[:150]
+    assert [line[7:] for line in capsys.readouterr().out.splitlines()] == [lines[i] for i in expected]
 
 
 @pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])

@@ -25,8 +25,9 @@ def lookup_gradient(grad: Array, ids: Array, rows: int, padding_idx: int | None 
     """Backward of `lookup`: add each gradient to the row it came from: `g[ids[i]] += grad[i]`.
 
     grad (..., dim), ids (...) -> (rows, dim). A row that was taken twice receives the sum of both gradients, a
-    row that was not taken receives zero. Row `padding_idx` receives zero even where it was taken, so training
-    never moves it; a negative one counts from the end, as in `torch.nn.Embedding`. Forward has no such rule.
+    row that was not taken receives zero. Row `padding_idx` receives zero even where it was taken; a negative one
+    counts from the end, as in `torch.nn.Embedding`. Forward has no such rule. This is the gradient of the lookup
+    alone: where an output layer uses the same table, every row receives another gradient from there.
 
     Raises as `check_ids`, and ValueError where grad and ids disagree in shape or padding_idx is not a row.
 
@@ -152,8 +153,9 @@ def bert_input_gradient(
 
     grad (batch, seq, dim), ids (batch, seq) -> one gradient for each table and for weight and bias. A sum hands
     its gradient to every addend unchanged. A position row is used by every text of the batch, so its gradient is
-    the sum over the batch. All three tables learn, positions and types too. The reference trains BERT with
-    padding_idx 0: the row of [PAD] stays as it was initialised. Source: Devlin et al. 2018, by the chain rule.
+    the sum over the batch. All three tables learn, positions and types too. The reference's word table has
+    padding_idx 0: this layer gives the row of [PAD] no gradient, but an output layer that shares the table
+    (BertForMaskedLM) does. Source: Devlin et al. 2018, by the chain rule.
 
     Raises as `lookup_gradient`.
 
@@ -207,10 +209,10 @@ def learn_word_table(
 
         loss = sum((gpt2_input(ids, wte, wpe) - target)^2) / (2 * tokens),   wte <- wte - rate * g_wte
 
-    target (batch, seq, dim), input_ids (batch, seq) -> the learned word table and the loss before each step. The
-    table passed in is left as it is. A word that stands k times among n tokens comes closer by the factor
-    1 - rate * k / n each step: rate 1 is stable for every batch, frequent words learn first, and a word that
-    does not occur never moves. Where a target is possible at all, the loss falls to the rounding error.
+    target (batch, seq, dim), input_ids (batch, seq) -> the learned word table and the loss before each step. The table
+    passed in is left as it is. A word that stands k times among n tokens comes closer by the factor 1 - rate * k / n
+    each step: rate 1 is stable for every batch, frequent words learn first, and a word that does not occur never moves:
+    here no output layer uses the table. Where a target is possible at all, the loss falls to the rounding error.
 
     >>> ids, target = np.array([[1, 1]]), np.array([[[4.0], [6.0]]])
     >>> table, losses = learn_word_table(target, ids, wte=np.zeros((2, 1)), wpe=np.array([[0.0], [2.0]]), steps=2)

@@ -19,6 +19,7 @@ CONTRASTS = (
     ("What time does the store open?", "What time does the train leave?", "When can I go shopping there?"),
 )
 NEGATION = ("The movie was not good.", "The movie was good.", "I did not enjoy the film.")
+ROLES = ("The cat chased the mouse.", "The mouse chased the cat.", "A cat was after a mouse.")
 
 
 def main() -> None:
@@ -36,8 +37,9 @@ def main() -> None:
         print(f"{'cosine with a sentence of one that':<36}{'shares':<9}{'input layer':>12}{'whole model':>14}")
         for three in CONTRASTS:
             show(*three)
-        print("The whole model sees the meaning. Of a negation it does not:")
+        print("The whole model sees the meaning, but misses a negation, and who does what:")
         show(*NEGATION)
+        show(*ROLES)
 
 
 if __name__ == "__main__":

@@ -137,10 +137,10 @@ assert np.array_equal(pos_embedding, layer.wpe.weight)
 #
 #     c[p, q] = row_p . row_q / (|row_p| |row_q|)
 #
-# Neighbours in a trained GPT-2 are similar rows: a bright band lies along the diagonal and fades with the distance.
 # In an untrained GPT-2 each row is similar to itself alone. Random rows of 768 numbers are nearly at right angles to
 # each other: the standard deviation of their cosine is `1 / sqrt(768) = 0.036`. So whatever pattern a trained table
-# shows was learned from text.
+# shows was learned from text. The cell asks one thing of a trained table: neighbours are more similar than positions
+# 100 apart.
 
 # %%
 similarity = analysis.cosine_similarity(pos_embedding)
@@ -161,7 +161,7 @@ else:
 #
 # 1. GPT-2 writes a text token by token and keeps what it computed for the earlier tokens. Compute the last row of
 #    step 8 alone, from the last id. Which position must you pass?
-# 2. What share of the numbers in the two tables are position numbers?
+# 2. How many percent of the numbers in the two tables are position numbers?
 # 3. GPT-2 has no `[PAD]`. Texts of unequal length are often padded on the left, and the mask hides the padding from
 #    attention. Does the mask also move the positions?
 
@@ -179,7 +179,7 @@ assert np.array_equal(layer(last, past_length=place)[0, 0], x[0, -1])
 assert not np.array_equal(layer(last)[0, 0], x[0, -1])
 
 # %% [markdown]
-# 2. Rows have the same length, so it is the share of the rows: 1024 of 51,281, which is 2 %.
+# 2. All rows have the same length, so count the rows: 1024 of 51,281, which is 2 %.
 
 # %%
 share = layer.wpe.weight.size / (layer.wpe.weight.size + layer.wte.weight.size)

@@ -43,7 +43,7 @@ if model.is_bert_base:
 # %% [markdown]
 # ## Step 3: the sentence becomes ids
 #
-# The tokenizer makes all letters small, cuts words into known pieces, and puts `[CLS]` before the text and `[SEP]`
+# The tokenizer lower-cases the text, cuts words into known pieces, and puts `[CLS]` before the text and `[SEP]`
 # after it: five words, seven tokens.
 
 # %%

@@ -261,8 +261,13 @@ assert np.any(types[0] != types[1]), "and the two types are two rows, not one"
 #
 #     x = word + token_type + position:   dL/d word = dL/d token_type = dL/d position = dL/dx
 #
-# So for each token three rows move: the row of its word, of its type and of its position. (The padding row is the
-# exception: the reference does not move it.)
+# So through this layer three rows move for each token: the row of its word, of its type and of its position. All other
+# rows get a gradient of zero, and the padding row does too, wherever it was looked up.
+#
+# That is not yet the gradient of a whole model. BERT predicts hidden words with the same word table: it compares its
+# last vectors with every row. Through that second use every word row gets a gradient, those of words that the text does
+# not have, and that of `[PAD]`. `learning.py` computes it. (This project's tests show it with the reference's
+# `BertForMaskedLM` and `GPT2LMHeadModel`.) Positions and types are used in this layer only.
 
 # %%
 tables = [
@@ -275,7 +280,7 @@ loss_gradient = np.random.default_rng(0).standard_normal(whole.shape, np.float32
 gradients = bert_input_gradient(loss_gradient, input_ids, types, *tables, norm.weight, norm.eps, padding_idx=0)
 for name in ("word", "token_type", "position"):
     moved = np.flatnonzero(np.any(getattr(gradients, name) != 0, axis=-1))
-    print(f"{name:10} rows that this phrase would move: {moved.tolist()}")
+    print(f"{name:10} rows that this phrase moves through this layer: {moved.tolist()}")
 assert set(np.flatnonzero(np.any(gradients.word != 0, axis=-1))) == set(input_ids[0].tolist())
 assert np.any(gradients.token_type[0]) and not np.any(gradients.token_type[1])
 assert np.all(np.any(gradients.position[:seq] != 0, axis=-1)) and not np.any(gradients.position[seq:])

@@ -4,7 +4,7 @@
 # A table of embeddings begins as random numbers. What it holds in the end comes from one rule, repeated many times:
 # ask how the loss would change if a number of the table changed, and move that number a little the other way. This
 # file takes the formulas of the input layer backward, checks one of them by hand, and lets plain gradient descent
-# find a table.
+# find a table. At the end it looks at what the output layer adds, which uses the same table.
 #
 # The formulas are in `minibert/equations/gradients.py`, in the order of `minibert/equations/input_layer.py`.
 # No model is needed here.
@@ -28,8 +28,8 @@ generator = np.random.default_rng(0)
 #     forward:   y[i] = table[ids[i]]
 #     backward:  g[ids[i]] += grad[i]
 #
-# A row that was taken twice gets both gradients. A row that was not taken gets none. `g[ids] += grad` in NumPy would
-# keep only the last of the two gradients: a classic mistake.
+# A row that was looked up twice gets both gradients. A row that was not looked up gets none from here. `g[ids] += grad`
+# in NumPy would keep only the last of the two gradients: a classic mistake.
 
 # %%
 ids, grad = np.array([2, 0, 2]), np.array([[1.0], [2.0], [4.0]])
@@ -122,8 +122,9 @@ study.show(ax, "loss", of="made-up tables, no model")
 # ## Step 6: what was found
 #
 # The rows of frequent words are found. The rows of rare words are on their way. The rows of words that never occurred
-# are still what they were at first: zeros here, random numbers in a real model. So a rare token's row is trained
-# least.
+# are still what they were at first, zeros: the lookup gives them no gradient.
+#
+# In a trained BERT or GPT-2 they do move. Step 7 shows why.
 
 # %%
 error = np.linalg.norm(learned - hidden, axis=1) / np.linalg.norm(hidden, axis=1)
@@ -142,12 +143,56 @@ ax.spines[["top", "right"]].set_visible(False)
 study.show(ax, "found", of="made-up tables, no model")
 
 # %% [markdown]
+# ## Step 7: the same table at the output
+#
+# BERT learns to predict hidden words, GPT-2 the next word. Both compare the last vector `h` of a token with every row
+# of the word table, the one of the input layer:
+#
+#     logits = h @ wte^T,   p = softmax(logits),   loss = -log p[right word]
+#     g_wte[w] = (p[w] - 1) * h   for the right word,     g_wte[w] = p[w] * h   for every other word
+#
+# Softmax gives no word a probability of 0. So every row gets a gradient, of words that never occurred and of `[PAD]`
+# too. It pushes the rows of the wrong words away from `h`, each by its probability. So in a trained file no row is what
+# it was at first. (This project's tests see it in the reference: in `BertForMaskedLM` and in `GPT2LMHeadModel` all rows
+# of words that are not in the batch get a gradient.) Rows that nothing shares, as those of positions, have no such
+# second source.
+
+# %%
+h = generator.standard_normal(dim)
+right = int(input_ids[0, 0])
+logits = learned @ h
+p = np.exp(logits - logits.max())
+p /= p.sum()
+at_output = np.outer(p, h)
+at_output[right] -= h
+
+
+def loss_of(table: np.ndarray) -> float:
+    logits = table @ h
+    return float(np.log(np.sum(np.exp(logits - logits.max()))) + logits.max() - logits[right])
+
+
+for row in (right, vocab - 1):
+    for column in range(dim):
+        more, less = learned.copy(), learned.copy()
+        more[row, column] += 1e-5
+        less[row, column] -= 1e-5
+        assert abs((loss_of(more) - loss_of(less)) / 2e-5 - at_output[row, column]) < 1e-8
+moved = np.count_nonzero(np.any(at_output != 0, axis=1))
+never = np.linalg.norm(at_output[counts == 0], axis=1)
+print(f"rows with a gradient from the output: {moved} of {vocab}, though {len(never)} of these words never occurred")
+print(f"length of the gradient: {np.linalg.norm(at_output[right]):.1f} for the right word, ", end="")
+print(f"{never.mean():.1e} for a word that never occurred")
+assert moved == vocab
+
+# %% [markdown]
 # ## Exercises
 #
 # 1. A word is 5 % of all tokens, and `rate` is 1. After how many steps is less than 1 % of its row missing? Say it
 #    before you compute it.
 # 2. With which `rate` does the descent fail, and for which word first?
-# 3. `padding_idx` keeps the row of padding where it is. How does its gradient look, though padding was looked up?
+# 3. `padding_idx` takes the row of padding out of the lookup's gradient. How does that row's gradient look, though
+#    padding was looked up?
 
 # %% [markdown]
 # ## Answers
@@ -171,7 +216,8 @@ for rate, falls in ((1.9 / largest, True), (2.1 / largest, False)):
     assert (losses[-1] < losses[0]) == falls
 
 # %% [markdown]
-# 3. It is zero, whatever came back from the loss. Without `padding_idx` it is not.
+# 3. It is zero, whatever came back from the loss. Without `padding_idx` it is not. (From an output layer that shares
+#    the table the row still gets a gradient: step 7.)
 
 # %%
 ids, grad = np.array([0, 2, 0]), np.ones((3, 4))

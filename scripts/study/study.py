@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import hashlib
 import json
 import os
 import re
@@ -36,6 +37,11 @@ NOTEBOOK = "ipykernel" in sys.modules  # a kernel reads no command line of ours
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "study"
 TINY = PICTURES.parents[1] / "tests" / "reference"
 VARIABLES = {"bert": "MINIBERT_BERT", "gpt2": "MINIBERT_GPT2", "t5": "MINIBERT_T5"}
+# A model is known by the sha256 of its position table: a folder may have any name, and more training moves the table
+POSITIONS = {
+    "bert-base-uncased": "94bcadc1afb3b760a8829ddf2b3f37579c8bfbb8b671345fc9a33f506901db69",
+    "all-MiniLM-L6-v2": "4c347d866c9012e7160b42a7e36d9138935e0669cc62932df70cdc7d6401ea01",
+}
 # LayerNorm's result may differ from the reference's by this much, beside half of the last printed digit
 NORM_TOLERANCE = 2e-6
 
@@ -96,15 +102,17 @@ class Model(NamedTuple):
 
     @property
     def is_bert_base(self) -> bool:
-        """Whether this is bert-base-uncased, whose numbers the study files quote: by its name and size."""
-        parts = self.source.replace("--", "/").replace(os.sep, "/").split("/")
-        return "bert-base-uncased" in parts and self.layer.word_embeddings.weight.shape == (30522, 768)
+        """Whether this has bert-base-uncased's numbers, which the study files quote."""
+        return self._is("bert-base-uncased")
 
     @property
     def is_minilm(self) -> bool:
-        """Whether this is all-MiniLM-L6-v2, of which some claims are made alone: by its name and size."""
-        parts = self.source.replace("--", "/").replace(os.sep, "/").split("/")
-        return "all-MiniLM-L6-v2" in parts and self.layer.word_embeddings.weight.shape == (30522, 384)
+        """Whether this has all-MiniLM-L6-v2's numbers, of which some claims are made alone."""
+        return self._is("all-MiniLM-L6-v2")
+
+    def _is(self, name: str) -> bool:
+        positions = self.layer.position_embeddings.weight
+        return hashlib.sha256(np.ascontiguousarray(positions)).hexdigest() == POSITIONS[name]
 
 
 def load(model_type: str) -> Model:

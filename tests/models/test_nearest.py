@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import BERT, wordpiece_json, write
+from checkpoints import BERT, tensors, wordpiece_json, write
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import minibert
@@ -32,6 +32,23 @@ def test_the_neighbours_in_a_real_table_are_those_of_the_definition(word: str, t
     found = layer.nearest(word, 20)
     assert [name for name, _ in found] == [tokens[i] for i in best]
     assert np.abs([cosine for _, cosine in found] - cosines[best]).max() <= TOLERANCE
+
+
+def test_rows_that_are_equally_near_are_ordered_by_id(tmp_path: Path) -> None:
+    """More of them than a sort of few numbers would leave in order by luck."""
+    words = [f"w{i}" for i in range(300)]
+    config = {**BERT, "vocab_size": len(words)}
+    named = tensors(config)
+    rows = np.random.default_rng(0).integers(0, 3, len(words))
+    named["embeddings.word_embeddings.weight"] = np.array([[1, 0], [1, 1], [0, 1]], np.float32)[rows].repeat(4, axis=1)
+    folder = write(tmp_path, config, named)
+    vocabulary = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w0"))
+    vocabulary.pre_tokenizer = pre_tokenizers.Whitespace()
+    vocabulary.save(str(folder / "tokenizer.json"))
+    word = int(np.flatnonzero(rows == 0)[0])
+    expected = sorted((i for i in range(1, 300) if i != word), key=lambda i: (rows[i], i))
+    found = minibert.load(folder).nearest(words[word], 400)
+    assert [name for name, _ in found] == [words[i] for i in expected]
 
 
 def test_the_neighbours_mean_something(minilm: Path) -> None:
