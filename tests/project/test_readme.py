@@ -44,7 +44,7 @@ def test_the_ten_lines_run_on_the_demos_checkpoint(minilm: Path, tmp_path: Path)
 
 def test_a_reader_has_time_for_it() -> None:
     assert len(README.splitlines()) <= 284
-    assert len(README.split()) <= 2400
+    assert len(README.split()) <= 2430
 
 
 def test_the_private_family_runs(tmp_path: Path) -> None:
