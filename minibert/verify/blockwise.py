@@ -100,6 +100,8 @@ class Comparison:
         """Whether one intermediate, over all batches, is within the tolerance or no worse than the other side."""
         if difference.passes or self.place(difference.key) == INPUT_LAYER:
             return difference.passes
-        ours, theirs = difference.error_ours, difference.error_theirs
-        share_here, share_there = self.shares
-        return ours <= share_here * theirs and theirs <= share_there * ours
+        errors = difference.error_ours, difference.error_theirs
+        return all(
+            not np.isfinite(share) or error <= share * other  # infinity times an error of 0 would be NaN
+            for share, error, other in zip(self.shares, errors, errors[::-1], strict=True)
+        )

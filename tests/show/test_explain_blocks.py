@@ -90,7 +90,9 @@ def test_formulas_name_what_they_take(bert: Encoder, gpt2: Encoder) -> None:
         "y = x * (1 + erf(x / sqrt(2))) / 2, x = intermediate.dense"
     )
     assert of["output.sum"] == "attention.output.LayerNorm + output.dense"
+    assert of["intermediate.dense"].endswith("attention.output.LayerNorm @ weight^T + bias")
     of = told(gpt2)
+    assert of["mlp.c_fc"].endswith("ln_2 @ weight + bias")
     assert of["attn.c_attn"].endswith("ln_1 @ weight + bias") and "x = hidden_states.1" in of["ln_1"]
     assert of["attn.sum"] == "hidden_states.1 + attn.c_proj" and of["mlp.sum"] == "attn.sum + mlp.c_proj"
     assert "q and k" not in of["attn.c_attn"] and "side by side" in of["attn.scores"]
