@@ -25,7 +25,7 @@ from minibert.equations.input_layer import Array, layer_norm
 from minibert.errors import CheckpointError
 
 from .frozen import Frozen, thawed
-from .rotations import Rotation, number, read_rotation, rope_parameters
+from .rotations import Rotation, number, read_rotation, rope_parameters, whole
 
 if TYPE_CHECKING:
     from .config import Config
@@ -263,8 +263,8 @@ def relative_bias_from_config(config: Mapping[str, Any], table: Array, bidirecti
     >>> relative_bias_from_config({"relative_attention_num_buckets": 8}, np.zeros((8, 2)))
     RelativeBias(buckets=8, max_distance=128, bidirectional=True)
     """
-    buckets = int(number(config, "relative_attention_num_buckets", default=32))
-    distance = int(number(config, "relative_attention_max_distance", default=128))
+    buckets = whole(config, "relative_attention_num_buckets", default=32)
+    distance = whole(config, "relative_attention_max_distance", default=128)
     if table.ndim != 2 or len(table) != buckets:
         expected = f"relative_attention_bias.weight must be ({buckets} buckets, heads), as config.json says"
         raise CheckpointError(f"{expected}; found {table.shape}")
@@ -277,7 +277,7 @@ def alibi_from_config(config: Mapping[str, Any]) -> Alibi:
     >>> alibi_from_config({"n_head": 16})
     Alibi(heads=16)
     """
-    return Alibi(heads=int(number(config, "n_head", "num_attention_heads")))
+    return Alibi(heads=whole(config, "n_head", "num_attention_heads"))
 
 
 def log_buckets_from_config(
@@ -297,11 +297,11 @@ def log_buckets_from_config(
     """
     if not config.get("relative_attention"):
         return None
-    max_positions = int(number(config, "max_relative_positions", default=-1, above=-math.inf))
+    max_positions = whole(config, "max_relative_positions", default=-1, above=-math.inf)
     if max_positions < 1:
-        max_positions = int(number(config, "max_position_embeddings", default=512))
-    buckets = int(number(config, "position_buckets", default=-1, above=-math.inf))
-    dim = int(number(config, "hidden_size"))
+        max_positions = whole(config, "max_position_embeddings", default=512)
+    buckets = whole(config, "position_buckets", default=-1, above=-math.inf)
+    dim = whole(config, "hidden_size")
     table = tensor("encoder.rel_embeddings.weight", (2 * (buckets if buckets > 0 else max_positions), dim))
     if "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]:
         weight, bias = (tensor(f"encoder.LayerNorm.{part}", (dim,)) for part in ("weight", "bias"))
@@ -321,8 +321,8 @@ def relative_sinusoids_from_config(config: Mapping[str, Any]) -> RelativeSinusoi
     if config.get("bi_data") or attention not in ("bi", "uni"):
         found = f"attn_type={attention!r}, bi_data={config.get('bi_data')!r}"
         raise CheckpointError(f"minibert computes attn_type 'bi' or 'uni' without bi_data; config.json has {found}")
-    dim = int(number(config, "d_model", "hidden_size"))
-    clamp_length = int(number(config, "clamp_len", default=-1, above=-math.inf))
+    dim = whole(config, "d_model", "hidden_size")
+    clamp_length = whole(config, "clamp_len", default=-1, above=-math.inf)
     return RelativeSinusoids(dim=dim, attention=attention, clamp_length=clamp_length)
 
 
@@ -346,7 +346,10 @@ def gemma3_rotary(config: Config, binder: Binder, side: str) -> AttentionPositio
 
 def alibi(config: Config, binder: Binder, side: str) -> AttentionPosition:
     """A slope for each head."""
-    return alibi_from_config(config)
+    scheme = alibi_from_config(config)
+    if scheme.heads > config.integer("hidden_size"):
+        raise config.refused(f"'hidden_size' {config.integer('hidden_size')} is too small for {scheme.heads} heads")
+    return scheme
 
 
 def t5_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:

@@ -25,6 +25,8 @@ from minibert.errors import CheckpointError
 
 from .config import LARGEST
 
+WIDEST_HEAD = 1 << 16  # dimensions; models have 32 to 512, and no tensor of an input layer bounds the number
+
 
 class Rotation(NamedTuple):
     """How the layers of one type turn their queries and keys.
@@ -63,6 +65,14 @@ def number(config: Mapping[str, Any], *keys: str, default: float | None = None, 
     return value
 
 
+def whole(config: Mapping[str, Any], *keys: str, default: int | None = None, above: float = 0) -> int:
+    """The same for a number without a fraction."""
+    value = number(config, *keys, default=default, above=above)
+    if value != int(value):
+        raise CheckpointError(f"{' or '.join(map(repr, keys))} in config.json must be a whole number, found {value!r}")
+    return int(value)
+
+
 def rope_parameters(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The mapping under `key`, or an empty one. Raises CheckpointError for anything else."""
     parameters = config.get(key) or {}
@@ -74,11 +84,15 @@ def rope_parameters(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def head_dim(config: Mapping[str, Any]) -> int:
     """The size of a head: stated (Llama, Mistral and Qwen2 may), or the hidden size split among the heads."""
     if config.get("head_dim"):
-        return int(number(config, "head_dim"))
-    hidden_size, heads = int(number(config, "hidden_size")), int(number(config, "num_attention_heads"))
-    if hidden_size < heads:
-        raise CheckpointError(f"hidden_size {hidden_size} in config.json is too small for {heads} heads")
-    return hidden_size // heads
+        size = whole(config, "head_dim")
+    else:
+        hidden_size, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
+        if hidden_size < heads:
+            raise CheckpointError(f"hidden_size {hidden_size} in config.json is too small for {heads} heads")
+        size = hidden_size // heads
+    if size > WIDEST_HEAD:
+        raise CheckpointError(f"config.json says that a head has {size} dimensions, expected at most {WIDEST_HEAD}")
+    return size
 
 
 def read_rotation(
@@ -131,7 +145,7 @@ def _linear(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base:
 
 
 def _dynamic(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
-    trained_length = int(number(config, "max_position_embeddings"))
+    trained_length = whole(config, "max_position_embeddings")
     by_length = partial(dynamic_frequencies, dim, base, number(given, "factor"), trained_length)
     unscaled = by_length(trained_length)
     return Rotation(unscaled, "dynamic", unscaled, 1.0, trained_length, by_length)
@@ -139,7 +153,7 @@ def _dynamic(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base
 
 def _original_length(config: Mapping[str, Any], given: Mapping[str, Any]) -> int:
     key, reached = "original_max_position_embeddings", "max_position_embeddings"
-    return int(number(given, key) if given.get(key) is not None else number(config, reached))
+    return whole(given, key) if given.get(key) is not None else whole(config, reached)
 
 
 def _stretch(config: Mapping[str, Any], given: Mapping[str, Any], original_length: int) -> float:

@@ -20,12 +20,13 @@ from minibert.equations.input_layer import (
     project,
     scale,
 )
-from minibert.files.tables import Table, as_table, rounded
+from minibert.files.tables import FormulaTable, Table, rounded
 
 from .config import Config
 from .frozen import Frozen
 from .modules import Embedding, LayerNorm, Linear
 
+MOST_ROWS = 1 << 17  # of a table of positions that no file bounds; models that compute theirs have 512 or 1024
 Ids = Array | slice | int
 Record = Callable[[str, Array], None] | None
 
@@ -211,7 +212,8 @@ class Positions(Lookup):
     "padding"  what is not padding, from padding_idx + 1           (equations.padding_position_ids)
     "mask"     what the attention mask keeps                       (equations.mask_position_ids)
 
-    `generate` makes the table where the file holds none. `cached` is False where a cache does not shift positions.
+    `generate` makes the table's first rows, (length, dim), where the file holds none. `cached` is False where a cache
+    does not shift positions.
     """
 
     ids: str = "position_ids"
@@ -229,7 +231,12 @@ class Positions(Lookup):
             return super().bind(binder)
         shape = self.shape(binder.config)
         table = binder.table(self.tensors(), shape, optional=True)
-        return self.module(table if table is not None else as_table(self.generate(*shape)), binder.config)
+        if table is None and shape[0] > MOST_ROWS:
+            raise binder.config.refused(
+                f"{self.rows!r} is {shape[0]}, but the file has no table of positions, and a formula makes at most "
+                f"{MOST_ROWS} here"
+            )
+        return self.module(FormulaTable(self.generate, shape) if table is None else table, binder.config)
 
     def first(self, config: Config) -> int:
         """Position of the first token: RoBERTa starts after its padding row."""

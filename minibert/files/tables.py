@@ -7,7 +7,7 @@ exact: every float16, bfloat16 and float8 number is a float32 number too. Only f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Protocol
 
@@ -53,6 +53,8 @@ class Table(Protocol):
     def array(self) -> Array:
         """Give the whole table, read-only: the map itself where stored and computed dtype agree."""
 
+
+FIRST_ROWS = 512  # of a table that a formula makes: the longest text of most models
 
 # numbers up to which a narrow table is widened once and for all: positions and types, a fiftieth of the words
 SMALL_TABLE = 1 << 20
@@ -191,5 +193,37 @@ class StoredTable:
 
 
 def as_table(array: Array, dtype: np.dtype[Any] | str = "float32") -> StoredTable:
-    """Make a table of an array of ordinary floats: for tables that a formula makes, not a file."""
+    """Make a table of an array of ordinary floats."""
     return StoredTable(array, {8: "F64", 4: "F32", 2: "F16"}[array.dtype.itemsize], dtype)
+
+
+class FormulaTable:
+    """A table that a formula makes, not a file: the first rows, up to the last one that was asked for.
+
+    make(length, dim) gives them; a row must not depend on the length. `shape` comes from a config: it can be anything.
+    """
+
+    stored = "F32"
+    dtype = np.dtype("float32")
+
+    def __init__(self, make: Callable[[int, int], Array], shape: tuple[int, int]) -> None:
+        self.shape = shape
+        self._make = make
+        self._made: StoredTable | None = None
+
+    def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
+        last = ids.stop if isinstance(ids, slice) else int(ids.max(initial=-1)) + 1
+        return self._first(last).rows(ids, out)
+
+    def expect(self, ids: Iterable[ArrayLike]) -> None:
+        pass  # a formula needs no fetching
+
+    def array(self) -> Array:
+        return self._first(self.shape[0]).array()
+
+    def _first(self, count: int) -> StoredTable:
+        made = self._made  # read once: another thread may replace it by a longer one, which is no harm
+        if made is None or len(made.stored_numbers) < count:
+            rows, dim = self.shape
+            made = self._made = as_table(self._make(min(rows, max(2 * count, FIRST_ROWS)), dim))
+        return made
