@@ -420,7 +420,7 @@ def test_folder_without_config(tmp_path: Path) -> None:
     ):
         minibert.load(tmp_path)
     (tmp_path / "config.json").mkdir()
-    with pytest.raises(CheckpointError, match=r"has no config.json"):
+    with pytest.raises(CheckpointError, match=r"config.json is a folder, where a file of this name is read"):
         minibert.load(tmp_path)
 
 
