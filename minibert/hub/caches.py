@@ -45,6 +45,7 @@ class Caches:
         self._hub_folder = Path(constants.HF_HUB_CACHE) / f"models--{folder}"
         self._root = cache_root()
         self._own_folder = self._root / quote(address.endpoint, safe="") / folder
+        self._label = "revision-" + quote(address.revision, safe="")
 
     def cached(self, commit: str, file: str) -> Path | None:
         """Give the path of a whole file in the Hub's own cache, or None."""
@@ -65,22 +66,17 @@ class Caches:
 
     def remember(self, commit: str) -> None:
         """Note the commit of a revision, for a time without network."""
-        if self._noted() != commit:
-            self.range_cache().store(self._label(), commit.encode())
+        cache, content = self.range_cache(), commit.encode()
+        kept = cache.load(self._label)
+        if kept is None or kept.tobytes() != content:
+            cache.store(self._label, content)
 
     def last_known(self) -> str | None:
         """Give the commit that a revision stood for when it was last resolved: by us, or else by the client."""
-        noted = self._noted()
-        if noted is None:
-            try:
-                noted = (self._hub_folder / "refs" / self._address.revision).read_text(encoding="utf-8").strip()
-            except (OSError, ValueError):  # ValueError: bytes that are not UTF-8, or a name that no file can have
-                return None
+        kept = self.range_cache().load(self._label)
+        try:
+            refs = self._hub_folder / "refs" / self._address.revision
+            noted = refs.read_text(encoding="utf-8").strip() if kept is None else kept.tobytes().decode()
+        except (OSError, ValueError):  # ValueError: bytes that are not UTF-8, or a name that no file can have
+            return None
         return noted if COMMIT.fullmatch(noted) else None
-
-    def _noted(self) -> str | None:
-        kept = self.range_cache().load(self._label())
-        return None if kept is None else kept.tobytes().decode()
-
-    def _label(self) -> str:
-        return "revision-" + quote(self._address.revision, safe="")

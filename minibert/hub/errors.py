@@ -38,6 +38,15 @@ class Address(NamedTuple):
         return shown(f"{self.name} at {self.revision}" + (f", {self.file}" if self.file else ""))
 
     @property
+    def once(self) -> str:
+        """The ways where it is the user who wants no Hub."""
+        needs = "all files" if self.whole else "the same rows, or the whole layer"
+        return (
+            f"Load it once where there is a network, or give {self.folder} (a path that starts with ./). What an "
+            f"earlier run has fetched is enough only where it needed {needs}"
+        )
+
+    @property
     def folder(self) -> str:
         """How to get a folder that can be used instead of the name."""
         if self.whole:
@@ -92,8 +101,7 @@ def refusal(response: Any, address: Address) -> HubError | PassingError:
         )
     if code == "RevisionNotFound":
         return RevisionError(
-            f"{address}: {address.name} has no revision {address.revision!r} (any more); branches, tags and commits "
-            f"are listed at {page}/commits"
+            f"{address}: the model has no revision {address.revision!r} (any more); see {page}/commits"
         )
     if code == "EntryNotFound":
         return HubError(f"{address}: the model has no such file; its files are listed at {page}/tree/main")

@@ -21,7 +21,7 @@ from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, T
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table
 
 from .ranges import RangeCache, Span, complete_rows, merge
-from .transfer import Part, Progress, RangesIgnoredError
+from .transfer import Part, RangesIgnoredError, late_bar
 
 HEADER_GUESS = 1 << 15  # bytes: room for the header of most models, so that one request is enough
 ROWWISE_FROM = 256_000  # bytes from which a lazy table is fetched row by row
@@ -46,8 +46,8 @@ class RemoteFile(SafetensorsFile):
     def __init__(self, files: Files, name: str, mmap: bool = True) -> None:
         # nothing is mapped yet: the local reader's __init__ is not called
         self.path, self.mmap = Path(name), mmap
+        self.cache = files.cache(name)
         self._files, self._name = files, name
-        self._cache = files.cache(name)
         self._lock = threading.Lock()
         self._size: int | None = None
         self._etag: str | None = None
@@ -60,27 +60,20 @@ class RemoteFile(SafetensorsFile):
 
     def read(self, spans: list[Span]) -> list[Array]:
         """Give the bytes of each span, from the cache or fetched, several at a time. Raises HubError."""
-        found = [self._cache.load_span(span, self.mmap) for span in spans]
-        missing = [span for span, content in zip(spans, found, strict=True) if content is None]
-        if missing:
-            fetched = dict(zip(missing, self._fetch(missing), strict=True))
-            found = [fetched[span] if content is None else content for span, content in zip(spans, found, strict=True)]
-        return [content for content in found if content is not None]
-
-    def cached_spans(self) -> list[Span]:
-        return self._cache.spans()
-
-    def load_cached(self, span: Span) -> Array | None:
-        return self._cache.load_span(span, self.mmap)
+        found = {span: self.cache.load_span(span, self.mmap) for span in spans}
+        missing = [span for span in spans if found[span] is None]
+        found |= zip(missing, self._fetch(missing) if missing else [], strict=True)
+        return [content for span in spans if (content := found[span]) is not None]
 
     def _fetch(self, spans: list[Span]) -> list[Array]:
-        progress = Progress(self._files.describe(self._name), sum(stop - start for start, stop in spans))
-        pool = ThreadPoolExecutor(min(AT_ONCE, len(spans)))
+        what, total = self._files.describe(self._name), sum(stop - start for start, stop in spans)
+        bar = late_bar()(total=total, desc=what, unit="B", unit_scale=True, leave=False)
+        pool = ThreadPoolExecutor(AT_ONCE)
         try:
-            return list(pool.map(lambda span: self._fetch_one(span, progress), spans))
+            return list(pool.map(lambda span: self._fetch_one(span, bar.update), spans))
         finally:
             pool.shutdown(cancel_futures=True)
-            progress.close()
+            bar.close()
 
     def _fetch_one(self, span: Span, progress: Callable[[int], object]) -> Array:
         if self._whole is None and span[0] < span[1]:
@@ -89,70 +82,55 @@ class RemoteFile(SafetensorsFile):
             except RangesIgnoredError:
                 self._fetch_whole()
             else:
-                self._check_version(part)
+                self._check_version(part.size, part.etag)
                 content = np.frombuffer(part.content, np.uint8)
                 content.flags.writeable = False
-                self._cache.store_span(span, content)
+                if span[0] > 0:  # the header has an entry of its own
+                    self.cache.store_span(span, content)
                 return content
-        return self._from_whole(span)
-
-    def _from_whole(self, span: Span) -> Array:
-        start, count = span[0], span[1] - span[0]
-        if self._whole is None or count == 0:
+        start, stop = span[0], min(span[1], self._size or 0)
+        if self._whole is None or start == stop:
             return np.empty(0, np.uint8)
         if self.mmap:
-            return np.memmap(self._whole, np.uint8, "r", offset=start, shape=(count,))
-        return np.fromfile(self._whole, np.uint8, count, offset=start)
+            return np.memmap(self._whole, np.uint8, "r", offset=start, shape=(stop - start,))
+        return np.fromfile(self._whole, np.uint8, stop - start, offset=start)
 
     def _fetch_whole(self) -> None:
         with self._lock:
             if self._whole is None:
                 _say(f"{self._files.describe(self._name)}: this server gives no parts of files, fetching all of it")
                 path = self._files.download(self._name)
-                self._check_version(Part(bytearray(), path.stat().st_size))
+                self._check_version(path.stat().st_size, None)
                 self._whole = path
 
-    def _check_version(self, part: Part) -> None:
+    def _check_version(self, size: int | None, etag: str | None) -> None:
         """Check that every part is of the same version as the header."""
         if self._size is None:
-            self._size, self._etag = part.size, part.etag
-        etags = {self._etag, part.etag} - {None}
-        if part.size != self._size or len(etags) > 1:
+            self._size, self._etag = size, etag
+        if size != self._size or len({self._etag, etag} - {None}) > 1:
             raise HubError(
                 f"{self._files.describe(self._name)}: the server changed the file under one commit: its header is of "
-                f"{self._etag} with {self._size} bytes, now it is {part.etag} with {part.size}; delete "
-                f"{self._cache.folder} and try again"
+                f"{self._etag} with {self._size} bytes, now it is {etag} with {size}; delete {self.cache.folder} and "
+                "try again"
             )
 
     def _read_header(self) -> None:
         """Read the header: its length from the first eight bytes, usually with the rest in the same request."""
         where = self._files.describe(self._name)
-        stored = self._cache.load("header")
+        stored = self.cache.load("header")
         if stored is not None:
             line, _, content = stored.tobytes().partition(b"\n")
             self._size, self._etag = json.loads(line)
         else:
-            content = self._first(HEADER_GUESS)
+            content = self._fetch([(0, HEADER_GUESS)])[0].tobytes()
         length = 8 + int.from_bytes(content[:8], "little")
         if len(content) < 8 or length > min(MAX_HEADER, self._size or 0):
             raise CheckpointError(f"{where}: not a safetensors file, or an incomplete one; tell its authors")
         if length > len(content):
-            content = self._first(length)
+            content = self._fetch([(0, length)])[0].tobytes()
         self.tensors, self.metadata = parse_header(content[8:length], length, self._size or 0, where)
         if stored is None and self._whole is None:
-            self._cache.store("header", json.dumps([self._size, self._etag]).encode() + b"\n" + content[:length])
-
-    def _first(self, count: int) -> bytes:
-        progress = Progress(self._files.describe(self._name), count)
-        try:
-            part = self._files.part(self._name, (0, count), progress)
-        except RangesIgnoredError:
-            self._fetch_whole()
-            return self._from_whole((0, min(count, self._size or 0))).tobytes()
-        finally:
-            progress.close()
-        self._check_version(part)
-        return bytes(part.content)
+            self.cache.store("header", json.dumps([self._size, self._etag]).encode() + b"\n" + content[:length])
 
 
 class RowTable:
@@ -173,10 +151,8 @@ class RowTable:
         self._use(self._raw, filling=True)
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
-        if isinstance(ids, slice):
-            self._need(np.arange(self.shape[0])[ids])
-        else:
-            self._need(np.unique(check_ids(ids, self.shape[0])))
+        every = self.shape[0]
+        self._need(np.arange(every)[ids] if isinstance(ids, slice) else np.unique(check_ids(ids, every)))
         return self._table.rows(ids, out)
 
     def expect(self, ids: Iterable[ArrayLike]) -> None:
@@ -208,10 +184,10 @@ class RowTable:
     def _take_cached(self, wanted: Array) -> None:
         """Take from the cache the rows that earlier runs have fetched."""
         start, stop = self._tensor.start, self._tensor.stop
-        for span in self._file.cached_spans():
+        for span in self._file.cache.spans():
             first, last = complete_rows(span, start, self._row_bytes, self.shape[0])
             here = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, last)]
-            if self._have[here].all() or (content := self._file.load_cached(span)) is None:
+            if self._have[here].all() or (content := self._file.cache.load_span(span, self._file.mmap)) is None:
                 continue
             if span == (start, stop):
                 self._use(content.view(self._raw.dtype).reshape(self.shape))

@@ -20,7 +20,6 @@ from urllib.parse import quote, urlsplit
 
 from minibert.errors import HubError
 from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, Source, read_index
-from minibert.files.reading import note_model_file
 
 from .caches import COMMIT, Caches
 from .errors import Address, RevisionError, shown
@@ -29,9 +28,7 @@ from .remote import RemoteCheckpoint
 from .transfer import Part, Transfer
 
 # as the Hub has it: an owner's name (except for a few old models) and a name of letters, digits, - _ and .
-NAME = re.compile(r"(?:\b[\w.-]+\b/)?\b[\w.-]{1,96}\b", re.ASCII)
-
-FOLDER = "A folder is written with ./ in front"
+NAME = re.compile(r"(?!.*(--|\.\.|\.git$))(?:\b[\w.-]+\b/)?\b[\w.-]{1,96}\b", re.ASCII)
 
 
 def resolve(name: str, revision: str | None = None, local_files_only: bool = False, whole: bool = False) -> Repository:
@@ -45,17 +42,19 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
     """
     from huggingface_hub import constants
 
-    if not _is_name(name):
-        raise HubError(f"{name!r} cannot be a name on the Hub, such as 'gpt2' or 'google/mt5-small'. {FOLDER}")
+    if not NAME.fullmatch(name):
+        raise HubError(
+            f"{name!r} cannot be a name on the Hub, such as 'gpt2' or 'google/mt5-small'. A folder is written with ./ "
+            "in front"
+        )
     address = Address(name, revision or "main", _endpoint(constants.ENDPOINT), whole)
-    why_not = "local_files_only=True" if local_files_only else "HF_HUB_OFFLINE is set"
-    offline = HubError(why_not) if local_files_only or constants.HF_HUB_OFFLINE else None
+    offline = local_files_only or constants.HF_HUB_OFFLINE
+    problem = HubError("local_files_only=True" if local_files_only else "HF_HUB_OFFLINE is set") if offline else None
     if COMMIT.fullmatch(address.revision):
-        return Repository(address, address.revision, offline)
-    problem = offline
-    if offline is None:
+        return Repository(address, address.revision, problem)
+    if problem is None:
+        transfer = Transfer(address)
         try:
-            transfer = Transfer(address)
             about = _ask(address, transfer)
             return Repository(address, about.commit, None, about, transfer)
         except RevisionError:
@@ -63,43 +62,58 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
         except HubError as error:
             problem = error
     known = Caches(address).last_known()
-    if known is not None:
-        return Repository(address, known, problem)
-    if problem is not offline and problem is not None:
-        raise problem
-    raise HubError(f"{address}: nothing of it is cached, and {why_not}. {_fetch_once(address)}")
-
-
-def _is_name(name: object) -> bool:
-    """Say whether a text may be a model's name on the Hub: no other one may become part of a path or an address."""
-    return isinstance(name, str) and bool(NAME.fullmatch(name)) and not re.search(r"--|\.\.|\.git$", name)
+    if known is None:
+        raise HubError(f"{address}: nothing of it is cached, and {problem}. {address.once}") if offline else problem
+    return Repository(address, known, problem)
 
 
 def _endpoint(address: str) -> str:
     """Take the user's name and password out of the Hub's address: they belong into one header, and nowhere else."""
     try:
         parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            raise ValueError
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     except ValueError:
-        raise HubError(
-            "HF_ENDPOINT is no address of a Hub: expected one such as https://hf-mirror.com; in a name or a password "
-            "in front of an @ write all but letters and digits as %XX"
-        ) from None
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def _fetch_once(address: Address) -> str:
-    enough = "the blocks" if address.whole else "another lazy run only"
-    return (
-        f"Load it once where there is a network, or give {address.folder} (a path that starts with ./); what an "
-        f"earlier {'run has fetched for the input layer is not' if address.whole else 'lazy run has fetched is'} "
-        f"enough for {enough}"
+        pass
+    raise HubError(
+        "HF_ENDPOINT is no address of a Hub: expected one such as https://hf-mirror.com; in a name or a password in "
+        "front of an @ write all but letters and digits as %XX"
     )
 
 
+class About(NamedTuple):
+    """What the Hub says of a revision: its commit, the names of its files, the model's name of today."""
+
+    commit: str
+    files: list[str]
+    name: str
+
+
+def _ask(address: Address, transfer: Transfer) -> About:
+    revision = quote(address.revision, safe="")
+    url = f"{address.endpoint}/api/models/{address.name}/revision/{revision}?expand=sha&expand=siblings"
+    answer = bytes(transfer.get(url).content)
+    try:
+        found = json.loads(answer)
+        about = About(found["sha"], [file["rfilename"] for file in found["siblings"]], found.get("id", address.name))
+        # each of these becomes part of a path or of an address
+        if not (COMMIT.fullmatch(about.commit) and NAME.fullmatch(about.name)):
+            raise ValueError(f"{about.commit!r} or {about.name!r} is none")
+        "".join(about.files)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise HubError(
+            f"{address}: {address.endpoint} does not answer as a Hub does ({type(error).__name__}: "
+            f"{shown(str(error))}; {answer[:60]!r}). A login page of this network, or a wrong HF_ENDPOINT? There are "
+            f"{address.without_hub}"
+        ) from None
+    return about
+
+
 class Repository:
-    """One model at one commit: files, and a checkpoint. Several threads may use it at once."""
+    """One model at one commit: files, and a checkpoint. Several threads may use it at once.
+
+    unreachable: why the Hub must not or cannot be asked; None where it can.
+    """
 
     def __init__(
         self,
@@ -109,13 +123,9 @@ class Repository:
         about: About | None = None,
         transfer: Transfer | None = None,
     ) -> None:
-        self.name = address.name
-        self.revision = address.revision
-        self.commit = commit
-        self._address = address
-        self._unreachable = unreachable
-        self._about = about
-        self._transfer = transfer if transfer is not None else Transfer(address)
+        self.name, self.revision, self.commit = address.name, address.revision, commit
+        self._address, self._unreachable, self._about = address, unreachable, about
+        self._transfer = transfer or Transfer(address)
         self._caches = Caches(address)
         self._entries = self._caches.range_cache(commit)
         if about is not None and self._entries.load("about") is None:
@@ -131,11 +141,7 @@ class Repository:
         path = self.cached(filename)
         if path is not None or self._caches.known_absent(self.commit, filename):
             return path
-        if filename not in self._list(filename):
-            return None
-        path = self.download(filename)
-        note_model_file(path)
-        return path
+        return self.download(filename) if filename in self._list(filename) else None
 
     def checkpoint(self, lazy: bool = False, mmap: bool = True) -> Source:
         """Open `model.safetensors`, or the shards of its index, wherever their bytes are.
@@ -145,9 +151,7 @@ class Repository:
 
         Raises HubError, CheckpointError.
         """
-        opened = RemoteCheckpoint(self, self._weight_map(), lazy, mmap)
-        self._remember()
-        return opened
+        return self._opened(RemoteCheckpoint(self, self._weight_map(), lazy, mmap))
 
     def whole_checkpoint(self, folder: str = "", mmap: bool = True) -> Source:
         """Open the same with all bytes in the Hub's own cache, fetched with its own client where they are not there.
@@ -156,7 +160,6 @@ class Repository:
 
         Raises HubError, CheckpointError.
         """
-
         above = f"{folder}/" if folder else ""
 
         def locate(name: str) -> Path:
@@ -165,9 +168,7 @@ class Repository:
                 raise HubError(f"{self.describe(above + name)}: {INDEX} lists it, but the Hub has no such file")
             return path
 
-        opened = Checkpoint(locate, self._weight_map(above), mmap)
-        self._remember()
-        return opened
+        return self._opened(Checkpoint(locate, self._weight_map(above), mmap))
 
     def _weight_map(self, above: str = "") -> dict[str, str] | None:
         """Read the index of shards; None where one file holds all."""
@@ -175,16 +176,20 @@ class Repository:
         if self.cached(single) is not None or (self.cached(listed) is None and single in self._list(SINGLE)):
             return None
         index = self.file(listed)
-        if index is None:
-            raise HubError(self._no_safetensors())
-        weight_map = read_index(index.read_bytes(), self.describe(listed))
-        for shard in set(weight_map.values()):
-            self.cached(above + shard)  # notes also those that are never opened
-        return weight_map
+        if index is not None:
+            weight_map = read_index(index.read_bytes(), self.describe(listed))
+            for shard in set(weight_map.values()):
+                self.cached(above + shard)  # notes also those that are never opened
+            return weight_map
+        names = self._list(INDEX)
+        other = [name for name in names if name.endswith((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"))]
+        found = (shown(", ".join((other or names)[:8])) or "nothing") + (f": {CONVERT}" if other else "")
+        raise HubError(f"{self._address}: expected {SINGLE} or {INDEX}, found only {found}")
 
-    def _remember(self) -> None:
+    def _opened(self, checkpoint: Source) -> Source:
         if self._unreachable is None and self.revision != self.commit:
             self._caches.remember(self.commit)
+        return checkpoint
 
     # -- what remote.py needs ----------------------------------------------------------------------------------
 
@@ -198,8 +203,12 @@ class Repository:
 
     def part(self, name: str, span: Span, progress: Callable[[int], object]) -> Part:
         """Fetch some bytes of a file."""
+        from huggingface_hub import hf_hub_url
+
         self._need_hub(name)
-        return self._transfer.get(self._url(name), name, span, self.commit, progress)
+        current = self._about.name if self._about is not None else self.name  # saves a redirect where it was renamed
+        url = hf_hub_url(current, name, revision=self.commit, endpoint=self._address.endpoint)
+        return self._transfer.get(url, name, span, self.commit, progress)
 
     def download(self, name: str) -> Path:
         """Fetch a whole file into the Hub's cache; if that is not writable, into a folder for this process."""
@@ -238,15 +247,8 @@ class Repository:
 
     def _need_hub(self, name: str) -> None:
         if self._unreachable is not None:
-            said = self._address.without_hub in str(self._unreachable)
-            advice = "" if said else f". {_fetch_once(self._address)}"
+            advice = "" if self._address.without_hub in str(self._unreachable) else f". {self._address.once}"
             raise HubError(f"{self.describe(name)}: not (all) in the cache, and {self._unreachable}{advice}")
-
-    def _url(self, name: str) -> str:
-        from huggingface_hub import hf_hub_url
-
-        current = self._about.name if self._about is not None else self.name  # saves a redirect where it was renamed
-        return hf_hub_url(current, name, revision=self.commit, endpoint=self._address.endpoint)
 
     def _scratch_folder(self) -> str:
         with self._lock:
@@ -254,39 +256,3 @@ class Repository:
                 self._scratch = tempfile.mkdtemp(prefix="minibert-")
                 weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
             return self._scratch
-
-    def _no_safetensors(self) -> str:
-        listing = self._list(INDEX)
-        other = [name for name in listing if name.endswith((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"))]
-        names = shown(", ".join((other or listing)[:8])) or "nothing"
-        found = f"only {names}" + (f": {CONVERT}" if other else "")
-        return f"{self._address}: expected {SINGLE} or {INDEX}, found {found}"
-
-
-class About(NamedTuple):
-    """What the Hub says of a revision: its commit, the names of its files, the model's name of today."""
-
-    commit: str
-    files: list[str]
-    name: str
-
-
-def _ask(address: Address, transfer: Transfer) -> About:
-    revision = quote(address.revision, safe="")
-    url = f"{address.endpoint}/api/models/{address.name}/revision/{revision}?expand=sha&expand=siblings"
-    answer = bytes(transfer.get(url).content)
-    try:
-        found = json.loads(answer)
-        files = [sibling["rfilename"] for sibling in found["siblings"]]
-        about = About(found["sha"], files, found.get("id", address.name))
-        if not COMMIT.fullmatch(about.commit):
-            raise ValueError(f"{about.commit!r} is no commit")
-        if not _is_name(about.name) or not all(isinstance(file, str) for file in files):
-            raise ValueError("names that are none")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise HubError(
-            f"{address}: {address.endpoint} does not answer as a Hub does ({type(error).__name__}: "
-            f"{shown(str(error))}; {answer[:60]!r}). A login page of this network, or a wrong HF_ENDPOINT? There are "
-            f"{address.without_hub}"
-        ) from None
-    return about

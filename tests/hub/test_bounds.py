@@ -17,7 +17,7 @@ from fake_hub import FakeHub, commit_of, use
 from safetensors.numpy import save
 
 from minibert.errors import HubError
-from minibert.hub import transfer
+from minibert.hub import transfer, watch
 from minibert.hub.repository import resolve
 
 WORD = np.random.default_rng(0).normal(size=(400, 320)).astype(np.float32)
@@ -40,7 +40,7 @@ def hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         hub.add("org/tiny", FILES)
         use(monkeypatch, hub.endpoint, home)
         monkeypatch.setattr(transfer, "PAUSE", 0.01)
-        monkeypatch.setattr(transfer, "LARGEST", LARGEST)
+        monkeypatch.setattr(watch, "LARGEST", LARGEST)
         yield hub
 
 
@@ -136,7 +136,7 @@ def test_a_slow_line_is_waited_for_as_long_as_it_brings_something(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "QUIET", 1.0)
-    monkeypatch.setattr(transfer, "SLOWEST", 100)  # each second: a sixth of what comes
+    monkeypatch.setattr(watch, "SLOWEST", 100)  # each second: a sixth of what comes
     hub.misbehave("config.json", fake_hub.drip(600), method="GET")
     started = time.monotonic()
     path = resolve("org/tiny").file("config.json")
