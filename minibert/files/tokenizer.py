@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -22,6 +23,20 @@ COLUMNS = 8  # how many of a table's column names an error shows
 
 # the spare tokens of BERT and fairseq: no training text contains them
 FOR_LATER_USE = re.compile(r"\[unused\d+\]|madeupword\d+|<extra_id_\d+>")
+
+
+@contextmanager
+def without_panic(file: str) -> Iterator[None]:
+    """Turn a panic of the tokenizers library, which is no Exception, into TokenizerError; Ctrl-C passes."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(
+            f"{file}: the tokenizers library broke off ({str(error) or 'without a reason'}); a rule in this file is "
+            "damaged, or does not end on such a text; fetch it again"
+        ) from None
 
 
 class Encoded(NamedTuple):
@@ -60,7 +75,8 @@ class Tokenizer:
 
     def pieces(self, text: str) -> list[int]:
         """Give the ids of a text alone, without special tokens around it."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        with without_panic(self._file):
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def id_of(self, token: str) -> int | None:
         """Give the id of a token as the vocabulary writes it, "##ing" or "Ġdog"; None where there is no such token."""
@@ -101,10 +117,13 @@ class Tokenizer:
         _refuse_other_than_str(pairs or [], "text_pair", start)
         joined = firsts if pairs is None else list(zip(firsts, pairs, strict=True))
         try:
-            encodings = self._encode_batch(joined)
+            with without_panic(self._file):
+                encodings = self._encode_batch(joined)
         except (TypeError, UnicodeError):
             _refuse_surrogates(firsts, "texts", start)
             _refuse_surrogates(pairs or [], "text_pair", start)
+            raise
+        except (TokenizerError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None

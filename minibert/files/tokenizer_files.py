@@ -8,7 +8,7 @@ from typing import Any
 from minibert.errors import MinibertError, TokenizerError
 
 from .reading import FileName, read_object
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, without_panic
 from .tokenizer_classes import CLASSES, ELSEWHERE, Rules, Settings, Template, TokenizerClass, class_of
 
 Find = Callable[[str], FileName | None]
@@ -50,17 +50,9 @@ def open_tokenizer(
             f"{where}: the tokenizer class {name} has rules of its own, which are not here; if tokenizer.json alone "
             "gives the right ids, set tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
         )
-    row = CLASSES.get(name)
     try:
-        if path is not None:
-            reader = _from_json(path, row, settings, find, bool(own))
-        elif row is not None and row.older and (path := find(row.older)) is not None:
-            reader = _from_older(path, row, settings, find, where)
-        else:
-            raise TokenizerError(
-                f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as "
-                f"this family had them; ids work without one; or {CONVERT}"
-            )
+        with without_panic(str(path)):
+            reader, path = _read(find, path, CLASSES.get(name), settings, where, bool(own))
         reader.encode_special_tokens = settings.get("split_special_tokens") is True
         return Tokenizer(reader, pad_id, str(path), settings.get("truncation_side") == "left")
     except _UnfitError as error:
@@ -68,7 +60,22 @@ def open_tokenizer(
     except MinibertError:
         raise  # ours already, or the Hub's
     except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
+        path = path or find("vocab.txt") or find("vocab.json")
         raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again, or {CONVERT}") from None
+
+
+def _read(
+    find: Find, path: FileName | None, row: TokenizerClass | None, settings: Json, where: str, declared: bool
+) -> tuple[Any, FileName]:
+    """Give the library's tokenizer, and the file that it comes from."""
+    if path is not None:
+        return _from_json(path, row, settings, find, declared), path
+    if row is not None and row.older and (path := find(row.older)) is not None:
+        return _from_older(path, row, settings, find, where), path
+    raise TokenizerError(
+        f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as this "
+        f"family had them; ids work without one; or {CONVERT}"
+    )
 
 
 def _mentions(path: FileName, word: bytes) -> bool:
