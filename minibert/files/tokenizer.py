@@ -18,7 +18,13 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import TokenizerError
 
+from .tokenizer_cuts import safe_cuts
+
 Texts = str | Iterable[str]
+LETTERS_A_TOKEN = 8  # of a long text so many letters for each token that is wanted are tried first
+FEWEST = 256  # letters
+GROWTH = 4  # then so many times as many
+EXACT = 1 << 21  # letters: up to here the message about a text that is too long says how many tokens it has
 COLUMNS = 8  # how many of a table's column names an error shows
 
 # the spare tokens of BERT and fairseq: no training text contains them
@@ -42,12 +48,14 @@ def without_panic(file: str) -> Iterator[None]:
 class Encoded(NamedTuple):
     """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to; None where all are of segment 0.
 
-    `cut`: how many tokens were left out at the end, because the text was too long.
+    `cut`: how many tokens were left out, because the text was too long; where there is `more`, at least so many: of a
+    very long text the end is not looked at.
     """
 
     input_ids: list[int]
     token_type_ids: list[int] | None
     cut: int = 0
+    more: bool = False
 
 
 class Tokenizer:
@@ -60,6 +68,7 @@ class Tokenizer:
         tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
         tokenizer.no_truncation()  # or be cut silently at the length of some training
         self._tokenizer, self._file, self._cut_left = tokenizer, file, cut_left
+        self._cuts = safe_cuts(tokenizer)
         self.pad_id = pad_id if pad_id is not None else 0
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
 
@@ -115,31 +124,76 @@ class Tokenizer:
         firsts, pairs = listed(texts, text_pair)
         _refuse_other_than_str(firsts, "texts", start)  # the library would take a pair of str for two texts
         _refuse_other_than_str(pairs or [], "text_pair", start)
-        joined = firsts if pairs is None else list(zip(firsts, pairs, strict=True))
+        encodings, shortened = self._split(
+            firsts if pairs is None else list(zip(firsts, pairs, strict=True)), truncation, max_length, start
+        )
+        # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
+        typed = pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids))
+        return [
+            self._fit(encoding, start + i, typed, truncation, max_length, i in shortened)
+            for i, encoding in enumerate(encodings)
+        ]
+
+    def _split(
+        self, texts: Sequence[Any], truncation: bool, max_length: int | None, start: int
+    ) -> tuple[list[Any], set[int]]:
+        """Split each text or pair; of a long text only the beginning, where that gives more tokens than are kept.
+
+        Gives the library's encodings, and which of them are of a beginning.
+        """
+        size = LETTERS_A_TOKEN * (max_length or 0) + FEWEST if truncation else EXACT
+        longest = max((len(part) for text in texts for part in _parts(text)), default=0)
+        if max_length is None or self._cuts is None or self._cut_left or longest <= GROWTH * size:
+            return self._encoded(texts, range(start, start + len(texts))), set()
+        encodings: list[Any] = [None] * len(texts)
+        left, shortened = list(range(len(texts))), set[int]()
+        while left:
+            begun = [_like(texts[i], [self._beginning(part, size) for part in _parts(texts[i])]) for i in left]
+            again = []
+            for i, text, encoding in zip(left, begun, self._encoded(begun, [start + i for i in left]), strict=True):
+                cut = [len(part) < len(own) for part, own in zip(_parts(text), _parts(texts[i]), strict=True)]
+                if any(cut) and not _enough(encoding, cut, max_length):
+                    again.append(i)
+                    continue
+                encodings[i] = encoding
+                if any(cut):
+                    shortened.add(i)
+                    _refuse_surrogates(texts[i], start + i)
+            left, size = again, size * GROWTH
+        return encodings, shortened
+
+    def _beginning(self, text: str, size: int) -> str:
+        """Give about `size` letters of a text, up to a safe cut; the whole text where there is none."""
+        assert self._cuts is not None
+        while len(text) > GROWTH * size:
+            places = [found.start() for found in self._cuts.finditer(text, size // 2, size)]
+            if places:
+                return text[: places[-1]]
+            size *= GROWTH
+        return text
+
+    def _encoded(self, texts: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
         try:
             with without_panic(self._file):
-                encodings = self._encode_batch(joined)
+                return list(self._encode_batch(texts))
         except (TypeError, UnicodeError):
-            _refuse_surrogates(firsts, "texts", start)
-            _refuse_surrogates(pairs or [], "text_pair", start)
+            for text, number in zip(texts, numbers, strict=True):
+                _refuse_surrogates(text, number)
             raise
         except (TokenizerError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
-        # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
-        typed = pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids))
-        return [self._fit(encoding, start + i, typed, truncation, max_length) for i, encoding in enumerate(encodings)]
 
-    def _fit(self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None) -> Encoded:
+    def _fit(self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None, more: bool) -> Encoded:
         """Read one encoding; cut it to `max_length`, or refuse it."""
         ids, types = encoding.ids, encoding.type_ids if typed else None
         if max_length is None or len(ids) <= max_length:
             return Encoded(ids, types)
         if not truncation:
             raise ValueError(
-                f"text {i} has {len(ids)} tokens, but the longest sequence is {max_length}; "
-                "shorten it, or pass truncation=True"
+                f"text {i} has {'more than ' if more else ''}{len(ids)} tokens, but the longest sequence is "
+                f"{max_length}; shorten it, or pass truncation=True"
             )
         segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
         first, second = (int(np.count_nonzero(segment == number)) for number in (0, 1))
@@ -153,7 +207,7 @@ class Tokenizer:
             count = np.cumsum(here)
             keep |= here & ((count > count[-1] - room[number]) if self._cut_left else (count <= room[number]))
         kept_types = None if types is None else np.array(types)[keep].tolist()
-        return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)))
+        return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)), more)
 
     def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
         """Put rows of unequal length into one batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
@@ -203,6 +257,22 @@ class Tokenizer:
         return token
 
 
+def _parts(text: Any) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else text
+
+
+def _like(text: Any, parts: list[str]) -> Any:
+    return parts[0] if isinstance(text, str) else tuple(parts)
+
+
+def _enough(encoding: Any, cut: list[bool], room: int) -> bool:
+    """Say whether tokens beyond the cut cannot matter: more than all that is kept, and surely the longer text."""
+    if sum(cut) > 1:
+        return False  # which of the two is longer decides, and nobody knows
+    counts: list[int] = [encoding.sequence_ids.count(number) for number in range(len(cut))]
+    return counts.pop(cut.index(True)) > max(room, *counts, 0)
+
+
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     """Share `room` tokens between two texts by shortening the longer one first, both in the end.
 
@@ -247,14 +317,14 @@ def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
             raise TypeError(f"{name}[{i}] must be a str, found {type(text).__name__}{_decode_hint(text)}")
 
 
-def _refuse_surrogates(texts: Sequence[str], name: str, start: int) -> None:
-    for i, text in enumerate(texts, start):
+def _refuse_surrogates(text: Any, number: int) -> None:
+    for part, name in zip(_parts(text), ("texts", "text_pair"), strict=False):
         try:
-            text.encode("utf-8")
+            part.encode("utf-8")
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"{name}[{i}] has a lone surrogate U+{ord(text[error.start]):04X} at index {error.start}, which is no "
-                "character; read the text with the right encoding, or with errors='replace'"
+                f"{name}[{number}] has a lone surrogate U+{ord(part[error.start]):04X} at index {error.start}, which "
+                "is no character; read the text with the right encoding, or with errors='replace'"
             ) from None
 
 

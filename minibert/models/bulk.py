@@ -187,9 +187,10 @@ def _refuse_alone(records: list[Record], model: TextModel) -> None:
 def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
     if not ids.cut:
         return record
+    count = f"{'more than ' if ids.more else ''}{len(ids.input_ids) + ids.cut}"
     return record._replace(
-        problem=f"the text has {len(ids.input_ids) + ids.cut} tokens, but the longest sequence is "
-        f"{model.model.max_length}; truncation=True cuts such texts"
+        problem=f"the text has {count} tokens, but the longest sequence is {model.model.max_length}; truncation=True "
+        "cuts such texts"
     )
 
 

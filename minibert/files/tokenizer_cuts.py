@@ -1,0 +1,95 @@
+"""Where a long text may be cut before it is split, so that the tokens before the cut are those of the whole text.
+
+A tokenizer first changes letters, then splits the text, then takes each piece alone. A cut between two pieces is safe
+if no step before looks across it. That is certain only for steps that are known; for others there is no safe cut.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from .tokenizer_classes import CLIP, QWEN
+
+# between a visible letter of ASCII and a single space before another one: no letter is composed, changed or removed
+# across it, and each splitting below begins a piece at the space or behind it
+SPACE = r"(?<=[!-~])(?= [!-~])"
+HAN = "(?<=[\u4e00-\u9fa5])(?=[\u4e00-\u9fa5])"  # BERT's splitting makes each of these a piece of its own
+MARKS = '!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'  # punctuation of ASCII; ' begins pieces such as 's
+
+CHANGES = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Strip", "Precompiled"}
+# what Replace looks for: of these none matches across the cut
+REPLACED = {"``", "''", " "}
+REPLACED_BY_REGEX = {r"\s{2,}|[\n\r\t]", r"\n", r" {2,}", r"\s+"}
+WORDS = {"BertPreTokenizer", "WhitespaceSplit", "Whitespace"}  # each splits at every white space
+INSIDE = {"Digits", "Punctuation"}  # split further, and never join
+REGEXES = {QWEN, CLIP}
+
+
+def safe_cuts(tokenizer: Any) -> re.Pattern[str] | None:
+    """Give the places where any text may be cut, as a pattern of width 0; None where no place is safe.
+
+    tokenizer: of the library, as it stands.
+    """
+    changing, splitting = _steps(tokenizer.normalizer, "normalizers"), _steps(tokenizer.pre_tokenizer, "pretokenizers")
+    added = "\n".join(token.content for token in tokenizer.get_added_tokens_decoder().values())
+    if not all(map(_changes_nothing_across, changing)) or getattr(tokenizer.model, "dropout", None):
+        return None
+    # an added token is found before all splitting, and might lie across the cut
+    if re.search("[!-~][ \u2581]", added) or not _splits_at_spaces(splitting) or not _takes_texts_once(tokenizer):
+        return None
+    cuts = [SPACE]
+    marks = re.escape("".join(mark for mark in MARKS if mark not in added))
+    if splitting == [{"type": "BertPreTokenizer"}] and not any(step["type"] == "Replace" for step in changing):
+        cuts += [f"(?<=[{marks}])(?=[!-~])"] if marks else []
+        if any(step.get("handle_chinese_chars") for step in changing) and not re.search("[\u4e00-\u9fa5]", added):
+            cuts.append(HAN)
+    elif [step["type"] for step in splitting] == ["ByteLevel"] and not changing:
+        cuts += [f"(?<=[0-9A-Za-z])(?=[{marks}][!-~])"] if marks else []
+    return re.compile("|".join(cuts))
+
+
+def _takes_texts_once(tokenizer: Any) -> bool:
+    """Say whether the template has each text once; else tokens at the end of the first time come before the second."""
+    if tokenizer.post_processor is None:
+        return True
+    state = json.loads(tokenizer.post_processor.__getstate__())
+    steps = state["processors"] if state["type"] == "Sequence" else [state]
+    return all(
+        sum(piece.get("Sequence", {}).get("id") == text for piece in step.get(form, [])) <= 1
+        for step in steps
+        for form in ("single", "pair")
+        for text in "AB"
+    )
+
+
+def _steps(component: Any, key: str) -> list[dict[str, Any]]:
+    """Give the steps of a normalizer or a pre-tokenizer, as the file writes them."""
+    if component is None:
+        return []
+    state = json.loads(component.__getstate__())
+    steps = state[key] if state["type"] == "Sequence" else [state]
+    return [step for each in steps for step in (each.get(key, [each]) if each["type"] == "Sequence" else [each])]
+
+
+def _changes_nothing_across(step: dict[str, Any]) -> bool:
+    if step["type"] == "Replace":
+        pattern = step["pattern"]
+        return pattern.get("String") in REPLACED or pattern.get("Regex") in REPLACED_BY_REGEX
+    return step["type"] in CHANGES
+
+
+def _splits_at_spaces(steps: list[dict[str, Any]]) -> bool:
+    """Say whether a piece surely begins at a single space between letters, or behind it."""
+    sure = [
+        step["type"] in WORDS
+        or (step["type"] == "Metaspace" and step["split"])
+        or (step["type"] == "ByteLevel" and step["use_regex"])
+        or (step["type"] == "Split" and step["pattern"].get("Regex") in REGEXES)
+        for step in steps
+    ]
+    known = (
+        each or step["type"] in (*INSIDE, "Metaspace", "ByteLevel") for each, step in zip(sure, steps, strict=True)
+    )
+    return any(sure) and all(known)
