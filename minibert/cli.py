@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from minibert.commands.common import Parser
@@ -53,9 +54,11 @@ IN_SHELL = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and give the exit code: 0 for success, 1 for an error or for numbers that differ, 2 for a
     wrong argument, 3 where a comparison was asked for and could not be made."""
+    pressed: list[int] = []
     try:
-        code = _run(sys.argv[1:] if argv is None else list(argv))
-        print(end="", flush=True)  # here, where a closed pipe can still be caught
+        with _noting_ctrl_c(pressed):
+            code = _run(sys.argv[1:] if argv is None else list(argv))
+            print(end="", flush=True)  # here, where a closed pipe can still be caught
     except SystemExit as stop:  # help, a wrong argument: there is nothing more to say
         return int(stop.code or 0)
     except KeyboardInterrupt:
@@ -64,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _turn_stdout_away()
         return READER_GONE
     except Exception as error:  # noqa: BLE001  a person at a terminal is told what is wrong, not where in the code
+        if pressed:
+            return INTERRUPTED
         from minibert.commands.common import harmless
 
         print(f"minibert: error: {harmless(_in_words(error))}", file=sys.stderr)
@@ -71,6 +76,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             _turn_stdout_away()
         return 1
     return code
+
+
+@contextmanager
+def _noting_ctrl_c(pressed: list[int]) -> Iterator[None]:
+    """Note each Ctrl-C: NumPy's C code, while it is imported, and others make an error of their own of it."""
+    from signal import SIGINT, default_int_handler, getsignal, signal
+    from threading import current_thread, main_thread
+
+    def note(number: int, frame: Any) -> None:
+        pressed.append(number)
+        default_int_handler(number, frame)
+
+    # under nohup there is nothing to note, and a program that calls `main` may have a handler of its own
+    ours = current_thread() is main_thread() and getsignal(SIGINT) is default_int_handler
+    if ours:
+        signal(SIGINT, note)
+    try:
+        yield
+    finally:
+        if ours:
+            signal(SIGINT, default_int_handler)
 
 
 def _turn_stdout_away() -> None:

@@ -8,6 +8,7 @@ and do not say which of them is bad.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import sys
@@ -274,7 +275,14 @@ def _opened(name: str) -> Iterator[BinaryIO]:
     elif sys.stdin is None or sys.stdin.closed:
         raise ValueError("stdin is closed; name a file")
     else:
-        yield sys.stdin.buffer
+        try:
+            number = sys.stdin.fileno()
+        except io.UnsupportedOperation:  # what stands in for it in a test has none
+            yield sys.stdin.buffer
+        else:
+            # not Python's own reader: a thread that waits in it holds its lock, and Python aborts at the end
+            with open(number, "rb", closefd=False) as file:
+                yield file
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from minibert.files.shards import ShardFolder
 from minibert.files.tokenizer import Encoded
 
 from .texts import CHUNK, check_positive, stream
-from .tiles import behind, cores
+from .threads import behind, cores
 from .vectors import TextModel
 
 ROWS_PER_SHARD = 16_384
@@ -86,10 +86,7 @@ def bulk(
         cut_is_bad = model.kind == "input" and not truncation
         shard = _Growing()
         with behind(partial(_write, folder)) as write:
-            for part in _parts(rows, model, rows_per_shard, cut_is_bad):
-                if part.bad and bad_rows == "stop":
-                    first = part.bad[0]
-                    raise ValueError(f'{first.place}: {first.problem}; bad_rows="skip" lists such rows and goes on')
+            for part in _parts(rows, model, rows_per_shard, cut_is_bad, bad_rows == "stop"):
                 shard.take(part)
                 if shard.read == rows_per_shard:
                     write(shard)
@@ -140,12 +137,17 @@ def _pass_over(rows: Iterator[Record], folder: ShardFolder, rows_per_shard: int)
         raise ValueError("the input is another one: it has more rows than when this folder was made; choose another")
 
 
-def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is_bad: bool) -> Iterator[Part]:
-    """Take the records through the model chunk by chunk; no chunk has rows of two shards."""
+def _parts(
+    rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is_bad: bool, stop: bool
+) -> Iterator[Part]:
+    """Take the records through the model chunk by chunk; no chunk has rows of two shards.
+
+    stop: a bad row is an error, and nothing behind it is waited for.
+    """
 
     def chunks() -> Iterator[list[Record]]:
         room = rows_per_shard
-        while chunk := list(islice(rows, min(room, model.chunk))):
+        while chunk := list(_until_bad(islice(rows, min(room, model.chunk)), stop)):
             room = (room - len(chunk)) or rows_per_shard
             yield chunk
 
@@ -163,6 +165,8 @@ def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is
             each = iter(encoded)
             read = [record if record.problem else _fitting(record, next(each), model) for record in read]
             encoded = [ids for ids in encoded if not ids.cut]
+        if stop and (first := next((record for record in read if record.problem), None)):
+            raise ValueError(f'{first.place}: {first.problem}; bad_rows="skip" lists such rows and goes on')
         return read, encoded, lines
 
     def vectors(ready: tuple[list[Record], list[Encoded], bytes]) -> Part:
@@ -173,6 +177,13 @@ def _parts(rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is
         return Part(len(read), lines, ids, found, sum(ids.cut > 0 for ids in encoded), bad)
 
     return stream(chunks(), tokenize, vectors, at_once=cores() > 1)
+
+
+def _until_bad(records: Iterable[Record], stop: bool) -> Iterator[Record]:
+    for record in records:
+        yield record
+        if stop and record.problem:
+            return
 
 
 def _refuse_alone(records: list[Record], model: TextModel) -> None:

@@ -18,7 +18,8 @@ from minibert.files.tokenizer import listed
 from .attributes import Guarded
 from .inputs import Preparation
 from .texts import CHUNK, Halves, check_pooling, chunked, gathered, pooled, shown, stream
-from .tiles import NUMBERS_A_THREAD, Bound, run, run_steps, usable_threads
+from .threads import NUMBERS_A_THREAD, usable_threads
+from .tiles import Bound, run, run_steps
 
 if TYPE_CHECKING:
     from minibert.files.checkpoint import Tensor

@@ -16,7 +16,8 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.files.tokenizer import Encoded
 
-from .tiles import TILE_NUMBERS, ahead, spread
+from .threads import ahead, spread
+from .tiles import TILE_NUMBERS
 
 K = TypeVar("K")
 E = TypeVar("E")

@@ -19,7 +19,7 @@ from minibert.files.tokenizer_files import FILES as TOKENIZER_FILES
 
 from .load import Opened, assemble, family_of, load, named_model, open_model
 from .texts import CHUNK, Stages, check_positive
-from .tiles import cores
+from .threads import cores
 
 if TYPE_CHECKING:
     from .encoder import Encoder

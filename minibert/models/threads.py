@@ -1,0 +1,218 @@
+"""The threads that help: made once, kept, and never waited for when the process ends.
+
+concurrent.futures would do, but for four things: Ctrl-C while it starts a thread leaves one that nobody ends, and the
+process hangs; whoever is blocked in one, as in reading a pipe, keeps the process alive; nothing can be handed to it
+once the main thread has ended, though others still work; and a thread that cannot be started is an error. Here whoever
+waits for a job that no thread is there for does it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from itertools import islice
+from threading import Lock, Semaphore, Thread
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+NUMBERS_A_THREAD = 512 * 768  # numbers; waking a thread for less costs more than it saves
+MOST_THREADS = 64
+
+
+class Job(Generic[T]):
+    """Work that is done once, by a thread of the pool or by whoever waits for it, or not at all."""
+
+    alone = False  # there is no thread for it
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._turn, self._ended = Lock(), Lock()  # the first goes to whoever does the work, or to who cancels it
+        self._ended.acquire()
+        self._found: list[T] = []
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do the work, if nobody has begun it."""
+        if not self.cancel():
+            return
+        try:
+            self._found.append(self._work())
+        except BaseException as error:  # noqa: BLE001 - not swallowed: whoever waits gets it
+            self._error = error
+        finally:
+            del self._work  # and what it holds
+            self._ended.release()
+
+    def cancel(self) -> bool:
+        """Let nobody begin; False where somebody has."""
+        return self._turn.acquire(blocking=False)
+
+    def wait(self) -> None:
+        """Wait until the work, which has begun, has ended."""
+        with self._ended:
+            pass
+
+    def result(self) -> T:
+        """Give what the work gives, or raise what it raises."""
+        if self.alone:
+            self.run()
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._found[0]
+
+
+class _Pool:
+    """Threads that take jobs: as many as there were jobs at once, at most MOST_THREADS."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Job[Any]] = deque()
+        self._waiting, self._idle = Semaphore(0), Semaphore(0)  # jobs without a thread; threads without a job
+        self._count = 0
+
+    def start(self, job: Job[Any]) -> None:
+        self._jobs.append(job)
+        self._waiting.release()
+        if self._idle.acquire(blocking=False):
+            return
+        if self._count == MOST_THREADS:
+            job.alone = True
+            return
+        self._count += 1
+        try:
+            # a daemon: the process ends without it, whatever it waits for
+            Thread(target=self._work, daemon=True, name=f"minibert_{self._count}").start()
+        except RuntimeError:  # the system has no more
+            self._count -= 1
+            job.alone = True
+
+    def _work(self) -> None:
+        while True:
+            self._waiting.acquire()
+            self._jobs.popleft().run()
+            self._idle.release()
+
+
+@cache
+def _pool() -> _Pool:
+    """Make it once and keep it: starting a new thread takes longer than a tile."""
+    return _Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child inherits no threads
+
+
+def _started(work: Callable[[], T]) -> Job[T]:
+    job = Job(work)
+    _pool().start(job)
+    return job
+
+
+def usable_threads(numbers: int, threads: int | None) -> int:
+    """How many threads to use: at most what the caller says or the cores, and each with enough work to be worth it."""
+    integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
+    if threads is not None and not (integer and threads >= 1):
+        raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
+    worth = numbers // NUMBERS_A_THREAD
+    return 1 if worth <= 1 else min(cores() if threads is None else int(threads), worth, MOST_THREADS)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:
+    """Do `work` for every block; the calling thread takes part, so 1 means no other thread at all.
+
+    It begins at the first block, the others at the last: threads that meet in one page of fresh memory would each fill
+    it with zeros. After an error no further block is begun, and the error reaches the caller.
+    """
+    waiting = deque(blocks)
+    failed = False
+
+    def take(next_block: Callable[[], K]) -> None:
+        nonlocal failed
+        while waiting and not failed:
+            try:
+                block = next_block()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                work(block)
+            except BaseException:
+                failed = True
+                raise
+
+    helpers: list[Job[None]] = []
+    try:
+        helpers.extend(_started(partial(take, waiting.pop)) for _ in range(threads - 1))
+        take(waiting.popleft)
+    except BaseException:
+        failed = True  # Ctrl-C may come between two blocks, too
+        raise
+    finally:
+        # a helper that has not begun is cancelled: the others have done its work
+        begun = [helper for helper in helpers if not helper.cancel()]
+        for helper in begun:
+            helper.wait()
+    for helper in begun:
+        helper.result()
+
+
+def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
+    """Give make(key) for each key in turn; `at_once`, the next key is read and made into something on another thread
+    while this one is in use. An error comes after all that was made before it.
+
+    Whoever stops early waits for what is being made, but not for a key that is being read: it may come from a pipe in
+    which nothing stirs.
+    """
+    if not at_once:
+        yield from map(make, keys)
+        return
+    keys, making, left = iter(keys), Lock(), False
+
+    def one() -> list[T]:
+        read = list(islice(keys, 1))
+        with making:
+            return [make(key) for key in read if not left]
+
+    try:
+        coming = _started(one)
+        while found := coming.result():
+            coming = _started(one)
+            yield from found
+    finally:
+        left = True
+        with making:
+            pass
+
+
+@contextmanager
+def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
+    """Give a function that lets `work` be done with its argument on another thread, one after another.
+
+    At most one is under way and none waits. At the end of the context all are done, whatever else went wrong. An error
+    of `work` is raised by the next call, or at the end.
+    """
+    under_way: list[Job[Any]] = []
+
+    def submit(key: K) -> None:
+        if under_way:
+            under_way[0].result()  # and if Ctrl-C ends this waiting, the one below still waits
+            under_way.clear()
+        under_way.append(_started(partial(work, key)))
+
+    try:
+        yield submit
+    finally:
+        if under_way:
+            under_way[0].result()
