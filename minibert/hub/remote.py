@@ -8,7 +8,6 @@ import mmap as memory_map
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import CheckpointError, HubError
 from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table
+from minibert.threads import spread
 
 from .ranges import RangeCache, Span, complete_rows, merge
 from .transfer import Part, RangesIgnoredError, late_bar
@@ -67,13 +67,21 @@ class RemoteFile(SafetensorsFile):
 
     def _fetch(self, spans: list[Span]) -> list[Array]:
         what, total = self._files.describe(self._name), sum(stop - start for start, stop in spans)
-        bar = late_bar()(total=total, desc=what, unit="B", unit_scale=True, leave=False)
-        pool = ThreadPoolExecutor(AT_ONCE)
+        bar, bars_turn = late_bar()(total=total, desc=what, unit="B", unit_scale=True, leave=False), threading.Lock()
+        found: dict[int, Array] = {}
+
+        def progress(count: int) -> None:
+            with bars_turn:  # it adds in two steps
+                bar.update(count)
+
+        def fetch(at: int) -> None:
+            found[at] = self._fetch_one(spans[at], progress)
+
         try:
-            return list(pool.map(lambda span: self._fetch_one(span, bar.update), spans))
+            spread(fetch, range(len(spans)), min(AT_ONCE, len(spans)))
         finally:
-            pool.shutdown(cancel_futures=True)
             bar.close()
+        return [found[at] for at in range(len(spans))]
 
     def _fetch_one(self, span: Span, progress: Callable[[int], object]) -> Array:
         if self._whole is None and span[0] < span[1]:

@@ -25,9 +25,9 @@ from minibert.errors import TokenizerError
 from minibert.files.records import Record, Records
 from minibert.files.shards import ShardFolder
 from minibert.files.tokenizer import Encoded
+from minibert.threads import behind, cores
 
 from .texts import CHUNK, check_positive, stream
-from .threads import behind, cores
 from .vectors import TextModel
 
 ROWS_PER_SHARD = 16_384

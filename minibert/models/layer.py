@@ -14,11 +14,11 @@ from minibert.families.family import Family
 from minibert.families.modules import Linear
 from minibert.families.steps import Add, Positions
 from minibert.files.tokenizer import listed
+from minibert.threads import NUMBERS_A_THREAD, usable_threads
 
 from .attributes import Guarded
 from .inputs import Preparation
 from .texts import CHUNK, Halves, check_pooling, chunked, gathered, pooled, shown, stream
-from .threads import NUMBERS_A_THREAD, usable_threads
 from .tiles import Bound, run, run_steps
 
 if TYPE_CHECKING:

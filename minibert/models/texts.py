@@ -15,8 +15,8 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.files.tokenizer import Encoded
+from minibert.threads import ahead, spread
 
-from .threads import ahead, spread
 from .tiles import TILE_NUMBERS
 
 K = TypeVar("K")

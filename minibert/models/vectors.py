@@ -16,10 +16,10 @@ from minibert.errors import CheckpointError, UnknownFamilyError
 from minibert.files.checkpoint import SINGLE
 from minibert.files.reading import FileName, sha256_of
 from minibert.files.tokenizer_files import FILES as TOKENIZER_FILES
+from minibert.threads import cores
 
 from .load import Opened, assemble, family_of, load, named_model, open_model
 from .texts import CHUNK, Stages, check_positive
-from .threads import cores
 
 if TYPE_CHECKING:
     from .encoder import Encoder

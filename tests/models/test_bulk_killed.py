@@ -23,7 +23,7 @@ from many_texts import many_texts
 from minibert import cli
 from minibert.cli import INTERRUPTED, main
 from minibert.files.shards import ShardFolder
-from minibert.models.threads import behind
+from minibert.threads import behind
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each run is a fork")
 

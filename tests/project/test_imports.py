@@ -22,7 +22,7 @@ PACKAGE = Path(minibert.__file__).parent
 
 # wing -> the third parties allowed inside its functions; wings of one line stand side by side, the lowest comes first
 WINGS: list[dict[str, set[str]]] = [
-    {"errors": set()},
+    {"errors": set(), "threads": set()},
     {"equations": set()},
     {"files": {"safetensors", "tokenizers", "pyarrow", "filelock"}},
     {"families": set(), "hub": {"huggingface_hub"}},
@@ -35,7 +35,7 @@ WINGS: list[dict[str, set[str]]] = [
 ]
 HEIGHT = {wing: height for height, wings in enumerate(WINGS) for wing in wings}
 THIRD_PARTIES = {wing: allowed for wings in WINGS for wing, allowed in wings.items()}
-FRONT_DOOR = {"__init__", "__main__", "cli", "errors"}
+FRONT_DOOR = {"__init__", "__main__", "cli", "errors", "threads"}
 # arrays go in, numbers or pictures come out: these never see a checkpoint, though the wings that do lie below theirs
 SEE_NO_CHECKPOINT = {"show/analysis", "show/plot"}
 NO_CHECKPOINT = ("minibert.equations", "minibert.errors", "minibert.files.writing", "minibert.show.analysis")

@@ -153,16 +153,18 @@ def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> No
                 raise
 
     helpers: list[Job[None]] = []
+    patient = True
     try:
         helpers.extend(_started(partial(take, waiting.pop)) for _ in range(threads - 1))
         take(waiting.popleft)
-    except BaseException:
-        failed = True  # Ctrl-C may come between two blocks, too
+    except BaseException as error:
+        failed = True
+        patient = not isinstance(error, KeyboardInterrupt)  # whoever presses Ctrl-C waits for nobody
         raise
     finally:
         # a helper that has not begun is cancelled: the others have done its work
         begun = [helper for helper in helpers if not helper.cancel()]
-        for helper in begun:
+        for helper in begun if patient else ():
             helper.wait()
     for helper in begun:
         helper.result()

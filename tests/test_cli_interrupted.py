@@ -1,0 +1,188 @@
+"""Ctrl-C: one ends every command, with the code that a shell expects, and nothing half-written stays."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_hub import FakeHub, environment, silent
+from reference_files import REFERENCE
+
+from minibert.cli import INTERRUPTED, main
+from minibert.commands import info
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX")
+
+MODEL = REFERENCE / "sentences-dense"
+PATIENCE = 30.0  # seconds, on the busiest machine
+SOON = 10.0  # seconds that an ending may take there; measured: 0.3
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """A process that a shell has put into the background hears no Ctrl-C, as under nohup; these tests send one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+# -- what becomes of the signal ---------------------------------------------------------------------------------------
+
+
+def test_an_error_that_a_library_makes_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As "numpy._core.multiarray failed to import", which is C code's word for any error while NumPy is imported."""
+
+    def run(arguments: Any) -> None:
+        try:
+            press()
+            threading.Event().wait(PATIENCE)
+        except KeyboardInterrupt:
+            raise ImportError("numpy._core.multiarray failed to import") from None
+
+    monkeypatch.setattr(info, "run", run)
+    assert main(["info"]) == INTERRUPTED
+    assert capsys.readouterr() == ("", "")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(info, "run", lambda arguments: seen.append(signal.getsignal(signal.SIGINT)))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert main(["info"]) == 0 and seen == [signal.SIG_IGN]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    other = threading.Thread(target=main, args=(["info"],))  # where no handler can be set
+    other.start()
+    other.join(PATIENCE)
+    assert seen[1:] == [signal.default_int_handler]
+
+
+# -- nothing half-written ----------------------------------------------------------------------------------------------
+
+WRITERS = {
+    "embed": ["embed", "we lived", "-o", "a.npy"],
+    "encode": ["encode", "we lived", "-o", "a.safetensors"],
+    "explain": ["explain", "we lived", "--html", "a.html"],
+    "extract": ["extract", "-o", "a"],
+    "plot": ["plot", "rows", "-o", "a.svg"],
+    "bulk": ["bulk", "texts.txt", "-o", "a", "--format", "npy"],
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_while_a_file_gets_its_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("we lived\n")
+    pressed: list[str] = []
+
+    def replace(self: Path, target: Path) -> Path:
+        pressed.append(self.name)
+        press()
+        threading.Event().wait(PATIENCE)
+        raise AssertionError("nobody has heard it")
+
+    monkeypatch.setattr(Path, "replace", replace)
+    assert main([*WRITERS[name], "-m", str(MODEL)]) == INTERRUPTED
+    assert len(pressed) == 1 and "Traceback" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*") if path.name not in ("texts.txt", ".lock", "a")] == []
+    assert not (tmp_path / "a").is_file()
+
+
+# -- while it waits ------------------------------------------------------------------------------------------------
+
+
+def started(*argv: str, **options: Any) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a child may hear none
+    code += "import sys; from minibert.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *argv], stdin=pipe, stdout=pipe, stderr=pipe, text=True, **options
+    )
+
+
+def wait_until(there: Any, process: subprocess.Popen[str]) -> None:
+    ended = threading.Event()
+    for _ in range(int(PATIENCE / 0.02)):
+        if there():
+            return
+        assert process.poll() is None, process.communicate()
+        ended.wait(0.02)
+    pytest.fail("it has not come so far")
+
+
+def ended(process: subprocess.Popen[str], seconds: float = SOON) -> tuple[int, str]:
+    """Give the exit code and stderr; the pipe to its stdin stays open until then."""
+    try:
+        code = process.wait(seconds)
+    finally:
+        process.kill()
+    assert process.stderr is not None
+    return code, process.stderr.read()
+
+
+@pytest.mark.parametrize("rows", [1, 30])
+@pytest.mark.parametrize("vectors", ["sentence", "input"])
+def test_bulk_at_an_idle_pipe(rows: int, vectors: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with started(
+        "bulk", "-o", str(out), "-m", str(MODEL), "--vectors", vectors, "--rows-per-shard", "10", "--format", "npy"
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write("we lived\n" * rows)
+        process.stdin.flush()
+        shards = (rows - 1) // 10  # the last one is written when a row behind it has come
+        wait_until(lambda: len(list(out.glob("vectors-*"))) >= shards and (out / "meta.json").exists(), process)
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (INTERRUPTED, "")
+    assert not list(out.glob(".[!l]*"))
+
+
+@pytest.mark.parametrize(("vectors", "bad"), [("sentence", "3"), ("input", "[]")])
+def test_a_bad_row_is_told_at_once_though_the_pipe_is_idle(vectors: str, bad: str, tmp_path: Path) -> None:
+    with started(
+        "bulk", "-o", str(tmp_path / "out"), "-m", str(MODEL), "--vectors", vectors, "--input-format", "jsonl"
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(f'{{"text": "we"}}\n{{"text": {bad}}}\n')
+        process.stdin.flush()
+        code, told = ended(process, PATIENCE)
+    assert code == 1 and told.startswith("minibert: error: stdin, row 2: 'text' must be a text, found ")
+
+
+@pytest.mark.parametrize("command", ["embed", "encode"])
+def test_a_line_at_a_time(command: str) -> None:
+    with started(command, "-m", str(MODEL)) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("we lived\n")
+        process.stdin.flush()
+        assert select.select([process.stdout], [], [], PATIENCE)[0]  # it has answered, and waits again
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (INTERRUPTED, "")
+
+
+def test_a_silent_hub(tmp_path: Path) -> None:
+    """While rows are fetched from a server that says no more."""
+    files = {path.name: path for path in MODEL.iterdir() if path.is_file()}
+    with FakeHub() as hub:
+        hub.add("org/model", files)
+        hub.misbehave("safetensors", silent, skip=1)  # the header comes
+        with started("embed", "we lived", "-m", "org/model", env=environment(hub.endpoint, tmp_path)) as process:
+            wait_until(lambda: len(hub.asked("safetensors")) > 1, process)
+            process.send_signal(signal.SIGINT)
+            assert ended(process)[0] == INTERRUPTED

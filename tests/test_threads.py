@@ -1,0 +1,216 @@
+"""The threads that help: whoever stops waits for no pipe, no process hangs, and without threads all is done too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from reference_files import REFERENCE
+
+from minibert import threads
+from minibert.threads import ahead, behind, spread
+
+PATIENCE = 30.0  # seconds, on the busiest machine
+MODEL = REFERENCE / "sentences-dense"
+
+
+def script(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run it in a process of its own, which must end by itself."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE
+    )
+
+
+# -- without a thread, and with too many jobs --------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["none can be started", "all are taken"])
+def no_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def fails(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads._pool.cache_clear()
+    if request.param == "all are taken":
+        monkeypatch.setattr(threads, "MOST_THREADS", 0)
+    else:
+        monkeypatch.setattr(threading.Thread, "start", fails)
+    yield
+    threads._pool.cache_clear()
+
+
+@pytest.mark.usefixtures("no_thread")
+def test_whoever_waits_does_what_no_thread_does() -> None:
+    done: list[int] = []
+    spread(done.append, range(5), 3)
+    assert sorted(done) == [0, 1, 2, 3, 4]
+    assert list(ahead(str, range(5), at_once=True)) == ["0", "1", "2", "3", "4"]
+    with behind(done.append) as write:
+        write(5)
+        write(6)
+    assert done[5:] == [5, 6]
+
+
+def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    start = threading.Thread.start
+
+    def counted(self: threading.Thread) -> None:
+        started.append(self.name)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    threads._pool.cache_clear()
+    for _ in range(50):
+        together = threading.Barrier(3)  # which three at once pass, and no fewer
+        spread(lambda _, together=together: together.wait(PATIENCE), range(3), 3)
+        time.sleep(0.002)  # for the last to become idle
+    assert 2 <= len(started) <= 4
+
+
+# -- whoever stops early -----------------------------------------------------------------------------------------------
+
+
+def test_nobody_waits_for_a_key_that_is_being_read() -> None:
+    reading, goes_on, made = threading.Event(), threading.Event(), list[int]()
+
+    def keys() -> Iterator[int]:
+        yield 0
+        reading.set()
+        goes_on.wait(PATIENCE)
+        yield 1
+
+    def make(key: int) -> int:
+        made.append(key)
+        return key
+
+    found = ahead(make, keys(), at_once=True)
+    assert next(found) == 0
+    assert reading.wait(PATIENCE)
+    found.close()  # type: ignore[attr-defined]  # a generator
+    assert not goes_on.is_set()
+    goes_on.set()
+    time.sleep(0.1)
+    assert made == [0]  # what comes afterwards is left
+
+
+def test_whoever_stops_waits_for_what_is_being_made() -> None:
+    begun, ended = threading.Event(), list[int]()
+
+    def make(key: int) -> int:
+        if key:
+            begun.set()
+            time.sleep(0.1)
+        ended.append(key)
+        return key
+
+    found = ahead(make, [0, 1], at_once=True)
+    assert next(found) == 0
+    assert begun.wait(PATIENCE)
+    found.close()  # type: ignore[attr-defined]  # a generator
+    assert ended == [0, 1]
+
+
+def test_ctrl_c_waits_for_nobody_and_another_error_for_what_is_under_way() -> None:
+    main, goes_on, ended = threading.get_ident(), threading.Event(), list[int]()
+
+    def work(block: int, error: type[BaseException]) -> None:
+        if threading.get_ident() == main:
+            began.wait(PATIENCE)
+            threading.Timer(0.1, goes_on.set).start()
+            raise error
+        began.set()
+        goes_on.wait(PATIENCE)
+        ended.append(block)
+
+    began = threading.Event()
+    with pytest.raises(ValueError):  # noqa: PT011  it says nothing
+        spread(lambda block: work(block, ValueError), range(9), 2)
+    assert ended == [8]  # and no further one was begun
+    began, goes_on = threading.Event(), threading.Event()
+    with pytest.raises(KeyboardInterrupt):
+        spread(lambda block: work(block, KeyboardInterrupt), range(9), 2)
+    assert ended == [8]
+    assert goes_on.wait(PATIENCE)
+
+
+def test_an_error_comes_after_what_was_made_before_it() -> None:
+    found = ahead(lambda key: 1 // key, [1, 1, 0, 1], at_once=True)
+    assert [next(found), next(found)] == [1, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+    assert list(found) == []
+
+
+# -- at a process's beginning and end --------------------------------------------------------------------------------
+
+PRESSED_WHILE_A_THREAD_STARTS = """
+import os, signal, sys, threading
+from minibert.threads import ahead, behind, spread
+signal.signal(signal.SIGINT, signal.default_int_handler)
+start = threading.Thread.start
+def pressed(self):
+    start(self)
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000): pass
+threading.Thread.start = pressed
+def write():
+    with behind(print) as submit:
+        submit("x")
+def many():
+    spread(lambda _: None, range(9), 3)
+try:
+    {"spread": many, "ahead": lambda: list(ahead(str, "abc", True)), "behind": write}[sys.argv[1]]()
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX")
+@pytest.mark.parametrize("way", ["spread", "ahead", "behind"])
+def test_ctrl_c_while_the_first_thread_starts(way: str) -> None:
+    assert script(PRESSED_WHILE_A_THREAD_STARTS, way).returncode == 130
+
+
+AFTER_THE_MAIN_THREAD = """
+import sys, threading, minibert
+encoder, texts = minibert.load_encoder(sys.argv[1]), ["we lived"] * 1100
+def work():
+    threading.main_thread().join()
+    print(encoder.encode(texts).shape)
+threading.Thread(target=work).start()
+"""
+
+
+def test_a_thread_encodes_after_the_main_one_has_ended() -> None:
+    done = script(AFTER_THE_MAIN_THREAD, MODEL)
+    assert (done.stdout, done.stderr) == ("(1100, 6)\n", "")
+
+
+LEFT_IN_A_PIPE = """
+import sys
+from minibert.files.records import Records
+from minibert.threads import ahead
+found = ahead(lambda record: record.text, Records(["-"]), True)
+print(next(found))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes of POSIX")
+def test_a_process_ends_though_a_thread_reads_an_idle_pipe() -> None:
+    """Python aborts where its own reader of stdin is held by a thread at the end."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"we lived\n")
+        done = subprocess.run(
+            [sys.executable, "-c", LEFT_IN_A_PIPE], stdin=reading, capture_output=True, text=True, timeout=PATIENCE
+        )
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "we lived\n", "")
