@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -172,3 +173,32 @@ def test_threads_share_a_table_and_fetch_no_row_twice(tmp_path: Path) -> None:
         for ask, rows in zip(asks, pool.map(table.rows, asks), strict=True):
             assert np.array_equal(rows, TABLE[ask])
     assert len(memory.asked) == len(set(memory.asked))
+
+
+class _Bar:
+    """Adds in two steps, as tqdm does: of two threads at once, one's bytes are lost."""
+
+    def __init__(self, total: int, **_: object) -> None:
+        self.total, self.shown = total, 0
+        BARS.append(self)
+
+    def update(self, count: int) -> None:
+        shown = self.shown
+        time.sleep(0.005)
+        self.shown = shown + count
+
+    def close(self) -> None:
+        pass
+
+
+BARS: list[_Bar] = []
+
+
+def test_the_bar_counts_every_byte_of_requests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "late_bar", lambda: _Bar)
+    monkeypatch.setattr(remote, "MERGE_BYTES", 0)
+    table = open_memory(Memory(tmp_path, {"model.safetensors": FILE})).table("table", np.dtype("float32"))
+    BARS.clear()
+    table.rows(np.arange(0, 80, 5))
+    (bar,) = BARS
+    assert bar.shown == bar.total == 16 * WIDTH * 4
