@@ -81,8 +81,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Give "; did you mean this one?" for the nearest of some words, nothing where none is near."""
     from difflib import get_close_matches  # for errors alone
 
-    near = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    names = {name.lstrip("-"): name for name in known}  # two dashes alone make no word like another
+    near = get_close_matches(word.lstrip("-"), list(names), n=1)
+    return f"; did you mean {names[near[0]]}?" if near else ""
 
 
 def add_model(parser: Parser, side: bool = True, argument: bool = False) -> None:

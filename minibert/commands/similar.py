@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minibert.files.records import STDIN, raw_lines
+
 from .common import Parser, add_model, load_model, print_lines
+from .embed import BAR_AFTER
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -23,7 +26,7 @@ def declare(parser: Parser) -> None:
     """Declare what it takes."""
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="two or more; with --file one")
     parser.add_argument(
-        "--file", type=Path, metavar="LINES", help="a file of texts, one a line; empty lines are left out"
+        "--file", metavar="LINES", help="a file of texts, one a line, or - for stdin; empty lines are left out"
     )
     parser.add_argument("-k", type=int, default=5, metavar="N", help="so many lines (default: 5)")
     add_model(parser, side=False)
@@ -53,7 +56,13 @@ def table(encoder: Encoder, texts: list[str]) -> Iterator[str]:
         yield "".join([f"{i:>4}", *(f"{number:8.3f}" for number in row), f"  {text}"])
 
 
-def nearest(encoder: Encoder, text: str, file: Path, k: int) -> Iterator[str]:
+def _wants_bar(file: str) -> bool:
+    """Say whether to draw a bar: stderr is a terminal, and no line is typed there."""
+    stdin, stderr = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    return stderr and not (file == STDIN and stdin)
+
+
+def nearest(encoder: Encoder, text: str, file: str, k: int) -> Iterator[str]:
     """Give the k lines of a file nearest to a text, best first, each after its similarity.
 
     Lines are read in chunks: memory holds the best ones and one chunk of others.
@@ -61,13 +70,14 @@ def nearest(encoder: Encoder, text: str, file: Path, k: int) -> Iterator[str]:
     import numpy as np
 
     from minibert.models.sentences import CHUNK, encode_chunks
-    from minibert.models.texts import chunked
+    from minibert.models.texts import chunked, shown
 
     query = encoder.encode_query(text)
     chunks: list[list[str]] = []  # read, their vectors not yet come
 
     def read() -> Iterator[list[str]]:
-        for chunk in chunked(_lines(file), CHUNK):
+        lines = chunked(_lines(file), CHUNK)
+        for chunk in shown(lines, None, "similar", BAR_AFTER) if _wants_bar(file) else lines:
             chunks.append(chunk)
             yield chunk
 
@@ -81,9 +91,15 @@ def nearest(encoder: Encoder, text: str, file: Path, k: int) -> Iterator[str]:
     yield from (f"{score:.3f}  {line}" for score, line in zip(scores, best, strict=True))
 
 
-def _lines(file: Path) -> Iterator[str]:
-    try:
-        with open(file, encoding="utf-8") as lines:
-            yield from (line.removesuffix("\n") for line in lines if line.strip())
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 ({error.reason}); convert it, with iconv or so") from None
+def _lines(file: str) -> Iterator[str]:
+    """Give the lines that have a letter. Raises ValueError with the line's number for one that is no text."""
+    for number, line in enumerate(raw_lines(file), 1):
+        try:
+            text = line.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            name = "stdin" if file == STDIN else file
+            raise ValueError(
+                f"line {number} of {name} is not UTF-8 ({error.reason}); convert it, with iconv or so"
+            ) from None
+        if text.strip():
+            yield text

@@ -29,17 +29,24 @@ def _lines(most: int) -> Iterator[list[str]]:
     from codecs import getincrementaldecoder
     from io import IncrementalNewlineDecoder
 
+    from minibert.files import records
     from minibert.files.writing import naming
 
     # stdin's own errors can be "surrogateescape", which lets anything pass
     decode = IncrementalNewlineDecoder(getincrementaldecoder(sys.stdin.encoding)("strict"), translate=True).decode
     begun: list[str] = []  # a line whose end has not come yet
-    before = 0
+    before = done = length = 0  # lines that are given; bytes that are read, and those since the last end of a line
+    first = True
     source: Any = sys.stdin.buffer
     block = b"more"
     while block:
         with naming("stdin"):
             block = source.read1(BLOCK)  # what is there, and it waits only where nothing is
+        at = block.rfind(b"\n")
+        length = length + len(block) if at < 0 else len(block) - at - 1
+        done += len(block)
+        if length >= records.LONGEST_LINE:
+            raise records.endless(records.STDIN, done - length)
         try:
             text = decode(block, final=not block)
         except UnicodeDecodeError as error:
@@ -47,6 +54,8 @@ def _lines(most: int) -> Iterator[list[str]]:
             raise ValueError(
                 f"line {line} of stdin is not {error.encoding.upper()} ({error.reason}); convert it, with iconv or so"
             ) from None
+        if text and first:
+            text, first = text.removeprefix("\ufeff"), False  # the mark that some programs put first
         head, *others = text.split("\n")
         begun.append(head)
         lines: list[str] = []

@@ -33,6 +33,7 @@ ROWS = 2048  # of a Parquet file that are read at once
 BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
 LONGEST_LINE = 1 << 26  # bytes: a file without ends of lines must not be read whole
 LONGEST_FIELD = 1 << 24  # letters of a CSV field: a quote that nobody closes must not swallow a whole file
+UTF8 = b"\xef\xbb\xbf"  # the mark that some programs put first
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 SHOWN = 40  # letters of a value that a message shows
 INT64 = range(-(2**63), 2**63)
@@ -224,23 +225,39 @@ class Records:
                 raise ValueError(f"{name}: expected {total:,} rows, as its end says, found {row:,}; is it whole?")
 
     def _raw_lines(self, name: str, strip: bool = True) -> Iterator[bytes]:
-        """Give a file's lines as bytes, without the mark that some programs put first, and without their ends."""
-        with _opened(name) as file, _reading(name, "lines"):
-            size, done = (self.sizes[self._current] or 1), 0
-            while line := file.readline(LONGEST_LINE):
-                if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-                    raise ValueError(
-                        f"{name}: a line of more than {LONGEST_LINE:,} bytes begins at byte {done:,}; is it in another "
-                        "format?"
-                    )
-                if not done and line.startswith(UTF16):
-                    # its letters of ASCII would be read as UTF-8, each with a NUL
-                    raise ValueError(f"{name}: expected UTF-8, found the mark of UTF-16 at its first byte; convert it")
-                if not done and not (line := line.removeprefix(b"\xef\xbb\xbf")):
-                    return
-                done += len(line)
-                self._share = min(1.0, done / size)
-                yield line.removesuffix(b"\n").removesuffix(b"\r") if strip else line
+        """Give a file's lines, with their ends only where they are not to be stripped."""
+        size, done = (self.sizes[self._current] or 1), 0
+        for line in raw_lines(name):
+            done += len(line)
+            self._share = min(1.0, done / size)
+            yield line.removesuffix(b"\n").removesuffix(b"\r") if strip else line
+
+
+def raw_lines(name: str) -> Iterator[bytes]:
+    """Give the lines of a file, or of stdin, as bytes with their ends, without the mark that some programs put first.
+
+    Raises ValueError that names the file for UTF-16 and for a line that is too long to be one; OSError.
+    """
+    with _opened(name) as file, _reading(name, "lines"):
+        done = 0
+        while line := file.readline(LONGEST_LINE):
+            if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                raise endless(name, done)
+            if not done and line.startswith(UTF16):
+                # its letters of ASCII would be read as UTF-8, each with a NUL
+                raise ValueError(f"{name}: expected UTF-8, found the mark of UTF-16 at its first byte; convert it")
+            text = line if done else line.removeprefix(UTF8)
+            done += len(line)
+            if text:
+                yield text
+
+
+def endless(name: str, begin: int) -> ValueError:
+    """Make the error about a line without an end."""
+    return ValueError(
+        f"{'stdin' if name == STDIN else name}: a line of more than {LONGEST_LINE:,} bytes begins at byte {begin:,}; "
+        "is it in another format?"
+    )
 
 
 Row = tuple[int, Any, Any, str]

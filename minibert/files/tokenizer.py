@@ -299,6 +299,8 @@ def listed(texts: Texts, text_pair: Texts | None = None) -> tuple[list[str], lis
 def _list_of(texts: Texts, name: str) -> list[str]:
     if isinstance(texts, str):
         return [texts]
+    if hasattr(texts, "to_pylist") and not hasattr(texts, "columns"):  # Arrow's columns iterate over scalars
+        texts = texts.to_pylist()
     if (columns := getattr(texts, "columns", None)) is not None:  # pandas and Polars iterate over the names
         names = [repr(column) for column in columns if isinstance(column, str)] if isinstance(columns, Iterable) else []
         raise TypeError(
@@ -314,6 +316,11 @@ def _list_of(texts: Texts, name: str) -> list[str]:
 def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
     for i, text in enumerate(texts, start):
         if not isinstance(text, str):
+            if text is None or _is_missing(text):
+                raise TypeError(
+                    f"{name}[{i}] must be a str, found {type(text).__name__}, a missing value; leave such rows out, or "
+                    "put an empty text in their place"
+                )
             raise TypeError(f"{name}[{i}] must be a str, found {type(text).__name__}{_decode_hint(text)}")
 
 
@@ -326,6 +333,11 @@ def _refuse_surrogates(text: Any, number: int) -> None:
                 f"{name}[{number}] has a lone surrogate U+{ord(part[error.start]):04X} at index {error.start}, which "
                 "is no character; read the text with the right encoding, or with errors='replace'"
             ) from None
+
+
+def _is_missing(value: Any) -> bool:
+    """Say whether this stands for no value: NaN, which equals nothing, or pandas' own NA and NaT."""
+    return (isinstance(value, float | np.floating) and value != value) or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _decode_hint(text: Any) -> str:

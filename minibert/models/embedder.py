@@ -91,7 +91,7 @@ class Embedder(Guarded):
         if isinstance(texts, str) or getattr(texts, "ndim", 1) != 1:
             found = "one str" if isinstance(texts, str) else f"an array of shape {texts.shape}"
             raise TypeError(f"column {self.text_column!r} must be many texts, found {found}; pass batches, not rows")
-        texts = texts.to_pylist() if hasattr(texts, "to_pylist") else listed(texts)[0]
+        texts = listed(texts)[0]
         return {**batch, self.output_column: self._embed(texts)}
 
     def _embed(self, texts: list[str]) -> Any:

@@ -1,10 +1,9 @@
-"""Text -> ids: real vocabularies, every kind of tokenizer file, with the tokenizers library's own answer as judge."""
+"""Text -> ids: real vocabularies, pairs, cutting, hostile text, with the tokenizers library's own answer as judge."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,51 +12,26 @@ import numpy as np
 import pytest
 from checkpoints import (
     BERT,
-    DISTILBERT,
     GPT2,
     ROBERTA,
     T5,
-    VOCAB,
     WORDS,
     same_bits,
     wordpiece_json,
     write,
     write_byte_level,
-    write_vocab,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from some_texts import ANY_TEXT, HOSTILE, as_it_stands, ids_of, real_gpt2_folder
 
 import minibert
-from minibert import EmbeddingLayer, TokenizerError
+from minibert import EmbeddingLayer
 from minibert.files.tokenizer import Tokenizer, longest_first
 
 CLOUDS = [101, 2057, 2973, 2682, 1996, 8044, 102]
 SINAN = [101, 1045, 2572, 8254, 2319, 102]
-HOSTILE = [
-    "",
-    " ",
-    "\n\t\r\x0b\x0c\x1c\x85\u2028",
-    "\x00",
-    "a\x00b",
-    "\ufeffbom",
-    "e\u0301 \u00e9 \ufb01 \u1e9b\u0323",
-    "\u202eright to left\u202c \u200d \u200b",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1f9\U0001f1f7 \U0001f44d\U0001f3fd",
-    "\u4e2d\u6587 \u30ab\u30bf \ud55c\uae00 \u0e44\u0e17\u0e22 \u0627\u0644",
-    "\uffff\ufffe\ufffd\ue000\U0010ffff",
-    "[SEP] [CLS] [MASK] [PAD] [UNK] [unused5] ##ing",
-    "<s></s><mask><|endoftext|>",
-    "x" * 300,
-    "a." * 100,
-    "\u0300" * 200,
-    "1" * 150 + " 3.14e-10 -- ...",
-]
-
-# any character that is one: surrogates are refused, and a test of its own says so
-ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 LETTERS = st.text("abc we.", max_size=24)
-Make = Callable[[str], EmbeddingLayer]
 
 
 @pytest.fixture(scope="module")
@@ -70,25 +44,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
     folder = write(tmp_path_factory.mktemp("bert"))
     (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
     return minibert.load(folder)
-
-
-def real_gpt2_folder(reference_folder: Path, folder: Path) -> Path:
-    """A tiny layer with GPT-2's real vocabulary: the ids need no table of this size."""
-    write(
-        folder,
-        {**GPT2, "vocab_size": 50257, "n_embd": 1, "n_positions": 64},
-        {
-            "wte.weight": np.zeros((50257, 1), np.float32),
-            "wpe.weight": np.zeros((64, 1), np.float32),
-        },
-    )
-    shutil.copy(reference_folder / "tokenizers" / "gpt2_vocab.json", folder / "vocab.json")
-    shutil.copy(reference_folder / "tokenizers" / "gpt2_merges.txt", folder / "merges.txt")
-    return folder
-
-
-def ids_of(layer: EmbeddingLayer, *texts: Any, **keywords: Any) -> list[list[int]]:
-    return layer.tokenize(*texts, **keywords)["input_ids"].tolist()
 
 
 # -- real vocabularies ---------------------------------------------------------------------------------------------
@@ -188,151 +143,6 @@ def test_byte_level_tokens_spell_the_text(tmp_path_factory: pytest.TempPathFacto
         assert letters == whole
 
 
-# -- files ---------------------------------------------------------------------------------------------------------
-
-
-def test_vocab_txt_alone(tmp_path: Path) -> None:
-    layer = minibert.load(write_vocab(write(tmp_path)))
-    assert layer.tokens(ids_of(layer, "We lived, above")[0]) == ["[CLS]", "we", "lived", "[UNK]", "above", "[SEP]"]
-    assert layer.tokens(ids_of(layer, "clo")[0]) == ["[CLS]", "c", "##l", "##o", "[SEP]"]
-    assert layer.tokens(ids_of(layer, "[MASK] we")[0]) == ["[CLS]", "[MASK]", "we", "[SEP]"]
-
-
-def test_vocab_txt_with_windows_line_ends(tmp_path: Path) -> None:
-    folder = write(tmp_path)
-    (folder / "vocab.txt").write_bytes("".join(f"{word}\r\n" for word in WORDS).encode())
-    assert ids_of(minibert.load(folder), "we lived") == [[2, WORDS.index("we"), WORDS.index("lived"), 3]]
-
-
-@pytest.mark.parametrize(
-    ("settings_", "text", "tokens"),
-    [
-        ({}, "We", ["we"]),
-        ({"do_lower_case": True}, "We", ["we"]),
-        ({"do_lower_case": False}, "We", ["[UNK]"]),
-        ({"do_lower_case": False}, "we", ["we"]),
-        ({"strip_accents": False}, "w\u00e9", ["[UNK]"]),
-        ({"strip_accents": True, "do_lower_case": False}, "w\u00e9", ["we"]),
-        ({"cls_token": "[MASK]"}, "we", ["we"]),
-        ({"cls_token": {"content": "[MASK]", "lstrip": False}}, "we", ["we"]),
-        ({"cls_token": None, "sep_token": None}, "we", ["we"]),
-    ],
-)
-def test_tokenizer_config_is_read(tmp_path: Path, settings_: dict[str, Any], text: str, tokens: list[str]) -> None:
-    folder = write_vocab(write(tmp_path))
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings_), encoding="utf-8")
-    layer = minibert.load(folder)
-    first = "[MASK]" if settings_.get("cls_token") else "[CLS]"
-    assert layer.tokens(ids_of(layer, text)[0]) == [first, *tokens, "[SEP]"]
-
-
-def test_tokenizer_json_goes_first(tmp_path: Path) -> None:
-    folder = write_vocab(write(tmp_path), ("nonsense",))
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    assert ids_of(minibert.load(folder), "we") == [[2, WORDS.index("we"), 3]]
-
-
-def test_gpt2_files(tmp_path: Path) -> None:
-    layer = minibert.load(write_byte_level(write(tmp_path, GPT2)))
-    assert layer.tokens(ids_of(layer, "he we")[0]) == ["he", "Ġw", "e"]
-    assert layer.tokens(ids_of(layer, "e<|endoftext|>")[0]) == ["e", "<|endoftext|>"]
-    assert layer.tokenize("")["input_ids"].shape == (1, 0)
-
-
-def test_opt_files_begin_with_their_own_token(tmp_path: Path) -> None:
-    folder = write_byte_level(write(tmp_path, {**GPT2, "vocab_size": 262}), ("<|endoftext|>", "</s>"))
-    settings_ = {"add_bos_token": True, "bos_token": {"content": "</s>"}, "eos_token": {"content": "</s>"}}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings_), encoding="utf-8")
-    layer = minibert.load(folder)
-    assert layer.tokens(ids_of(layer, "he")[0]) == ["</s>", "he"]
-    assert layer.tokens(ids_of(layer, "")[0]) == ["</s>"]
-
-
-def test_roberta_files(tmp_path: Path) -> None:
-    special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-    config = {**ROBERTA, "vocab_size": 258 + 5, "pad_token_id": 259}
-    config |= {"max_position_embeddings": 300}
-    layer = minibert.load(write_byte_level(write(tmp_path, config), special))
-    assert layer.tokens(ids_of(layer, "he we")[0]) == ["<s>", "he", "Ġw", "e", "</s>"]
-    pair = layer.tokenize(["he", "he he"], ["we", ""])
-    assert layer.tokens(pair["input_ids"]) == [
-        ["<s>", "he", "</s>", "</s>", "w", "e", "</s>"],
-        ["<s>", "he", "Ġ", "he", "</s>", "</s>", "</s>"],
-    ]
-    assert not pair["token_type_ids"].any(), "RoBERTa's table has one row for all types"
-    assert layer(**pair).shape == (2, 7, 8)
-    # of these files alone transformers makes a mask that leaves the space before it; a later file says otherwise
-    assert layer.tokens(ids_of(layer, "he <mask>")[0]) == ["<s>", "he", "Ġ", "<mask>", "</s>"]
-    takes = {"mask_token": {"content": "<mask>", "lstrip": True, "normalized": False}}
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps(takes), encoding="utf-8")
-    layer = minibert.load(tmp_path)
-    assert layer.tokens(ids_of(layer, "he <mask>")[0]) == ["<s>", "he", "<mask>", "</s>"]
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
-        {
-            "padding": {
-                "strategy": {"Fixed": 9},
-                "direction": "Left",
-                "pad_to_multiple_of": None,
-                "pad_id": 4,
-                "pad_type_id": 1,
-                "pad_token": "[MASK]",
-            }
-        },
-    ],
-)
-def test_stored_padding_and_truncation_are_cleared(tmp_path: Path, extra: dict[str, Any]) -> None:
-    folder = write(tmp_path)
-    (folder / "tokenizer.json").write_text(wordpiece_json(**extra), encoding="utf-8")
-    batch = minibert.load(folder).tokenize(["we lived above the clouds", "we"])
-    assert batch["input_ids"].shape == (2, 7)
-    assert batch["attention_mask"].sum(axis=1).tolist() == [7, 3]
-    assert batch["input_ids"][1].tolist() == [2, WORDS.index("we"), 3, 0, 0, 0, 0]
-
-
-def test_the_real_file_stores_both_and_neither_counts(minilm: Path, real: EmbeddingLayer) -> None:
-    stored = json.loads((minilm / "tokenizer.json").read_text(encoding="utf-8"))
-    assert stored["truncation"]["max_length"] == 128 and stored["padding"]
-    assert real.tokenize("cloud " * 400)["input_ids"].shape == (1, 402)
-    assert real.tokenize("cloud")["input_ids"].shape == (1, 3)
-
-
-@pytest.mark.parametrize("pad_token_id", [None, -1, 10_000, True, "0"])
-def test_a_padding_id_without_a_row_gives_way_to_0(tmp_path: Path, pad_token_id: object) -> None:
-    config = {**T5, "pad_token_id": pad_token_id}
-    folder = write(tmp_path, config)
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    layer = minibert.load(folder)
-    batch = layer.tokenize(["we", "we lived"])
-    assert batch["input_ids"][0, -1] == 0
-    assert layer(**batch).shape == (2, 4, 8)
-
-
-def test_padding_is_the_config_s(tmp_path: Path) -> None:
-    folder = write(tmp_path, {**DISTILBERT, "pad_token_id": 4})
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    batch = minibert.load(folder).tokenize(["we", "we lived"])
-    assert list(batch) == ["input_ids", "attention_mask"]
-    assert batch["input_ids"][0, -1] == 4
-
-
-def test_ids_with_gaps(tmp_path: Path) -> None:
-    folder = write(tmp_path)
-    settings_ = json.loads(wordpiece_json())
-    del settings_["model"]["vocab"]["lived"]
-    (folder / "tokenizer.json").write_text(json.dumps(settings_), encoding="utf-8")
-    layer = minibert.load(folder)
-    assert layer.tokens([VOCAB - 1]) == ["clouds"]
-    with pytest.raises(
-        IndexError, match=f"id {WORDS.index('lived')} is below {VOCAB}, but this tokenizer has no token"
-    ):
-        layer.tokens([WORDS.index("lived")])
-
-
 # -- one, many, pairs ----------------------------------------------------------------------------------------------
 
 
@@ -382,11 +192,6 @@ def test_embed_always_keeps_an_empty_second_text(tiny: EmbeddingLayer) -> None:
     assert same_bits(alone[0], tiny.embed(["we", "the"], text_pair=["", "clouds"])[0])
     assert np.abs(alone[0] - tiny(**tiny.tokenize(["we"], [""]))[0].mean(0)).max() < 1e-6
     assert not same_bits(alone, tiny.embed("we"))
-
-
-def as_it_stands(folder: Path) -> None:
-    """Let tokenizer.json be read whole; else the class of the model's type has rules of its own."""
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
 
 
 def test_types_of_single_texts_are_the_template_s(tmp_path: Path) -> None:
@@ -571,244 +376,6 @@ def test_threads_share_a_tokenizer(minilm: Path, real: EmbeddingLayer) -> None:
         together = list(pool.map(lambda pair: fresh.tokenize(pair[1], truncation=bool(pair[0] % 2)), enumerate(texts)))
     for a, b in zip(alone, together, strict=True):
         assert all(same_bits(a[key], b[key]) for key in a)
-
-
-# -- refused -------------------------------------------------------------------------------------------------------
-
-SURROGATE = r"has a lone surrogate U\+D800 at index 1, which is no character; read the text with the right encoding"
-REFUSED = [
-    ((None,), TypeError, "texts must be a str or a list of str, found NoneType"),
-    ((3,), TypeError, "texts must be a str or a list of str, found int"),
-    (({"text": "a"},), TypeError, "texts must be a str or a list of str, found dict"),
-    (({"we", "the"},), TypeError, "texts must be a str or a list of str, found set"),
-    ((b"we",), TypeError, r"texts must be .* found bytes; decode it first, text.decode\('utf-8'\)"),
-    ((["we", None],), TypeError, r"texts\[1\] must be a str, found NoneType"),
-    ((["we", b"we"],), TypeError, r"texts\[1\] must be a str, found bytes; decode it first"),
-    (([["we", "the"]],), TypeError, r"texts\[0\] must be a str, found list"),
-    (([("we", "the")],), TypeError, r"texts\[0\] must be a str, found tuple"),
-    (([float("nan")],), TypeError, r"texts\[0\] must be a str, found float"),
-    (("a\ud800",), ValueError, r"texts\[0\] " + SURROGATE),
-    ((["we", "a\ud800"],), ValueError, r"texts\[1\] " + SURROGATE),
-    (("we", "a\ud800"), ValueError, r"text_pair\[0\] " + SURROGATE),
-    (("we", b"the"), TypeError, "text_pair must be a str or a list of str, found bytes"),
-    ((["we"], [None]), TypeError, r"text_pair\[0\] must be a str, found NoneType"),
-    ((["we", "the"], ["a"]), ValueError, "one text for each of the 2 texts, found 1"),
-    ((["we"], ["a", "b"]), ValueError, "one text for each of the 1 texts, found 2"),
-    (
-        ("a " * 15,),
-        ValueError,
-        "text 0 has 17 tokens, but the longest sequence is 16; shorten it, or pass truncation=True",
-    ),
-    ((["a", "a " * 15],), ValueError, "text 1 has 17 tokens"),
-]
-
-
-@pytest.mark.parametrize(("texts", "kind", "says"), REFUSED)
-def test_refused(tiny: EmbeddingLayer, texts: tuple[Any, ...], kind: type[Exception], says: str) -> None:
-    with pytest.raises(kind, match=says):
-        tiny.tokenize(*texts)
-    with pytest.raises(kind, match=says):
-        tiny.embed(texts[0], text_pair=texts[1] if len(texts) > 1 else None)
-
-
-class Table:
-    """A table of named columns as pandas and Polars have it: iterating gives the names."""
-
-    def __init__(self, *names: object) -> None:
-        self.columns = names
-
-    def __iter__(self) -> Iterator[object]:
-        return iter(self.columns)
-
-
-@pytest.mark.parametrize(
-    ("table", "says"),
-    [
-        (
-            Table("we"),
-            r"found Table, a table of named columns; pass the column that holds the texts, as in table\['we'\]$",
-        ),
-        (Table("we", "the"), r"as in table\['we'\]; it has 'we', 'the'$"),
-        (Table(*"abcdefghijk"), r"; it has 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'$"),
-        (Table(0, 1), r"as in table\[\.\.\.\]$"),
-        (Table(), r"as in table\[\.\.\.\]$"),
-    ],
-)
-def test_a_table_of_columns_is_refused(tiny: EmbeddingLayer, table: Table, says: str) -> None:
-    for call in (tiny.tokenize, tiny.embed):
-        with pytest.raises(TypeError, match="^texts must be a str or a list of str, .*" + says):
-            call(table)  # type: ignore[operator]
-        with pytest.raises(TypeError, match="^text_pair must be a str or a list of str, .*" + says):
-            call(["we"], text_pair=table)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_column_of_a_table_is_a_list_of_texts(tiny: EmbeddingLayer, library: str) -> None:
-    tables = pytest.importorskip(library, reason=f"{library} is not installed; a stand-in for its tables is tested")
-    table = tables.DataFrame({"text": ["we", "the clouds"], "other": ["a", "b"]})
-    with pytest.raises(TypeError, match=r"found DataFrame, .* as in table\['text'\]; it has 'text', 'other'$"):
-        tiny.embed(table)
-    pairs = tiny.embed(["we", "the clouds"], text_pair=["a", "b"])
-    assert same_bits(tiny.embed(table["text"], text_pair=table["other"]), pairs)
-    assert same_bits(tiny.embed(table["text"].to_numpy(), text_pair=table["other"].to_numpy()), pairs)
-
-
-def test_an_array_of_str_is_a_list_of_texts(tiny: EmbeddingLayer) -> None:
-    texts = ["we", "the clouds"]
-    for dtype in (np.str_, object, np.dtypes.StringDType()):
-        assert ids_of(tiny, np.array(texts, dtype)) == ids_of(tiny, texts)
-        assert same_bits(tiny.embed(texts, text_pair=np.array(texts, dtype)), tiny.embed(texts, text_pair=texts))
-
-
-@pytest.mark.parametrize(
-    ("keywords", "says"),
-    [
-        ({"padding": "middle"}, "padding must be 'right' or 'left', found 'middle'"),
-        ({"padding": True}, "padding must be 'right' or 'left', found True"),
-        ({"truncation": True, "max_length": 1}, "max_length 1 has no room for the 2 special tokens"),
-        ({"truncation": True, "max_length": 0}, "max_length 0 has no room for the 2 special tokens"),
-        ({"truncation": True, "max_length": -1}, "max_length must be an integer >= 0, found -1"),
-        ({"truncation": True, "max_length": 2.5}, "max_length must be an integer >= 0, found 2.5"),
-        ({"truncation": True, "max_length": "5"}, "max_length must be an integer >= 0, found '5'"),
-        ({"max_length": 2}, "text 0 has 3 tokens, but the longest sequence is 2"),
-    ],
-)
-def test_refused_settings(tiny: EmbeddingLayer, keywords: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        tiny.tokenize("we", **keywords)
-
-
-def test_one_of_many_texts_is_named_by_its_own_number(tiny: EmbeddingLayer) -> None:
-    texts = ["a"] * 5000
-    texts[3000] = "a " * 20
-    with pytest.raises(ValueError, match="text 3000 has 22 tokens"):
-        tiny.embed(texts)
-    texts[3000] = None  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match=r"texts\[3000\] must be a str"):
-        tiny.embed(texts)
-    with pytest.raises(ValueError, match="one text for each of the 2048 texts, found 3000"):
-        tiny.embed(["a"] * 2048, text_pair=["b"] * 3000)
-
-
-# -- tokenizer files that are absent or damaged --------------------------------------------------------------------
-
-
-def test_older_files_that_do_not_say_all_are_refused(tmp_path: Path) -> None:
-    # MPNet joins pairs as RoBERTa does: read as BERT's, its vocab.txt would give wrong ids
-    folder = write_vocab(write(tmp_path, {**DISTILBERT, "model_type": "mpnet", "hidden_size": 8}))
-    (folder / "tokenizer_config.json").write_text('{"cls_token": "[CLS]", "sep_token": "[SEP]"}', encoding="utf-8")
-    with pytest.raises(TokenizerError, match=r"has no tokenizer: expected tokenizer\.json"):
-        minibert.load(folder).tokenize("we", "the")
-
-
-def test_without_a_tokenizer_ids_still_work(tmp_path: Path) -> None:
-    layer = minibert.load(write(tmp_path))
-    assert layer([[1, 2]]).shape == (1, 2, 8)
-    assert layer.embed([]).shape == (0, 8)
-    for use in (lambda: layer.tokenize("we"), lambda: layer.embed("we"), lambda: layer.tokens([1])):
-        with pytest.raises(
-            TokenizerError, match=r"has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json"
-        ):
-            use()
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{}", b"[]", b"null", b"not json", b'{"version": "1.0"}', b"\xff\xfe\x00", b"[" * 100_000]
-)
-def test_unreadable_tokenizer_json(tmp_path: Path, content: bytes) -> None:
-    (write(tmp_path) / "tokenizer.json").write_bytes(content)
-    with pytest.raises(TokenizerError, match=r"tokenizer.json: unreadable tokenizer file .* fetch it again"):
-        minibert.load(tmp_path).tokenize("we")
-
-
-@given(data=st.data())
-@settings(max_examples=60)
-def test_damaged_tokenizer_json_is_refused_or_gives_ids(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    folder = write(tmp_path_factory.mktemp("damaged"))
-    content = bytearray(wordpiece_json(), "utf-8")
-    for _ in range(data.draw(st.integers(1, 3))):
-        start = data.draw(st.integers(0, len(content) - 1))
-        content[start : start + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=3))
-    (folder / "tokenizer.json").write_bytes(content)
-    try:
-        batch = minibert.load(folder).tokenize("we [MASK] lived")
-    except TokenizerError:
-        return
-    assert batch["input_ids"].min() >= 0 and batch["input_ids"].shape == batch["attention_mask"].shape
-
-
-@pytest.mark.parametrize(
-    ("files", "says"),
-    [
-        ({"vocab.txt": b""}, r"vocab.txt: no token '\[UNK\]', which every text needs; is this BERT's file"),
-        ({"vocab.txt": b"[UNK]\n[CLS]\n"}, r"vocab.txt: no token '\[SEP\]'"),
-        ({"vocab.txt": b"\xff\xfe\n"}, "vocab.txt: unreadable tokenizer file"),
-        (
-            {"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b"{"},
-            "tokenizer_config.json: not readable as JSON",
-        ),
-        ({"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b"[]"}, "expected an object, found list"),
-        (
-            {"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b'{"do_lower_case": "x"}'},
-            "must be true or false",
-        ),
-        ({"vocab.json": b"{}", "merges.txt": b""}, "has no tokenizer: expected tokenizer.json"),
-    ],
-)
-def test_damaged_wordpiece_files(tmp_path: Path, files: dict[str, bytes], says: str) -> None:
-    write(tmp_path)
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(TokenizerError, match=says):
-        minibert.load(tmp_path).tokenize("we")
-
-
-@pytest.mark.parametrize(
-    ("config", "files", "says"),
-    [
-        (GPT2, {"vocab.json": b"{}"}, r"has vocab.json but no merges.txt; both are needed"),
-        (GPT2, {"vocab.json": b"[]", "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
-        (GPT2, {"vocab.json": b"{", "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
-        (GPT2, {"vocab.json": b'{"a": 0}', "merges.txt": b"a b\n"}, "vocab.json: unreadable tokenizer file"),
-        (GPT2, {"vocab.json": b'{"a": -1}', "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
-        (ROBERTA, {"vocab.json": b'{"a": 0}', "merges.txt": b""}, "no token '<s>', which every text needs; is this"),
-        (
-            GPT2,
-            {"vocab.json": b'{"a": 0}', "merges.txt": b"", "tokenizer_config.json": b'{"add_bos_token": true}'},
-            r"no token '<\|endoftext\|>', which every text needs; is this GPT-2's file",
-        ),
-    ],
-)
-def test_damaged_byte_level_files(tmp_path: Path, config: dict[str, Any], files: dict[str, bytes], says: str) -> None:
-    write(tmp_path, config)
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(TokenizerError, match=says):
-        minibert.load(tmp_path).tokenize("we")
-
-
-def test_a_vocabulary_without_an_unknown_token(tmp_path: Path) -> None:
-    settings_ = json.loads(wordpiece_json())
-    settings_["model"]["unk_token"] = "[NONE]"
-    (write(tmp_path) / "tokenizer.json").write_text(json.dumps(settings_), encoding="utf-8")
-    as_it_stands(tmp_path)
-    layer = minibert.load(tmp_path)
-    assert layer.tokenize("we")["input_ids"].shape == (1, 3)
-    with pytest.raises(TokenizerError, match="the tokenizer refuses a text"):
-        layer.tokenize("\u4e2d")
-
-
-def test_a_tokenizer_of_another_model_is_told_by_its_ids(tmp_path: Path) -> None:
-    folder = write(tmp_path, {**BERT, "vocab_size": 10})
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    layer = minibert.load(folder)
-    says = r"input_ids\[0, 1\] is \d+, but the table has rows 0..9; is this the right tokenizer"
-    with pytest.raises(IndexError, match=says):
-        layer(**layer.tokenize("we"))
-    with pytest.raises(IndexError, match=says):
-        layer.embed("we")
 
 
 # -- transformers --------------------------------------------------------------------------------------------------

@@ -1,0 +1,299 @@
+"""Every kind of tokenizer file: read, absent or damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import (
+    BERT,
+    DISTILBERT,
+    GPT2,
+    ROBERTA,
+    T5,
+    VOCAB,
+    WORDS,
+    wordpiece_json,
+    write,
+    write_byte_level,
+    write_vocab,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from some_texts import as_it_stands, ids_of
+
+import minibert
+from minibert import EmbeddingLayer, TokenizerError
+
+
+@pytest.fixture(scope="module")
+def real(minilm: Path) -> EmbeddingLayer:
+    return minibert.load(minilm)
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_vocab_txt_alone(tmp_path: Path) -> None:
+    layer = minibert.load(write_vocab(write(tmp_path)))
+    assert layer.tokens(ids_of(layer, "We lived, above")[0]) == ["[CLS]", "we", "lived", "[UNK]", "above", "[SEP]"]
+    assert layer.tokens(ids_of(layer, "clo")[0]) == ["[CLS]", "c", "##l", "##o", "[SEP]"]
+    assert layer.tokens(ids_of(layer, "[MASK] we")[0]) == ["[CLS]", "[MASK]", "we", "[SEP]"]
+
+
+def test_vocab_txt_with_windows_line_ends(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    (folder / "vocab.txt").write_bytes("".join(f"{word}\r\n" for word in WORDS).encode())
+    assert ids_of(minibert.load(folder), "we lived") == [[2, WORDS.index("we"), WORDS.index("lived"), 3]]
+
+
+@pytest.mark.parametrize(
+    ("settings_", "text", "tokens"),
+    [
+        ({}, "We", ["we"]),
+        ({"do_lower_case": True}, "We", ["we"]),
+        ({"do_lower_case": False}, "We", ["[UNK]"]),
+        ({"do_lower_case": False}, "we", ["we"]),
+        ({"strip_accents": False}, "w\u00e9", ["[UNK]"]),
+        ({"strip_accents": True, "do_lower_case": False}, "w\u00e9", ["we"]),
+        ({"cls_token": "[MASK]"}, "we", ["we"]),
+        ({"cls_token": {"content": "[MASK]", "lstrip": False}}, "we", ["we"]),
+        ({"cls_token": None, "sep_token": None}, "we", ["we"]),
+    ],
+)
+def test_tokenizer_config_is_read(tmp_path: Path, settings_: dict[str, Any], text: str, tokens: list[str]) -> None:
+    folder = write_vocab(write(tmp_path))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings_), encoding="utf-8")
+    layer = minibert.load(folder)
+    first = "[MASK]" if settings_.get("cls_token") else "[CLS]"
+    assert layer.tokens(ids_of(layer, text)[0]) == [first, *tokens, "[SEP]"]
+
+
+def test_tokenizer_json_goes_first(tmp_path: Path) -> None:
+    folder = write_vocab(write(tmp_path), ("nonsense",))
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    assert ids_of(minibert.load(folder), "we") == [[2, WORDS.index("we"), 3]]
+
+
+def test_gpt2_files(tmp_path: Path) -> None:
+    layer = minibert.load(write_byte_level(write(tmp_path, GPT2)))
+    assert layer.tokens(ids_of(layer, "he we")[0]) == ["he", "Ġw", "e"]
+    assert layer.tokens(ids_of(layer, "e<|endoftext|>")[0]) == ["e", "<|endoftext|>"]
+    assert layer.tokenize("")["input_ids"].shape == (1, 0)
+
+
+def test_opt_files_begin_with_their_own_token(tmp_path: Path) -> None:
+    folder = write_byte_level(write(tmp_path, {**GPT2, "vocab_size": 262}), ("<|endoftext|>", "</s>"))
+    settings_ = {"add_bos_token": True, "bos_token": {"content": "</s>"}, "eos_token": {"content": "</s>"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings_), encoding="utf-8")
+    layer = minibert.load(folder)
+    assert layer.tokens(ids_of(layer, "he")[0]) == ["</s>", "he"]
+    assert layer.tokens(ids_of(layer, "")[0]) == ["</s>"]
+
+
+def test_roberta_files(tmp_path: Path) -> None:
+    special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    config = {**ROBERTA, "vocab_size": 258 + 5, "pad_token_id": 259}
+    config |= {"max_position_embeddings": 300}
+    layer = minibert.load(write_byte_level(write(tmp_path, config), special))
+    assert layer.tokens(ids_of(layer, "he we")[0]) == ["<s>", "he", "Ġw", "e", "</s>"]
+    pair = layer.tokenize(["he", "he he"], ["we", ""])
+    assert layer.tokens(pair["input_ids"]) == [
+        ["<s>", "he", "</s>", "</s>", "w", "e", "</s>"],
+        ["<s>", "he", "Ġ", "he", "</s>", "</s>", "</s>"],
+    ]
+    assert not pair["token_type_ids"].any(), "RoBERTa's table has one row for all types"
+    assert layer(**pair).shape == (2, 7, 8)
+    # of these files alone transformers makes a mask that leaves the space before it; a later file says otherwise
+    assert layer.tokens(ids_of(layer, "he <mask>")[0]) == ["<s>", "he", "Ġ", "<mask>", "</s>"]
+    takes = {"mask_token": {"content": "<mask>", "lstrip": True, "normalized": False}}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(takes), encoding="utf-8")
+    layer = minibert.load(tmp_path)
+    assert layer.tokens(ids_of(layer, "he <mask>")[0]) == ["<s>", "he", "<mask>", "</s>"]
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
+        {
+            "padding": {
+                "strategy": {"Fixed": 9},
+                "direction": "Left",
+                "pad_to_multiple_of": None,
+                "pad_id": 4,
+                "pad_type_id": 1,
+                "pad_token": "[MASK]",
+            }
+        },
+    ],
+)
+def test_stored_padding_and_truncation_are_cleared(tmp_path: Path, extra: dict[str, Any]) -> None:
+    folder = write(tmp_path)
+    (folder / "tokenizer.json").write_text(wordpiece_json(**extra), encoding="utf-8")
+    batch = minibert.load(folder).tokenize(["we lived above the clouds", "we"])
+    assert batch["input_ids"].shape == (2, 7)
+    assert batch["attention_mask"].sum(axis=1).tolist() == [7, 3]
+    assert batch["input_ids"][1].tolist() == [2, WORDS.index("we"), 3, 0, 0, 0, 0]
+
+
+def test_the_real_file_stores_both_and_neither_counts(minilm: Path, real: EmbeddingLayer) -> None:
+    stored = json.loads((minilm / "tokenizer.json").read_text(encoding="utf-8"))
+    assert stored["truncation"]["max_length"] == 128 and stored["padding"]
+    assert real.tokenize("cloud " * 400)["input_ids"].shape == (1, 402)
+    assert real.tokenize("cloud")["input_ids"].shape == (1, 3)
+
+
+@pytest.mark.parametrize("pad_token_id", [None, -1, 10_000, True, "0"])
+def test_a_padding_id_without_a_row_gives_way_to_0(tmp_path: Path, pad_token_id: object) -> None:
+    config = {**T5, "pad_token_id": pad_token_id}
+    folder = write(tmp_path, config)
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    layer = minibert.load(folder)
+    batch = layer.tokenize(["we", "we lived"])
+    assert batch["input_ids"][0, -1] == 0
+    assert layer(**batch).shape == (2, 4, 8)
+
+
+def test_padding_is_the_config_s(tmp_path: Path) -> None:
+    folder = write(tmp_path, {**DISTILBERT, "pad_token_id": 4})
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    batch = minibert.load(folder).tokenize(["we", "we lived"])
+    assert list(batch) == ["input_ids", "attention_mask"]
+    assert batch["input_ids"][0, -1] == 4
+
+
+def test_ids_with_gaps(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    settings_ = json.loads(wordpiece_json())
+    del settings_["model"]["vocab"]["lived"]
+    (folder / "tokenizer.json").write_text(json.dumps(settings_), encoding="utf-8")
+    layer = minibert.load(folder)
+    assert layer.tokens([VOCAB - 1]) == ["clouds"]
+    with pytest.raises(
+        IndexError, match=f"id {WORDS.index('lived')} is below {VOCAB}, but this tokenizer has no token"
+    ):
+        layer.tokens([WORDS.index("lived")])
+
+
+# -- tokenizer files that are absent or damaged --------------------------------------------------------------------
+
+
+def test_older_files_that_do_not_say_all_are_refused(tmp_path: Path) -> None:
+    # MPNet joins pairs as RoBERTa does: read as BERT's, its vocab.txt would give wrong ids
+    folder = write_vocab(write(tmp_path, {**DISTILBERT, "model_type": "mpnet", "hidden_size": 8}))
+    (folder / "tokenizer_config.json").write_text('{"cls_token": "[CLS]", "sep_token": "[SEP]"}', encoding="utf-8")
+    with pytest.raises(TokenizerError, match=r"has no tokenizer: expected tokenizer\.json"):
+        minibert.load(folder).tokenize("we", "the")
+
+
+def test_without_a_tokenizer_ids_still_work(tmp_path: Path) -> None:
+    layer = minibert.load(write(tmp_path))
+    assert layer([[1, 2]]).shape == (1, 2, 8)
+    assert layer.embed([]).shape == (0, 8)
+    for use in (lambda: layer.tokenize("we"), lambda: layer.embed("we"), lambda: layer.tokens([1])):
+        with pytest.raises(
+            TokenizerError, match=r"has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json"
+        ):
+            use()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"null", b"not json", b'{"version": "1.0"}', b"\xff\xfe\x00", b"[" * 100_000]
+)
+def test_unreadable_tokenizer_json(tmp_path: Path, content: bytes) -> None:
+    (write(tmp_path) / "tokenizer.json").write_bytes(content)
+    with pytest.raises(TokenizerError, match=r"tokenizer.json: unreadable tokenizer file .* fetch it again"):
+        minibert.load(tmp_path).tokenize("we")
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_damaged_tokenizer_json_is_refused_or_gives_ids(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = write(tmp_path_factory.mktemp("damaged"))
+    content = bytearray(wordpiece_json(), "utf-8")
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(content) - 1))
+        content[start : start + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=3))
+    (folder / "tokenizer.json").write_bytes(content)
+    try:
+        batch = minibert.load(folder).tokenize("we [MASK] lived")
+    except TokenizerError:
+        return
+    assert batch["input_ids"].min() >= 0 and batch["input_ids"].shape == batch["attention_mask"].shape
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"vocab.txt": b""}, r"vocab.txt: no token '\[UNK\]', which every text needs; is this BERT's file"),
+        ({"vocab.txt": b"[UNK]\n[CLS]\n"}, r"vocab.txt: no token '\[SEP\]'"),
+        ({"vocab.txt": b"\xff\xfe\n"}, "vocab.txt: unreadable tokenizer file"),
+        (
+            {"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b"{"},
+            "tokenizer_config.json: not readable as JSON",
+        ),
+        ({"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b"[]"}, "expected an object, found list"),
+        (
+            {"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b'{"do_lower_case": "x"}'},
+            "must be true or false",
+        ),
+        ({"vocab.json": b"{}", "merges.txt": b""}, "has no tokenizer: expected tokenizer.json"),
+    ],
+)
+def test_damaged_wordpiece_files(tmp_path: Path, files: dict[str, bytes], says: str) -> None:
+    write(tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(TokenizerError, match=says):
+        minibert.load(tmp_path).tokenize("we")
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "says"),
+    [
+        (GPT2, {"vocab.json": b"{}"}, r"has vocab.json but no merges.txt; both are needed"),
+        (GPT2, {"vocab.json": b"[]", "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
+        (GPT2, {"vocab.json": b"{", "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
+        (GPT2, {"vocab.json": b'{"a": 0}', "merges.txt": b"a b\n"}, "vocab.json: unreadable tokenizer file"),
+        (GPT2, {"vocab.json": b'{"a": -1}', "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
+        (ROBERTA, {"vocab.json": b'{"a": 0}', "merges.txt": b""}, "no token '<s>', which every text needs; is this"),
+        (
+            GPT2,
+            {"vocab.json": b'{"a": 0}', "merges.txt": b"", "tokenizer_config.json": b'{"add_bos_token": true}'},
+            r"no token '<\|endoftext\|>', which every text needs; is this GPT-2's file",
+        ),
+    ],
+)
+def test_damaged_byte_level_files(tmp_path: Path, config: dict[str, Any], files: dict[str, bytes], says: str) -> None:
+    write(tmp_path, config)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(TokenizerError, match=says):
+        minibert.load(tmp_path).tokenize("we")
+
+
+def test_a_vocabulary_without_an_unknown_token(tmp_path: Path) -> None:
+    settings_ = json.loads(wordpiece_json())
+    settings_["model"]["unk_token"] = "[NONE]"
+    (write(tmp_path) / "tokenizer.json").write_text(json.dumps(settings_), encoding="utf-8")
+    as_it_stands(tmp_path)
+    layer = minibert.load(tmp_path)
+    assert layer.tokenize("we")["input_ids"].shape == (1, 3)
+    with pytest.raises(TokenizerError, match="the tokenizer refuses a text"):
+        layer.tokenize("\u4e2d")
+
+
+def test_a_tokenizer_of_another_model_is_told_by_its_ids(tmp_path: Path) -> None:
+    folder = write(tmp_path, {**BERT, "vocab_size": 10})
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    layer = minibert.load(folder)
+    says = r"input_ids\[0, 1\] is \d+, but the table has rows 0..9; is this the right tokenizer"
+    with pytest.raises(IndexError, match=says):
+        layer(**layer.tokenize("we"))
+    with pytest.raises(IndexError, match=says):
+        layer.embed("we")

@@ -1,0 +1,202 @@
+"""Lines that the commands read as texts, from stdin and from files: ends, marks, numbers, and lines without an end."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reference_files import REFERENCE
+
+import minibert
+from minibert.cli import main
+from minibert.commands import common
+from minibert.commands import stdin as module
+from minibert.commands.common import did_you_mean
+from minibert.commands.stdin import lines_as_they_come
+from minibert.files import records
+
+DENSE = str(REFERENCE / "sentences-dense")
+Printed = pytest.CaptureFixture[str]
+
+
+class Drops(io.BytesIO):
+    """What comes through a pipe in the pieces in which it was sent."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        super().__init__()
+        self.pieces = list(pieces)
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Drops(*pieces), "utf-8"))
+
+
+def lines(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> list[str]:
+    pipe(monkeypatch, *pieces)
+    return [line for chunk in lines_as_they_come(2) for line in chunk]
+
+
+def failure(capsys: Printed, *argv: str) -> str:
+    assert main(list(argv)) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+# -- stdin ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pieces", "found"),
+    [
+        ((b"a\r\r\nb\n",), ["a", "", "b"]),  # an end of line of old Macs, then one of Windows
+        ((b"a\r", b"\r", b"\nb\n"), ["a", "", "b"]),
+        ((b"a\rb\r\nc\n\nd",), ["a", "b", "c", "", "d"]),
+        ((b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n",), ["a", "\ufeffb"]),  # a mark is one only at the first byte
+        ((b"\xef", b"\xbb\xbf", b"a\nb"), ["a", "b"]),
+        ((b"\xef\xbb\xbf",), []),
+        ((b"a\n", b"b", b"\xef\xbb\xbf\n"), ["a", "b\ufeff"]),
+    ],
+)
+def test_ends_and_marks(monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ...], found: list[str]) -> None:
+    assert lines(monkeypatch, *pieces) == found
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "LONGEST_LINE", 16)
+    whole = b"x" * 15
+    assert lines(monkeypatch, b"we\n" + whole, b"\n" + whole, b"\n") == ["we", "x" * 15, "x" * 15]
+    for pieces in ((b"we\n" + b"x" * 16,), (b"w", b"e\n" + b"x" * 9, b"x" * 9), (b"we\n", b"x" * 8, b"x" * 8, b"\n")):
+        with pytest.raises(ValueError, match=r"^stdin: a line of more than 16 bytes begins at byte 3;"):
+            lines(monkeypatch, *pieces)
+
+
+@pytest.mark.parametrize("command", ["encode", "embed"])
+def test_a_stream_of_nothing_is_refused(command: str, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    monkeypatch.setattr(records, "LONGEST_LINE", 1 << 16)
+    monkeypatch.setattr(module, "BLOCK", 1 << 12)
+    with open("/dev/zero", "rb") as zeros:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(zeros, "utf-8"))
+        assert "stdin: a line of more than 65,536 bytes begins at byte 0" in failure(capsys, command, "-m", DENSE)
+
+
+@pytest.mark.parametrize("at", [1, 7, 2500])
+def test_lines_are_counted_through_all_pieces(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    bad = b"we\n" * (at - 1) + b"caf\xe9\nwe\n"
+    for size in (3, 100, len(bad)):
+        with pytest.raises(ValueError, match=rf"^line {at} of stdin is not UTF-8 \("):
+            lines(monkeypatch, *(bad[i : i + size] for i in range(0, len(bad), size)))
+
+
+# -- similar --file ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["a file", "stdin"])
+def test_similar_reads_lines_of_any_end(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    content = b"\xef\xbb\xbfclouds\r\n \r\n\nabove the\nwe\r\r\nlived"
+    (tmp_path / "lines").write_bytes(content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+    name = str(tmp_path / "lines") if where == "a file" else "-"
+    assert main(["similar", "-m", DENSE, "clouds", "--file", name]) == 0
+    found = capsys.readouterr().out.split("\n")[:-1]
+    assert found[0] == "1.000  clouds", "the mark is no part of the first line"
+    assert sorted(line[7:] for line in found) == ["above the", "clouds", "lived", r"we\r"]
+
+
+@pytest.mark.parametrize("where", ["a file", "stdin"])
+def test_similar_names_the_line(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    content = b"we\n\n" * 1000 + b"caf\xe9\n"
+    (tmp_path / "lines").write_bytes(content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+    name = str(tmp_path / "lines") if where == "a file" else "-"
+    shown = name if where == "a file" else "stdin"
+    assert f"line 2001 of {shown} is not UTF-8 (" in failure(capsys, "similar", "-m", DENSE, "we", "--file", name)
+
+
+def test_similar_refuses_lines_without_end_and_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    monkeypatch.setattr(records, "LONGEST_LINE", 1 << 10)
+    assert "/dev/zero: a line of more than 1,024 bytes begins at byte 0" in failure(
+        capsys, "similar", "-m", DENSE, "we", "--file", "/dev/zero"
+    )
+    (tmp_path / "wide").write_bytes("we\n".encode("utf-16"))
+    assert "expected UTF-8, found the mark of UTF-16" in failure(
+        capsys, "similar", "-m", DENSE, "we", "--file", str(tmp_path / "wide")
+    )
+    assert f"{tmp_path}: Is a directory" in failure(capsys, "similar", "-m", DENSE, "we", "--file", str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "stdin is closed; name a file" in failure(capsys, "similar", "-m", DENSE, "we", "--file", "-")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("terminal", "typed"), [(True, False), (True, True), (False, False)])
+def test_similar_shows_a_bar_of_lines(
+    terminal: bool, typed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    from minibert.commands import similar
+
+    monkeypatch.setattr(similar, "BAR_AFTER", 0.0)
+    (tmp_path / "lines").write_text("clouds\n\nabove\n", encoding="utf-8")
+    stderr: Any = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    source: Any = io.TextIOWrapper(io.BytesIO(b"clouds\n\nabove\n"), "utf-8")
+    if typed:
+        source.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", source)
+    name = "-" if typed else str(tmp_path / "lines")
+    assert main(["similar", "-m", DENSE, "clouds", "--file", name]) == 0
+    drawn = stderr.getvalue()
+    assert ("similar: 2text" in drawn) == (terminal and not typed), drawn
+    assert capsys.readouterr().out.startswith("1.000  clouds\n")
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_words_that_are_alike_are_proposed(capsys: Printed) -> None:
+    """Two dashes make no word like another."""
+    for option, near in (("--json", None), ("--modle", "--model"), ("--outptu", "--output"), ("--x", None)):
+        assert main(["embed", option, "we"]) == 2
+        error = capsys.readouterr().err
+        assert f"there is no option {option}" in error
+        assert (f"did you mean {near}?" in error) if near else ("did you mean" not in error)
+    assert did_you_mean("--revison", ["--revision", "-m"]) == "; did you mean --revision?"
+    assert did_you_mean("--json", ["--revision", "--version", "-m"]) == ""
+    assert did_you_mean("embd", ["embed", "encode"]) == "; did you mean embed?"
+
+
+def test_an_empty_variable_names_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minibert.commands import embed
+
+    for value, model, unnamed in (("", common.DEFAULT_MODEL, True), ("./x", "./x", False)):
+        monkeypatch.setenv("MINIBERT_MODEL", value)
+        parser = common.Parser("embed", "about", "example")
+        embed.declare(parser)
+        arguments = parser.parse(["we"])
+        assert (arguments.model, arguments.unnamed, arguments.named) == (model, unnamed, None)
+        named = parser.parse(["we", "-m", "y"])
+        assert (named.model, named.unnamed, named.named) == ("y", False, "y")
+    monkeypatch.setenv("MINIBERT_MODEL", "")
+    with pytest.raises(ValueError, match="no model is named"):
+        minibert.load()
+
+
+def test_lines_of_stdin_have_the_vectors_of_their_texts(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    pipe(monkeypatch, b"\xef\xbb\xbfwe li", b"ved\r", b"\nclouds")
+    assert main(["encode", "-m", DENSE]) == 0
+    found = np.array([line.split() for line in capsys.readouterr().out.splitlines()], np.float32)
+    assert np.allclose(found, minibert.load_encoder(DENSE).encode(["we lived", "clouds"]), 0, 1e-6)
