@@ -1,7 +1,8 @@
 """What comes after the input layer: the blocks of BERT and GPT-2, every formula, from the leaves to the root.
 
 Read `input_layer` first, then this from top to bottom. Each function is one formula; the last two, `bert_encoder` and
-`gpt2_blocks`, are all blocks of a model. Nothing here knows a file, a checkpoint or a model's name.
+`gpt2_blocks`, are all blocks of a model. Nothing here knows a file, a checkpoint or a model's name. `Encoder` computes
+some of them in fewer passes: those are in `fast`, and a test holds both equal.
 
 Axes are written as words: batch, seq, dim, heads, head_dim. Attention has two more names for seq: `query` is the token
 that looks, `key` the token that is looked at. Arrays are float32 unless you pass float64.
@@ -23,64 +24,56 @@ import numpy as np
 
 from .input_layer import Array, layer_norm
 
-# A product of few tokens reads the weights as they are stored, tokens as columns: 1.1 to 2 times as fast. Of more
-# tokens both ways take the same time, and rows spare turning the result.
-FEW_TOKENS = 256
-
-# ln(1 - erf(x)) on 0..4 as a polynomial without constant term, x^1 .. x^7, fitted for the least largest error of erf
-LOG_ERFC = (-1.1283838, -0.6365369, -0.10325378, 0.020414994, -0.0015958608, -0.00031990297, 6.9461516e-05)
-FLAT = 4.0  # from here on erf is 1 in float32: 1 - erf(4) = 1.5e-8
 Activation = Callable[[Array], Array]
 
 
-def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None = None) -> Array:
+def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """Map each row to another width: `y = x @ weight^T + bias`.
 
     x (..., dim), weight (out, dim), bias (out,) -> (..., out). A matrix product, so the last bits of a row depend on
-    how many rows there are. Weights that a file holds as (dim, out) are passed as `weight.T`; `out` lends its memory.
+    how many rows there are. Weights that a file holds as (dim, out) are passed as `weight.T`.
 
     >>> linear(np.array([[1.0, 2.0]]), weight=np.array([[1.0, 1.0], [0.0, 3.0]]), bias=np.array([0.0, 10.0]))
     array([[ 3., 16.]])
     """
-    few = x.ndim == 2 and len(x) <= FEW_TOKENS
-    turned = out if out is None or not few else out.reshape(out.shape[::-1])
-    y: Array = np.matmul(weight, x.T, out=turned).T if few else np.matmul(x, weight.T, out=out)  # (..., out)
-    return y if bias is None else np.add(y, bias, out=y)
+    y: Array = x @ weight.T
+    return y if bias is None else y + bias
 
 
-def softmax(x: Array, out: Array | None = None) -> Array:
+def softmax(x: Array) -> Array:
     """Turn each row into positive numbers with sum 1: `y[i] = exp(x[i]) / sum_j exp(x[j])`.
 
-    x (..., n) -> (..., n); `out` may be x. The largest x is subtracted first: same result, and exp cannot overflow.
+    x (..., n) -> (..., n). The largest x is subtracted first: same result, and exp cannot overflow.
 
     >>> softmax(np.log([[1.0, 3.0]]))
     array([[0.25, 0.75]])
     """
-    y: Array = np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
-    np.exp(y, out=y)
-    # each row's sum: sooner than by np.sum, and with the memory order of `attention_scores` rounded less
-    y /= np.matmul(y, np.ones((y.shape[-1], 1), y.dtype))
-    return y
+    y: Array = np.exp(x - x.max(axis=-1, keepdims=True))
+    return np.asarray(y / y.sum(axis=-1, keepdims=True))
+
+
+def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> Array:
+    """Divide each row by the root of its mean square: `y = x / sqrt(mean(x^2) + eps) * weight`.
+
+    x (..., dim), weight (dim,) -> (..., dim). A LayerNorm that neither subtracts the mean nor adds a bias.
+    Source: Zhang, Sennrich 2019 (arXiv:1910.07467); Llama, Qwen and Gemma have it.
+
+    >>> rms_norm(np.array([[1.0, 7.0]]), weight=np.array([1.0, 2.0]), eps=0.0)
+    array([[0.2, 2.8]])
+    """
+    square = np.mean(x * x, axis=-1, keepdims=True)
+    return np.asarray(x / np.sqrt(square + x.dtype.type(eps)) * weight)
 
 
 def erf(x: Array) -> Array:
     """Give the error function, which NumPy does not have: `erf(x) = 2 / sqrt(pi) * integral_0^x exp(-t^2) dt`.
 
-    Any shape -> the same. float32: `1 - exp(p(|x|))` with x's sign, p a polynomial of degree 7, at most 2e-7 from the
-    true value. float64: one call of math.erf a number, exact and slow.
+    Any shape -> the same: one call of math.erf for each number, exact and slow.
 
-    >>> erf(np.array([0.0, 1.0, -6.0], np.float32)).round(5)
-    array([ 0.    ,  0.8427, -1.    ], dtype=float32)
+    >>> erf(np.array([0.0, 1.0, -6.0])).round(5)
+    array([ 0.    ,  0.8427, -1.    ])
     """
-    if x.dtype != np.float32:
-        return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
-    size = np.minimum(np.abs(x), np.float32(FLAT))
-    y = size * np.float32(LOG_ERFC[-1])
-    for factor in LOG_ERFC[-2::-1]:  # Horner's rule
-        y += np.float32(factor)
-        y *= size
-    np.subtract(np.float32(1), np.exp(y, out=y), out=y)
-    return np.copysign(y, x, out=y)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), x.dtype)
 
 
 def gelu(x: Array) -> Array:
@@ -229,13 +222,13 @@ def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None
     """Compare each token with each: `scores = scale * q @ k^T + bias`, scale = 1 / sqrt(head_dim).
 
     q (..., query, head_dim), k (..., key, head_dim), bias (..., query, key) -> (..., query, key). Without the scale the
-    scores grow with head_dim, and softmax sees only the largest. In memory key stands before query: softmax is faster.
+    scores grow with head_dim, and softmax sees only the largest.
 
     >>> attention_scores(np.array([[2.0, 2.0]]), np.array([[4.0, 0.0], [0.0, 8.0]]), scale=0.5)
     array([[4., 8.]])
     """
-    scores: Array = np.matmul(k, (q * q.dtype.type(scale)).swapaxes(-1, -2)).swapaxes(-1, -2)
-    return scores if bias is None else np.add(scores, bias, out=scores)
+    scores: Array = (q * q.dtype.type(scale)) @ k.swapaxes(-1, -2)
+    return scores if bias is None else scores + bias
 
 
 def attention(q: Array, k: Array, v: Array, mask: Array | None = None, bias: Array | None = None) -> Array:
@@ -248,9 +241,8 @@ def attention(q: Array, k: Array, v: Array, mask: Array | None = None, bias: Arr
     (array([[15.]]), array([[10.]]))
     """
     scores = attention_scores(q, k, 1 / math.sqrt(q.shape[-1]), bias)  # (..., heads, query, key)
-    if mask is not None:
-        scores += mask
-    return np.asarray(np.matmul(softmax(scores, out=scores), v))  # (..., heads, query, head_dim)
+    probabilities = softmax(scores if mask is None else scores + mask)
+    return np.asarray(probabilities @ v)  # (..., heads, query, head_dim)
 
 
 class Affine(NamedTuple):

@@ -7,14 +7,17 @@ together. Therefore nothing is computed for padding, and no mask is needed excep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from minibert.equations.encoder import additive_mask, attention_scores, softmax, split_heads
+from minibert.equations.attention_positions import rotate
+from minibert.equations.encoder import additive_mask, split_heads
+from minibert.equations.fast import ACTIVATIONS, attention_scores, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.blocks import Block
+from minibert.families.attention_schemes import Rotary
+from minibert.families.block_parts import Attention, Block, FeedForward, Part
 from minibert.families.steps import Inputs
 
 TILE_TOKENS = 1024  # a matrix product of more rows is no faster, and takes more memory
@@ -44,15 +47,44 @@ class Tile(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """What all blocks of a model share."""
+    """All blocks of a model, and what they share."""
 
     blocks: tuple[Block, ...]
     heads: int
-    pre_norm: bool
     causal: bool
     last_norm: str
     bias: Callable[[int], Array] | None  # length -> (heads, length, length), added to all blocks' scores
+    rotary: Rotary | None  # what turns queries and keys
     others: dict[str, Any]  # modules that belong to no single block, by path: the last norm, the table of the bias
+    steps: tuple[tuple[Ready, ...], ...]  # the blocks, ready to run
+    last: Work  # the last norm, ready to run
+
+    @property
+    def pre_norm(self) -> bool:
+        """Whether the norms stand before attention and feed-forward (GPT-2), not after the sums (BERT)."""
+        return bool(self.blocks) and bool(self.blocks[0].parts[0].before)
+
+    @property
+    def entering(self) -> dict[str, str]:
+        """Path of a module -> what a trace calls its input: what is gathered from the values, and the sums.
+
+        A sum enters the norm after it, or the first norm that stands before what follows.
+        """
+        found: dict[str, str] = {}
+        summed = ""
+        for part in (part for block in self.blocks for part in block.parts):
+            if summed and part.before:
+                found[part.before] = summed
+            if isinstance(part.work, Attention):
+                found[part.work.output] = part.work.context
+            summed = "" if part.after else part.sum
+            found |= {part.after: part.sum} if part.after else {}
+        return found | ({self.last_norm: summed} if summed and self.last_norm else {})
+
+    @property
+    def by_distance(self) -> bool:
+        """Whether the distance between two tokens matters, so that padding between them does."""
+        return self.bias is not None or any(block.attention.reach is not None for block in self.blocks)
 
 
 class Recorder(Protocol):
@@ -124,126 +156,200 @@ def gather(inputs: Inputs, tile: Tile) -> Inputs:
 # -- computing ---------------------------------------------------------------------------------------------------
 
 
-class _Part(NamedTuple):
+class _Piece(NamedTuple):
     """What attention computes at a time: some sequences of one length, some heads."""
 
     group: Group
     heads: slice
     bias: Array | None
+    masks: Mapping[int | None, Array | None]  # a block's reach -> what is added to its scores
 
 
 class _Run(NamedTuple):
     """What all blocks of one run share."""
 
-    stack: Stack
-    parts: list[_Part]
+    pieces: list[_Piece]
+    angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
     room: dict[str, Array]  # results that every block writes anew: fresh memory would cost a page fault each 4 KiB
     record: Recorder | None
 
-    def keep(self, name: str, x: Array) -> None:
+    def keep(self, name: str, x: Array) -> Array:
         if self.record:
             self.record.rows(name, x)
+        return x
 
     def array(self, name: str, x: Array, width: int) -> Array:
         if name not in self.room:
             self.room[name] = np.empty((len(x), width), x.dtype)
         return self.room[name]
 
-    def linear(self, block: Block, path: str, x: Array, name: str) -> Array:
-        module = block.modules[path]
-        y: Array = module(x, self.array(name, x, len(module.bias)))
-        self.keep(path, y)
-        return y
+
+Work = Callable[[_Run, Array], Array]
+
+
+class Ready(NamedTuple):
+    """One part of a block, ready to run: `x = after(x + within(work(before(x))))`."""
+
+    before: Work
+    work: Work
+    within: Work
+    sum: str
+    after: Work
 
 
 def run_blocks(stack: Stack, x: Array, tile: Tile, record: Recorder | None = None) -> Array:
     """Take packed tokens x (tokens, dim) through all blocks -> (tokens, dim). x may be overwritten."""
-    run = _Run(stack, list(_parts(stack, tile, whole=record is not None)), {}, record)
-    step = _pre_norm if stack.pre_norm else _post_norm
-    for i, block in enumerate(stack.blocks):
-        step(run, block, x, f"attentions.{i}")
-        if i + 1 < len(stack.blocks) or not stack.last_norm:
-            run.keep(f"hidden_states.{i + 1}", x)
-    if stack.last_norm:
-        stack.others[stack.last_norm].in_place(x)
-        run.keep(stack.last_norm, x)
-        run.keep(f"hidden_states.{len(stack.blocks)}", x)
+    pieces = _pieces(stack, tile, x.dtype, whole=record is not None)
+    run = _Run(list(pieces), _angles(stack, tile), {}, record)
+    for i, block in enumerate(stack.steps):
+        if i:
+            run.keep(f"hidden_states.{i}", x)
+        for before, work, within, summed, after in block:
+            np.add(x, within(run, work(run, before(run, x))), out=x)
+            after(run, run.keep(summed, x))
+    stack.last(run, x)
+    run.keep(f"hidden_states.{len(stack.steps)}", x)
     return x
 
 
-def _post_norm(run: _Run, block: Block, x: Array, name: str) -> None:
-    _sum(run, x, _attention(run, block, x, name), block.sum_1)
-    _norm(run, block, block.norm_1, x)
-    _sum(run, x, _feed_forward(run, block, x), block.sum_2)
-    _norm(run, block, block.norm_2, x)
+def ready(block: Block) -> tuple[Ready, ...]:
+    """Make one block ready to run. What a part lacks is asked for here, once."""
+    modules = block.modules
+
+    def made(part: Part) -> Ready:
+        work = attending(modules, part.work) if isinstance(part.work, Attention) else feeding(modules, part.work)
+        within, after = norming(modules, part.within), norming(modules, part.after)
+        return Ready(norming(modules, part.before, copied=True), work, within, part.sum, after)
+
+    return tuple(map(made, block.parts))
 
 
-def _pre_norm(run: _Run, block: Block, x: Array, name: str) -> None:
-    normed = x.copy()
-    _norm(run, block, block.norm_1, normed)
-    _sum(run, x, _attention(run, block, normed, name), block.sum_1)
-    np.copyto(normed, x)
-    _norm(run, block, block.norm_2, normed)
-    _sum(run, x, _feed_forward(run, block, normed), block.sum_2)
+def norming(modules: Mapping[str, Any], path: str, copied: bool = False) -> Work:
+    """A norm, in place or into a copy; where there is none, the identity."""
+    if not path:
+        return lambda run, x: x
+    norm = modules[path]
+
+    def work(run: _Run, x: Array) -> Array:
+        y = x
+        if copied:
+            y = run.array("normed", x, x.shape[1])
+            np.copyto(y, x)
+        norm.in_place(y)
+        return run.keep(path, y)
+
+    return work
 
 
-def _attention(run: _Run, block: Block, x: Array, name: str) -> Array:
-    """`self_attention` of the equations, part by part."""
-    looks = [run.linear(block, path, x, f"look {i}") for i, path in enumerate(block.projections)]
-    q, k, v = looks if len(looks) == 3 else np.split(looks[0], 3, axis=1)  # each (tokens, dim)
-    context = run.array("context", x, x.shape[1])
-    if run.record and not run.parts:  # no token: the names are there all the same
-        for key in (block.scores, name):
-            run.record.pairs(key, np.empty((0, run.stack.heads, 0, 0), x.dtype), Group(0, np.empty(0, int), 0, None))
-    for part in run.parts:  # on one thread: those of BLAS stay awake after a product, and a second one gains nothing
-        group = part.group
-        shape = (len(group.texts), group.length, x.shape[1])
-        q_, k_, v_, context_ = (
-            split_heads(each[group.tokens].reshape(shape), run.stack.heads)[:, part.heads]
-            for each in (q, k, v, context)
-        )  # each (texts, heads, length, head_dim)
-        scores = attention_scores(q_, k_, block.scale, part.bias)  # (texts, heads, query, key)
-        if run.record:
-            run.record.pairs(block.scores, scores, group)
-        if run.stack.causal:
-            scores += additive_mask(np.tri(group.length, dtype=bool), scores.dtype)
-        softmax(scores, out=scores)
-        if run.record:
-            run.record.pairs(name, scores, group)
-        np.matmul(scores, v_, out=context_)
-    run.keep(block.context, context)
-    return run.linear(block, block.output, context, "sum")
+def mapping(modules: Mapping[str, Any], path: str, name: str) -> Work:
+    """A linear map into the memory of that name."""
+    module = modules[path]
+    width = module.shape[0]
+    return lambda run, x: run.keep(path, module(x, run.array(name, x, width)))
 
 
-def _feed_forward(run: _Run, block: Block, x: Array) -> Array:
+def attending(modules: Mapping[str, Any], own: Attention) -> Work:
+    """`self_attention` of the equations, piece by piece."""
+    maps = [mapping(modules, path, f"look {i}") for i, path in enumerate(own.maps)]
+    output = mapping(modules, own.output, "sum")
+    prepare = [_each_head(modules, own, path) for path in own.norms]
+    value_of = np.arange(own.heads) // (own.heads // own.key_heads)  # query head -> the key head it shares
+
+    def work(run: _Run, x: Array) -> Array:
+        looks = [look(run, x) for look in maps]
+        q, k, v = looks if len(looks) == 3 else np.split(looks[0], own.edges, axis=1)  # each (tokens, width)
+        q, k = prepare[0](run, q), prepare[1](run, k)
+        context = run.array("context", x, q.shape[1])
+        if run.record and not run.pieces:  # no token: the names are there all the same
+            for key in (own.scores, own.probabilities):
+                run.record.pairs(key, np.empty((0, own.heads, 0, 0), x.dtype), Group(0, np.empty(0, int), 0, None))
+        for piece in run.pieces:  # on one thread: those of BLAS stay awake after a product, a second one gains nothing
+            group = piece.group
+            q_, context_ = (_heads(each, group, own.heads)[:, piece.heads] for each in (q, context))
+            shared = piece.heads if own.key_heads == own.heads else value_of[piece.heads]
+            k_, v_ = (_heads(each, group, own.key_heads)[:, shared] for each in (k, v))
+            scores = attention_scores(q_, k_, own.scale, piece.bias)  # (texts, heads, query, key)
+            if run.record:
+                run.record.pairs(own.scores, scores, group)
+            if (mask := piece.masks[own.reach]) is not None:
+                scores += mask
+            softmax(scores, out=scores)
+            if run.record:
+                run.record.pairs(own.probabilities, scores, group)
+            np.matmul(scores, v_, out=context_)
+        return output(run, run.keep(own.context, context))
+
+    return work
+
+
+def _heads(x: Array, group: Group, heads: int) -> Array:
+    """Cut some sequences' rows into heads: (tokens, width) -> (texts, heads, length, head_dim)."""
+    return split_heads(x[group.tokens].reshape(len(group.texts), group.length, x.shape[1]), heads)
+
+
+def _each_head(modules: Mapping[str, Any], own: Attention, path: str) -> Work:
+    """What happens to queries or keys in each head: a norm, and a rotation."""
+    if not path and not own.rotated:
+        return lambda run, x: x
+    norm = norming(modules, path)
+
+    def work(run: _Run, x: Array) -> Array:
+        y = norm(run, np.ascontiguousarray(x).reshape(len(x), -1, own.head_dim))  # (tokens, heads, head_dim)
+        if own.rotated:
+            cos, sin, pairing = run.angles[own.layer_type]
+            y = rotate(y, cos[:, None], sin[:, None], pairing)
+        return y.reshape(x.shape)
+
+    return work
+
+
+def feeding(modules: Mapping[str, Any], own: FeedForward) -> Work:
     """`feed_forward` of the equations; the activation works on pieces that stay in the cache."""
-    hidden = run.linear(block, block.up, x, "hidden")  # (tokens, width)
-    flat = (hidden if hidden.flags.c_contiguous else hidden.T).reshape(-1)  # a view: there are no gaps
-    for start in range(0, len(flat), PIECE):
-        piece = flat[start : start + PIECE]
-        piece[:] = block.activate(piece)
-    run.keep(block.activation, hidden)
-    return run.linear(block, block.down, hidden, "sum")
+    up, down = mapping(modules, own.up, "hidden"), mapping(modules, own.output, "sum")
+    gate = mapping(modules, own.gate, "gate") if own.gate else None
+    activate = ACTIVATIONS.get(own.activate, own.activate)
+
+    def work(run: _Run, x: Array) -> Array:
+        hidden = up(run, x) if gate is None else gate(run, x)  # (tokens, width)
+        flat = (hidden if hidden.flags.c_contiguous else hidden.T).reshape(-1)  # a view: there are no gaps
+        for start in range(0, len(flat), PIECE):
+            piece = flat[start : start + PIECE]
+            piece[:] = activate(piece)
+        run.keep(own.activation, hidden)
+        return down(run, hidden if gate is None else np.multiply(hidden, up(run, x), out=hidden))
+
+    return work
 
 
-def _sum(run: _Run, x: Array, y: Array, path: str) -> None:
-    np.add(x, y, out=x)
-    run.keep(path, x)
+# -- what attention is given besides -----------------------------------------------------------------------------
 
 
-def _norm(run: _Run, block: Block, path: str, x: Array) -> None:
-    block.modules[path].in_place(x)
-    run.keep(path, x)
-
-
-def _parts(stack: Stack, tile: Tile, whole: bool) -> Iterator[_Part]:
+def _pieces(stack: Stack, tile: Tile, dtype: np.dtype[Any], whole: bool) -> Iterator[_Piece]:
     """Cut attention so that the scores stay in the cache: a long sequence by heads, unless `whole` is wanted."""
+    reaches = {block.attention.reach for block in stack.blocks}
     for group, bias in zip(tile.groups, _biases(stack, tile), strict=True):
+        places = np.arange(group.length) if group.places is None else group.places
+        masks = {reach: _mask(places, stack.causal, reach, dtype) for reach in reaches}
         numbers = len(group.texts) * stack.heads * group.length**2
         step = stack.heads if whole else -(-stack.heads // -(-numbers // SCORES))
         for first in range(0, stack.heads, step):
             heads = slice(first, first + step)
-            yield _Part(group, heads, None if bias is None else bias[heads])
+            yield _Piece(group, heads, None if bias is None else bias[heads], masks)
+
+
+def _mask(places: Array, causal: bool, reach: int | None, dtype: np.dtype[Any]) -> Array | None:
+    """What is added to the scores of a sequence whose tokens stand at these places: (query, key)."""
+    if not causal and reach is None:
+        return None
+    back = places[:, None] - places  # how far before the query the key stands
+    keep = back >= 0 if causal else np.ones(back.shape, bool)
+    return additive_mask(keep if reach is None else keep & (np.abs(back) <= reach), dtype)
+
+
+def _angles(stack: Stack, tile: Tile) -> dict[str | None, tuple[Array, Array, str]]:
+    """cos, sin and pairing of each rotation that a block asks for, at the places of these tokens."""
+    names = {block.attention.layer_type for block in stack.blocks if block.attention.rotated}
+    return {name: (*stack.rotary.rotary(tile.places, name), stack.rotary.pairing) for name in names if stack.rotary}
 
 
 def _biases(stack: Stack, tile: Tile) -> list[Array | None]:

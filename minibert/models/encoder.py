@@ -12,7 +12,9 @@ from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, UnknownFamilyError
-from minibert.families.blocks import BLOCKS, Blocks, heads_of
+from minibert.families.attention_schemes import Rotary
+from minibert.families.block_parts import Blocks
+from minibert.families.blocks import BLOCKS
 from minibert.families.config import Config
 from minibert.families.modules import Embedding
 from minibert.families.steps import Inputs
@@ -20,7 +22,7 @@ from minibert.files.checkpoint import Checkpoint
 
 from . import sentences
 from .attributes import Guarded
-from .blocks import Group, Stack, Tile, gather, pack, run_blocks
+from .blocks import Group, Stack, Tile, gather, norming, pack, ready, run_blocks
 from .inputs import Preparation
 from .layer import EmbeddingLayer
 from .load import Opened, TensorBinder, assemble, check_dtype, family_of, load, named_model, open_model
@@ -87,10 +89,9 @@ def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "flo
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
     bound = tuple(blocks.bind(config, binder, i) for i in range(config.integer("num_hidden_layers")))
-    others: dict[str, Any] = {}
+    others = blocks.last_norm.bind(config, binder, "", config.integer("hidden_size"))
+    last = norming(others, blocks.last_norm.path)
     bias: Callable[[int], Array] | None = None
-    if blocks.last_norm:
-        others[blocks.last_norm] = blocks.norm(config, binder, blocks.last_norm)
     if blocks.relative:
         sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
         table = binder.table((f"{blocks.relative}.weight",), sizes)
@@ -98,7 +99,12 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
         others[blocks.relative] = Embedding(table)
         scheme = layer.attention_position
         bias = lambda length: np.asarray(scheme.relative_bias(length, length), layer.dtype)  # noqa: E731
-    return Stack(bound, heads_of(config), blocks.pre_norm, blocks.causal(config), blocks.last_norm, bias, others)
+    turned = any(block.attention.rotated for block in bound)
+    rotary = layer.attention_position if turned else None
+    return Stack(
+        bound, config.integer("num_attention_heads"), blocks.causal(config), blocks.last_norm.path, bias,
+        rotary if isinstance(rotary, Rotary) else None, others, tuple(map(ready, bound)), last,
+    )  # fmt: skip
 
 
 class Encoder(Guarded):
@@ -237,7 +243,7 @@ class Encoder(Guarded):
 
     def _tiles(self, inputs: Inputs, keep: Array) -> Iterator[tuple[Tile, Array]]:
         stack = self.stack
-        for tile in pack(keep, stack.heads, holes=stack.bias is not None):
+        for tile in pack(keep, stack.heads, holes=stack.by_distance):
             yield tile, run_blocks(stack, self._embedded(inputs, tile), tile)
 
     def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
@@ -257,7 +263,7 @@ class Encoder(Guarded):
         passed = {name: ids for name, ids in known.items() if ids is not None}
         trace = self._layer.trace(input_ids, attention_mask=mask, inputs_embeds=embeds, **passed)
         trace["hidden_states.0"] = trace[next(reversed(trace))]
-        for tile in pack(keep, stack.heads, tokens=max(1, keep.size), holes=stack.bias is not None):
+        for tile in pack(keep, stack.heads, tokens=max(1, keep.size), holes=stack.by_distance):
             run_blocks(stack, self._embedded(prepared, tile), tile, _Record(trace, tile, prepared))
         return trace
 
@@ -359,7 +365,7 @@ class _Record:
         self.trace, self.tile, self.shape = trace, tile, (inputs.batch, inputs.seq)
 
     def rows(self, name: str, x: Array) -> None:
-        y = np.zeros((*self.shape, x.shape[1]), x.dtype)
+        y = np.zeros((*self.shape, *x.shape[1:]), x.dtype)
         y[self.tile.rows, self.tile.places] = x
         self.trace[name] = y
 

@@ -15,7 +15,7 @@ import numpy as np
 from minibert.equations import encoder as equations
 from minibert.equations.encoder import Affine, additive_mask
 from minibert.equations.input_layer import Array, layer_norm
-from minibert.families.blocks import Block
+from minibert.families.block_parts import Attention, Block
 from minibert.models.encoder import Encoder
 
 from .explain import BOLD, DIM, EDGE, PLAIN, beginning, columns_of, first_of_text, fitting, torch_text, wrap
@@ -106,53 +106,62 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
 
 def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Step]:
     stack, block = encoder.stack, encoder.stack.blocks[i]
-    prefix, first = encoder.block_family.path.format(i=i) + ".", f"hidden_states.{i}"
+    modules, x = block.modules | stack.others, f"hidden_states.{i}"
+    entering = {x: "what enters: " + (f"the output of block {i - 1}" if i else "the output of the input layer")}
+    told = {key: Step(formula, "") for key, formula in entering.items()}
+    prefix = encoder.block_family.path.format(i=i) + "."
     short: Callable[[str], str] = lambda path: path.removeprefix(prefix)  # noqa: E731
-    attended = short(block.norm_1) if stack.pre_norm else first
-    worked = short(block.norm_2) if stack.pre_norm else short(block.norm_1)
-    sums = (block.sum_1, block.sum_2)
-    entering = dict.fromkeys(block.projections, attended)
-    entering |= {block.output: short(block.context), block.up: worked, block.down: short(block.activation)}
-    norms = dict(zip((block.norm_1, block.norm_2), (first, sums[0]) if stack.pre_norm else sums, strict=True))
-    if stack.last_norm:
-        norms[stack.last_norm] = block.sum_2
-    told = {
-        first: Step("what enters: " + (f"the output of block {i - 1}" if i else "the output of the input layer"), "")
-    }
-    for path, x in entering.items():
-        stored = "weight" if block.modules[path].transposed else "weight^T"
-        told[path] = Step(f"{block.modules[path]!r}: {x} @ {stored} + bias", named(equations.linear))
-    for path, x in norms.items():
-        module = stack.others[path] if path == stack.last_norm else block.modules[path]
-        formula = f"(x - mean) / sqrt(variance + {module.eps}) * weight + bias, x = {short(x)}, each row by itself"
+
+    def normed(path: str, x: str) -> str:
+        if not path:
+            return x
+        formula = (
+            f"(x - mean) / sqrt(variance + {modules[path].eps}) * weight + bias, x = {short(x)}, each row by itself"
+        )
         told[path] = Step(formula, named(layer_norm))
-    told[block.sum_1] = Step(f"{first} + {short(block.output)}", "")
-    told[block.sum_2] = Step(f"{short(block.sum_1 if stack.pre_norm else block.norm_1)} + {short(block.down)}", "")
-    _, _, told_there = (block.activate.__doc__ or "").partition("`")  # the equation's own docstring has its formula
-    formula = told_there.partition("`")[0]
-    told[block.activation] = Step(f"{formula}, x = {short(block.up)}, each number by itself", named(block.activate))
-    return told | _attention(encoder, block, i, head)
+        return path
+
+    def mapped(path: str, x: str) -> str:
+        stored = "weight" if modules[path].transposed else "weight^T"
+        told[path] = Step(f"{modules[path]!r}: {short(x)} @ {stored} + bias", named(equations.linear))
+        return path
+
+    for part in block.parts:
+        work, y = part.work, normed(part.before, x)
+        if isinstance(work, Attention):
+            for path in work.maps:
+                mapped(path, y)
+            told |= _attention(encoder, work, head)
+            y = mapped(work.output, work.context)
+        else:
+            _, _, docstring = (work.activate.__doc__ or "").partition("`")  # the equation's own has its formula
+            formula = f"{docstring.partition('`')[0]}, x = {short(mapped(work.up, y))}, each number by itself"
+            told[work.activation] = Step(formula, named(work.activate))
+            y = mapped(work.output, work.activation)
+        told[part.sum] = Step(f"{short(x)} + {short(normed(part.within, y))}", "")
+        x = normed(part.after, part.sum)
+    normed(stack.last_norm, x)
+    return told
 
 
-def _attention(encoder: Encoder, block: Block, i: int, head: int) -> dict[str, Step]:
-    stack = encoder.stack
-    width = encoder.dim // stack.heads
-    q, k, v = ("q", "k", "v") if len(block.projections) == 1 else (p.rpartition(".")[2] for p in block.projections)
-    of_root = f", 1 / sqrt({width}) = {block.scale:.6g}" if math.isclose(block.scale, 1 / math.sqrt(width)) else ""
+def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Step]:
+    width, stack = own.head_dim, encoder.stack
+    q, k, v = ("q", "k", "v") if len(own.maps) == 1 else (path.rpartition(".")[2] for path in own.maps)
+    of_root = f", 1 / sqrt({width}) = {own.scale:.6g}" if math.isclose(own.scale, 1 / math.sqrt(width)) else ""
     bias = " + the learned bias of the distance" if stack.bias is not None else ""
-    parts = "" if len(block.projections) == 3 else " (q, k and v side by side)"
+    parts = "" if len(own.maps) == 3 else " (q, k and v side by side)"
     mask = ", what comes after a token masked" if stack.causal else ""
     return {
-        block.scores: Step(
-            f"{block.scale:.6g} * {q} @ {k}^T{bias}{of_root}; columns {head * width} to {(head + 1) * width - 1} of "
+        own.scores: Step(
+            f"{own.scale:.6g} * {q} @ {k}^T{bias}{of_root}; columns {head * width} to {(head + 1) * width - 1} of "
             f"each are head {head}{parts}",
             named(equations.attention_scores),
         ),
-        f"attentions.{i}": Step(
+        own.probabilities: Step(
             f"softmax(scores){mask}: how much the token of a row takes from each token; a row's sum is 1",
             named(equations.softmax),
         ),
-        block.context: Step(
+        own.context: Step(
             f"probabilities @ {v} in each head, all {stack.heads} heads side by side", named(equations.join_heads)
         ),
     }
@@ -196,20 +205,16 @@ def _cell(token: str) -> str:
 def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | None:
     """Compute the block once more, by the one function that is a whole block; None where it has another scale."""
     stack, block = encoder.stack, encoder.stack.blocks[i]
-    x, heads = trace[f"hidden_states.{i}"], stack.heads
-    if not math.isclose(block.scale, 1 / math.sqrt(encoder.dim // heads)):
+    x, own = trace[f"hidden_states.{i}"], block.attention
+    if not math.isclose(own.scale, 1 / math.sqrt(own.head_dim)):
         return None
-    seq = x.shape[1]
+    seq, last = x.shape[1], block.parts[-1]
     mask = additive_mask(np.tri(seq, dtype=bool), x.dtype) if stack.causal else None
-    bias = None if stack.bias is None else stack.bias(seq)
-    arrays, eps = plain_block(block), block.modules[block.norm_1].eps
-    if stack.pre_norm:
-        function: Callable[..., Array] = equations.pre_norm_block
-        y = equations.pre_norm_block(x, arrays, heads, eps, block.activate, mask)
-    else:
-        function = equations.post_norm_block
-        y = equations.post_norm_block(x, arrays, heads, eps, block.activate, mask, bias)
-    off = float(np.max(np.abs(y - trace[block.sum_2 if stack.pre_norm else block.norm_2])))
+    arrays, eps = plain_block(block), block.modules[last.before or last.after].eps
+    function: Callable[..., Array] = equations.pre_norm_block if stack.pre_norm else equations.post_norm_block
+    options = {} if stack.bias is None else {"bias": stack.bias(seq)}
+    y = function(x, arrays, stack.heads, eps, block.feed_forward.activate, mask, **options)
+    off = float(np.max(np.abs(y - trace[last.after or last.sum])))
     most = f"at most {off:.1e}" if off else "0"
     return [f"{named(function)}(hidden_states.{i}, ...)", f"  differs from the encoder by {most}"]
 
@@ -218,15 +223,13 @@ def plain_block(block: Block) -> equations.Block:
     """Give a bound block's arrays as the equations take them: (out, in), query, key and value apart."""
 
     def affine(path: str) -> Affine:
-        dense = block.modules[path]
-        return Affine(dense.weight.T if dense.transposed else dense.weight, dense.bias)
+        module = block.modules[path]
+        return Affine(module.weight.T if getattr(module, "transposed", False) else module.weight, module.bias)
 
-    def norm(path: str) -> Affine:
-        return Affine(block.modules[path].weight, block.modules[path].bias)
-
-    looks = [affine(path) for path in block.projections]
+    own, feed = block.attention, block.feed_forward
+    looks = [affine(path) for path in own.maps]
     if len(looks) == 1:
-        looks = [Affine(*parts) for parts in zip(*(np.split(array, 3) for array in looks[0]), strict=True)]
+        looks = [Affine(*parts) for parts in zip(*(np.split(array, own.edges) for array in looks[0]), strict=True)]
     q, k, v = looks
-    up, down = affine(block.up), affine(block.down)
-    return equations.Block(q, k, v, affine(block.output), norm(block.norm_1), up, down, norm(block.norm_2))
+    first, second = (affine(part.before or part.after) for part in block.parts)
+    return equations.Block(q, k, v, affine(own.output), first, affine(feed.up), affine(feed.output), second)

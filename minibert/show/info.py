@@ -120,7 +120,8 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     """Tell of the blocks by config.json and the headers that are here; no weight is read, nothing is fetched."""
     if find_spec("minibert.families.blocks") is None:  # the input layer works without the encoder's files
         return {}
-    from minibert.families.blocks import BLOCKS, heads_of
+    from minibert.families.block_parts import heads_of
+    from minibert.families.blocks import BLOCKS
 
     row, family = BLOCKS.get(layer.family.model_type), layer.family
     if row is None:
@@ -128,7 +129,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     try:
         config = row.configure(family, layer.config, "config.json")
         count, heads = config.integer("num_hidden_layers"), heads_of(config)
-        width, activation = row.width(config), config[row.act]
+        width, activation = row.feed.width(config), config[row.feed.act]
     except MinibertError as error:  # of no concern to the input layer
         return {"blocks": f"not available: {error}"}
     sizes = f"{count}, {heads} heads of {layer.dim // heads}, feed-forward {width} wide, {activation}"

@@ -76,8 +76,8 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
         if i:
             block = encoder.stack.blocks[i - 1]
             more = {
-                "attention": _sizes(trace[block.output][0]),
-                "feed_forward": _sizes(trace[block.down][0]),
+                "attention": _sizes(trace[block.attention.output][0]),
+                "feed_forward": _sizes(trace[block.feed_forward.output][0]),
                 "turn": np.diagonal(cosine_similarity(states[i - 1], state)).tolist(),
             }
             for place, line in enumerate(entry):
@@ -98,6 +98,6 @@ def _formulas(encoder: Encoder) -> Iterator[Callable[..., Any]]:
         equations.linear, equations.softmax, equations.split_heads, equations.join_heads, equations.additive_mask,
         equations.attention_scores, equations.attention, equations.self_attention, equations.feed_forward,
         equations.pre_norm_block if stack.pre_norm else equations.post_norm_block,
-        *(block.activate for block in stack.blocks),
+        *(block.feed_forward.activate for block in stack.blocks),
     }  # fmt: skip
     return (function for function in vars(equations).values() if inspect.isfunction(function) and function in used)

@@ -64,13 +64,12 @@ class Comparison:
 
     def __init__(self, encoder: Encoder, inputs: Traces, theirs: Traces, truth: Traces, shares: Shares) -> None:
         self.inputs, self.theirs, self.truth, self.shares = inputs, theirs, truth, shares
-        self.causal, self.scores = encoder.stack.causal, {block.scores for block in encoder.stack.blocks}
+        self.causal, self.scores = encoder.stack.causal, {block.attention.scores for block in encoder.stack.blocks}
         self.layer_tolerances = {**tolerances(encoder.embeddings), "input_ids": 0.0}
         last = f"hidden_states.{len(encoder.stack.blocks)}"
         self.places = {"hidden_states.0": INPUT_LAYER, encoder.stack.last_norm: END}
         for i, block in enumerate(encoder.stack.blocks):
-            own = (*block.modules, block.scores, block.context, block.sum_1, block.sum_2)
-            self.places |= dict.fromkeys([*own, f"attentions.{i}", f"hidden_states.{i + 1}"], f"block {i}")
+            self.places |= dict.fromkeys([*block.keys, f"hidden_states.{i + 1}"], f"block {i}")
         if encoder.stack.last_norm:
             self.places[last] = END
 

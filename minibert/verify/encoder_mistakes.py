@@ -24,7 +24,7 @@ from minibert.equations.encoder import (
     split_heads,
 )
 from minibert.equations.input_layer import Array
-from minibert.families.blocks import Block, Dense
+from minibert.families.block_parts import Attention, Block, Dense, FeedForward, Part
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 
@@ -34,12 +34,13 @@ Formula = Callable[[Array], Array]
 class Recipe(NamedTuple):
     """The parts of the computation that a mistake replaces; the defaults are right."""
 
-    block: Callable[[PlainBlocks, Block, Array], Array] | None = None  # None: as the model has it
+    part: Callable[[Part], Part] = lambda part: part  # where the norms stand
+    residual: Callable[[Array, Array, Array], Array] = lambda x, normed, total: x  # what is added to
     dense: Callable[[Dense], Callable[[Array], Array]] = lambda dense: dense
     order: tuple[int, int, int] = (0, 1, 2)  # which projection is taken for the query, the key, the value
     split: Callable[[Array, int], Array] = split_heads
     join: Formula = join_heads
-    scale: Callable[[Block, int, int], float] = lambda block, dim, heads: block.scale
+    scale: Callable[[Attention], float] = lambda own: own.scale
     mask: Callable[[Array, Any], Array] = additive_mask
     causal: bool | None = None  # None: as the model has it
     ahead: int = 0  # how many tokens after itself a token of a causal model sees
@@ -83,10 +84,8 @@ class PlainBlocks:
     def run(self, x: Array) -> dict[str, Array]:
         """Take x through all blocks."""
         stack, last = self.stack, len(self.stack.blocks)
-        step = self.recipe.block or (pre_norm if stack.pre_norm else post_norm)
         for i, block in enumerate(stack.blocks):
-            self.name = f"attentions.{i}"
-            x = step(self, block, x)
+            x = self.block(block, x)
             if i + 1 == last and stack.last_norm and self.recipe.last_norm:
                 x = self.record(stack.last_norm, stack.others[stack.last_norm](x))
             self.record(f"hidden_states.{i + 1}", x)
@@ -97,63 +96,49 @@ class PlainBlocks:
         self.found[name] = x
         return x
 
+    def block(self, block: Block, x: Array) -> Array:
+        """`x = after(x + within(work(before(x))))`, part by part."""
+        total = x
+        for part in map(self.recipe.part, block.parts):
+            normed = self.module(block, part.before, x)
+            if isinstance(part.work, Attention):
+                made = self.attention(block, part.work, normed)
+            else:
+                made = self.feed_forward(block, part.work, normed)
+            added = self.module(block, part.within, made)
+            total = self.record(part.sum, self.recipe.residual(x, normed, total) + added)
+            x = self.module(block, part.after, total)
+        return x
+
     def module(self, block: Block, path: str, x: Array) -> Array:
-        """Apply one module of the block."""
+        """Apply one module of the block; without a path there is none."""
+        if not path:
+            return x
         module = block.modules[path]
         return self.record(path, (self.recipe.dense(module) if isinstance(module, Dense) else module)(x))
 
-    def attention(self, block: Block, x: Array) -> Array:
+    def attention(self, block: Block, own: Attention, x: Array) -> Array:
         """Queries, keys and values, attention in each head, and the output's map."""
-        recipe, heads = self.recipe, self.stack.heads
-        if len(block.projections) == 3:  # a wrong order is then one of the weights
-            swapped = dict(zip(block.projections, (block.projections[i] for i in recipe.order), strict=True))
-            looks = [self.record(path, self.recipe.dense(block.modules[taken])(x)) for path, taken in swapped.items()]
+        recipe = self.recipe
+        if len(own.maps) == 3:  # a wrong order is then one of the weights
+            swapped = dict(zip(own.maps, (own.maps[i] for i in recipe.order), strict=True))
+            looks = [self.record(path, recipe.dense(block.modules[taken])(x)) for path, taken in swapped.items()]
         else:
-            parts = np.split(self.module(block, block.projections[0], x), 3, axis=-1)
+            parts = np.split(self.module(block, own.maps[0], x), own.edges, axis=-1)
             looks = [parts[i] for i in recipe.order]
-        q, k, v = (recipe.split(part, heads) for part in looks)
-        scores = attention_scores(q, k, recipe.scale(block, x.shape[-1], heads), self.bias)
-        self.record(block.scores, scores)
-        weights = self.record(self.name, recipe.softmax(scores + recipe.mask(self.keep, scores.dtype)))
-        context = self.record(block.context, recipe.join(np.matmul(weights, v)))
-        return self.module(block, block.output, context)
+        q, k, v = (recipe.split(part, own.heads) for part in looks)
+        scores = self.record(own.scores, attention_scores(q, k, recipe.scale(own), self.bias))
+        weights = self.record(own.probabilities, recipe.softmax(scores + recipe.mask(self.keep, scores.dtype)))
+        context = self.record(own.context, recipe.join(np.matmul(weights, v)))
+        return self.module(block, own.output, context)
 
-    def feed_forward(self, block: Block, x: Array) -> Array:
+    def feed_forward(self, block: Block, own: FeedForward, x: Array) -> Array:
         """To the larger width, the activation, and back."""
-        hidden = self.recipe.activation(block.activate)(self.module(block, block.up, x))
-        return self.module(block, block.down, self.record(block.activation, hidden))
-
-
-def post_norm(run: PlainBlocks, block: Block, x: Array) -> Array:
-    """BERT's block."""
-    total = run.record(block.sum_1, x + run.attention(block, x))
-    x = run.module(block, block.norm_1, total)
-    total = run.record(block.sum_2, x + run.feed_forward(block, x))
-    return run.module(block, block.norm_2, total)
-
-
-def pre_norm(run: PlainBlocks, block: Block, x: Array) -> Array:
-    """GPT-2's block."""
-    x = run.record(block.sum_1, x + run.attention(block, run.module(block, block.norm_1, x)))
-    return run.record(block.sum_2, x + run.feed_forward(block, run.module(block, block.norm_2, x)))
+        hidden = self.recipe.activation(own.activate)(self.module(block, own.up, x))
+        return self.module(block, own.output, self.record(own.activation, hidden))
 
 
 # -- wrong parts -------------------------------------------------------------------------------------------------
-
-
-def post_norm_sum_kept(run: PlainBlocks, block: Block, x: Array) -> Array:
-    """BERT's block, the second residual taken from before the first norm."""
-    total = run.record(block.sum_1, x + run.attention(block, x))
-    total = run.record(block.sum_2, total + run.feed_forward(block, run.module(block, block.norm_1, total)))
-    return run.module(block, block.norm_2, total)
-
-
-def pre_norm_from_normed(run: PlainBlocks, block: Block, x: Array) -> Array:
-    """GPT-2's block, both residuals taken from what the norms give."""
-    x = run.module(block, block.norm_1, x)
-    x = run.record(block.sum_1, x + run.attention(block, x))
-    x = run.module(block, block.norm_2, x)
-    return run.record(block.sum_2, x + run.feed_forward(block, x))
 
 
 def transposed(dense: Dense) -> Dense:
@@ -206,15 +191,15 @@ def _pre_norm(where: bool, **changes: Any) -> Callable[[Stack], Recipe | None]:
     return lambda stack: Recipe(**changes) if stack.pre_norm == where else None
 
 
-def _scaled(scale: Callable[[Block, int, int], float], least_heads: int = 1) -> Callable[[Stack], Recipe | None]:
+def _scaled(scale: Callable[[Attention], float], least_heads: int = 1) -> Callable[[Stack], Recipe | None]:
     """Of a model that divides by sqrt(head_dim): GPT-2's config can say that it does not."""
     wrong = Recipe(scale=scale)
-    return lambda stack: wrong if stack.blocks[0].scale != 1 and stack.heads >= least_heads else None
+    return lambda stack: wrong if stack.blocks[0].attention.scale != 1 and stack.heads >= least_heads else None
 
 
 def _other_gelu(right: Formula) -> Callable[[Stack], Recipe | None]:
     other = Recipe(activation=lambda formula: OTHER_GELU[formula])
-    return lambda stack: other if stack.blocks[0].activate is right else None
+    return lambda stack: other if stack.blocks[0].feed_forward.activate is right else None
 
 
 def _square(stack: Stack) -> Recipe | None:
@@ -224,9 +209,9 @@ def _square(stack: Stack) -> Recipe | None:
 # fmt: off
 MISTAKES: tuple[Mistake, ...] = (
     Mistake("no division by sqrt(head_dim)", "Scores grow with head_dim, and softmax then sees the largest alone.",
-            _scaled(lambda block, dim, heads: block.scale * math.sqrt(dim // heads))),
+            _scaled(lambda own: own.scale * math.sqrt(own.head_dim))),
     Mistake("division by sqrt(dim)", "Each head's product has head_dim terms, not dim.",
-            _scaled(lambda block, dim, heads: block.scale / math.sqrt(heads), least_heads=2)),
+            _scaled(lambda own: own.scale / math.sqrt(own.heads), least_heads=2)),
     Mistake("gelu by tanh", "This model's gelu is the exact one, by erf; the tanh form is up to 5e-4 away.",
             _other_gelu(gelu)),
     Mistake("gelu by erf", "This model's gelu is the tanh form (gelu_new); the exact one is up to 5e-4 away.",
@@ -239,13 +224,13 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("softmax over the heads", "Each query's probabilities sum to 1: softmax is over the keys, the last axis.",
             _heads(softmax=softmax_over(-3))),
     Mistake("norm before instead of after", "BERT norms each sum; GPT-2 norms what enters attention and feed-forward.",
-            _pre_norm(False, block=pre_norm)),
+            _pre_norm(False, part=lambda part: part._replace(before=part.after, after=""))),
     Mistake("norm after instead of before", "GPT-2 norms what enters attention and feed-forward; BERT norms each sum.",
-            _pre_norm(True, block=post_norm)),
+            _pre_norm(True, part=lambda part: part._replace(before="", after=part.before))),
     Mistake("residual from the normed x", "In GPT-2 x itself is never normed between the blocks, only what is added.",
-            _pre_norm(True, block=pre_norm_from_normed)),
+            _pre_norm(True, residual=lambda x, normed, total: normed)),
     Mistake("residual from before the norm", "In BERT the second sum begins with the first norm's output.",
-            _pre_norm(False, block=post_norm_sum_kept)),
+            _pre_norm(False, residual=lambda x, normed, total: total)),
     Mistake("heads split without turning the axes", "Cut rows into (heads, head_dim), then exchange seq and heads.",
             _heads(split=split_without_turning)),
     Mistake("heads interleaved", "A head's numbers stand side by side in a row; the axes are (heads, head_dim).",

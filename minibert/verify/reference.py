@@ -187,13 +187,7 @@ class ReferenceEncoder(Reference):
         """Call the model with a hook on every module of the blocks."""
         part, stack, kept = self._part(model), self._stack, dict[str, Array]()
         results: list[Any] = []
-        norms = [path for block in stack.blocks for path in (block.norm_1, block.norm_2)]
-        if stack.pre_norm:  # a sum enters the next norm
-            norms = [*norms[1:], stack.last_norm]
-        entering = dict(
-            zip(norms, (path for block in stack.blocks for path in (block.sum_1, block.sum_2)), strict=True)
-        )
-        entering |= {block.output: block.context for block in stack.blocks}
+        entering = stack.entering
         modules = [path for block in stack.blocks for path in block.modules] + [stack.last_norm] * bool(stack.last_norm)
         hooks = [self._module(model).register_forward_hook(lambda _module, _args, output: results.append(output))]
         hooks += [part.get_submodule(path).register_forward_hook(partial(_leaving, kept, path)) for path in modules]
@@ -206,7 +200,7 @@ class ReferenceEncoder(Reference):
         finally:
             for hook in hooks:
                 hook.remove()
-        kept |= dict(zip((block.scores for block in stack.blocks), scores, strict=True))
+        kept |= dict(zip((block.attention.scores for block in stack.blocks), scores, strict=True))
         for name, arrays in (("hidden_states", results[-1].hidden_states), ("attentions", results[-1].attentions)):
             kept |= {f"{name}.{i}": array.numpy() for i, array in enumerate(arrays)}
         return kept

@@ -12,7 +12,7 @@ from encoder_files import CASE, EncoderCase, kept, off
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from minibert.equations import encoder
+from minibert.equations import fast
 from minibert.equations.encoder import (
     Affine,
     Block,
@@ -45,6 +45,7 @@ GELU = 1.5e-6  # times max(1, |x|); measured 1.5e-7
 GELU_TANH = 1.5e-6  # measured 1.2e-7
 SILU = 1e-6  # measured 1.2e-7
 OF_A_MODULE = 1e-6  # what a Dense of a sentence model may have besides; measured 1.3e-7
+FAST = 2e-6  # between fast's and the textbook's, relative to max(1, |y|); measured 3.6e-7
 SUM = 1e-6  # of a row after softmax; measured 2.4e-7
 WHOLE = 1e-5  # measured 2.4e-6
 
@@ -55,24 +56,26 @@ def exact(function: Any, x: Array) -> Array:
     return np.array([function(float(number)) for number in x])
 
 
-def test_erf() -> None:
-    found = erf(SWEEP)
+def test_fast_erf() -> None:
+    found = fast.erf(SWEEP)
     assert found.dtype == np.float32
     assert np.abs(found - exact(math.erf, SWEEP)).max() <= ERF
     assert np.abs(found).max() <= 1
 
 
-def test_erf_far_out_and_of_odd_numbers() -> None:
+def test_fast_erf_far_out_and_of_odd_numbers() -> None:
     with np.errstate(all="raise", under="ignore"):
-        found = erf(np.array([-np.inf, -1e38, 1e5, 1e38, np.inf, 0.0, np.nan], np.float32))
+        found = fast.erf(np.array([-np.inf, -1e38, 1e5, 1e38, np.inf, 0.0, np.nan], np.float32))
     np.testing.assert_array_equal(found, np.array([-1, -1, 1, 1, 1, 0, np.nan], np.float32))
-    assert erf(np.zeros((0, 3), np.float32)).shape == (0, 3)
+    assert fast.erf(np.zeros((0, 3), np.float32)).shape == (0, 3)
 
 
-def test_erf_of_float64_is_the_standard_library_s() -> None:
+def test_erf_is_the_standard_library_s() -> None:
     x = np.linspace(-5, 5, 101)
-    assert erf(x).dtype == np.float64
-    np.testing.assert_array_equal(erf(x), exact(math.erf, x))
+    for function in (erf, fast.erf):
+        assert function(x).dtype == np.float64
+        np.testing.assert_array_equal(function(x), exact(math.erf, x))
+    assert erf(x.astype(np.float32)).dtype == np.float32
 
 
 def far(function: Any, x: Array, truth: Any) -> float:
@@ -119,18 +122,46 @@ def test_softmax_gives_shares() -> None:
     assert (shares > 0).all() and np.abs(shares.sum(axis=-1) - 1).max() <= SUM
     np.testing.assert_allclose(softmax(x + 3), shares, rtol=1e-5)  # a constant changes nothing
     np.testing.assert_allclose(shares[0, 1] / shares[0, 0], np.exp(x[0, 1] - x[0, 0]), rtol=1e-5)
-    assert softmax(x, out=x) is x
     np.testing.assert_array_equal(softmax(np.full((1, 2), 3e38, np.float32)), 0.5)
 
 
-@pytest.mark.parametrize("rows", [1, 2, encoder.FEW_TOKENS, encoder.FEW_TOKENS + 1, 200])
-def test_linear_both_ways(rows: int) -> None:
+# -- what is there for speed is the textbook's -------------------------------------------------------------------
+
+
+def test_everything_fast_is_compared() -> None:
+    made = {name for name, value in vars(fast).items() if getattr(value, "__module__", "") == fast.__name__}
+    assert made == {"linear", "softmax", "erf", "gelu", "attention_scores"}
+    assert {gelu: fast.gelu} == fast.ACTIVATIONS
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, fast.FEW_TOKENS, fast.FEW_TOKENS + 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_fast_linear(rows: int, dtype: str) -> None:
     """The order in which the product is asked for shows in no shape and in the last bits alone."""
-    x, weight, bias = numbers(rows, 7), numbers(9, 7, salt=1), numbers(9, salt=2)
-    truth = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
-    for y in (linear(x, weight, bias), linear(x[None], weight, bias)[0], linear(x, weight) + bias):
-        assert y.dtype == np.float32 and off(y, truth) <= 1e-6
-    assert off(linear(x, np.ascontiguousarray(weight.T).T, bias), truth) <= 1e-6
+    x, weight, bias = (part.astype(dtype) for part in (numbers(rows, 7), numbers(9, 7, salt=1), numbers(9, salt=2)))
+    out = np.empty((rows, 9), dtype)
+    for y in (
+        fast.linear(x, weight, bias), fast.linear(x[None], weight, bias)[0], fast.linear(x, weight) + bias,
+        fast.linear(x, weight, bias, out), fast.linear(x, np.ascontiguousarray(weight.T).T, bias),
+    ):  # fmt: skip
+        assert y.dtype == dtype and off(y, linear(x, weight, bias)) <= FAST
+    assert np.shares_memory(fast.linear(x, weight, bias, out), out) or not rows
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_fast_softmax_scores_and_gelu(dtype: str) -> None:
+    x, q, k = (part.astype(dtype) for part in (numbers(3, 5, 33), numbers(3, 5, 4), numbers(3, 7, 4, salt=1)))
+    bias = numbers(5, 7, salt=2).astype(dtype)
+    for given in (x, x.swapaxes(0, 2)):
+        assert off(fast.softmax(given), softmax(given)) <= FAST
+        assert fast.softmax(given).dtype == dtype
+    for added in (None, bias):
+        scores = fast.attention_scores(q, k, 0.3, added)
+        assert scores.dtype == dtype and off(scores, attention_scores(q, k, 0.3, added)) <= FAST
+    assert fast.gelu(x).dtype == dtype and off(fast.gelu(x), gelu(x)) <= FAST
+    want = softmax(x)
+    assert fast.softmax(x, out=x) is x
+    assert off(x, want) <= FAST
 
 
 def test_heads_are_neighbours_in_a_row() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from minibert.families.blocks import ACTIVATIONS
+from minibert.families.block_parts import ACTIVATIONS
 
 Array = NDArray[Any]
 

@@ -59,7 +59,7 @@ def test_attention_in_parts_is_the_whole(
 def test_tiles_of_every_size_hold_each_token_once(case: EncoderCase, tokens: int) -> None:
     mask = batch(case)[1]
     with case.load() as encoder:
-        holes = encoder.stack.bias is not None
+        holes = encoder.stack.by_distance
         tiles = list(engine.pack(mask != 0, encoder.stack.heads, tokens=tokens, holes=holes))
         found = sorted((row, place) for tile in tiles for row, place in zip(tile.rows, tile.places, strict=True))
         assert found == sorted(zip(*np.nonzero(mask), strict=True))

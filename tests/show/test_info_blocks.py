@@ -68,7 +68,7 @@ def test_a_config_that_blocks_cannot_be_made_of_is_no_error(tmp_path: Path) -> N
         ({"add_cross_attention": True}, "add_cross_attention"),
     ):
         settings = encoders.config("bert", **changes)
-        folder = checkpoints.write(tmp_path / next(iter(changes)), settings, encoders.tensors(settings))
+        folder = checkpoints.write(tmp_path / next(iter(changes)), settings, encoders.tensors(encoders.config("bert")))
         with minibert.load(folder) as layer:
             told = facts(layer)
         assert told["blocks"].startswith("not available: config.json: ") and says in told["blocks"]

@@ -73,8 +73,12 @@ def test_every_family_with_blocks_has_the_numbers_of_its_trace(name: str, tmp_pa
         for place, at in enumerate(behind["moves"][i + 1]):
             assert at["turn"] == pytest.approx(cosine(before[place], after[place]), abs=1e-12)
             assert at["size"] == pytest.approx(np.linalg.norm(after[place].astype(float)), rel=1e-12)
-            assert at["attention"] == pytest.approx(np.linalg.norm(trace[block.output][0, place].astype(float)))
-            assert at["feed_forward"] == pytest.approx(np.linalg.norm(trace[block.down][0, place].astype(float)))
+            assert at["attention"] == pytest.approx(
+                np.linalg.norm(trace[block.attention.output][0, place].astype(float))
+            )
+            assert at["feed_forward"] == pytest.approx(
+                np.linalg.norm(trace[block.feed_forward.output][0, place].astype(float))
+            )
             others = sorted((-cosine(after[place], after[other]), other) for other in range(seq) if other != place)
             assert at["nearest"] == [other for _, other in others][:5]
             assert at["cosines"] == pytest.approx([-c for c, _ in others][:5], abs=1e-12)

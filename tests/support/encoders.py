@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import minibert
 from minibert.families.blocks import BLOCKS
+from minibert.families.config import Config
 
 Array = NDArray[Any]
 
@@ -71,24 +72,45 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
 
     made = _input_layer(config, normal, norm)
     row = BLOCKS[config["model_type"]]
-    depth = config.get("num_hidden_layers", config.get("n_layers", config.get("n_layer", 0)))
-    width = config.get("intermediate_size", config.get("hidden_dim", config.get("n_inner", 0)))
-    width = 4 * DIM if width is None else width
-    for i in range(depth):
-        at = row.path.format(i=i)
-        shapes = {name: (3 * DIM // len(row.projections), DIM) for name in row.projections}
-        shapes |= {row.output: (DIM, DIM), row.up: (width, DIM), row.down: (DIM, width)}
-        for name, shape in shapes.items():
-            stored = shape[::-1] if row.transposed else shape
-            # 1.5 times what keeps a row's size: softmax is neither flat nor a choice of one
-            made[f"{at}.{name}.weight"] = normal(*stored, spread=1.5 / np.sqrt(shape[1]))
-            made[f"{at}.{name}.bias"] = normal(shape[0], spread=0.3)
-        made |= norm(f"{at}.{row.norm_1}", DIM) | norm(f"{at}.{row.norm_2}", DIM)
-    if row.last_norm:
-        made |= norm(row.last_norm, DIM)
+    read = row.configure(minibert.FAMILIES[config["model_type"]], config, "config.json")
+    for i in range(read.integer("num_hidden_layers")):
+        asked = Asked(read)
+        row.bind(read, asked, i)
+        for name, shape in asked.matrices_first():
+            if len(shape) == 2:
+                # 1.5 times what keeps a row's size: softmax is neither flat nor a choice of one
+                made[name] = normal(*shape, spread=1.5 / np.sqrt(shape[0 if row.transposed else 1]))
+            elif f"{name.rpartition('.')[0]}.weight" in asked.matrices:
+                made[name] = normal(*shape, spread=0.3)
+            else:
+                made[name] = name.endswith("weight") + normal(*shape, spread=0.2)
+    if row.last_norm.path:
+        made |= norm(row.last_norm.path, DIM)
     if row.relative:
         made[f"{row.relative}.weight"] = normal(32, HEADS)
     return made
+
+
+class Asked:
+    """A binder that writes down what is asked for."""
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.shapes = config, dict[str, tuple[int, ...]]()
+
+    @property
+    def matrices(self) -> list[str]:
+        return [name for name, shape in self.shapes.items() if len(shape) == 2]
+
+    def matrices_first(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Names and shapes: each map's weight and bias, then the norms'."""
+        return sorted(self.shapes.items(), key=lambda item: f"{item[0].rpartition('.')[0]}.weight" not in self.matrices)
+
+    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        self.shapes[names[0]] = shape
+        return np.zeros(shape, np.float32)
+
+    def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> None:
+        raise NotImplementedError
 
 
 def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str, Array]:

@@ -306,7 +306,8 @@ def test_a_published_model_is_compared_with_what_ships(minilm: Path) -> None:
 
 def test_a_wrong_encoder_does_not_pass_what_ships(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The float64 that is compared with has the same mistake, and yet it is found."""
-    row = replace(blocks.BERT, scale=lambda config, head_dim, i: 0.17)
+    attend, feed = blocks.BERT.parts
+    row = replace(blocks.BERT, parts=(replace(attend, work=replace(attend.work, scale=lambda *_: 0.17)), feed))
     monkeypatch.setattr("minibert.models.encoder.BLOCKS", {"bert": row})
     report = verify_encoder(str(minilm))
     assert not report.passed

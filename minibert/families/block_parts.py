@@ -1,0 +1,387 @@
+"""What blocks are made of: parts as a row names them, and what they become when they are bound to a checkpoint.
+
+A block is a tuple of `Add`s, in order: `x = after(x + within(work(before(x))))`. The work is attention (`Attend`) or a
+feed-forward (`Feed`); a norm without a path is not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.encoder import Activation, gelu, gelu_tanh, mish, quick_gelu, relu, rms_norm, silu, tanh
+from minibert.equations.fast import linear
+from minibert.equations.input_layer import Array
+
+from .config import Config
+from .family import Family
+from .frozen import Frozen, replace
+from .modules import LayerNorm
+
+if TYPE_CHECKING:
+    from .steps import Binder
+
+# the config's word -> the equation, and how the reference prints it
+ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
+    "gelu": (gelu, "GELUActivation()"),
+    "gelu_python": (gelu, "GELUActivation()"),
+    "gelu_new": (gelu_tanh, "NewGELUActivation()"),
+    "gelu_fast": (gelu_tanh, "FastGELUActivation()"),
+    "gelu_accurate": (gelu_tanh, "AccurateGELUActivation()"),
+    "gelu_pytorch_tanh": (gelu_tanh, "GELUTanh()"),
+    "gelu_python_tanh": (gelu_tanh, "GELUTanh()"),
+    "relu": (relu, "ReLU()"),
+    "silu": (silu, "SiLUActivation()"),
+    "swish": (silu, "SiLU()"),
+    "quick_gelu": (quick_gelu, "QuickGELUActivation()"),
+    "mish": (mish, "MishActivation()"),
+    "tanh": (tanh, "Tanh()"),
+}
+
+Modules = dict[str, Any]  # path -> Dense or a norm, or the printed activation; in the reference's order
+
+
+class Dense:
+    """`y = x @ weight^T + bias`: see `equations.encoder.linear`. `transposed`: the file holds (in, out)."""
+
+    def __init__(self, weight: Array, bias: Array | None, transposed: bool = False) -> None:
+        self.weight, self.bias, self.transposed = weight, bias, transposed
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out, in)."""
+        out, width = self.weight.shape[::-1] if self.transposed else self.weight.shape
+        return out, width
+
+    def __call__(self, x: Array, out: Array | None = None) -> Array:
+        return linear(x, self.weight.T if self.transposed else self.weight, self.bias, out)
+
+    def __repr__(self) -> str:
+        out, width = self.shape
+        if self.transposed:
+            return f"Conv1D(nf={out}, nx={width})"
+        return f"Linear(in_features={width}, out_features={out}, bias={self.bias is not None})"
+
+
+class RMSNorm(LayerNorm):
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis: see `equations.encoder.rms_norm`. It has no bias."""
+
+    def in_place(self, x: Array) -> None:
+        """Normalize the rows of x in place."""
+        x[...] = rms_norm(x, self.weight, self.eps)
+
+    def __repr__(self) -> str:
+        return f"RMSNorm(({len(self.weight)},), eps={self.eps})"
+
+
+# -- what rows are made of ---------------------------------------------------------------------------------------
+
+
+class Norm(Frozen):
+    """A norm; without a path there is none.
+
+    eps     a config key, or the number itself
+    kind    LayerNorm, or RMSNorm, which has no bias
+    biased  whether a LayerNorm has one
+    plus    what is added to the stored weight: Gemma's files hold it less 1
+    """
+
+    path: str = ""
+    eps: str | float = "layer_norm_eps"
+    kind: type[LayerNorm] = LayerNorm
+    biased: bool = True
+    plus: float = 0.0
+
+    def bind(self, config: Config, binder: Binder, prefix: str, width: int) -> Modules:
+        """Take its tensors; gamma and beta are the older names of weight and bias."""
+        if not self.path:
+            return {}
+        path, eps = f"{prefix}{self.path}", config.number(self.eps) if isinstance(self.eps, str) else self.eps
+        weight = binder.vector((f"{path}.weight", f"{path}.gamma"), (width,))
+        biased = self.biased and self.kind is LayerNorm
+        bias = binder.vector((f"{path}.bias", f"{path}.beta"), (width,)) if biased else None
+        return {path: self.kind(weight + weight.dtype.type(self.plus) if self.plus else weight, bias, eps)}
+
+
+class Attend(Frozen):
+    """Attention: queries, keys and values from x, probabilities in each head, and a map of what is gathered.
+
+    maps             query, key and value, or the one that holds the three side by side; `output` is the map after it
+    biased           whether `maps` have biases; `output_biased` the same of `output`
+    key_heads        config key of the number of key heads, where several query heads may share one
+    head_dim         config key of a head's width, where queries may be wider than the model
+    query_norm       norms of each head's queries and keys
+    scale            the factor of the scores, from config, head width and the block's number
+    reach            how many tokens away a token sees at most, from config and the block's number; None: all
+    rotation         which rotation of the input row's rotary scheme turns queries and keys (its layer type), from
+                     config and the block's number; without it they are not turned
+    """
+
+    maps: tuple[str, ...]
+    output: str
+    biased: bool = True
+    output_biased: bool = True
+    key_heads: str = ""
+    head_dim: str = ""
+    query_norm: Norm = Norm()
+    key_norm: Norm = Norm()
+    scale: Callable[[Config, int, int], float] = lambda config, head_dim, i: 1 / math.sqrt(head_dim)
+    reach: Callable[[Config, int], int | None] = lambda config, i: None
+    rotation: Callable[[Config, int], str | None] | None = None
+
+    def bind(self, config: Config, binder: Binder, prefix: str, i: int, transposed: bool) -> tuple[Attention, Modules]:
+        """Take its tensors."""
+        dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+        head_dim = _given(config, self.head_dim) or dim // heads_of(config)
+        key_heads = _given(config, self.key_heads) or heads
+        if heads % key_heads:
+            raise config.refused(f"{self.key_heads!r} must divide the {heads} heads, found {key_heads}")
+        widths = (heads * head_dim, key_heads * head_dim, key_heads * head_dim)
+        outs = widths if len(self.maps) == 3 else (sum(widths),)
+        modules: Modules = {}
+        for name, out in zip(self.maps, outs, strict=True):
+            modules[prefix + name] = dense(binder, prefix + name, (out, dim), self.biased, transposed)
+        for norm in (self.query_norm, self.key_norm):
+            modules |= norm.bind(config, binder, prefix, head_dim)
+        output = prefix + self.output
+        modules[output] = dense(binder, output, (dim, heads * head_dim), self.output_biased, transposed)
+        looks = prefix + self.maps[0].rpartition(".")[0]
+        work = Attention(
+            maps=tuple(prefix + name for name in self.maps),
+            norms=tuple(norm.path and prefix + norm.path for norm in (self.query_norm, self.key_norm)),
+            scores=f"{looks}.scores",
+            probabilities=f"attentions.{i}",
+            context=f"{looks}.context",
+            output=output,
+            heads=heads,
+            key_heads=key_heads,
+            head_dim=head_dim,
+            scale=self.scale(config, head_dim, i),
+            reach=self.reach(config, i),
+            rotated=self.rotation is not None,
+            layer_type=self.rotation and self.rotation(config, i),
+        )
+        return work, modules
+
+
+class Feed(Frozen):
+    """A feed-forward: `down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`.
+
+    activation  path of f; it is printed after `down` where `activation_last`
+    act, inner  config keys of f and of the width between the maps
+    times       that width as so many times the model's, where config.json gives none
+    """
+
+    up: str
+    down: str
+    activation: str
+    gate: str = ""
+    biased: bool = True
+    activation_last: bool = False
+    act: str = "hidden_act"
+    inner: str = "intermediate_size"
+    times: int = 0
+
+    def bind(
+        self, config: Config, binder: Binder, prefix: str, i: int, transposed: bool
+    ) -> tuple[FeedForward, Modules]:
+        """Take its tensors."""
+        dim, inner = config.integer("hidden_size"), self.width(config)
+        activate, printed = activation_of(config, self.act)
+        up, gate, activation, down = (
+            name and prefix + name for name in (self.up, self.gate, self.activation, self.down)
+        )
+        modules: Modules = {
+            path: dense(binder, path, (inner, dim), self.biased, transposed) for path in (gate, up) if path
+        }
+        last: Modules = {down: dense(binder, down, (dim, inner), self.biased, transposed)}
+        printed_act: Modules = {activation: printed}
+        modules |= last | printed_act if self.activation_last else printed_act | last
+        return FeedForward(up, gate, activation, down, activate), modules
+
+    def width(self, config: Config) -> int:
+        """Give the width between the maps. Raises CheckpointError where config.json has none."""
+        if self.times and config.get(self.inner) is None:
+            return self.times * config.integer("hidden_size")
+        return config.integer(self.inner)
+
+
+class Add(Frozen):
+    """One part of a block: `x = after(x + within(work(before(x))))`."""
+
+    work: Attend | Feed
+    before: Norm = Norm()
+    within: Norm = Norm()
+    after: Norm = Norm()
+
+    def bind(self, config: Config, binder: Binder, prefix: str, i: int, transposed: bool, modules: Modules) -> Part:
+        """Take its tensors, and put its modules into `modules`."""
+        width = config.integer("hidden_size")
+        before, within, after = (
+            norm.bind(config, binder, prefix, width) for norm in (self.before, self.within, self.after)
+        )
+        work, own = self.work.bind(config, binder, prefix, i, transposed)
+        modules |= before | own | within | after
+        summed = f"{work.output.rpartition('.')[0]}.sum"
+        return Part(next(iter(before), ""), work, next(iter(within), ""), summed, next(iter(after), ""))
+
+
+# -- what they become when they are bound ------------------------------------------------------------------------
+
+
+class Attention(NamedTuple):
+    """Attention bound to a checkpoint: the paths of its modules and of what a trace names besides."""
+
+    maps: tuple[str, ...]
+    norms: tuple[str, ...]  # of queries and of keys; "" where there is none
+    scores: str
+    probabilities: str
+    context: str
+    output: str
+    heads: int
+    key_heads: int
+    head_dim: int
+    scale: float
+    reach: int | None
+    rotated: bool
+    layer_type: str | None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What a trace has of it, in the order of computing."""
+        return (*self.maps, *filter(None, self.norms), self.scores, self.probabilities, self.context, self.output)
+
+    @property
+    def edges(self) -> tuple[int, int]:
+        """Where keys and values begin, if queries, keys and values stand side by side."""
+        queries = self.heads * self.head_dim
+        return queries, queries + self.key_heads * self.head_dim
+
+
+class FeedForward(NamedTuple):
+    """A feed-forward bound to a checkpoint: the paths of its modules. `output` is the map back."""
+
+    up: str
+    gate: str  # "" where there is none
+    activation: str
+    output: str
+    activate: Activation
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What a trace has of it, in the order of computing."""
+        return tuple(filter(None, (self.gate, self.up, self.activation, self.output)))
+
+
+class Part(NamedTuple):
+    """One `Add` bound to a checkpoint: paths of the norms, "" where there is none, and of the sum."""
+
+    before: str
+    work: Attention | FeedForward
+    within: str
+    sum: str
+    after: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What a trace has of it, in the order of computing."""
+        return tuple(filter(None, (self.before, *self.work.keys, self.within, self.sum, self.after)))
+
+
+class Block(NamedTuple):
+    """One block bound to a checkpoint: its modules by path, and its parts in the order of computing."""
+
+    modules: Modules
+    parts: tuple[Part, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What a trace has of it, in the order of computing."""
+        return tuple(key for part in self.parts for key in part.keys)
+
+    @property
+    def attention(self) -> Attention:
+        """Its attention, of which every block has one."""
+        return next(part.work for part in self.parts if isinstance(part.work, Attention))
+
+    @property
+    def feed_forward(self) -> FeedForward:
+        """Its feed-forward, of which every block has one."""
+        return next(part.work for part in self.parts if isinstance(part.work, FeedForward))
+
+
+class Blocks(Frozen):
+    """One model_type's blocks.
+
+    path        of one block, "{i}" is its number; the names in `parts` are relative to it
+    parts       what a block adds to x, in order
+    last_norm   the norm after the last block
+    transposed  weights are stored (in, out)
+    causal      whether no token sees those after it
+    relative    path of the learned bias that is added to the scores; the input row has its position scheme
+    defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
+    checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
+    tree        the reference's class for each module that holds others, for printing: path -> class name
+    """
+
+    path: str = "encoder.layer.{i}"
+    parts: tuple[Add, ...]
+    last_norm: Norm = Norm()
+    transposed: bool = False
+    causal: Callable[[Config], bool] = lambda config: bool(config.get("is_decoder", False))
+    relative: str = ""
+    defaults: Mapping[str, Any] = {"hidden_act": "gelu"}
+    only: Mapping[str, Any] = {"add_cross_attention": False, "pruned_heads": {}}
+    checked_prefixes: tuple[str, ...] = ("encoder.",)
+    unused_endings: tuple[str, ...] = ()
+    tree: Mapping[str, str] = {}
+
+    def configure(self, family: Family, data: Mapping[str, Any], where: str) -> Config:
+        """Read config.json for layer and blocks together. Raises CheckpointError for a key of another model."""
+        both = replace(
+            family, defaults={**family.defaults, **self.defaults}, only={**family.only, **self.only}, section=""
+        )
+        return both.configure(dict(data), where)
+
+    def bind(self, config: Config, binder: Binder, i: int) -> Block:
+        """Take one block's tensors from the checkpoint."""
+        prefix, modules = f"{self.path.format(i=i)}.", Modules()
+        parts = tuple(add.bind(config, binder, prefix, i, self.transposed, modules) for add in self.parts)
+        return Block(modules, parts)
+
+    @property
+    def feed(self) -> Feed:
+        """The feed-forward, of which every block has one."""
+        return next(add.work for add in self.parts if isinstance(add.work, Feed))
+
+
+def dense(binder: Binder, path: str, shape: tuple[int, int], biased: bool, transposed: bool) -> Dense:
+    """Take one map's tensors; shape (out, in)."""
+    weight = binder.vector((f"{path}.weight",), shape[::-1] if transposed else shape)
+    # BLAS would copy a misaligned weight at each call, so that is done here and once
+    weight = weight if weight.flags.aligned else np.array(weight)
+    return Dense(weight, binder.vector((f"{path}.bias",), shape[:1]) if biased else None, transposed)
+
+
+def heads_of(config: Config) -> int:
+    """How many heads there are. Raises CheckpointError where they do not divide the width."""
+    dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    if heads == 0 or dim % heads:
+        raise config.refused(f"'hidden_size' must be a multiple of 'num_attention_heads', found {dim} and {heads}")
+    return heads
+
+
+def activation_of(config: Config, key: str) -> tuple[Activation, str]:
+    """Give the equation that the config names. Raises CheckpointError for one that is not known."""
+    name = config.get(key)
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise config.refused(f"{key!r} must be one of {', '.join(ACTIVATIONS)}, found {name!r}")
+    return ACTIVATIONS[name]
+
+
+def _given(config: Config, key: str) -> int:
+    """What config.json says under a key that a row may lack: 0 where there is no key, or nothing under it."""
+    return config.integer(key) if key and config.get(key) is not None else 0
