@@ -331,3 +331,57 @@ def test_the_wait_can_be_made_longer(hub: FakeHub, monkeypatch: pytest.MonkeyPat
     hub.misbehave("/api/", fake_hub.late(0.5))
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", f"{fake_hub.PATIENCE:g}")
     assert np.array_equal(read_rows(), WORD[[30, 7, 200]])
+
+
+# -- the client's own downloads ----------------------------------------------------------------------------------
+
+
+def read_weights() -> np.ndarray[Any, Any]:
+    return resolve("org/tiny").whole_checkpoint().table("word", FLOAT32).array()
+
+
+def test_what_the_clients_fast_downloads_raise_is_explained(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object, **options: object) -> None:
+        raise RuntimeError("Task error: CAS Client Error")
+
+    quick_pauses(monkeypatch)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
+    with pytest.raises(HubError, match=r"cannot fetch it from .* \(RuntimeError: Task error: CAS Client Error\)"):
+        read_weights()
+
+
+def test_what_comes_past_the_session_is_no_silence_of_the_hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's fast downloads have connections of their own; only its request before them is seen."""
+    monkeypatch.setattr(transfer, "QUIET", 0.4)
+    download = huggingface_hub.hf_hub_download
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        path = download(*arguments, **options)
+        fake_hub.sleep(1.0)
+        return path
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", slowly)
+    assert np.array_equal(read_weights(), WORD)
+
+
+def test_the_session_stays_the_users_own(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hooks are hung up once, and let pass what others ask meanwhile."""
+    seen: list[tuple[int, bytes]] = []
+    download = huggingface_hub.hf_hub_download
+
+    def others() -> None:
+        answer = huggingface_hub.get_session().get(f"{hub.endpoint}/nothing/of/ours")
+        seen.append((answer.status_code, answer.headers["X-Error-Code"].encode()))
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        other = threading.Thread(target=others)
+        other.start()
+        other.join()
+        return download(*arguments, **options)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", meanwhile)
+    assert np.array_equal(read_weights(), WORD)
+    assert seen == [(404, b"EntryNotFound")] * 1
+    read_config()
+    hooks = huggingface_hub.get_session().event_hooks
+    assert [len([hook for hook in hooks[kind] if "minibert" in hook.__module__]) for kind in hooks] == [1, 1]

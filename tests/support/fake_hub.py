@@ -33,6 +33,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 CHUNK = 1 << 16
+ENDLESS = 100_000_000  # bytes after which a body without end does end, or a wrong client would take all memory
 PATIENCE = 20.0  # seconds that a client waits for the first answer: a busy machine is no Hub that is absent
 
 
@@ -79,7 +80,7 @@ class Answer:
     content: bytes | Path = b""
     cut_after: int | None = None  # bytes of the body after which the connection is closed
     silent: bool = False  # keep the connection open and say nothing
-    endless: bool = False  # after the body come zeros for as long as the client listens
+    endless: bool = False  # after the body come zeros, until the client hangs up or is seen not to
     bytes_per_second: float | None = None
     slow_head: bool = False  # the head comes as slowly as the body
 
@@ -416,7 +417,7 @@ class FakeHub:
         for piece in itertools.chain(_pieces(answer), itertools.repeat(bytes(CHUNK))):
             self._count(request, len(piece))
             handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
-            if self._closing.is_set():
+            if self._closing.is_set() or request.sent > ENDLESS:
                 return
 
     def _count(self, request: Request | None, sent: int) -> None:
