@@ -99,9 +99,8 @@ class RemoteFile(SafetensorsFile):
         start, stop = span[0], min(span[1], self._size or 0)
         if self._whole is None or start == stop:
             return np.empty(0, np.uint8)
-        if self.mmap:
-            return np.memmap(self._whole, np.uint8, "r", offset=start, shape=(stop - start,))
-        return np.fromfile(self._whole, np.uint8, stop - start, offset=start)
+        mapped = np.memmap(self._whole, np.uint8, "r", offset=start, shape=(stop - start,))
+        return mapped if self.mmap else np.array(mapped)
 
     def _fetch_whole(self) -> None:
         with self._lock:

@@ -50,13 +50,13 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
     address = Address(name, revision or "main", _endpoint(constants.ENDPOINT), whole)
     offline = local_files_only or constants.HF_HUB_OFFLINE
     problem = HubError("local_files_only=True" if local_files_only else "HF_HUB_OFFLINE is set") if offline else None
+    transfer = Transfer(address)
     if COMMIT.fullmatch(address.revision):
-        return Repository(address, address.revision, problem)
+        return Repository(transfer, address.revision, problem)
     if problem is None:
-        transfer = Transfer(address)
         try:
             about = _ask(address, transfer)
-            return Repository(address, about.commit, None, about, transfer)
+            return Repository(transfer, about.commit, None, about)
         except RevisionError:
             raise
         except HubError as error:
@@ -64,7 +64,7 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
     known = Caches(address).last_known()
     if known is None:
         raise HubError(f"{address}: nothing of it is cached, and {problem}. {address.once}") if offline else problem
-    return Repository(address, known, problem)
+    return Repository(transfer, known, problem)
 
 
 def _endpoint(address: str) -> str:
@@ -116,17 +116,12 @@ class Repository:
     """
 
     def __init__(
-        self,
-        address: Address,
-        commit: str,
-        unreachable: HubError | None,
-        about: About | None = None,
-        transfer: Transfer | None = None,
+        self, transfer: Transfer, commit: str, unreachable: HubError | None = None, about: About | None = None
     ) -> None:
-        self.name, self.revision, self.commit = address.name, address.revision, commit
-        self._address, self._unreachable, self._about = address, unreachable, about
-        self._transfer = transfer or Transfer(address)
-        self._caches = Caches(address)
+        self._transfer, self._address = transfer, transfer.address
+        self.name, self.revision, self.commit = self._address.name, self._address.revision, commit
+        self._unreachable, self._about = unreachable, about
+        self._caches = Caches(self._address)
         self._entries = self._caches.range_cache(commit)
         if about is not None and self._entries.load("about") is None:
             self._entries.store("about", json.dumps(about).encode())

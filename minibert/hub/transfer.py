@@ -121,28 +121,25 @@ class Transfer:
         first = float(os.environ.get("HF_HUB_ETAG_TIMEOUT", FIRST_ANSWER))
         watch = Watch(address, commit, quiet if self._answered else first, quiet)
 
-        def once(again: bool) -> Any:
-            try:
-                return attempt(watch, again)
-            except PassingError as passing:
-                return passing
-            except _client_errors() as error:
-                if getattr(error, "errno", None) is not None and not isinstance(error, ConnectionError):
-                    raise  # a disk error
-                return explain(error, address)
-
         def call() -> Any:
             failures, before = 0, 0
-            while isinstance(result := once(failures > 0), PassingError):
+            while True:
+                try:
+                    return attempt(watch, failures > 0)
+                except PassingError as error:
+                    passing = error
+                except _client_errors() as error:
+                    if getattr(error, "errno", None) is not None and not isinstance(error, ConnectionError):
+                        raise  # a disk error
+                    passing = explain(error, address)
                 if gained() - before >= GAINED:
                     failures, before = 0, gained()
                 failures += 1
                 # where nobody has ever answered, nobody will in a second
                 if failures > RETRIES or not (self._answered or watch.answered):
-                    raise result.error
+                    raise passing.error
                 watch.deadline = None
-                time.sleep(result.pause or PAUSE * 2 ** (failures - 1))
-            return result
+                time.sleep(passing.pause or PAUSE * 2 ** (failures - 1))
 
         try:
             return watch.over(call)
