@@ -88,3 +88,9 @@ def test_normalized_vectors_have_length_one(sign: int, size: float) -> None:
     found = normalized((size * x).astype(np.float32))
     want = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
     np.testing.assert_allclose(found, want, rtol=0, atol=FLOAT32)
+
+
+def test_normalized_scales_by_the_largest_size() -> None:
+    """Of numbers below zero alone, and of one that is far larger than the largest above zero."""
+    found = normalized(np.array([[-3e-30, -4e-30], [-3e30, -4e30], [-1e30, 1e10]], np.float32))
+    np.testing.assert_allclose(found, [[-0.6, -0.8], [-0.6, -0.8], [-1, 1e-20]], rtol=1e-6, atol=0)

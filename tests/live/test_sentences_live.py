@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import absent, missing
 from many_texts import many_texts
+from reference_files import REFERENCE
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -16,6 +17,7 @@ from minibert.equations.input_layer import Array
 pytestmark = pytest.mark.reference
 
 COUNT = 1000
+TINY = 2e-6  # of the tiny folders' vectors, of which some have no length 1; measured: 1.3e-6
 EXACT = 1e-6  # of a vector's numbers, as a share of its length; measured: 3.0e-7 on two kernels
 # of the whole vector; measured: 1.6e-6 and 1.9e-6. sentence-transformers' own are up to 1.4e-6 from float64
 WHOLE = 2.5e-6
@@ -82,3 +84,41 @@ def test_queries_documents_and_what_is_asked_for(reference: Any, encoder: minibe
         ):
             numbers, _ = apart(getattr(encoder, method)(texts, **options), getattr(reference, method)(texts, **options))
             assert numbers <= EXACT
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice for softmax")  # theirs, along the last axis
+@pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.glob("sentences-*")))
+def test_what_a_folder_says_beside_the_reference(folder: str) -> None:
+    """Every module and setting of the tiny folders, sizes by their usual names, and a length that is set."""
+    if absent("sentence_transformers"):
+        missing("sentence-transformers not installed; it is in the extra `reference`")
+    from sentence_transformers import SentenceTransformer
+
+    theirs, ours = SentenceTransformer(str(REFERENCE / folder), device="cpu"), minibert.load_encoder(REFERENCE / folder)
+    assert ours.get_embedding_dimension() == theirs.get_embedding_dimension()
+    texts = ["we lived above the clouds", "the clouds, the clouds! " * 9, "a"]
+    # a prompt that is not pooled and leaves no room for the text: theirs remember its length under an earlier limit
+    lengths = (theirs.max_seq_length,) if folder == "sentences-prompts" else (theirs.max_seq_length, 7, 4)
+    for length in lengths:
+        theirs.max_seq_length = ours.max_seq_length = length
+        for method in ("encode", "encode_query", "encode_document"):
+            numbers, _ = apart(getattr(ours, method)(texts), getattr(theirs, method)(texts))
+            assert numbers <= TINY, (method, length)
+
+
+def test_a_narrow_folder_is_computed_in_float32(minilm: Path, tmp_path: Path) -> None:
+    """And so far from what sentence-transformers gives in the narrow format as the docstring of `encode` says."""
+    if absent("sentence_transformers"):
+        missing("sentence-transformers not installed; it is in the extra `reference`")
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    texts = [text for text in many_texts(120) if 0 < len(text) < 600][:60]
+    for dtype, most in ((torch.float16, 6e-4), (torch.bfloat16, 4e-3)):  # measured: 5.4e-4, 3.2e-3
+        model = SentenceTransformer(str(minilm), device="cpu")
+        model[0].auto_model.to(dtype)
+        folder = tmp_path / str(dtype)
+        model.save(str(folder), create_model_card=False)
+        theirs, ours = SentenceTransformer(str(folder), device="cpu"), minibert.load_encoder(folder).encode(texts)
+        assert most / 4 <= apart(ours, theirs.encode(texts))[0] <= most
+        assert apart(ours, theirs.float().encode(texts))[0] <= EXACT

@@ -158,6 +158,9 @@ def test_a_prompt_wins_over_a_name_and_the_default() -> None:
 def test_similarity_takes_vectors_alone() -> None:
     encoder = opened("sentences-dense")
     assert encoder.similarity([1.0, 0], [[2, 0], [0, 3]]).tolist() == [[1, 0]]
+    close = np.array([[1.0, 0.0], [1.0, 1e-9]])  # float64 stays, and so does what only float64 tells apart
+    flags = opened("sentences-flags")  # manhattan
+    assert flags.similarity(close[:1], close).tolist() == [[0, -1e-9]]
     with pytest.raises(TypeError, match="embeddings2 must be vectors"):
         encoder.similarity([1.0, 0], ["we"])
     with pytest.raises(ValueError, match=r"one width, found \(1, 2\) and \(1, 3\)"):
