@@ -22,6 +22,7 @@ from minibert.models import blocks as engine
 Array = NDArray[Any]
 
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
+FLOAT64 = 1e-12  # the same in float64; measured 6e-15
 LENGTHS = (9, 1, 3, 9, 2, 2, 5, 3, 9, 1)
 every_row = pytest.mark.parametrize("case", TINY, ids=str)
 LARGE = 1 << 15
@@ -115,3 +116,48 @@ def test_is_decoder_hides_what_comes_later_where_the_reference_does(case: Encode
     same = case.facts["family"] in ("mpnet", "distilbert", "gpt2") or case.name == "bert-causal"
     assert (off(a[0], b[0]) <= CUT) == same
     assert off(a[-1], b[-1]) > 1e-3 or same
+
+
+@every_row
+def test_float64_is_float64_all_the_way(case: EncoderCase) -> None:
+    """In the call as in the trace, whose rows come from the input layer by another way."""
+    ids, mask = batch(case)
+    with case.load(dtype="float64") as encoder:
+        trace = encoder.trace(ids, attention_mask=mask)
+        assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= FLOAT64
+
+
+@every_row
+def test_padding_inside_moves_no_other_text(case: EncoderCase) -> None:
+    """Texts of as many tokens, one after the other and with padding between them."""
+    mask = np.array([[1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 0, 1]])
+    pad = case.load().config.get("pad_token_id") or 0
+    ids = np.where(mask, np.arange(20).reshape(4, 5) + 3, pad)
+    with case.load() as encoder:
+        together = encoder(ids, attention_mask=mask)
+        for row in range(4):
+            assert off(together[row], encoder(ids[row : row + 1], attention_mask=mask[row : row + 1])[0]) <= CUT
+
+
+ACTIVATION = {"distilbert": "activation", "gpt2": "activation_function"}
+EPS = {"distilbert": "layer_norm_eps", "gpt2": "layer_norm_epsilon"}
+
+
+@every_row
+def test_what_a_config_leaves_out_is_the_reference_s_default(case: EncoderCase, tmp_path: Path) -> None:
+    folder, family = changed(case, tmp_path), case.facts["family"]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del config[ACTIVATION.get(family, "hidden_act")]
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with minibert.load_encoder(folder) as encoder:
+        assert ("NewGELUActivation()" if family == "gpt2" else " GELUActivation()") in repr(encoder)
+
+
+@every_row
+def test_eps_is_the_config_s_where_the_reference_reads_it(case: EncoderCase, tmp_path: Path) -> None:
+    """DistilBERT's is fixed."""
+    family = case.facts["family"]
+    folder = changed(case, tmp_path, **{EPS.get(family, "layer_norm_eps"): 0.25})
+    with minibert.load_encoder(folder) as encoder:
+        norms = {m.eps for path, m in encoder.modules.items() if hasattr(m, "eps") and not path.startswith("embedd")}
+    assert norms == ({1e-12} if family == "distilbert" else {0.25})
