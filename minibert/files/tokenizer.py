@@ -240,7 +240,9 @@ class Tokenizer:
         steps = own["normalizers"] if own["type"] == "Sequence" else [own]
         if not any(step["type"] == "Lowercase" for step in steps):
             rules["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
-        return Tokenizer(Reader.from_str(json.dumps(rules)), self.pad_id, self._file, self._cut_left)
+        reader = Reader.from_str(json.dumps(rules))
+        reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
+        return Tokenizer(reader, self.pad_id, self._file, self._cut_left)
 
     def is_special(self, token_id: int) -> bool:
         """Say whether this is a special token, such as [SEP]."""

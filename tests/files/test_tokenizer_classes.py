@@ -139,6 +139,30 @@ def test_the_side_that_is_cut(tmp_path: Path) -> None:
     assert tokenizer.tokens(pair_ids(pair)) == ["[CLS]", "lived", "above", "[SEP]", "clouds", "[SEP]"]
 
 
+def test_a_named_token_is_special_whatever_its_own_flag_says(tmp_path: Path) -> None:
+    config = {"added_tokens_decoder": {}, "mask_token": {"content": "[NEW]", "special": False}}
+    tokenizer = opened(write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": config}))
+    row = tokenizer.id_of("[NEW]")
+    assert row is not None and tokenizer.is_special(row) and not tokenizer.is_special(59)
+
+
+def test_a_row_of_tokenizer_json_goes_before_added_tokens_json(tmp_path: Path) -> None:
+    tokenizer = opened(write_tokenizer(tmp_path, "BertTokenizer", {"added_tokens.json": {"[NEW]": 0}}))
+    assert tokenizer.id_of("[NEW]") is None and ids_of(tokenizer) == stored()["BertTokenizer"]["plain"]
+
+
+def test_a_lowercased_tokenizer_keeps_its_settings(tmp_path: Path) -> None:
+    config = {"do_lower_case": False, "split_special_tokens": True, "truncation_side": "left"}
+    tokenizer = opened(write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": config}))
+    tokenizer.pad_id = 4
+    lowercased = tokenizer.lowercased()
+    assert lowercased.encode("WE")[0] == tokenizer.encode("we")[0] != tokenizer.encode("WE")[0]
+    assert lowercased.encode("[MASK]")[0] == tokenizer.encode("[mask]")[0]  # split, and not found as a token
+    cut = {"truncation": True, "max_length": 4}
+    assert lowercased.encode("A b C d", **cut)[0] == tokenizer.encode("a b c d", **cut)[0]
+    assert lowercased.pad_id == 4 and lowercased.lowercased().encode("WE") == lowercased.encode("WE")
+
+
 def pair_ids(encoded: Any) -> Any:
     import numpy as np
 

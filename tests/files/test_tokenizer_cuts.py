@@ -123,6 +123,8 @@ def test_a_surrogate_behind_the_cut_is_refused_all_the_same(minilm: Path, early:
     ):
         with pytest.raises(ValueError, match=rf"{name}\w*\[1\] has a lone surrogate U\+D800 at index 450"):
             tokenizer.encode(texts, pairs, truncation=True, max_length=9)
+    with pytest.raises(ValueError, match=r"texts\[8\] has a lone surrogate"):  # before the cut, of a later chunk
+        tokenizer.encode([text, "a\ud800" + text], truncation=True, max_length=9, start=7)
 
 
 def changed(**changes: Any) -> Any:
@@ -173,6 +175,11 @@ def test_where_a_text_may_be_cut(changes: dict[str, Any], cut: str | None) -> No
         assert not cuts.search("a.b") and cuts.search("a,b") and cuts.search("\u4e2d\u6587")
     if "normalizer" in changes:  # which would put spaces around
         assert cuts.search("a.b") and not cuts.search("\u4e2d\u6587")
+
+
+def test_letters_of_han_are_cut_only_where_no_token_is_made_of_them() -> None:
+    cuts = safe_cuts(changed(**added("\u4e2d\u6587")))
+    assert cuts is not None and not cuts.search("\u4e2d\u6587\u4e2d") and cuts.search("we lived")
 
 
 def test_a_template_with_a_text_twice_is_given_whole_texts() -> None:

@@ -147,6 +147,13 @@ def test_one_of_many_texts_is_named_by_its_own_number(tiny: EmbeddingLayer) -> N
         tiny.embed(["a"] * 2048, text_pair=["b"] * 3000)
 
 
+def test_a_surrogate_in_a_later_chunk_has_its_number_in_all(tiny: EmbeddingLayer) -> None:
+    with pytest.raises(ValueError, match=r"^texts\[6\] has a lone surrogate"):
+        tiny.tokenizer.encode(["we", "a\ud800"], start=5)
+    with pytest.raises(ValueError, match=r"^text_pair\[5\] has a lone surrogate"):
+        tiny.tokenizer.encode(["we"], ["a\ud800"], start=5)
+
+
 # -- columns of tables ---------------------------------------------------------------------------------------------
 
 

@@ -93,6 +93,13 @@ def variants(name: str) -> dict[str, dict[str, Any]]:
     found["named"] = {"tokenizer_config.json": {**named, "bos_token": base.special[-1], "eos_token": base.special[0]}}
     found["map"] = {"special_tokens_map.json": named, "added_tokens.json": {"[NEW]": len(vocabulary(base))}}
     found["listed"] = {"tokenizer_config.json": {"added_tokens_decoder": decoder}, "special_tokens_map.json": named}
+    rows = len(vocabulary(base))
+    later = {
+        str(rows + 1): {**token, "content": "[new]"},
+        str(rows): {**token, "content": "we <"},
+    }  # the later one first
+    found["unlisted"] = {"tokenizer_config.json": {"added_tokens_decoder": {}}}
+    found["later"] = {"tokenizer_config.json": {"added_tokens_decoder": {**later, **decoder}}}
     found["extra"] = {"tokenizer_config.json": {"additional_special_tokens": ["[NEW]"], "new_token": "[new]"}}
     found["flags"] = {"special_tokens_map.json": {"mask_token": {**token, "content": base.special[-1]}}}
     found["begin and end"] = {"tokenizer_config.json": {"add_bos_token": True, "add_eos_token": True}}
