@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -61,7 +62,9 @@ class Records:
 
     text_column, id_column: names; plain lines have none. Without `id_column` the column "id" is taken where the first
     file with a good row has it; else ids are the numbers of the rows, from 0 on through all files. Ids are integers
-    (int64) or text.
+    (int64) or text; those of CSV files are integers where every good row of all of them has one, written without plus
+    and leading zeros (such files are read twice; of stdin the first good row decides). An empty cell of a CSV holds no
+    text and no id.
 
     Raises, before anything is read: FileNotFoundError, IsADirectoryError, ValueError for a file whose ending says no
     format, ImportError where pyarrow is needed and absent. Later: ValueError for a file that is not what its format
@@ -164,7 +167,7 @@ class Records:
             else:
                 yield row, _NUMBER if self.id_column is None else found[self.id_column], found[self.text_column], ""
 
-    def _csv(self, name: str) -> Iterator[Row]:
+    def _csv(self, name: str, look_for_kind: bool = True) -> Iterator[Row]:
         csv.field_size_limit(LONGEST_FIELD)
         # what is not UTF-8 becomes lone surrogates, and so one bad row and not the end of the file
         lines = (line.decode("utf-8", "surrogateescape") for line in self._raw_lines(name, strip=False))
@@ -176,6 +179,8 @@ class Records:
             raise ValueError(f"{name}: expected a first line with the names of the columns, found nothing")
         ids = self._id_of(columns, name)
         text_at, id_at = columns.index(self.text_column), None if ids is None else columns.index(ids)
+        if ids is not None and look_for_kind and self._kind is None:
+            self._kind = self._kind_of_csv()
         row = 0
         while True:
             row += 1
@@ -184,14 +189,33 @@ class Records:
             except StopIteration:
                 return
             except csv.Error as error:
-                yield row, None, None, f"not CSV: {error}; look at its quotes"
-                continue
+                if "field limit" not in str(error):
+                    yield row, None, None, f"not CSV: {error}; look at its quotes"
+                    continue
+                # the reader would go on in the middle of the field, and take each line in it for a row
+                yield row, None, None, f"not CSV: {error}; look at its quotes; the rest of this file is not read"
+                return
             if not fields:
                 row -= 1  # an empty line is no row
             elif len(fields) != len(columns):
                 yield row, None, None, f"expected {len(columns)} fields, found {len(fields)}"
+            elif absent := [columns[at] for at in (text_at, id_at) if at is not None and not fields[at]]:
+                yield row, None, None, f"there is no {absent[0]!r}: its cell is empty"
             else:
-                yield row, _NUMBER if id_at is None else fields[id_at], fields[text_at], ""
+                yield row, _NUMBER if id_at is None else self._csv_id(fields[id_at]), fields[text_at], ""
+
+    def _csv_id(self, cell: str) -> int | str:
+        return int(cell) if self._kind is not str and _is_integer(cell) else cell
+
+    def _kind_of_csv(self) -> type | None:
+        """Read the CSV files from here on once for their ids: int where all are, str where not, None where none is."""
+        found: set[bool] = set()
+        for name, form in list(zip(self.names, self._forms, strict=True))[self._current :]:
+            if form == "csv" and name != STDIN:
+                good = (row for row in self._csv(name, look_for_kind=False) if not row[3])
+                found.update(type(ident) is int for _, ident, text, _ in good if not _no_text(text, ""))
+        self._share = 0.0
+        return None if not found else int if found == {True} else str
 
     def _parquet(self, name: str) -> Iterator[Row]:
         pa = arrow()
@@ -201,7 +225,8 @@ class Records:
         with (
             _reading(name, "Parquet", pa.ArrowException, UnicodeDecodeError),
             open(name, "rb") as raw,
-            ParquetFile(raw, buffer_size=BUFFER, pre_buffer=False) as file,  # else it holds a whole row group
+            # without a buffer it holds a whole row group, and checks no checksum unless it is asked to
+            ParquetFile(raw, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True) as file,
         ):
             schema, total = file.schema_arrow, file.metadata.num_rows
             ids = self._id_of(schema.names, name)
@@ -320,6 +345,15 @@ def _decoded(line: bytes) -> tuple[str | None, str]:
         return line.decode(), ""
     except UnicodeDecodeError as error:
         return None, f"not UTF-8: byte 0x{line[error.start]:02x} at {error.start} ({error.reason}); convert the file"
+
+
+def _is_integer(cell: str) -> bool:
+    """Say whether a cell is an integer of 64 bits as every program writes it, so that nothing of it is lost.
+
+    >>> [_is_integer(cell) for cell in ("0", "-7", "007", "+1", "1_000", "-0", "1.0", " 1", "9223372036854775808")]
+    [True, True, False, False, False, False, False, False, False]
+    """
+    return re.fullmatch("0|-?[1-9][0-9]{0,18}", cell) is not None and int(cell) in INT64
 
 
 def _no_text(text: Any, column: str) -> str:

@@ -69,11 +69,21 @@ def test_bad_rows_are_named_and_the_others_are_right(form: str, tmp_path: Path) 
     assert [record.text for record in read(path, form=form) if not record.problem] == texts
 
 
-def test_a_field_that_is_too_long_is_one_bad_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_ends_at_a_field_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind it stands the rest of the field, and no reader knows where that ends."""
     monkeypatch.setattr(records, "LONGEST_FIELD", 10)
-    path = made(tmp_path / "a.csv", 'text\na\n"long\nand longer\nb"\nc\n')
-    found = read(path)
-    assert "field larger than field limit (10)" in found[1].problem and found[-1].text == "c"
+    first = made(tmp_path / "a.csv", 'text\na\n"long\nand longer\nb"\nc\n')
+    found = read(first, made(tmp_path / "b.csv", "text\nd\n"))
+    problem = "not CSV: field larger than field limit (10); look at its quotes; the rest of this file is not read"
+    assert [(record.text, record.problem) for record in found] == [("a", ""), (None, problem), ("d", "")]
+
+
+def test_an_empty_cell_is_no_text_and_no_id(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.csv", 'id,text,more\n1,a,\n2,,x\n,c,x\n3,"",x\n4, ,x\n')
+    no_text, no_id = (f"there is no {name!r}: its cell is empty" for name in ("text", "id"))
+    assert problems(path) == {2: no_text, 3: no_id, 4: no_text}
+    assert [(record.id, record.text) for record in read(path) if not record.problem] == [(1, "a"), (4, " ")]
+    assert [record.id for record in read(path, id_column="text")] == ["a", None, "c", None, " "]
 
 
 def test_a_nul_in_csv(tmp_path: Path) -> None:
@@ -200,6 +210,17 @@ def read_any(path: Path, form: str) -> list[Record] | None:
         raise
 
 
+def well_formed(found: list[Record] | None) -> None:
+    """A record is a text that can be written, or a problem."""
+    for record in found or ():
+        assert record.row >= 1 and isinstance(record.id, int | str | None)
+        if record.problem:
+            assert record.text is None and record.id is None
+        else:
+            assert record.id is not None and isinstance(record.text, str)
+            assert (record.text + str(record.id)).encode()
+
+
 PIECES = [
     b'"', b",", b"\n", b"\r", b"text", b"id", b"\xff", b"\xef\xbb\xbf", b"{", b"}", b'{"text":', b'"a"', b"\0",
     b"1", b":", b"[", b"\xed\xa0\x80", b"\\ud800", b"null", b"text\n",
@@ -211,9 +232,7 @@ BYTES = st.binary() | st.lists(st.sampled_from(PIECES), max_size=12).map(b"".joi
 @given(content=BYTES)
 def test_any_bytes(place: Path, form: str, content: bytes) -> None:
     found = read_any(made(place / "any", content), form)
-    for record in found or ():
-        assert (record.text is None) == bool(record.problem) and record.row >= 1
-        assert record.problem or (record.text or "").encode() is not None
+    well_formed(found)
     if form == "lines" and found is not None:
         lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
         assert len(found) == len(lines) - (lines[-1] == b"")
@@ -253,7 +272,21 @@ def test_parquet_with_damaged_bytes(place: Path, whole: list[bytes], way: int, a
     content = bytearray(whole[way])
     for where, byte in at:
         content[int(where * len(content))] = byte
-    read_any(made(place / "damaged.parquet", bytes(content)), "parquet")
+    found = read_any(made(place / "damaged.parquet", bytes(content)), "parquet")
+    well_formed(found)
+    assert found is None or [record.row for record in found] == list(range(1, len(found) + 1))
+
+
+def test_parquet_with_a_damaged_page_that_has_a_checksum(place: Path) -> None:
+    """Without one, the text would be another one and nobody could know."""
+    path = place / "checked.parquet"
+    parquet.write_table(pa.table({"text": ["we lived"]}), path, compression="none", write_page_checksum=True)
+    content = path.read_bytes()
+    assert good(path) == [(0, "we lived")] and content.count(b"we lived") > 1  # the smallest and the largest one too
+    at = content.index(b"we lived")
+    made(path, content[:at] + b"he lived" + content[at + 8 :])
+    with pytest.raises(ValueError, match=f"^{path}: not readable as Parquet .*checksum"):
+        read(path)
 
 
 @given(lines=st.lists(st.sampled_from([b'{"text": "a"}', b'{"text": 1}', b"{", b"\xff", b'{"text": "\\n"}', b"[]"])))

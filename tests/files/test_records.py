@@ -47,12 +47,28 @@ def test_json_lines_are_read_back(place: Path, rows: Rows, plain: bool) -> None:
     assert good(place / "a.jsonl") == rows
 
 
-@given(rows=st.lists(st.tuples(st.text(), st.text())))
+CELLS = st.text(min_size=1)
+LIMITS = [str(2**63 - 1), str(2**63), str(-(2**63))]
+ODD = st.sampled_from(["0", "-1", "-0", "007", "+1", "1_0", " 1", "1.0", "\u0661", *LIMITS])
+
+
+@given(rows=st.lists(st.tuples(INTEGERS.map(str) | ODD, CELLS)) | st.lists(st.tuples(CELLS, CELLS)))
 def test_csv_is_read_back(place: Path, rows: Rows) -> None:
     if not NUL_IN_CSV:
-        rows = [(ident.replace("\0", ""), text.replace("\0", "")) for ident, text in rows]
+        rows = [(ident.replace("\0", "0"), text.replace("\0", "0")) for ident, text in rows]
     write_csv(place / "a.csv", rows)
-    assert good(place / "a.csv") == rows
+    integers = {str(number) for number in map(_number, (ident for ident, _ in rows)) if -(2**63) <= number < 2**63}
+    if all(ident in integers for ident, _ in rows):
+        rows = [(int(ident), text) for ident, text in rows]
+    found = good(place / "a.csv")
+    assert found == rows and [type(ident) for ident, _ in found] == [type(ident) for ident, _ in rows]
+
+
+def _number(cell: str) -> int:
+    try:
+        return int(cell)
+    except ValueError:
+        return 2**63
 
 
 KINDS = [pa.string(), pa.large_string(), *VIEWS, "dictionary"]
@@ -131,7 +147,33 @@ def test_named_columns(tmp_path: Path) -> None:
     for path in (csv_file, jsonl, tmp_path / "a.parquet"):
         assert good(path, text_column="body", id_column="key") == [("x", "a"), ("y", "b")]
         assert good(path, text_column="body", id_column="body") == [("a", "a"), ("b", "b")]
-    assert good(csv_file, text_column="body") == [("1", "a"), ("2", "b")]  # a CSV has texts alone
+    assert good(csv_file, text_column="body") == [(1, "a"), (2, "b")]
+
+
+def test_integers_of_a_csv_stay_integers_where_all_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers, names = made(tmp_path / "a.csv", "id,text\n1,a\n22,b\n"), made(tmp_path / "b.csv", "id,text\n3,c\nx,d\n")
+    more, bad = made(tmp_path / "c.csv", "id,text\n-4,e\n"), made(tmp_path / "d.csv", "id,text\ny,\n,z\nv,w,x\n5,f\n")
+    assert good(numbers, more) == [(1, "a"), (22, "b"), (-4, "e")]
+    assert good(numbers, names) == [("1", "a"), ("22", "b"), ("3", "c"), ("x", "d")]  # of all files
+    assert [record.id for record in read(numbers, bad)] == [1, 22, None, None, None, 5]  # bad rows decide nothing
+    assert [record.id for record in read(bad, names)] == [None, None, None, "5", "3", "x"]
+    first = made(tmp_path / "0.jsonl", '{"id": 7, "text": "g"}')
+    assert good(first, numbers)[1:] == [(1, "a"), (22, "b")]
+    assert read(first, names)[2].problem == "'id' must be an integer, as in the first row, found 'x'"
+    first = made(tmp_path / "0.jsonl", '{"id": "7", "text": "g"}')
+    assert good(first, numbers)[1:] == [("1", "a"), ("22", "b")]
+    # of a stream nobody knows the end: its first row decides
+    for head, kinds in (("1", [1, 2, None]), ("w", ["w", "2", "x"])):
+        content = io.BytesIO(f"id,text\n{head},a\n2,b\nx,c\n".encode())
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(content, "utf-8"))
+        assert [record.id for record in read(Path("-"), form="csv")] == kinds
+
+
+def test_looking_for_ids_does_not_show_in_what_is_expected(tmp_path: Path) -> None:
+    rows = "".join(f"{i:04},we lived\n" for i in range(1000, 6000))
+    found = Records([str(made(tmp_path / "a.csv", f"id,text\n{rows}"))])
+    assert [4900 < (found.expected or 0) < 5100 for record in found if record.row in (100, 4000)] == [True, True]
+    assert found.expected == 5000
 
 
 IDS = [

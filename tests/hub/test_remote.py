@@ -179,10 +179,11 @@ class _Bar:
     """Adds in two steps, as tqdm does: of two threads at once, one's bytes are lost."""
 
     def __init__(self, total: int, **_: object) -> None:
-        self.total, self.shown = total, 0
+        self.total, self.shown, self.threads = total, 0, set[int]()
         BARS.append(self)
 
     def update(self, count: int) -> None:
+        self.threads.add(threading.get_ident())
         shown = self.shown
         time.sleep(0.005)
         self.shown = shown + count
@@ -201,4 +202,4 @@ def test_the_bar_counts_every_byte_of_requests_at_once(tmp_path: Path, monkeypat
     BARS.clear()
     table.rows(np.arange(0, 80, 5))
     (bar,) = BARS
-    assert bar.shown == bar.total == 16 * WIDTH * 4
+    assert bar.shown == bar.total == 16 * WIDTH * 4 and len(bar.threads) > 1
