@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import struct
 import sys
 import threading
@@ -225,6 +226,27 @@ def test_weights_that_have_changed(source: Path, tmp_path: Path, capsys: Printed
         file.write(b"\0\0\0\0")
     error = failure(capsys, *argv)  # it names the file that differs, and no other
     assert 'was made with sha256 {"model.safetensors": "' in error and "config.json" not in error
+
+
+def test_a_file_of_the_model_that_has_changed(source: Path, tmp_path: Path, capsys: Printed) -> None:
+    """Wherever it lies: here the transformer and its settings are in a folder below."""
+    model = tmp_path / "model"
+    shutil.copytree(CLS, model, ignore=shutil.ignore_patterns("vectors*", "calls*"))
+    argv = [source, "-o", tmp_path / "out", "-m", model]
+    told(capsys, *argv)
+    files = {path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file()}
+    assert meta(tmp_path / "out")["sha256"].keys() == files
+    assert "0_Transformer/sentence_roberta_config.json" in files
+    for name in sorted(name for name in files if name.endswith(".json")):
+        before = (model / name).read_bytes()
+        (model / name).write_bytes(before + b" ")
+        error = failure(capsys, *argv)
+        assert f'was made with sha256 {{"{name}": "' in error and error.count('": "') == 2
+        (model / name).write_bytes(before)
+    told(capsys, *argv)
+    added = "0_Transformer/sentence_bert_config.json"  # which is read before the other
+    shutil.copy(model / "0_Transformer/sentence_roberta_config.json", model / added)
+    assert f'"{added}": null' in failure(capsys, *argv)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from minibert.families.family import Family
 from minibert.families.rows import FAMILIES
 from minibert.families.steps import Tokens
 from minibert.files.checkpoint import SINGLE, Source, Tensor, open_folder
-from minibert.files.reading import existing, note_model_file, read_object
+from minibert.files.reading import FileName, existing, note_model_file, read_object
 from minibert.files.tables import Table
 from minibert.files.tokenizer_files import Find, open_tokenizer
 
@@ -107,6 +107,7 @@ class Opened(NamedTuple):
     lasting: str
     commit: str | None
     root: Find  # the files of the whole repository; `find` knows those of the folder in it that holds the model
+    found: Mapping[str, FileName]  # every file that either of them has found until now, by its name in the repository
 
 
 def open_model(
@@ -126,21 +127,23 @@ def open_model(
         raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
     if folder:
         path = os.path.expanduser(where)
-        root = _open_local(path)
+        found: dict[str, FileName] = {}
+        root = _noting(_open_local(path), found)
         inside = weights_folder(root, where) if weights_folder else ""
         find, model = _below(root, inside), os.path.join(path, inside) if inside else path
         lasting = os.path.abspath(path)
         config = _read_config(find, where, root)
-        return Opened(config, lambda: open_folder(model, mmap), find, where, lasting, None, root)
+        return Opened(config, lambda: open_folder(model, mmap), find, where, lasting, None, root, found)
     from minibert.hub.repository import resolve
 
     repository = resolve(where, revision, local_files_only, whole=weights_folder is not None)
-    root = repository.file
+    found = {}
+    root = _noting(repository.file, found)
     inside = weights_folder(root, where) if weights_folder else ""
     find = _below(root, inside)
     source = partial(repository.whole_checkpoint, inside) if weights_folder else partial(repository.checkpoint, lazy)
     config = _read_config(find, where, root)
-    return Opened(config, lambda: source(mmap=mmap), find, where, where, repository.commit, root)
+    return Opened(config, lambda: source(mmap=mmap), find, where, where, repository.commit, root, found)
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
@@ -182,6 +185,16 @@ def _open_local(folder: str) -> Find:
         for module in os.listdir(folder):  # whose weights are the model's too, read here or not
             note_model_file(os.path.join(folder, module, SINGLE))
     return find
+
+
+def _noting(find: Find, found: dict[str, FileName]) -> Find:
+    def noting(name: str) -> FileName | None:
+        path = find(name)
+        if path is not None:
+            found[name] = path
+        return path
+
+    return noting
 
 
 def _below(find: Find, folder: str) -> Find:

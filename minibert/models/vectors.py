@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from minibert.errors import CheckpointError, UnknownFamilyError
-from minibert.files.checkpoint import SINGLE
-from minibert.files.reading import FileName, sha256_of
-from minibert.files.tokenizer_files import FILES as TOKENIZER_FILES
+from minibert.files.checkpoint import INDEX, SINGLE
+from minibert.files.reading import sha256_of
 from minibert.threads import cores
 
 from .load import Opened, assemble, family_of, load, named_model, open_model
@@ -48,21 +47,15 @@ class TextModel(NamedTuple):
         return self.make()
 
     def sha256(self) -> dict[str, str]:
-        """The sha256 of every file that decides about a vector: weights, config, tokenizer, pooling."""
+        """The sha256 of every file that was found while the model was opened, and so of each that was read."""
         opened, source = self.opened, self.opened.source()
-        names = ["config.json", *TOKENIZER_FILES]
         try:
-            files = {Path(file).name: file for file in (source.tensor(name).file for name in source.names)}
+            shards = {Path(source.tensor(name).file).name for name in source.names}
         finally:
             source.close()
-        found: dict[str, FileName | None] = {**files, **{name: opened.find(name) for name in names}}
-        if self.kind == "sentence":
-            from .recipe import MODULES, SETTINGS, TRANSFORMER_CONFIGS, read_modules
-
-            paths = [module.path for module in read_modules(opened.root, opened.where) or ()]
-            own = [f"{path}/{name}" for path in paths if path for name in ("config.json", SINGLE)]
-            found |= {name: opened.root(name) for name in (MODULES, SETTINGS, *TRANSFORMER_CONFIGS, *own)}
-        return {name: sha256_of(path) for name, path in sorted(found.items()) if path is not None}
+        for name in shards if opened.find(SINGLE) else (INDEX, *shards):
+            opened.find(name)
+        return {name: sha256_of(path) for name, path in sorted(opened.found.items())}
 
 
 def open_vectors(
