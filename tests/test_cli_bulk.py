@@ -152,6 +152,43 @@ def test_columns_and_formats(tmp_path: Path, capsys: Printed) -> None:
     assert meta(tmp_path / "out")["text_column"] == "body" and meta(tmp_path / "out")["id_column"] == "key"
 
 
+def test_check(source: Path, tmp_path: Path, capsys: Printed) -> None:
+    out = tmp_path / "out"
+    told(capsys, source, "-o", out, "-m", DENSE, "--rows-per-shard", "2")
+    before = content(out)
+    assert told(capsys, "-o", out, "--check") == (
+        f"minibert: checked {out}: 3 vectors in 2 shards, complete and as written\n"
+    )
+    assert f"--check reads FOLDER alone, found also '{source}'; leave it out" in failure(
+        capsys, source, "-o", out, "--check"
+    )
+    assert content(out) == before
+    vectors = out / "vectors-00001.parquet"
+    vectors.write_bytes(vectors.read_bytes()[:-9] + b"x" + vectors.read_bytes()[-8:])
+    damaged = f"{vectors}: damaged, its sha256 is not that of what was written; put it back, or begin again in another"
+    assert damaged in failure(capsys, "-o", out, "--check")
+    assert damaged in failure(capsys, source, "-o", out, "-m", DENSE, "--rows-per-shard", "2")
+    assert "No such file or directory" in failure(capsys, "-o", tmp_path / "none", "--check")
+
+
+def test_integers_of_a_csv_in_every_shard_and_in_a_run_that_goes_on(tmp_path: Path, capsys: Printed) -> None:
+    rows = [f"{i * i},we lived" if i != 4 else "x,we lived" for i in range(7)]
+    for name, kept, kind in (("numbers", [*rows[:4], *rows[5:]], int), ("names", rows, str)):
+        source = made(tmp_path / f"{name}.csv", "\n".join(["id,text", *kept]))
+        argv = [source, "-m", DENSE, "--format", "npy", "--rows-per-shard", "2", "-o"]
+        told(capsys, *argv, tmp_path / name)
+        ids = [json.loads(file.read_text()) for file in sorted((tmp_path / name).glob("ids-*"))]
+        assert [ident for shard in ids for ident in shard] == [kind(row.partition(",")[0]) for row in kept]
+        whole = content(tmp_path / name)
+        for line in ("shards.jsonl", "meta.json"):  # as if it had been killed after its first shard
+            start = (
+                whole[line].splitlines(True)[0] if line == "shards.jsonl" else whole[line].replace(b"true,", b"false,")
+            )
+            (tmp_path / name / line).write_bytes(start)
+        told(capsys, *argv, tmp_path / name)
+        assert content(tmp_path / name) == whole
+
+
 def test_stdin_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
     argv = ["-m", DENSE, "--format", "npy", "--rows-per-shard", "10"]
     rows = [f"we lived {'a ' * (i % 7)}".encode() for i in range(45)]

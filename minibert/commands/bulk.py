@@ -15,7 +15,8 @@ EVERY = 5.0  # seconds between two lines in a log
 ABOUT = """turn files of many texts into a folder of vectors
 Rows are read from Parquet, JSON lines, CSV or plain lines. Vectors are written
 in shards; memory does not grow with their number. After a run that was killed,
-the same command goes on behind the last whole shard."""
+the same command goes on behind the last whole shard. With --check nothing is
+written: each file in FOLDER is compared with what was."""
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
 
 
@@ -55,6 +56,7 @@ def declare(parser: Parser) -> None:
         "--bad-rows", choices=("stop", "skip"), default="stop",
         help="what to do at a row that is no text: stop (default), or list it in bad_rows.jsonl and go on",
     )  # fmt: skip
+    parser.add_argument("--check", action="store_true", help="only read FOLDER again: is it complete and undamaged?")
     add_prompts(parser)
     add_model(parser, side=False)
 
@@ -62,10 +64,19 @@ def declare(parser: Parser) -> None:
 def run(arguments: Any) -> None:
     """Read, compute, write; talk about it on stderr."""
     from minibert.files.records import Records
-    from minibert.files.shards import ShardFolder
+    from minibert.files.shards import ShardFolder, check_folder
     from minibert.models.bulk import ROWS_PER_SHARD, bulk
     from minibert.models.vectors import open_vectors
 
+    if arguments.check:
+        if arguments.inputs:
+            raise ValueError(f"--check reads FOLDER alone, found also {arguments.inputs[0]!r}; leave it out")
+        counts = check_folder(arguments.output)
+        tell(
+            f"checked {arguments.output}: {_count(counts['rows'], 'vector')} in {_count(counts['shards'], 'shard')}, "
+            "complete and as written"
+        )
+        return
     if arguments.inputs in ([], ["-"]) and sys.stdin is not None and sys.stdin.isatty():
         tell("each line is a text; end with Ctrl-D")
     records = Records(arguments.inputs, arguments.text_column, arguments.id_column, arguments.input_format)

@@ -96,16 +96,22 @@ def atomic_file(path: FileName, mode: int | None = None, lasting: bool = False) 
                     file.flush()
                     os.fsync(file.fileno())
             temporary.replace(path)
-            if lasting and hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
-                folder = os.open(path.parent, os.O_DIRECTORY)
-                try:
-                    os.fsync(folder)  # now the name is on the disk too
-                finally:
-                    os.close(folder)
+            if lasting:
+                sync_folder(path.parent)  # now the name is on the disk too
         except BaseException:
             with suppress(OSError):
                 temporary.unlink()
             raise
+
+
+def sync_folder(path: FileName) -> None:
+    """Wait until the names in a folder are on the disk."""
+    if hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
+        folder = os.open(path, os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def same_file(a: FileName, b: FileName) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,13 @@ def test_a_folder_of_parquet(path: Path) -> None:
     assert table["id"].to_pylist() == [10, 11, 12] and table["vector"].to_pylist() == [[1.0] * 4] * 3
     assert opened(path) == folder.shards
     assert [json.loads(line) for line in (path / "shards.jsonl").read_text().splitlines()][1] == {
-        "files": {"vectors-00001.parquet": (path / "vectors-00001.parquet").stat().st_size},
+        "files": {"vectors-00001.parquet": {
+            "bytes": (path / "vectors-00001.parquet").stat().st_size,
+            "sha256": sha256((path / "vectors-00001.parquet").read_bytes()).hexdigest(),
+        }},
         "read": 4, "rows": 3, "cut": 1, "input_sha256": "sha1", "bad_bytes": (path / "bad_rows.jsonl").stat().st_size,
+        "bad_sha256": sha256((path / "bad_rows.jsonl").read_bytes()).hexdigest(),
+        "line_sha256": folder.shards[1].line_sha256,
     }  # fmt: skip
     assert [json.loads(line) for line in (path / "bad_rows.jsonl").read_text("utf-8").splitlines()] == BAD
 
@@ -51,7 +57,7 @@ def test_a_folder_of_npy(path: Path) -> None:
     mapped = np.load(path / "vectors-00000.npy", mmap_mode="r")
     assert isinstance(mapped, np.memmap) and np.array_equal(mapped, np.eye(2, dtype=np.float32))
     with folder.opened(SETTINGS):
-        assert folder.finish()["shards"] == 1 and folder.counts()["skipped"] == 1
+        assert {name: folder.finish()[name] for name in ("shards", "skipped")} == {"shards": 1, "skipped": 1}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -86,9 +92,16 @@ def test_a_shard_is_on_the_disk_before_it_counts(path: Path, monkeypatch: pytest
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
     begin(path, 1)
-    # a file, then the folder that has its name
-    starts = [".meta.json.", path.name, ".vectors-00000.parquet.", path.name, "bad_rows.jsonl", "shards.jsonl"]
+    # the folder's own name; then each file, and the folder that has its name where it is new
+    starts = [path.parent.name, ".meta.json.", path.name, ".vectors-00000.parquet.", path.name]
+    starts += ["bad_rows.jsonl", path.name, "shards.jsonl", path.name]
     assert len(synced) == len(starts) and all(map(str.startswith, synced, starts))
+    synced.clear()
+    with ShardFolder(path, "parquet").opened(SETTINGS) as folder:
+        add(folder, 1, bad=BAD)
+    assert len(synced) == 4 and all(
+        map(str.startswith, synced, [".vectors-00001", path.name, "bad_rows.jsonl", "shards.jsonl"])
+    )
 
 
 # -- what a killed run leaves ----------------------------------------------------------------------------------

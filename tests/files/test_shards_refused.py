@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from shard_folders import SETTINGS, add, begin, opened, refused
+from shard_folders import BAD, SETTINGS, add, begin, files, opened, refused
 
-from minibert.files.shards import ShardFolder
+from minibert.files.shards import ShardFolder, check_folder
 
 FORMS = ["parquet", "npy"]
 
@@ -108,8 +108,134 @@ def test_a_folder_in_place_of_a_file(name: str, path: Path) -> None:
     begin(path)
     (path / name).unlink()
     (path / name).mkdir()
-    with pytest.raises((ValueError, OSError), match=rf"{name}.*directory|directory.*{name}"):
+    with pytest.raises(ValueError, match=rf"{name}: expected a file of this job, found a link, a folder or a pipe; ta"):
         opened(path)
+
+
+# -- links ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+@pytest.mark.parametrize("name", ["meta.json", "shards.jsonl", "bad_rows.jsonl", ".lock"])
+@pytest.mark.parametrize("kind", ["link", "to nothing", "in a circle", "pipe"])
+def test_no_link_is_followed(name: str, kind: str, path: Path, tmp_path: Path) -> None:
+    """What it leads to is somebody else's: it would be added to, cut off or emptied."""
+    begin(path)
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes((path / name).read_bytes() + b'{"theirs": ')
+    (path / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(path / name)
+    else:
+        (path / name).symlink_to({"link": theirs, "to nothing": tmp_path / "none"}.get(kind, path / name))
+    before = theirs.read_bytes()
+    for settings in (SETTINGS, {**SETTINGS, "model": "other"}):
+        with pytest.raises(ValueError, match=rf"{name}: expected a file of this job, found a link, a folder or a pipe"):
+            opened(path, settings=settings)
+    assert theirs.read_bytes() == before and not (tmp_path / "none").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+@pytest.mark.parametrize("name", ["shards.jsonl", "bad_rows.jsonl"])
+def test_a_link_that_comes_meanwhile_is_not_followed(name: str, path: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"theirs")
+    with ShardFolder(path, "npy").opened(SETTINGS) as folder:
+        (path / name).symlink_to(theirs)
+        with pytest.raises(ValueError, match=f"{name}: expected a file of this job"):
+            add(folder, 0, bad=BAD)
+    assert theirs.read_bytes() == b"theirs"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+def test_links_under_the_names_of_shards_and_scratch_are_replaced(path: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"theirs")
+    begin(path, 1)
+    for name in ("vectors-00001.parquet", "vectors-00002.parquet", ".meta.json.0123456789abcdef"):
+        (path / name).symlink_to(theirs)
+    with ShardFolder(path, "parquet").opened(SETTINGS) as folder:
+        add(folder, 1)
+        folder.finish()
+    assert theirs.read_bytes() == b"theirs" and not any(file.is_symlink() for file in path.iterdir())
+    assert check_folder(path)["shards"] == 2
+
+
+# -- damage that changes no size ---------------------------------------------------------------------------------------
+
+
+def flipped(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_bit_of_any_file(form: str, complete: bool, path: Path) -> None:
+    with ShardFolder(path, form).opened(SETTINGS) as folder:
+        for number in range(3):
+            add(folder, number, bad=BAD if number != 1 else None)
+        if complete:
+            folder.finish()
+    if complete:
+        assert check_folder(path) == {"rows": 9, "skipped": 2, "cut": 3, "shards": 3}
+    names = {name for shard in folder.shards for name in shard.files} | {"shards.jsonl", "bad_rows.jsonl"}
+    for name in sorted(names):
+        before = (path / name).read_bytes()
+        for at in range(0, len(before) - 1, max(1, len(before) // 9)):  # the last byte of a line is where it ends
+            (path / name).write_bytes(flipped(before, at))
+            refused(path, rf"{name}: (damaged|a line is not one of)", form=form)
+            with pytest.raises(ValueError, match=rf"{name}: (damaged|a line is not one of)"):
+                check_folder(path)
+        (path / name).write_bytes(before)
+    assert len(opened(path, form)) == 3
+
+
+def test_lines_of_shards_that_are_lost_or_in_another_order(path: Path) -> None:
+    begin(path, 3)
+    first, second, third = (path / "shards.jsonl").read_bytes().splitlines(keepends=True)
+    for lines in ([second, third], [first, third], [second, first, third], [first, second, second, third]):
+        (path / "shards.jsonl").write_bytes(b"".join(lines))
+        refused(path, r"shards\.jsonl: a line is not one of `minibert bulk`")
+    (path / "shards.jsonl").write_bytes(first + second)  # as a killed run leaves it
+    assert len(opened(path)) == 2
+
+
+def test_a_shard_that_is_damaged_while_the_run_goes_on(path: Path) -> None:
+    begin(path, 1)
+    with ShardFolder(path, "parquet").opened(SETTINGS) as folder:
+        add(folder, 1, bad=BAD)
+        file = path / "vectors-00001.parquet"
+        file.write_bytes(flipped(file.read_bytes(), 8))
+        with pytest.raises(ValueError, match=r"vectors-00001\.parquet: damaged, its sha256 is not that of what was"):
+            folder.finish()
+    assert json.loads((path / "meta.json").read_text("utf-8"))["complete"] is False
+
+
+def test_a_folder_is_checked_without_a_change(path: Path) -> None:
+    begin(path, 2)
+    (path / "vectors-00002.parquet").write_bytes(b"of a killed run")
+    with pytest.raises(ValueError, match="vectors: not complete; what is there is whole, and the same command goes on"):
+        check_folder(path)
+    with ShardFolder(path, "parquet").opened(SETTINGS) as folder:
+        folder.finish()
+    (path / ".lock").unlink()
+    before = files(path)
+    assert check_folder(path) == {"rows": 6, "skipped": 1, "cut": 1, "shards": 2} and files(path) == before
+    assert not (path / ".lock").exists()
+    (path / "vectors-00002.parquet").write_bytes(b"added")
+    with pytest.raises(ValueError, match=r"vectors-00002\.parquet: shards\.jsonl does not know it; take it away"):
+        check_folder(path)
+    (path / "vectors-00002.parquet").unlink()
+    for name in ("shards.jsonl", "bad_rows.jsonl"):
+        (path / name).write_bytes(before[name] + b"x")
+        with pytest.raises(ValueError, match=rf"{name}: expected {len(before[name]):,} bytes, found"):
+            check_folder(path)
+        (path / name).write_bytes(before[name])
+    (path / "meta.json").write_bytes(before["meta.json"].replace(b'"cut": 1', b'"cut": 2'))
+    with pytest.raises(ValueError, match="shards are missing of those that"):
+        check_folder(path)
+    with pytest.raises(ValueError, match="not readable as JSON"):
+        check_folder(path.parent)
 
 
 @pytest.mark.parametrize("form", FORMS)
