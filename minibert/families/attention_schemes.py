@@ -25,7 +25,7 @@ from minibert.equations.input_layer import Array, layer_norm
 from minibert.errors import CheckpointError
 
 from .frozen import Frozen, thawed
-from .rotations import Rotation, number, read_rotation, rope_parameters, whole
+from .rotations import Rotation, flag, number, read_rotation, rope_parameters, whole
 
 if TYPE_CHECKING:
     from .config import Config
@@ -295,7 +295,7 @@ def log_buckets_from_config(
     >>> log_buckets_from_config(config, lambda name, shape: np.zeros(shape))
     LogBuckets(buckets=8, max_positions=17)
     """
-    if not config.get("relative_attention"):
+    if not flag(config, "relative_attention"):
         return None
     max_positions = whole(config, "max_relative_positions", default=-1, above=-math.inf)
     if max_positions < 1:
@@ -318,7 +318,7 @@ def relative_sinusoids_from_config(config: Mapping[str, Any]) -> RelativeSinusoi
     RelativeSinusoids(dim=1024, attention='bi', clamp_length=-1)
     """
     attention = config.get("attn_type") or "bi"
-    if config.get("bi_data") or attention not in ("bi", "uni"):
+    if flag(config, "bi_data") or attention not in ("bi", "uni"):
         found = f"attn_type={attention!r}, bi_data={config.get('bi_data')!r}"
         raise CheckpointError(f"minibert computes attn_type 'bi' or 'uni' without bi_data; config.json has {found}")
     dim = whole(config, "d_model", "hidden_size")

@@ -331,7 +331,7 @@ class Blocks(Frozen):
     parts: tuple[Add, ...]
     last_norm: Norm = Norm()
     transposed: bool = False
-    causal: Callable[[Config], bool] = lambda config: bool(config.get("is_decoder", False))
+    causal: Callable[[Config], bool] = lambda config: config.flag("is_decoder")
     relative: str = ""
     defaults: Mapping[str, Any] = {"hidden_act": "gelu"}
     only: Mapping[str, Any] = {"add_cross_attention": False, "pruned_heads": {}}

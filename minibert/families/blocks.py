@@ -90,8 +90,8 @@ MPNET = Blocks(
 
 
 def _gpt2_scale(config: Config, head_dim: int, i: int) -> float:
-    scale = 1 / math.sqrt(head_dim) if config.get("scale_attn_weights", True) else 1.0
-    return scale / (i + 1) if config.get("scale_attn_by_inverse_layer_idx", False) else scale
+    scale = 1 / math.sqrt(head_dim) if config.flag("scale_attn_weights", True) else 1.0
+    return scale / (i + 1) if config.flag("scale_attn_by_inverse_layer_idx") else scale
 
 
 GPT2 = Blocks(

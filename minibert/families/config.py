@@ -99,6 +99,13 @@ class Config(Mapping[str, Any]):
             raise self.refused(f"{key!r} must be an integer >= 0, found {value!r}")
         return value
 
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Give true or false; null is false, as where the reference asks. Raises CheckpointError for anything else."""
+        value = self.get(key, default)
+        if value is not None and not isinstance(value, bool):
+            raise self.refused(f"{key!r} must be true or false, found {value!r}")
+        return bool(value)
+
     def number(self, key: str) -> float:
         """Give a number >= 0 such as eps, or raise CheckpointError where config.json has something else."""
         value = self.get(key)

@@ -64,7 +64,7 @@ class Family(Frozen):
         config = Config(part, self.aliases, self.defaults, where)
         for key, value in self.only.items():
             found = config.get(key)
-            if found is not None and found != value:
+            if found is not None and (found != value or isinstance(found, bool) != isinstance(value, bool)):
                 raise config.refused(
                     f"{key!r} must be {value!r} for {self.model_type}, found {found!r}; that is another "
                     "layer, and this one would give wrong numbers"

@@ -73,6 +73,14 @@ def whole(config: Mapping[str, Any], *keys: str, default: int | None = None, abo
     return int(value)
 
 
+def flag(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    """True or false; null is false, as where the reference asks."""
+    value = config.get(key, default)
+    if value is not None and not isinstance(value, bool):
+        raise CheckpointError(f"{key!r} in config.json must be true or false, found {value!r}")
+    return bool(value)
+
+
 def rope_parameters(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The mapping under `key`, or an empty one. Raises CheckpointError for anything else."""
     parameters = config.get(key) or {}
@@ -168,7 +176,7 @@ def _yarn(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: f
         number(given, "factor")  # null is an answer, an absent key is none
     length = _original_length(config, given)
     factor = _stretch(config, given, length)
-    ramp = number(given, "beta_fast", default=32), number(given, "beta_slow", default=1), given.get("truncate", True)
+    ramp = number(given, "beta_fast", default=32), number(given, "beta_slow", default=1), flag(given, "truncate", True)
     frequencies = yarn_frequencies(dim, base, factor, length, *ramp)
     if given.get("attention_factor") is not None:
         attention_factor = number(given, "attention_factor")
@@ -178,12 +186,16 @@ def _yarn(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: f
     return Rotation(frequencies, "yarn", rotary_frequencies(dim, base), attention_factor, length)
 
 
+def _numbers(given: Mapping[str, Any], key: str) -> tuple[float, ...]:
+    found = given.get(key)
+    if not isinstance(found, list | tuple):
+        raise CheckpointError(f"{key!r} in config.json must be a list of numbers, found {found!r}")
+    return tuple(number({f"{key}[{i}]": value}, f"{key}[{i}]") for i, value in enumerate(found))
+
+
 def _longrope(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
     length = _original_length(config, given)
-    lists = [given.get(name) for name in ("short_factor", "long_factor")]
-    if not all(isinstance(factors, (list, tuple)) for factors in lists):
-        raise ValueError(f"'short_factor' and 'long_factor' must be lists of numbers, found {lists}")
-    short_factor, long_factor = (tuple(factors) for factors in lists if factors is not None)
+    short_factor, long_factor = _numbers(given, "short_factor"), _numbers(given, "long_factor")
     by_length = partial(longrope_frequencies, dim, base, short_factor, long_factor, length)
     if given.get("attention_factor") is not None:
         attention_factor = number(given, "attention_factor")

@@ -44,7 +44,7 @@ def typed(config: Config) -> bool:
 
 def scaled(config: Config) -> bool:
     """Word rows are multiplied by sqrt(width)."""
-    return bool(config.get("scale_embedding", False))
+    return config.flag("scale_embedding")
 
 
 def sqrt_width(config: Config) -> float:
@@ -68,12 +68,12 @@ def switch(key: str, default: bool) -> Callable[[Config], bool]:
 
 
 def _is_on(key: str, default: bool, config: Config) -> bool:
-    return bool(config.get(key, default))
+    return config.flag(key, default)
 
 
 def many_languages(config: Config) -> bool:
     """XLM adds a row for the language where it knows more than one."""
-    return bool(config.get("use_lang_emb", True)) and config.integer("n_langs") > 1
+    return config.flag("use_lang_emb", True) and config.integer("n_langs") > 1
 
 
 def sinusoids_in_halves(rows: int, dim: int) -> Any:

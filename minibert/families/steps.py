@@ -157,7 +157,7 @@ class Tokens(Lookup):
 
     def bind(self, binder: Binder) -> Embedding:
         names = self.tensors()
-        if binder.config.get("tie_word_embeddings", True):
+        if binder.config.flag("tie_word_embeddings", True):
             names = (*names, self.head)  # of two tied tensors a file stores one, sometimes the output's
         table = binder.table(names, self.shape(binder.config))
         assert table is not None  # not optional

@@ -240,14 +240,16 @@ class Checkpoint:
 def read_index(text: bytes, where: str) -> dict[str, str]:
     """Read a sharded checkpoint's index: tensor name -> file name. Raises CheckpointError."""
     try:
-        weight_map = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)["weight_map"]
+        index = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        weight_map = index.get("weight_map") if isinstance(index, dict) else index
+        if not isinstance(weight_map, dict):
+            raise ValueError(f"found {weight_map!r:.80}")
         strange = [file for file in weight_map.values() if not (isinstance(file, str) and _is_plain(file))]
         if strange:
             raise ValueError(f"a shard must be a plain file name, found {strange[0]!r:.80}")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
-            f"{where}: not an index of shards ({type(error).__name__}: {error}); expected "
-            '{"weight_map": {tensor: file}}; fetch it again'
+            f'{where}: not an index of shards ({error}); expected {{"weight_map": {{tensor: file}}}}; fetch it again'
         ) from None
     return dict(weight_map)
 

@@ -159,13 +159,15 @@ def read_modules(find: Find, where: str) -> list[Module] | None:
         with open(path, "rb") as file:
             entries = json.loads(file.read().decode("utf-8"))
         if not isinstance(entries, list):
-            raise TypeError(f"found {type(entries).__name__}")
-        modules = [Module(entry["type"].rpartition(".")[2], entry["path"], entry["type"]) for entry in entries]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
+            raise ValueError(f"found {type(entries).__name__}")
+        for entry in entries:
+            if not isinstance(entry, dict) or not isinstance(entry.get("type"), str) or "path" not in entry:
+                raise ValueError(f"found {entry!r:.200}")
+    except (ValueError, RecursionError, OSError) as error:
         raise CheckpointError(
-            f"{where}: {MODULES} must be a list of modules, each with a type and a path ({type(error).__name__}: "
-            f"{error}); fetch it again"
+            f"{where}: {MODULES} must be a list of modules, each with a type and a path ({error}); fetch it again"
         ) from None
+    modules = [Module(entry["type"].rpartition(".")[2], entry["path"], entry["type"]) for entry in entries]
     for module in modules:
         if not isinstance(module.path, str) or _leaves(module.path):
             raise CheckpointError(

@@ -1,0 +1,308 @@
+"""Every key of every settings file, missing or with a value of every other kind: an error with words, or a layer.
+
+Nothing but MinibertError comes out of loading, nothing but it, ValueError, TypeError and IndexError of what is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import wordpiece_json, write_index
+from reference_files import REFERENCE
+from safetensors import safe_open
+
+import minibert
+from minibert.errors import CheckpointError, MinibertError, TokenizerError
+from minibert.families.blocks import BLOCKS
+from minibert.families.config import Config
+from minibert.families.rows import FAMILIES
+from minibert.show.info import info
+
+CASES = sorted(path.parent.name for path in REFERENCE.glob("*/case.json"))
+SENTENCES = sorted(path.name for path in REFERENCE.glob("sentences-*"))
+MISSING = object()
+DEEP: Any = []
+for _ in range(200):
+    DEEP = [DEEP]
+ODD = (
+    MISSING, None, True, False, 0, -1, 1, 3, 2.5, 1e39, 10**9, 10**30, -(10**30), float("nan"), float("inf"),
+    -float("inf"), "", "false", "x", "mean", [], [1], ["x"], [[]], {}, {"x": 1}, {"x": {"x": []}},
+    {"factor": float("nan")}, DEEP,
+)  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.1,
+    "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.5, "truncate": True, "rope_theta": 100.0,
+    "partial_rotary_factor": 1.0,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+# more than the cases' own files have: name -> case, changes of config.json, other files
+VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "linear": ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, {}),
+    "dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}}, {}),
+    "proportional": ("llama", {"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.5}}, {}),
+    "yarn": ("llama", {"rope_parameters": YARN}, {}),
+    "llama3": ("llama", {"rope_scaling": LLAMA3}, {}),
+    "longrope": ("phi3", {"rope_parameters": None}, {}),  # filled in below: its lists are as long as half a head
+    "tokenizer": (
+        "bert",
+        {"tokenizer_class": "BertTokenizer"},
+        {
+            "tokenizer_config.json": {
+                "tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None, "model_max_length": 8,
+                "tokenize_chinese_chars": True, "cls_token": "[CLS]",
+                "sep_token": {"content": "[SEP]", "lstrip": False},
+                "pad_token": "[PAD]", "padding_side": "right", "truncation_side": "right", "add_prefix_space": False,
+                "added_tokens_decoder": {"0": {"content": "[PAD]", "special": True, "lstrip": False, "rstrip": False}},
+                "additional_special_tokens": ["[X]"], "extra_special_tokens": {"y": "[Y]"},
+                "clean_up_tokenization_spaces": True,
+            },
+            "special_tokens_map.json": {"cls_token": "[CLS]", "mask_token": {"content": "[MASK]", "lstrip": True}},
+            "added_tokens.json": {"[Z]": 9},
+            "generation_config.json": {"pad_token_id": 0},
+        },
+    ),
+}  # fmt: skip
+IDS = [[1, 2, 3, 1]]
+# what Python says where nobody has looked at a value first
+RAW = re.compile(
+    r"unhashable|not iterable|not supported between|object is not|unexpected keyword|must be real|cannot convert|"
+    r"'NoneType'|division by zero|unsupported operand|object cannot be|has no len|not subscriptable|object of type|"
+    r"too large to|invalid literal|could not convert|required positional|attribute|sequence item|must be str|"
+    r"out of bounds"
+)
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Give the path to each value inside a file."""
+    if above:
+        yield above
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*above, key))
+
+
+def changed(value: Any, place: tuple[Any, ...], odd: Any) -> Any:
+    """A copy with another value at one place, or without it."""
+    if not place:
+        return odd
+    key, *rest = place
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    if not rest and odd is MISSING:
+        if isinstance(copy, dict):
+            copy.pop(key, None)
+        else:
+            del copy[key]
+    else:
+        copy[key] = changed(value.get(key, {}) if isinstance(value, dict) else value[key], tuple(rest), odd)
+    return copy
+
+
+def judged(what: str, error: Exception, loading: bool) -> list[str]:
+    foreseen = MinibertError if loading else (MinibertError, ValueError, TypeError, IndexError)
+    raw = RAW.search(str(error)) and not isinstance(error, TokenizerError)  # which quotes its library beside the file
+    if not isinstance(error, foreseen) or raw or not str(error):
+        return [f"{what}: {type(error).__name__}: {error}"[:300]]
+    return []
+
+
+def used(folder: Path, what: str) -> list[str]:
+    """Do all there is to do with a folder, and list what came out that should not."""
+    wrong: list[str] = []
+
+    def attempt(loading: bool, do: Any, *args: Any, **more: Any) -> Any:
+        try:
+            return do(*args, **more)
+        except Exception as error:  # noqa: BLE001
+            wrong.extend(judged(f"{what} {getattr(do, '__name__', do)}", error, loading))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for side in (None, "decoder"):
+            try:
+                layer = minibert.load(folder, side=side)
+            except ValueError:
+                continue  # no such side
+            except Exception as error:  # noqa: BLE001
+                wrong += judged(f"{what} load", error, True)
+                continue
+            attempt(True, lambda layer=layer: layer.attention_position)
+            attempt(True, lambda layer=layer: list(info(layer)))
+            attempt(False, layer, IDS)
+            attempt(False, layer.embed, ["we lived"])
+        encoder = attempt(True, minibert.load_encoder, folder)
+        if encoder is not None:
+            attempt(False, encoder, IDS)
+            attempt(False, encoder.encode, ["we lived", "a"])
+            attempt(False, encoder.encode_query, "we")
+    return wrong
+
+
+def keys_of(folder: Path) -> list[str]:
+    """Every key of a folder's config.json that something here asks for, whether it is in the file or not."""
+    asked: set[str] = set()
+    get = Config.__getitem__
+
+    def noted(self: Config, key: str) -> Any:
+        asked.add(key)
+        return get(self, key)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Config, "__getitem__", noted)
+    try:
+        used(folder, "")
+    finally:
+        patch.undo()
+    data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return sorted(asked | {"model_type", "architectures"} | {key for key in data if isinstance(data[key], dict)})
+
+
+def prepared(name: str, folder: Path) -> Path:
+    """A copy of a case, its tensors by a link, with a tokenizer."""
+    case, changes, files = VARIANTS.get(name, (name, {}, {}))
+    folder.mkdir()
+    for path in (REFERENCE / case).iterdir():
+        if path.name == "model.safetensors":
+            (folder / path.name).symlink_to(path)
+        elif path.is_dir():
+            shutil.copytree(path, folder / path.name)
+        else:
+            shutil.copy(path, folder / path.name)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if name == "longrope":
+        half = config["hidden_size"] // config["num_attention_heads"] // 2
+        factors = {"short_factor": [1.0] * half, "long_factor": [2.0] * half, "rope_theta": 100.0}
+        changes = {"rope_parameters": {"rope_type": "longrope", **factors, "original_max_position_embeddings": 16}}
+    (folder / "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
+    for file, content in files.items():
+        (folder / file).write_text(json.dumps(content), encoding="utf-8")
+    if not (folder / "tokenizer.json").exists():
+        (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    return folder
+
+
+def every_change(folder: Path) -> list[tuple[str, tuple[Any, ...], Any]]:
+    """List file, place and odd value of each change there is to a folder."""
+    found: list[tuple[str, tuple[Any, ...], Any]] = []
+    files = [path for path in folder.rglob("*.json") if path.name not in ("tokenizer.json", "case.json", "calls.json")]
+    for path in sorted(files):
+        name = str(path.relative_to(folder))
+        data = json.loads(path.read_text(encoding="utf-8"))
+        spots = [(), *places(data)]
+        if name == "config.json":
+            keys = keys_of(folder)
+            spots = [spot for spot in spots if not spot or spot[0] in keys]
+            spots += [(key,) for key in keys if (key,) not in spots]
+        found += [(name, spot, odd) for spot in spots for odd in ODD]
+    return found
+
+
+def outcome(folder: Path, changes: list[tuple[str, tuple[Any, ...], Any]]) -> list[str]:
+    wrong = []
+    for name, place, odd in changes:
+        path = folder / name
+        before = path.read_text(encoding="utf-8")
+        if not place and odd is MISSING:
+            path.unlink()
+        else:
+            path.write_text(json.dumps(changed(json.loads(before), place, odd)), encoding="utf-8")
+        said = "missing" if odd is MISSING else repr(odd)[:40]
+        wrong += used(folder, f"{folder.name}/{name} {'.'.join(map(str, place))} = {said}:")
+        path.write_text(before, encoding="utf-8")
+    return wrong
+
+
+# -- all of them, and a few every day ------------------------------------------------------------------------------
+
+# a case for each model_type, and the folders that have more files
+WHOLE = [
+    *{json.loads((REFERENCE / case / "config.json").read_text())["model_type"]: case for case in CASES}.values(),
+    *SENTENCES,
+    *VARIANTS,
+]
+FEW = ("bert", "gpt2", "t5-encoder", "deberta-v2", "xlnet", "yarn", "longrope", "sentences-dense", "tokenizer")
+SAMPLE = 12  # changes of each of the few, others for each of them
+
+
+def test_every_family_is_there() -> None:
+    types = {json.loads((REFERENCE / case / "config.json").read_text())["model_type"] for case in CASES}
+    assert types == set(FAMILIES) and set(BLOCKS) <= types
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_odd_value_of_every_key_is_foreseen(name: str, tmp_path: Path) -> None:
+    folder = prepared(name, tmp_path / name)
+    changes = every_change(folder)
+    assert len(changes) > 200
+    assert outcome(folder, changes) == []
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_some_odd_values_are_foreseen(name: str, tmp_path: Path) -> None:
+    folder = prepared(name, tmp_path / name)
+    assert used(folder, "unchanged") == []
+    changes = random.Random(name).sample(every_change(folder), SAMPLE)
+    assert outcome(folder, changes) == []
+
+
+FLAGS = {
+    "bert": ("is_decoder", "tie_word_embeddings", "add_cross_attention"),
+    "ernie": ("use_task_id",),
+    "gpt2": ("scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
+    "xlm": ("use_lang_emb",),
+    "deberta-v2": ("position_biased_input", "relative_attention"),
+    "marian-encoder": ("scale_embedding",),
+    "modernbert": ("norm_bias",),
+    "xlnet": ("bi_data",),
+    "yarn": ("rope_parameters.truncate",),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_is_true_or_false(name: str, tmp_path: Path) -> None:
+    """What Python takes for true, such as the text "false" or NaN, would be another layer in silence."""
+    folder = prepared(name, tmp_path / name)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for flag in FLAGS[name]:
+        for odd in ("false", "true", 0, 1, 1.0, float("nan"), []):
+            text = json.dumps(changed(config, tuple(flag.split(".")), odd))
+            (folder / "config.json").write_text(text, encoding="utf-8")
+            said = rf"'{flag.rpartition('.')[2]}' (in config.json )?must be (true or false|False for bert), found "
+            with pytest.raises(CheckpointError, match=said):
+                both(folder)
+
+
+def both(folder: Path) -> None:
+    minibert.load(folder).attention_position  # noqa: B018
+    minibert.load_encoder(folder)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:20])
+def test_an_odd_index_of_shards_is_foreseen(odd: Any, tmp_path: Path) -> None:
+    folder = prepared("bert", tmp_path / "bert")
+    with safe_open(str(folder / "model.safetensors"), framework="np") as file:
+        names = list(file.keys())
+    (folder / "model.safetensors").rename(folder / "shard.safetensors")
+    write_index(folder, dict.fromkeys(names, "shard.safetensors"))
+    changes = [("model.safetensors.index.json", place, odd) for place in [
+        (), ("weight_map",), ("metadata",), ("weight_map", names[0]), ("weight_map", "other"), ("weight_map", ""),
+    ]]  # fmt: skip
+    assert used(folder, "unchanged") == [] and outcome(folder, changes) == []
+
+
+def test_what_is_not_foreseen_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = prepared("bert", tmp_path / "bert")
+    for error in (OverflowError("int too large to convert"), TypeError("unhashable type: 'list'"), KeyError("x")):
+        monkeypatch.setattr(Config, "flag", lambda *_, error=error: (_ for _ in ()).throw(error))
+        assert len(used(folder, "planted")) >= 2
