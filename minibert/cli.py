@@ -1,7 +1,7 @@
-"""The command line's door: finds the command, runs it, and says in a person's words what went wrong.
+"""The command line: finds the command, runs it, and prints errors in plain words.
 
-Each command is a file in `commands/`. Only the one that is called is imported: no command waits for another's imports.
-Nothing else is imported before `main` can answer Ctrl-C.
+Each command is a file in `commands/`, and only the one that is called is imported. Nothing else is imported before
+`main` can answer Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from minibert.commands.common import Parser
 
-INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C has ended
-READER_GONE = 141  # and of one that wrote into a closed pipe
+INTERRUPTED = 130  # exit code of a process that Ctrl-C ended
+READER_GONE = 141  # exit code of one that wrote into a closed pipe
 
 # each is a file of commands/ that has ABOUT, EXAMPLE, declare(parser) and run(arguments); the help names them like
 # this, those that are there: the input layer stands without the encoder's files
@@ -33,7 +33,7 @@ The input layer of BERT, GPT-2, T5 and their relatives in plain NumPy.
 commands:
 %s
 
-  minibert help COMMAND tells of one; -V tells the version.
+  minibert help COMMAND describes one; -V prints the version.
 
 example:
   minibert explain "We lived above the clouds\""""
@@ -58,12 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _noting_ctrl_c(pressed):
             code = _run(sys.argv[1:] if argv is None else list(argv))
-            print(end="", flush=True)  # here, where a closed pipe can still be caught
-    except SystemExit as stop:  # help, a wrong argument: there is nothing more to say
+            print(end="", flush=True)  # a closed pipe can still be caught here
+    except SystemExit as stop:  # help or a wrong argument: argparse has printed it
         return int(stop.code or 0)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader of the pipe has stopped
         _turn_stdout_away()
         return READER_GONE
     except Exception as error:  # noqa: BLE001  a person at a terminal is told what is wrong, not where in the code

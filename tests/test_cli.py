@@ -122,7 +122,10 @@ def test_help_and_version(capsys: Printed) -> None:
         (["embed", "--normalise", "x"], "there is no option --normalise; did you mean --normalize?"),
         (["embed", "x", "--troncate=1"], "there is no option --troncate=1; did you mean --truncate?"),
         (["explain"], "the following arguments are required: TEXT"),
-        (["explain", "we", "lived", "above"], "'lived' 'above' is too much; quotes make one text of several words"),
+        (
+            ["explain", "we", "lived", "above"],
+            "unexpected argument 'lived' 'above'; put a text of several words in quotes",
+        ),
         (["plot", "sculpture"], "invalid choice: 'sculpture' (choose from"),
         (["info", "a", "--model", "b"], "two models are named, 'a' and 'b'; name one"),
     ],

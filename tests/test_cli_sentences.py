@@ -160,7 +160,7 @@ def test_a_search_takes_the_lengths_of_query_and_document(tmp_path: Path, capsys
 def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys: Printed) -> None:
     (tmp_path / "latin").write_bytes(b"caf\xe9\n")
     for argv, message in (
-        (["similar", "we"], "name a second one, or a file of texts with --file"),
+        (["similar", "we"], "give two texts, or one and --file"),
         (["similar", "we", "lived", "--file", "x"], "--file takes one text to look for, found 2"),
         (["similar", "we", "--file", "x", "-k", "0"], "-k must be at least 1, found 0"),
         (["similar", "we", "--file", str(tmp_path / "none")], "No such file"),

@@ -1,7 +1,7 @@
-"""The command line's commands, a file each: what it takes (`declare`), what it does (`run`).
+"""The commands of the command line, one file each: `declare` adds the arguments, `run` does the work.
 
-Data goes to stdout, talk to stderr. A file imports at its top what it needs to declare its arguments, and the rest when
-it runs. To add one: a file with ABOUT, EXAMPLE, declare and run, and its name in `minibert.cli`.
+Results go to stdout, messages to stderr. At its top a file imports only what `declare` needs; `run` imports the rest.
+To add a command: a file with ABOUT, EXAMPLE, declare and run, and its name in `minibert.cli`.
 
 May import: every wing.
 """

@@ -21,7 +21,7 @@ EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-
 
 
 def declare(parser: Parser) -> None:
-    """Declare what it takes."""
+    """Add the arguments."""
     from minibert.files.records import FORMATS, ID
 
     parser.add_argument(
@@ -50,7 +50,7 @@ def declare(parser: Parser) -> None:
     )
     parser.add_argument(
         "--truncate", action="store_true",
-        help="with --vectors input, cut texts that are too long for the model; sentence vectors always do",
+        help="with --vectors input, truncate texts that are too long for the model; sentence vectors always do",
     )  # fmt: skip
     parser.add_argument(
         "--bad-rows", choices=("stop", "skip"), default="stop",

@@ -1,4 +1,4 @@
-"""What the commands share: a parser that names what is nearest, the model's arguments, and the way to print."""
+"""What the commands share: a parser that suggests the nearest option, the model's arguments, printing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "bert-base-uncased"
 
-# what a terminal obeys, and what turns the order of letters around; a tab is harmless. First: bold, dim and plain
+# control sequences, and characters that reverse the order of letters; a tab is harmless. First: bold, dim and plain
 _STYLE_OR_CONTROL = re.compile("(\x1b\\[[012]m)|[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def harmless(text: str, styled: bool = False) -> str:
-    r"""Make a line fit for a terminal: whatever a terminal would obey is written as Python writes it in a string.
+    r"""Escape what a terminal would interpret, as Python writes it in a string.
 
-    Names, prompts and texts out of files can hold anything. `styled`: bold and dim stay.
+    Names, prompts and texts from files can hold anything. `styled`: bold and dim stay.
 
     >>> print(harmless("name\x1b]0;title\x07 of\nit"))
     name\x1b]0;title\x07 of\nit
@@ -34,14 +34,15 @@ def harmless(text: str, styled: bool = False) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one command. A wrong argument ends the run with its usage, what is nearest, and code 2."""
+    """The parser of one command. A wrong argument ends the run with the usage, the nearest option and exit code 2."""
 
     def __init__(self, name: str, about: str, example: str) -> None:
         super().__init__(
             prog=f"minibert {name}",
             description=about,
             epilog=f"example:\n  {example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,  # an example broken in two is no example
+            # argparse would break the example in two lines
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
     def parse(self, argv: Sequence[str]) -> Any:
@@ -53,7 +54,7 @@ class Parser(argparse.ArgumentParser):
             near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
             self.error(f"there is no option {unknown[0]}{near}")
         if unknown:
-            self.error(f"{' '.join(map(repr, unknown))} is too much; quotes make one text of several words")
+            self.error(f"unexpected argument {' '.join(map(repr, unknown))}; put a text of several words in quotes")
         if hasattr(arguments, "model"):
             _settle_model(self, arguments)
         return arguments
@@ -63,7 +64,7 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def explaining(self, arguments: Any) -> Iterator[None]:
-        """If no model was named, say so in an error of the Hub."""
+        """Say in a Hub error that no model was named, if that is so."""
         from minibert.errors import HubError
 
         try:
@@ -78,8 +79,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Give "; did you mean this one?" for the nearest of some words, nothing where none is near."""
-    from difflib import get_close_matches  # for errors alone
+    """Return "; did you mean ...?" with the nearest known word, or "" if none is near."""
+    from difflib import get_close_matches  # imported only for an error
 
     names = {name.lstrip("-"): name for name in known}  # two dashes alone make no word like another
     near = get_close_matches(word.lstrip("-"), list(names), n=1)
@@ -87,7 +88,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def add_model(parser: Parser, side: bool = True, argument: bool = False) -> None:
-    """Declare which model: --model, with `argument` the command's own argument too, and the options of the Hub."""
+    """Add --model, the Hub's options, and with `argument` a positional model too."""
     if argument:
         parser.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
     parser.add_argument(
@@ -96,21 +97,23 @@ def add_model(parser: Parser, side: bool = True, argument: bool = False) -> None
     )  # fmt: skip
     if side:
         parser.add_argument(
-            "--side", choices=("encoder", "decoder"), help="where a model has both (default: the encoder)"
+            "--side", choices=("encoder", "decoder"), help="for models that have both (default: encoder)"
         )
     parser.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
-    parser.add_argument("--local-files-only", action="store_true", help="use what is cached, ask no Hub")
+    parser.add_argument("--local-files-only", action="store_true", help="use the cache only, not the Hub")
 
 
 def add_whole(parser: Parser) -> None:
-    """Declare --whole."""
+    """Add --whole."""
     parser.add_argument("--whole", action="store_true", help="fetch the whole tables from the Hub, not the rows needed")
 
 
 def add_prompts(parser: Parser) -> None:
-    """Declare --prompt-name and --prompt."""
-    parser.add_argument("--prompt-name", metavar="NAME", help="put this one of the model's prompts before each text")
-    parser.add_argument("--prompt", metavar="TEXT", help="put this before each text, and none of the model's prompts")
+    """Add --prompt-name and --prompt."""
+    parser.add_argument("--prompt-name", metavar="NAME", help="put the model's prompt of this name before each text")
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="put this text before each text, instead of a prompt of the model"
+    )
 
 
 def _settle_model(parser: Parser, arguments: Any) -> None:
@@ -118,7 +121,7 @@ def _settle_model(parser: Parser, arguments: Any) -> None:
     if named is not None and arguments.model is not None:
         parser.error(f"two models are named, {named!r} and {arguments.model!r}; name one")
     typed = named if arguments.model is None else arguments.model
-    arguments.named = typed  # as a command may want to know
+    arguments.named = typed  # what was typed, None for the default
     arguments.unnamed = typed is None and not os.environ.get("MINIBERT_MODEL")
     arguments.model = (os.environ.get("MINIBERT_MODEL") or DEFAULT_MODEL) if typed is None else typed
 
@@ -137,7 +140,7 @@ def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
 
 
 def coloured() -> bool:
-    """Say whether output may be bold or dim: on a terminal that does not forbid it."""
+    """Whether output may be bold or dim: on a terminal, unless TERM or NO_COLOR forbids it."""
     terminal = bool(sys.stdout) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return terminal and not os.environ.get("NO_COLOR")
 
@@ -150,13 +153,13 @@ def load_model(arguments: Any) -> Encoder:
 
 
 def tell(what: str) -> None:
-    """Say something to the person, on stderr."""
+    """Print a message on stderr."""
     print(f"minibert: {harmless(what)}", file=sys.stderr)
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
-    """Print lines of data, each as soon as it is there and harmless; raise an error if they cannot be written."""
-    if hasattr(sys.stdout, "reconfigure"):  # a token that the terminal's encoding lacks is no reason to stop
+    """Print each line as soon as it is computed, escaped; raise an error if it cannot be written."""
+    if hasattr(sys.stdout, "reconfigure"):  # do not stop at a token that the terminal's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     styled = coloured()
     for line in lines:

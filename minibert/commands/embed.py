@@ -1,4 +1,4 @@
-"""`minibert embed`: texts -> vectors, a line each or a file."""
+"""`minibert embed`: texts -> vectors of the input layer, one line each or a file."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from minibert.equations.input_layer import Array
     from minibert.models.layer import EmbeddingLayer
 
-BLOCK = 1 << 20  # bytes that are copied at once
-BAR_AFTER = 1.0  # seconds: what takes less needs no bar
-FEW_TEXTS = 32  # up to so many, the rows they need are fetched from the Hub, and not the whole tables
+BLOCK = 1 << 20  # bytes copied at a time
+BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
+FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
 
-ABOUT = """turn texts into vectors that know no context
+ABOUT = """turn texts into vectors without context
 A word has the same row in every sentence, and the order of words hardly counts:
-these vectors are the model's input, before any attention. They are right for
-nearest words, as features of a small classifier, and as the first stage of a
-model that runs elsewhere; for what a sentence means take a whole model's.
+these vectors are the model's input, before any attention. Use them for nearest
+words, as features of a small classifier, and as the first stage of a model that
+runs elsewhere. For the meaning of a sentence use `minibert encode`.
 
-One vector a line, with all its digits, as soon as its text has been read."""
+Prints one vector per line, with all digits, as soon as its text is read."""
 EXAMPLE = 'minibert embed "a text" "another text" --normalize -o vectors.npy'
 
 
 def declare(parser: Parser) -> None:
-    """Declare what it takes."""
+    """Add the arguments."""
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, or with -, each line of stdin is a text")
     parser.add_argument(
         "--pair", action="append", metavar="TEXT",
@@ -42,8 +42,8 @@ def declare(parser: Parser) -> None:
         "--pooling", default="mean", metavar="{mean,max,none}",
         help="over a text's tokens (default: mean); none: one token a line, and an empty line after each text",
     )  # fmt: skip
-    parser.add_argument("--normalize", action="store_true", help="divide each vector by its length")
-    parser.add_argument("--truncate", action="store_true", help="cut texts that are too long for the model")
+    parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
+    parser.add_argument("--truncate", action="store_true", help="truncate texts that are too long for the model")
     parser.add_argument(
         "-o",
         "--output",
@@ -71,7 +71,7 @@ def run(arguments: Any) -> None:
 
 
 def ending_of(output: Path, pooling: str | None) -> str:
-    """Say in which format to write, before anything is read."""
+    """Choose the format of the file before anything is read."""
     from minibert.files.writing import output_ending
 
     ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
@@ -117,7 +117,7 @@ def _vectors(layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | 
 
 
 def wants_bar(arguments: Any) -> bool:
-    """Say whether to draw a bar: stderr is a terminal, no text is typed there, and no vectors are printed there."""
+    """Whether to draw a bar: stderr is a terminal, and neither texts nor vectors are on it."""
     stdin, stdout, stderr = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     return stderr and not (arguments.from_stdin and stdin) and (arguments.output is not None or not stdout)
 

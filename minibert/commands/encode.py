@@ -1,4 +1,4 @@
-"""`minibert encode`: texts -> sentence vectors, a line each or a file."""
+"""`minibert encode`: texts -> sentence vectors, one line each or a file."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
 
 ABOUT = """turn texts into sentence vectors, as sentence-transformers does
-The whole model works: what the folder says of pooling, prompts and the longest
-length is done, and longer texts are cut in silence.
+Runs the whole model, with the pooling, prompts and maximum length that its
+folder names. Longer texts are truncated without warning.
 
-One vector a line, with all its digits, as soon as its text has been read."""
+Prints one vector per line, with all digits, as soon as its text is read."""
 EXAMPLE = 'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy'
 
 
 def declare(parser: Parser) -> None:
-    """Declare what it takes."""
+    """Add the arguments."""
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, or with -, each line of stdin is a text")
     add_prompts(parser)
     parser.add_argument(

@@ -18,22 +18,20 @@ EXAMPLE = 'minibert explain "We lived above the clouds"'
 
 
 def declare(parser: Parser) -> None:
-    """Declare what it takes."""
+    """Add the arguments."""
     parser.add_argument("text", metavar="TEXT")
+    parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; an empty one is ignored")
+    parser.add_argument("--block", type=int, metavar="N", help="show this block instead of the layer, counted from 0")
     parser.add_argument(
-        "--pair", metavar="TEXT", help="a second text, to see token types at work; an empty one means none"
+        "--head", type=int, metavar="N", help="with --block: show the scores and weights of this head (default: 0)"
     )
-    parser.add_argument("--block", type=int, metavar="N", help="show one block after the layer instead, from 0 on")
-    parser.add_argument(
-        "--head", type=int, metavar="N", help="with --block: whose scores and probabilities are shown (default: head 0)"
-    )
-    parser.add_argument("--full", action="store_true", help="show every token's rows, and the steps taken by hand")
-    parser.add_argument("--truncate", action="store_true", help="cut a text that is too long for the model")
+    parser.add_argument("--full", action="store_true", help="show the rows of all tokens, and the steps by hand")
+    parser.add_argument("--truncate", action="store_true", help="truncate a text that is too long for the model")
     parser.add_argument(
         "--html",
         type=Path,
         metavar="FILE",
-        help="write a page for a browser instead, FILE.html; with --whole the blocks are fetched",
+        help="write a page for a browser instead, FILE.html; --whole fetches the blocks too",
     )
     add_model(parser)
     add_whole(parser)
@@ -66,7 +64,7 @@ def _write_page(arguments: Any, html: Path) -> None:
 
 
 def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLayer:
-    """Give the whole model where it has blocks and they are here; --whole fetches them. Else the layer."""
+    """Load the whole model if its blocks are on this machine or --whole may fetch them; else give the layer."""
     from minibert.show.info import stored_blocks
 
     if layer.side == "decoder" or not stored_blocks(layer):
@@ -80,17 +78,17 @@ def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLa
     except HubError:
         if arguments.whole:
             raise
-        tell("the page shows the input layer alone; --whole fetches the blocks' weights too, and shows them")
+        tell("the page shows only the input layer; --whole fetches and shows the blocks too")
         return layer
 
 
 def _explain_block(arguments: Any) -> None:
     if arguments.block is None:
-        raise ValueError("--head is of a block; say of which: --block 0")
+        raise ValueError("--head needs a block; add --block 0")
     if arguments.html is not None:
         raise ValueError("--html shows every block and head; leave out --block and --head")
     if arguments.side:
-        raise ValueError("--block shows a block of a whole model, which has no sides; leave out --side")
+        raise ValueError("--block needs the whole model, which has no sides; leave out --side")
     from minibert.models.encoder import load_encoder
     from minibert.show.blocks import explain_block
 

@@ -13,7 +13,7 @@ EXAMPLE = "minibert extract bert-base-uncased -o ./bert-input --dtype float16"
 
 
 def declare(parser: Parser) -> None:
-    """Declare what it takes."""
+    """Add the arguments."""
     add_model(parser, side=False, argument=True)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to make")
     parser.add_argument(

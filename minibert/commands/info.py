@@ -1,4 +1,4 @@
-"""`minibert info`: what a model's input layer is made of."""
+"""`minibert info`: the parts of a model's input layer and blocks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from .common import Parser, add_model, print_lines
 
-ABOUT = "show what a model's input layer and its blocks are made of"
+ABOUT = "show the parts and sizes of a model's input layer and blocks"
 EXAMPLE = "minibert info gpt2"
 
 
 def declare(parser: Parser) -> None:
-    """Declare what it takes."""
+    """Add the arguments."""
     add_model(parser, argument=True)
 
 

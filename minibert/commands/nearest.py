@@ -13,7 +13,7 @@ EXAMPLE = "minibert nearest king paris seven -k 5"
 
 
 def declare(parser: Parser) -> None:
-    """Declare what it takes."""
+    """Add the arguments."""
     parser.add_argument("words", nargs="+", metavar="WORD")
     parser.add_argument("-k", type=int, default=10, metavar="K", help="how many words to show (default: 10)")
     add_model(parser)

@@ -1,4 +1,4 @@
-"""`minibert plot`: a picture of what the layer holds."""
+"""`minibert plot`: a picture of a model's numbers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ EXAMPLE = 'minibert plot sum --text "We lived above the clouds" -o sum.svg'
 
 
 def declare(parser: Parser) -> None:
-    """Declare what it takes."""
+    """Add the arguments."""
     kinds = "\n".join(f"  {name:14} {(draw.__doc__ or '').partition('.')[0]}" for name, draw in PICTURES.items())
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
     parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="one of those below")
     parser.add_argument(
-        "--text", metavar="TEXT", help="the text that sum, tokens and attention show; for rows, its first token"
+        "--text", metavar="TEXT", help="the text for sum, tokens and attention; for rows, its first token"
     )
     parser.add_argument(
         "--token",
         type=int,
         metavar="N",
-        help="of sum and rows: another token, by its place from 0, as in explain's list",
+        help="for sum and rows: the token at this position, as explain counts them",
     )
-    parser.add_argument("--block", type=int, metavar="N", help="of attention: one block, from 0 on")
-    parser.add_argument("--head", type=int, metavar="N", help="of attention: one head, from 0 on")
+    parser.add_argument("--block", type=int, metavar="N", help="for attention: this block, counted from 0")
+    parser.add_argument("--head", type=int, metavar="N", help="for attention: this head, counted from 0")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf; without it a window")
     add_model(parser)
 
@@ -57,7 +57,7 @@ def run(arguments: Any) -> None:
     from minibert.show.pictures import picture
 
     if arguments.kind in OF_BLOCKS and arguments.side:
-        raise ValueError(f"{arguments.kind} is of a whole model, which has no sides; leave out --side")
+        raise ValueError(f"{arguments.kind} shows the whole model, which has no sides; leave out --side")
     # most pictures show one small table
     loaded = load_model(arguments) if arguments.kind in OF_BLOCKS else load_layer(arguments, lazy=True)
     with loaded as layer, _letters_without_a_font():
@@ -75,7 +75,7 @@ def run(arguments: Any) -> None:
 
 @contextmanager
 def _letters_without_a_font() -> Iterator[None]:
-    """Say once which letters no font has, instead of a Python warning for each."""
+    """Name all letters without a font in one message, instead of a Python warning for each."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

@@ -1,4 +1,4 @@
-"""`minibert similar`: how alike texts are, or which lines of a file are nearest to one."""
+"""`minibert similar`: how similar texts are, or which lines of a file are nearest to one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLE = 'minibert similar "How do I reset my password?" --file questions.txt'
 
 
 def declare(parser: Parser) -> None:
-    """Declare what it takes."""
+    """Add the arguments."""
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="two or more; with --file one")
     parser.add_argument(
         "--file", metavar="LINES", help="a file of texts, one a line, or - for stdin; empty lines are left out"
@@ -36,7 +36,7 @@ def run(arguments: Any) -> None:
     """Print the table, or the nearest lines."""
     texts, file = arguments.texts, arguments.file
     if file is None and len(texts) < 2:
-        raise ValueError("one text is like nothing; name a second one, or a file of texts with --file")
+        raise ValueError("give two texts, or one and --file")
     if file is not None and len(texts) > 1:
         raise ValueError(
             f"--file takes one text to look for, found {len(texts)}; quotes make one text of several words"

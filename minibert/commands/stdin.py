@@ -1,4 +1,4 @@
-"""The lines of stdin as texts, in chunks of what is there: each line is answered before the next one is waited for."""
+"""The lines of stdin as texts, in chunks of what has arrived: no line waits for the next one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .common import tell
 
-BLOCK = 1 << 18  # bytes that are read at once, where so many are there
+BLOCK = 1 << 18  # bytes read at a time
 
 
 def lines_as_they_come(most: int) -> Iterator[list[str]]:

@@ -21,7 +21,7 @@ EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 
 
 def declare(parser: Parser) -> None:
-    """Declare what it takes."""
+    """Add the arguments."""
     add_model(parser, argument=True)
     parser.add_argument(
         "--encoder", action="store_true", help="the whole model, block by block, and where the first difference arises"

@@ -1,7 +1,6 @@
 """How alike rows are: the cosine between them, and the rows of a table that are nearest to one.
 
-Everything is computed in float64, whatever the table's dtype: these are measurements, and rounding should not be among
-the things measured.
+Everything is computed in float64, whatever the table's dtype, so that rounding does not change what is measured.
 """
 
 from __future__ import annotations

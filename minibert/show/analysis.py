@@ -1,7 +1,7 @@
 """What a table holds: similarities, nearest tokens, principal components.
 
-Arrays come in, numbers go out; nothing here knows a file or a model. Everything is computed in float64,
-whatever the table's dtype: these are measurements, and rounding should not be among the things measured.
+Arrays come in, numbers go out; nothing here knows a file or a model. Everything is computed in float64, whatever the
+table's dtype, so that rounding does not change what is measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["PrincipalComponents", "cosine_similarity", "nearest_tokens", "princi
 
 
 class PrincipalComponents(NamedTuple):
-    """Each row's coordinates (rows, count), the directions (count, dim), and their shares of the variance (count,)."""
+    """Each row's coordinates (rows, count), the directions (count, dim), and the variance along each (count,), as a part."""
 
     coordinates: Array
     directions: Array

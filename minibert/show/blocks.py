@@ -1,7 +1,7 @@
 """A text's way through one block, as a page of plain text: what `minibert explain TEXT --block 3` prints.
 
-Of scores and probabilities one head is shown, with the tokens beside the rows: a mean over heads is no step of any
-model. All else is of all heads together.
+Scores and attention weights are those of one head, with the tokens beside the rows: no model computes a mean over
+heads. Everything else is of all heads together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CUT = " ..."
 
 
 class Step(NamedTuple):
-    """How one intermediate comes about: the formula, and the function of `equations` that computes it."""
+    """How one intermediate is computed: the formula, and the function of `equations`."""
 
     formula: str
     function: str
@@ -44,8 +44,8 @@ def explain_block(
     """Give the page line by line: of each step of block `block` (from 0) name, shape, function, formula and numbers.
 
     The numbers are the first six of the text's first token; `full` gives all rows as torch prints them, and the block
-    computed once more by one function. Of head `head` (from 0) the probabilities of all tokens are shown in each case.
-    Raises ValueError for a block or head that is not there, and as a call of the encoder.
+    computed once more by one function. For head `head` (from 0) the weights of all tokens are always shown.
+    Raises ValueError for a block or head that the model does not have, and as a call of the encoder.
     """
     stack = encoder.stack
     _check("block", block, len(stack.blocks))
@@ -53,7 +53,7 @@ def explain_block(
     batch: dict[str, Any] = encoder.tokenize(text, text_pair, truncation=truncation and encoder.max_length is not None)
     tokens = [fitting(token) for token in encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])]
     if not tokens:
-        raise ValueError("this text has no token, so that nothing enters a block; pass another one")
+        raise ValueError("this text has no tokens, so no block can be computed; give another one")
     trace = encoder.trace(**batch)
     place = first_of_text(encoder.embeddings, batch["input_ids"][0])
 
@@ -65,9 +65,7 @@ def explain_block(
 
     shape = trace["hidden_states.0"].shape
     yield bold(f"block {block} of {len(stack.blocks)} of {encoder.embeddings.family.model_type} -> {shape}")
-    yield from wrap(
-        f"head {head} of {stack.heads} in scores and probabilities, {shape[2] // stack.heads} numbers wide", 2
-    )
+    yield from wrap(f"head {head} of {stack.heads} in scores and weights, {shape[2] // stack.heads} numbers wide", 2)
     for name, key, step in steps(encoder, trace, block, head):
         x = trace[key]
         yield ""
@@ -92,7 +90,7 @@ def _check(what: str, number: int, count: int) -> None:
 
 
 def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Iterator[tuple[str, str, Step]]:
-    """Give each intermediate of block i in the order in which it arises: name, key of the trace, and how it is made."""
+    """Give each intermediate of block i in the order of computing: name, key of the trace, formula and function."""
     keys, last = list(trace), f"hidden_states.{i + 1}"
     own = keys[keys.index(f"hidden_states.{i}") : keys.index(last) + 1]
     told = _steps(encoder, i, head)
@@ -150,7 +148,7 @@ def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Step]:
     of_root = f", 1 / sqrt({width}) = {own.scale:.6g}" if math.isclose(own.scale, 1 / math.sqrt(width)) else ""
     bias = " + the learned bias of the distance" if stack.bias is not None else ""
     parts = "" if len(own.maps) == 3 else " (q, k and v side by side)"
-    mask = ", what comes after a token masked" if stack.causal else ""
+    mask = ", later tokens masked" if stack.causal else ""
     return {
         own.scores: Step(
             f"{own.scale:.6g} * {q} @ {k}^T{bias}{of_root}; columns {head * width} to {(head + 1) * width - 1} of "
@@ -158,7 +156,7 @@ def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Step]:
             named(equations.attention_scores),
         ),
         own.probabilities: Step(
-            f"softmax(scores){mask}: how much the token of a row takes from each token; a row's sum is 1",
+            f"softmax(scores){mask}: the attention weights of each row's token; their sum is 1",
             named(equations.softmax),
         ),
         own.context: Step(
@@ -168,7 +166,7 @@ def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Step]:
 
 
 def named(function: Callable[..., Any]) -> str:
-    """Name a function of `equations` as a reader can find it.
+    """The name of a function of `equations`, with its file.
 
     >>> named(equations.softmax)
     'equations.encoder.softmax'
@@ -177,7 +175,7 @@ def named(function: Callable[..., Any]) -> str:
 
 
 def pair_table(tokens: Sequence[str], x: Array, bold: Callable[[str], str]) -> Iterator[str]:
-    """Write one number for each pair of tokens, (seq, seq): rows are the tokens that look, columns those looked at.
+    """Write one number for each pair of tokens, (seq, seq): rows are queries, columns keys.
 
     What does not fit into a line is left out in the middle.
     """
@@ -196,14 +194,14 @@ def pair_table(tokens: Sequence[str], x: Array, bold: Callable[[str], str]) -> I
 
 
 def _cell(token: str) -> str:
-    """Cut a token to a column and set it to the right, over its numbers."""
+    """Shorten a token to the width of a column, right-aligned over its numbers."""
     while columns_of(token) > COLUMN:
         token = token.removesuffix("…")[:-1] + "…"
     return " " * (COLUMN - columns_of(token)) + token
 
 
 def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | None:
-    """Compute the block once more, by the one function that is a whole block; None where it has another scale."""
+    """Compute the block again by the one function for a whole block; None if its scale is another one."""
     stack, block = encoder.stack, encoder.stack.blocks[i]
     x, own = trace[f"hidden_states.{i}"], block.attention
     if not math.isclose(own.scale, 1 / math.sqrt(own.head_dim)):
@@ -220,7 +218,7 @@ def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | No
 
 
 def plain_block(block: Block) -> equations.Block:
-    """Give a bound block's arrays as the equations take them: (out, in), query, key and value apart."""
+    """A bound block's arrays as the equations expect them: (out, in); query, key and value separate."""
 
     def affine(path: str) -> Affine:
         module = block.modules[path]

@@ -21,8 +21,8 @@ from minibert.models.layer import EmbeddingLayer
 from minibert.models.tiles import Bound
 
 WIDTH = 80  # columns of a page, and torch's own line width
-EDGE = 3  # numbers, and rows, that are shown at either end of an axis
-WIDEST_TOKEN = 40  # columns; of a longer token the beginning is shown
+EDGE = 3  # numbers or rows shown at each end of an axis
+WIDEST_TOKEN = 40  # columns; a longer token is shortened
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 COUNTED = {"input_ids": "id", "position_ids": "position", "token_type_ids": "type", "langs": "language"}
@@ -67,7 +67,7 @@ def torch_text(x: Array, indent: int = 0) -> str:
 
 
 def _shown(x: Array) -> Array:
-    """Leave out the middle of every long axis, as the print does."""
+    """Leave out the middle of every long axis, as in the print."""
     for axis, size in enumerate(x.shape):
         if size > 2 * EDGE:
             x = np.take(x, [*range(EDGE), *range(size - EDGE, size)], axis)
@@ -89,11 +89,11 @@ def _block(x: Array, indent: int, width: int, write: Callable[[float], str]) -> 
     return "[" + ("," + "\n" * (x.ndim - 1) + " " * (indent + 1)).join(blocks) + "]"
 
 
-# -- the steps, taken by hand ------------------------------------------------------------------------------------
+# -- the steps by hand --------------------------------------------------------------------------------------------
 
 
 def looked_up(steps: Sequence[Bound], batch: Mapping[str, Array], trace: Mapping[str, Array]) -> dict[str, Array]:
-    """Give what each kind of lookup takes, (batch, seq): what was passed, counted, or is the family's default."""
+    """The ids of each kind of lookup, (batch, seq): passed, counted, or the family's default."""
     ids = {name: value for name, value in batch.items() if name != "attention_mask"}
     for step, _ in steps:
         if isinstance(step, Positions):
@@ -104,9 +104,9 @@ def looked_up(steps: Sequence[Bound], batch: Mapping[str, Array], trace: Mapping
 
 
 def by_hand(steps: Sequence[Bound], ids: Mapping[str, Array], mask: Array) -> tuple[Array, str]:
-    """Take the steps one after the other with the layer's own submodules: the result, and the formula in words.
+    """Compute the steps one by one with the layer's submodules: the result, and the formula in words.
 
-    ids: what each kind of lookup takes, (batch, seq); a lookup whose ids are absent is left out. mask (batch, seq).
+    ids: those of each kind of lookup, (batch, seq); a lookup without ids is left out. mask (batch, seq).
     """
     x, formula, closed = np.zeros(()), "", True
     for step, module in steps:
@@ -127,7 +127,7 @@ def by_hand(steps: Sequence[Bound], ids: Mapping[str, Array], mask: Array) -> tu
 
 
 def name_of(step: Step) -> str:
-    """The step's submodule as a reader of the reference's module tree knows it: the last part of its path."""
+    """The step's name in the reference's module tree: the last part of its path."""
     role = step.role if isinstance(step, Add) else ""
     return step.path.rpartition(".")[2] + role
 
@@ -157,11 +157,11 @@ def explain(
     """Give the page line by line: the tokens, and of each step its name, shape, formula, function and some numbers.
 
     Those are the first six of the text's first token; `full` gives the rows of all tokens instead, as torch prints
-    them, and the same steps taken by hand. Everything is computed before the first line. Raises as
+    them, and the same steps by hand. Everything is computed before the first line. Raises as
     `EmbeddingLayer.tokenize` and a call of the layer.
     """
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
-    # not layer.tokens: the tokenizer need not be asked whether it knows the ids it has just given
+    # not layer.tokens: no need to check ids that the tokenizer has just given
     tokens = layer.tokenizer.tokens(batch["input_ids"][0])
     trace = layer.trace(**batch)
     output = layer(**batch)
@@ -228,7 +228,7 @@ def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Callable[[s
 
 
 def fitting(token: str | None) -> str:
-    """Make a token fit for a cell: what a terminal would obey is escaped, what is long is cut."""
+    """Escape what a terminal would interpret, and shorten a long token."""
     if token is None:
         return "?"
     token = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in token)
@@ -274,7 +274,7 @@ def _steps(
 
 
 def _function(step: Step) -> str:
-    """Name the function of `equations` that this step calls, as a reader can import it."""
+    """The function of `equations` that this step calls, as an import path."""
     functions = {
         Lookup: equations.lookup,
         Norm: equations.layer_norm,
@@ -305,7 +305,7 @@ def _formula(step: Step, module: Any) -> str:
 def _closing(
     layer: EmbeddingLayer, ids: Mapping[str, Array], mask: Array, output: Array, dim: Callable[[str], str]
 ) -> Iterator[str]:
-    """Compare the layer's output with its steps taken by hand, in its own order and in another one."""
+    """Compare the layer's output with its steps computed by hand, in its own order and in another one."""
     other = other_order(layer.steps, ids)
     for steps in (layer.steps, other):
         if steps is None:
@@ -315,7 +315,9 @@ def _closing(
         yield from wrap(formula, 2)
         most = f"at most {difference:.1e}" if difference else "0"
         yield f"    differs from the layer by {most}"
-    notes = ["Both sides come from this layer: that shows what it does, and proves nothing about the reference."]
+    notes = ["Both sides come from this layer. This shows what it does; it proves nothing about the reference."]
     if other is not None:
-        notes[:0] = ["Each + rounds, so the order of a sum shows in the last digits; the layer's is the reference's."]
+        notes[:0] = [
+            "Each + rounds, so the order of a sum changes the last digits. The layer uses the reference's order."
+        ]
     yield from (dim(line) for note in notes for line in wrap(note, 2))

@@ -21,7 +21,7 @@ from minibert.models.layer import EmbeddingLayer
 def info(layer: EmbeddingLayer, find: Find | None = None) -> Iterator[str]:
     """Give the page line by line: the module tree, sizes, number formats, bytes on disk and in memory, tokenizer.
 
-    find: the files of the folder, which say what a sentence's vector is; without it that is not told.
+    find: the files of the folder, which say how a sentence vector is computed; without it that part is left out.
     """
     yield from repr(layer).split("\n")
     yield ""
@@ -91,7 +91,7 @@ def _arrays(layer: EmbeddingLayer) -> Iterator[Array]:
 
 
 def _is_mapped(array: Any) -> bool:
-    """Follow an array to whoever owns its bytes."""
+    """Follow an array to the object that owns its bytes."""
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap):
             return True
@@ -111,13 +111,13 @@ def _positions(layer: EmbeddingLayer) -> str:
 def _in_attention(layer: EmbeddingLayer) -> str:
     try:
         scheme = layer.attention_position
-    except MinibertError as error:  # of no concern to this layer, whose numbers are right without it
+    except MinibertError as error:  # this layer does not need it
         return f"not available: {error}"
     return "none" if scheme is None else f"{scheme.offers} (layer.attention_position)"
 
 
 def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
-    """Tell of the blocks by config.json and the headers that are here; no weight is read, nothing is fetched."""
+    """Describe the blocks by config.json and the headers on this machine; no weight is read or fetched."""
     if find_spec("minibert.families.blocks") is None:  # the input layer works without the encoder's files
         return {}
     from minibert.families.block_parts import heads_of
@@ -130,7 +130,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
         config = row.configure(family, layer.config, "config.json")
         count, heads = config.integer("num_hidden_layers"), heads_of(config)
         width, activation = row.feed.width(config), config[row.feed.act]
-    except MinibertError as error:  # of no concern to the input layer
+    except MinibertError as error:  # the input layer does not need it
         return {"blocks": f"not available: {error}"}
     sizes = f"{count}, {heads} heads of {layer.dim // heads}, feed-forward {width} wide, {activation}"
     stored = stored_blocks(layer)
@@ -144,7 +144,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
 
 
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
-    """Tell what `encode` gives; no weight is read."""
+    """Describe what `encode` gives; no weight is read."""
     if find_spec("minibert.models.recipe") is None:  # the input layer works without the encoder's files
         return {}
     from minibert.families.blocks import BLOCKS
@@ -178,5 +178,5 @@ def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
 def _tokenizer(layer: EmbeddingLayer) -> str:
     try:
         return f"{layer.tokenizer.kind}, {layer.tokenizer.size:,} tokens"
-    except MinibertError as error:  # ids work without one; what to do is said when a text is to be split
+    except MinibertError as error:  # ids work without one; an error comes when a text is given
         return f"none: {str(error).partition(';')[0]}"

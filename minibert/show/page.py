@@ -1,10 +1,9 @@
 """A text's way through the layer as one HTML page: what `minibert explain --html` writes.
 
-The page is a single string that needs nothing else: no network, no framework, no font. `page.html` beside this file is
-its frame, with the style and the script; here its tables are written and its numbers are packed. The numbers are the
-trace's own, bit by bit; the script adds nothing to them, it draws what is chosen. Of a whole model `page_blocks` adds a
-second part. A page has 4 bytes for each number, times 4/3 for base64: about 16 kB for a token of a layer that is 768
-wide.
+The page is one string that needs nothing else: no network, no framework, no font. `page.html` is its template, with the
+style and the script; this file writes its tables and packs its numbers. They are the numbers of the trace, to the bit:
+the script only draws them. For a whole model `page_blocks` adds a second part. A page has 4 bytes for each number,
+times 4/3 for base64: about 16 kB for a token of a layer that is 768 wide.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from .page_parts import BYTES, as_json, check_size, docstring, packed
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
 
-# what a kind of lookup tells of a token
+# what each kind of lookup says about a token
 MEANING = {
     "input_ids": "which token it is",
     "token_type_ids": "first or second text",
     "position_ids": "where it stands",
 }
-# what a text may hold though it is not printable: the last two join letters and emoji
+# not printable, but allowed in a text: the last two join letters and emoji
 KEPT = "\n\t\u200c\u200d"
 # the formula that counts positions, by the rule of the step
 COUNTS: dict[str, Callable[..., Array]] = {
@@ -62,14 +61,14 @@ class Stage(NamedTuple):
 
     @property
     def tells(self) -> str:
-        """What these numbers say of a token, in a few words."""
+        """What these numbers mean, in a few words."""
         if isinstance(self.step, Lookup):
             return MEANING.get(self.step.ids, "")
         return {Norm: "mean 0, variance 1, then weight and bias", Project: "to another width"}.get(type(self.step), "")
 
 
 class Normed(NamedTuple):
-    """LayerNorm's way for all tokens in float64: before, mean taken away and divided, after; each (seq, dim)."""
+    """LayerNorm's steps for all tokens in float64: before, normalised, after; each (seq, dim)."""
 
     module: LayerNorm
     before: Array
@@ -80,7 +79,7 @@ class Normed(NamedTuple):
 def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = None, truncation: bool = False) -> str:
     """Give the page: of an input layer, or of a whole model, whose blocks make a second part.
 
-    Raises as `EmbeddingLayer.tokenize` and a call of the layer; ValueError where it would have more than 10 MB.
+    Raises as `EmbeddingLayer.tokenize` and a call of the layer; ValueError if it would have more than 10 MB.
     """
     layer, encoder = (model, None) if isinstance(model, EmbeddingLayer) else (model.embeddings, model)
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
@@ -88,7 +87,7 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
     tokens = [_visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
     # numbers for each pair of tokens: a similarity, and one of each head of each block
     seq, pairs = len(tokens), 1 if encoder is None else 1 + len(encoder.stack.blocks) * encoder.stack.heads
-    check_size(pairs * seq * seq * layer.dtype.itemsize * BYTES, layer, seq, pairs)  # before that much is computed
+    check_size(pairs * seq * seq * layer.dtype.itemsize * BYTES, layer, seq, pairs)  # before anything large is computed
     encoder = encoder if seq else None  # where there is no token, nothing enters a block
     trace = (encoder or layer).trace(**batch)
     ids = looked_up(layer.steps, batch, trace)
@@ -135,7 +134,7 @@ def save(html: str, path: Path) -> None:
 
 
 def _filled(**parts: str) -> str:
-    """Fill the frame, in one pass over it, so that nothing which is filled in is read as a mark."""
+    """Fill the template in one pass, so that no filled-in text is taken for a placeholder."""
     frame = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], frame)
 
@@ -144,7 +143,7 @@ def _filled(**parts: str) -> str:
 
 
 def stages(layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], mask: Array) -> Iterator[Stage]:
-    """Give the stages of one text in the order in which they arise, sums among them."""
+    """The stages of one text in the order of computing, with the sums."""
     addends = 0
     for i, (step, _) in enumerate(layer.steps):
         key = step.path + (step.role if isinstance(step, Add) else "")
@@ -164,7 +163,7 @@ def stages(layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, 
 
 
 def by_width(shown: Sequence[Stage]) -> list[list[Stage]]:
-    """Part the stages where a projection changes the width: only rows of one width share an axis."""
+    """Split the stages where a projection changes the width: only rows of equal width fit one axis."""
     groups: list[list[Stage]] = []
     for stage in shown:
         if not groups or groups[-1][-1].rows.shape[-1] != stage.rows.shape[-1]:
@@ -174,7 +173,7 @@ def by_width(shown: Sequence[Stage]) -> list[list[Stage]]:
 
 
 def _group(group: Sequence[Stage]) -> dict[str, Any]:
-    """Pack stages of one width. Those up to a sum share one scale of colours, so that their sizes compare."""
+    """Pack stages of one width. Those up to a sum have one colour scale, so that their sizes can be compared."""
     bands, scale = [], _reach([stage.rows for stage in group if stage.sign != "→"])
     for stage in group:
         rows, index = stage.rows, np.arange(len(stage.rows))
@@ -196,7 +195,7 @@ def _group(group: Sequence[Stage]) -> dict[str, Any]:
 
 
 def _reach(rows: Sequence[Array]) -> float:
-    """The size at which colours end: 99 % of the numbers are smaller."""
+    """The largest size on the colour scale: 99 % of the numbers are smaller."""
     numbers = np.abs(np.concatenate([np.ravel(row) for row in rows])) if rows else np.zeros(0)
     finite = numbers[np.isfinite(numbers)]
     return float(np.percentile(finite, 99)) or 1.0 if finite.size else 1.0
@@ -236,7 +235,7 @@ def _similarity(positions: Stage, ids: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def _visible(text: str | None, kept: str = "") -> str:
-    """Write out what a browser would not show, or would obey: control characters and marks of direction."""
+    """Escape what a browser would hide or interpret: control characters and direction marks."""
     if text is None:
         return "?"
     return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
@@ -252,7 +251,7 @@ def _choice(place: int, token: str, token_id: int) -> str:
 
 
 def _norm_lines(normed: Normed, tokens: Sequence[str]) -> Iterator[str]:
-    """Mean and variance of each token's row, three times: a line of the table for each token."""
+    """Mean and variance of each token's row at three stages: one table line for each token."""
     for i, token in enumerate(tokens):
         rows = normed.before[i], normed.standard[i], normed.after[i]
         # a mean of -0.00000001 is none

@@ -1,35 +1,35 @@
 "use strict";
-// The second part. `data`, `token`, `count`, `unpack`, `make`, `one`, `paint`, `legend` and `written` are the first one's.
+// The second part. `data`, `token`, `count`, `unpack`, `make`, `one`, `paint`, `legend` and `written` come from the first part.
 const behind = JSON.parse(document.getElementById("blockdata").textContent);
 const attention = unpack(behind.attention);
 const pairs = count * count, FEW = 40; // tokens whose names have room beside the grid
 const chosenBlock = document.getElementById("block"), chosenHead = document.getElementById("head");
-const grid = document.getElementById("shares"), said = document.getElementById("lookwork"), linesHost = one(".lines");
-let shares = new Float64Array(pairs);
+const grid = document.getElementById("weights"), said = document.getElementById("lookwork"), linesHost = one(".lines");
+let weights = new Float64Array(pairs);
 
-// one head's shares, or the mean of all heads
+// one head's weights, or the mean of all heads
 const read = () => {
   const first = Number(chosenBlock.value) * behind.heads, mean = chosenHead.value === "mean";
   const heads = mean ? [...Array(behind.heads).keys()] : [Number(chosenHead.value)];
-  shares = new Float64Array(pairs);
-  for (const head of heads) for (let i = 0; i < pairs; i++) shares[i] += attention[(first + head) * pairs + i];
-  if (mean) for (let i = 0; i < pairs; i++) shares[i] /= behind.heads;
+  weights = new Float64Array(pairs);
+  for (const head of heads) for (let i = 0; i < pairs; i++) weights[i] += attention[(first + head) * pairs + i];
+  if (mean) for (let i = 0; i < pairs; i++) weights[i] /= behind.heads;
 };
 const who = () => `block ${chosenBlock.value}, ${chosenHead.value === "mean" ? "mean of heads" : `head ${chosenHead.value}`}`;
 const tell = (i, j) => {
-  said.textContent = `${who()}: ${data.tokens[i]} takes ${written(shares[i * count + j])} from ${data.tokens[j]}`;
+  said.textContent = `${who()}: ${data.tokens[i]} gives ${data.tokens[j]} the weight ${written(weights[i * count + j])}`;
 };
 const most = () => {
-  const own = shares.subarray(token * count, (token + 1) * count);
+  const own = weights.subarray(token * count, (token + 1) * count);
   return own.indexOf(Math.max(...own));
 };
 
 const drawGrid = () => {
-  const scale = Math.max(3, Math.ceil(440 / count)), top = shares.reduce((a, x) => Math.max(a, x), 0) || 1;
+  const scale = Math.max(3, Math.ceil(440 / count)), top = weights.reduce((a, x) => Math.max(a, x), 0) || 1;
   const small = make("canvas");
-  paint(small, count, count, (i) => shares[i] / top);
+  paint(small, count, count, (i) => weights[i] / top);
   const pen = small.getContext("2d");
-  for (let i = 0; i < pairs; i++) if (shares[i] === 0) pen.clearRect(i % count, Math.floor(i / count), 1, 1);
+  for (let i = 0; i < pairs; i++) if (weights[i] === 0) pen.clearRect(i % count, Math.floor(i / count), 1, 1);
   grid.width = grid.height = count * scale;
   const wide = grid.getContext("2d");
   wide.imageSmoothingEnabled = false;
@@ -39,8 +39,8 @@ const drawGrid = () => {
     wide.strokeStyle = ink;
     wide.strokeRect(1, token * scale - out, grid.width - 2, scale + 2 * out);
   });
-  grid.setAttribute("aria-label", `${who()}: shares of ${count} by ${count} tokens, up to ${written(top)}; the table has the chosen token's`);
-  legend(document.getElementById("shareslegend"), 0, top);
+  grid.setAttribute("aria-label", `${who()}: weights of ${count} by ${count} tokens, up to ${written(top)}; the table has the chosen token's`);
+  legend(document.getElementById("weightslegend"), 0, top);
   for (const side of ["above", "beside"]) {
     one(`.square .${side}`).replaceChildren(...(count > FEW ? [] : data.tokens.map((name, i) =>
       make("bdi", { textContent: name, className: side === "beside" && i === token ? "chosen" : "" }))));
@@ -58,8 +58,8 @@ const drawLines = () => {
   const step = 24, picture = svg("svg", { viewBox: `0 0 400 ${count * step}`, "aria-hidden": "true" });
   const y = (i) => (i + 0.5) * step;
   for (let j = 0; j < count; j++) {
-    const share = shares[token * count + j];
-    if (share > 0) picture.append(svg("line", { x1: 136, y1: y(token), x2: 264, y2: y(j), "stroke-width": Math.max(0.3, 14 * share).toFixed(2), opacity: Math.max(0.15, Math.sqrt(share)).toFixed(2) }));
+    const weight = weights[token * count + j];
+    if (weight > 0) picture.append(svg("line", { x1: 136, y1: y(token), x2: 264, y2: y(j), "stroke-width": Math.max(0.3, 14 * weight).toFixed(2), opacity: Math.max(0.15, Math.sqrt(weight)).toFixed(2) }));
   }
   data.tokens.forEach((name, i) => {
     picture.append(
@@ -71,16 +71,16 @@ const drawLines = () => {
   linesHost.replaceChildren(picture);
 };
 
-const bar = (share) => {
+const bar = (weight) => {
   const element = make("i", { className: "bar" });
-  element.style.width = `${(100 * share).toFixed(2)}%`;
+  element.style.width = `${(100 * weight).toFixed(2)}%`;
   return element;
 };
 const cell = (text, ...more) => make("td", {}, text, ...more);
 const named = (name, text) => make("th", { scope: "row" }, make("bdi", { textContent: text ?? name }));
 const drawTakes = () => {
   one("#takes tbody").replaceChildren(...data.tokens.map((name, j) => {
-    const share = shares[token * count + j], line = make("tr", {}, named(name), cell(share.toFixed(4)), cell(bar(share)));
+    const weight = weights[token * count + j], line = make("tr", {}, named(name), cell(weight.toFixed(4)), cell(bar(weight)));
     line.classList.toggle("chosen", j === most());
     return line;
   }));

@@ -1,8 +1,8 @@
 """The second part of the page of `minibert explain --html`: what the blocks after the input layer do with a text.
 
-`page_blocks.html` and `page_blocks.js` are its frame and its script. The probabilities are the trace's own, bit by bit:
-4 bytes for each head and each pair of tokens, times 4/3 for base64. So a page grows with the square of the text, and
-`page_parts.check_size` refuses a text that makes too much of it.
+`page_blocks.html` and `page_blocks.js` are its template and its script. The attention weights are those of the trace,
+to the bit: 4 bytes for each head and each pair of tokens, times 4/3 for base64. So the page grows with the square of
+the number of tokens, and `page_parts.check_size` refuses a text that is too long.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from minibert.models.encoder import Encoder
 
 from .page_parts import as_json, docstring, packed
 
-NEAREST = 5  # tokens that are named as the most similar ones
+NEAREST = 5  # most similar tokens that are listed
 
 
 def part(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, str]:
-    """Give what the second part adds to the frame: its style, its elements ("blocks"), its script.
+    """What the second part adds to the template: its style, its elements ("blocks"), its script.
 
     `trace` is of one text that has tokens.
     """
@@ -39,9 +39,9 @@ def part(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, str]:
     }
     frame = Path(__file__).with_name("page_blocks.html").read_text(encoding="utf-8")
     order = (
-        "Both add to the vector, and LayerNorm is applied to what enters them: the vector itself can grow."
+        "Both add to the vector. LayerNorm is applied to what enters them, so the vector itself can grow."
         if stack.pre_norm
-        else "After each of them LayerNorm gives the sum a size of its own, so it does not grow with every block."
+        else "LayerNorm follows each sum, so the vector does not grow from block to block."
     )
     filled = {
         "order": order,
@@ -59,10 +59,10 @@ def part(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, str]:
 
 
 def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, Any]]]:
-    """Tell of every token how its vector moves: one entry for the input layer, then one for each block.
+    """How each token's vector changes: one entry for the input layer, then one for each block.
 
     Sizes are Euclidean lengths; `turn` is the cosine of the vectors before and after the block; `nearest` are the
-    places of the most similar other tokens, the first one most, and `cosines` theirs.
+    positions of the most similar other tokens, most similar first, and `cosines` their cosines.
     """
     states = [trace[f"hidden_states.{i}"][0] for i in range(len(encoder.stack.blocks) + 1)]
     told = []

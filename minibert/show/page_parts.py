@@ -1,4 +1,4 @@
-"""What both parts of the page of `minibert explain --html` are made with, and how large it may be."""
+"""What both parts of the page of `minibert explain --html` use, and the limit of its size."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SEEN = 64  # tokens of a text that the pictures of attention show
 
 
 class Asked(NamedTuple):
-    """What a picture is of, beside the model: a text, and a token, block or head by its number from 0."""
+    """What to draw, beside the model: a text, and a token, block or head, counted from 0."""
 
     text: str | None = None
     token: int | None = None
@@ -44,7 +44,7 @@ def picture(
     block: int | None = None,
     head: int | None = None,
 ) -> Figure:
-    """Draw one of `PICTURES` from a layer, and where it is about a text, from this one: the figure, in pyplot.
+    """Draw one of `PICTURES` from a layer, and from a text if it needs one: the figure, in pyplot.
 
     rows (over the row of the text's first token, where one is given), similarity, table: of the position table.
     sum: of the text's first token, special ones left out; in both of them `token` is the place of another one, from 0
@@ -58,11 +58,13 @@ def picture(
     if kind not in PICTURES:
         raise ValueError(f"kind must be one of {', '.join(PICTURES)}; found {kind!r}")
     if token is not None and kind not in OF_ONE_TOKEN:
-        raise ValueError(f"the picture {kind!r} is of no single token; only {' and '.join(OF_ONE_TOKEN)} take one")
+        raise ValueError(f"the picture {kind!r} cannot show a single token; only {' and '.join(OF_ONE_TOKEN)} take one")
     if (block is not None or head is not None) and kind not in OF_BLOCKS:
-        raise ValueError(f"the picture {kind!r} is of no block and no head; only {' and '.join(OF_BLOCKS)} takes them")
+        raise ValueError(
+            f"the picture {kind!r} has no blocks or heads; block and head apply only to {' and '.join(OF_BLOCKS)}"
+        )
     if kind in OF_BLOCKS and isinstance(layer, EmbeddingLayer):
-        raise ValueError(f"the picture {kind!r} is of blocks; pass a whole model, minibert.load_encoder(...)")
+        raise ValueError(f"the picture {kind!r} needs blocks; pass a whole model, minibert.load_encoder(...)")
     drawn = PICTURES[kind](layer, Asked(text, token, block, head))
     layer = layer if isinstance(layer, EmbeddingLayer) else layer.embeddings
     figure: Figure = (drawn[0] if isinstance(drawn, list) else drawn).figure
@@ -73,7 +75,7 @@ def picture(
 
 
 def position_table(layer: EmbeddingLayer) -> Array:
-    """Give the rows that positions 0, 1, 2, ... of a text take. Raises ValueError where no position is added."""
+    """The rows that are added at positions 0, 1, 2, ... Raises ValueError if the layer adds none."""
     for step, module in layer.steps:
         if isinstance(step, Positions):
             rows: Array = module.weight[step.extra + step.first(layer.config) :]
@@ -132,7 +134,7 @@ def _table(layer: EmbeddingLayer, _: Asked) -> Any:
 
 
 def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
-    """How the vector of a text's token comes about."""
+    """How the vector of one token is computed."""
     batch, tokens, first = _encoded(layer, _needed(asked.text, "sum"), asked.token)
     trace = layer.trace(**batch)
     addends: dict[str, Array] = {}
@@ -162,7 +164,7 @@ def _tokens(layer: EmbeddingLayer, asked: Asked) -> Any:
 
 
 def _attention(encoder: Encoder, asked: Asked) -> Any:
-    """From which tokens each token takes: all heads, or one."""
+    """The attention weights of each token: all heads, or one."""
     batch = encoder.tokenize(_needed(asked.text, "attention"))
     if not batch["input_ids"].size:
         raise ValueError("the text has no tokens; give another one")

@@ -91,7 +91,7 @@ def _stack(count: int) -> list[Axes]:
 
 
 def _beyond(row: Array, reach: float) -> str:
-    """What a label adds where a row leaves the picture."""
+    """What the label says of a row that leaves the picture."""
     farthest = float(row[np.abs(row).argmax()])
     return f", to {farthest:.2g}" if abs(farthest) > reach else ""
 
@@ -160,7 +160,7 @@ def table_image(table: Array, ax: Axes | None = None, rows: str = "position") ->
 
 
 def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axes | None = None) -> Axes:
-    """How one token's vector comes about: every addend, their sum, and what LayerNorm makes of it.
+    """How one token's vector is computed: every addend, their sum, and the result of LayerNorm.
 
     addends: name -> row (dim,), in the order in which they are added; normed (dim,). The addends and the sum are
     drawn on one scale, so that their sizes compare. LayerNorm's row has a scale of its own, and says so; the mean
@@ -174,7 +174,7 @@ def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axe
     if normed is not None:
         rows["LayerNorm\n(a scale of its own)"] = normed
         gains.append(0.48 / (float(np.abs(normed).max()) or 1.0))
-    heights = range(len(rows) - 1, -1, -1)  # the first addend on top
+    heights = range(len(rows) - 1, -1, -1)  # first addend on top
     for height, row, gain in zip(heights, rows.values(), gains, strict=True):
         ax.axhline(height, color="0.8", linewidth=0.6)
         ax.plot(np.arange(len(row)), height + gain * row, color=DARK, linewidth=0.8)

@@ -24,15 +24,15 @@ FEW_TOKENS = 40  # whose names have room beside a grid
 
 
 def attention_grid(probabilities: Array, tokens: Sequence[str], ax: Axes | None = None) -> Axes:
-    """One head as a grid: a line for each token that takes, a column for each token that it takes from.
+    """The attention weights of one head as a grid: a row for each query token, a column for each key token.
 
-    probabilities (query, key), each line with the sum 1; tokens name both sides, where there are few. A probability of
-    exactly 0 is left blank: a mask hides that token. So GPT-2's grid is a triangle.
+    probabilities (query, key), each row with the sum 1; tokens name both sides, if there are few. A weight of exactly
+    0 is left blank: a mask hides that token. So GPT-2's grid is a triangle.
     """
     side = min(12.0, max(5.0, 0.3 * len(tokens) + 2))
     ax = _axes(ax, side + 1, side)
-    _image(ax, np.ma.masked_equal(probabilities, 0), "share", (0.0, float(probabilities.max())))
-    ax.set(xlabel="takes from", ylabel="token")
+    _image(ax, np.ma.masked_equal(probabilities, 0), "attention weight", (0.0, float(probabilities.max())))
+    ax.set(xlabel="key token", ylabel="query token")
     if len(tokens) <= FEW_TOKENS:
         ax.set_xticks(range(len(tokens)), tokens, rotation=90, parse_math=False)
         ax.set_yticks(range(len(tokens)), tokens, parse_math=False)
@@ -50,7 +50,7 @@ def attention_heads(attentions: Array, ax: Axes | None = None) -> Axes:
     parted = np.zeros((blocks, query + 1, heads, key + 1), attentions.dtype)
     parted[:, :query, :, :key] = attentions.swapaxes(1, 2)
     image = parted.reshape(blocks * (query + 1), heads * (key + 1))[:-1, :-1]
-    _image(ax, np.ma.masked_equal(image, 0), "share", (0.0, 1.0))
+    _image(ax, np.ma.masked_equal(image, 0), "attention weight", (0.0, 1.0))
     ax.set_xticks(np.arange(heads) * (key + 1) + (key - 1) / 2, [str(i) for i in range(heads)])
     ax.set_yticks(np.arange(blocks) * (query + 1) + (query - 1) / 2, [str(i) for i in range(blocks)])
     ax.tick_params(length=0)

@@ -1,4 +1,4 @@
-"""The page's second part in headless Chromium: block, head and token by mouse and keyboard, and the shares it tells."""
+"""The page's second part in headless Chromium: block, head and token by mouse and keyboard, and the weights shown."""
 
 from __future__ import annotations
 
@@ -46,26 +46,25 @@ def said(tab: Any) -> str:
     return str(tab.locator("#lookwork").inner_text())
 
 
-def sentence(where: str, share: float, taker: str, giver: str) -> str:
-    text, _, number = said_parts(f"{where}: {taker} takes {share:.6g} from {giver}")
+def sentence(where: str, weight: float, query: str, key: str) -> str:
+    text, number = said_parts(f"{where}: {query} gives {key} the weight {weight:.6g}")
     return f"{text}{number}"
 
 
-def said_parts(text: str) -> tuple[str, str, str]:
-    """Part a sentence at its number, which JavaScript and Python may write with other powers of ten."""
-    before, _, rest = text.partition(" takes ")
-    number, _, giver = rest.partition(" from ")
-    return f"{before} from {giver} ", " ", f"{float(number):.6g}"
+def said_parts(text: str) -> tuple[str, str]:
+    """Split a sentence before its number, which JavaScript and Python may write with other powers of ten."""
+    before, between, number = text.partition(" the weight ")
+    return f"{before}{between}", f"{float(number):.6g}"
 
 
 def shown(text: str) -> str:
-    first, _, number = said_parts(text)
+    first, number = said_parts(text)
     return f"{first}{number}"
 
 
 def pixels(tab: Any, count: int) -> Array:
     """The colour in the middle of each cell of the grid: (takers, givers, 4)."""
-    drawn = tab.locator("#shares").evaluate("c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]")
+    drawn = tab.locator("#weights").evaluate("c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]")
     side = int((len(drawn) / 4) ** 0.5) // count
     grid = np.array(drawn).reshape(count * side, count * side, 4)
     return grid[side // 2 :: side, side // 2 :: side]
@@ -94,7 +93,7 @@ def test_pointing_at_the_grid_and_the_lines_tells_the_share(opened: Open, real: 
     choose(tab, 2, 1, "4")
     shares = probabilities(encoder, 1, 4)
     tab.locator(".looks").evaluate("element => element.scrollIntoView({block: 'end'})")
-    box = tab.locator("#shares").bounding_box()
+    box = tab.locator("#weights").bounding_box()
     for i, j in ((7, 5), (8, 0), (6, 8)):
         tab.mouse.move(box["x"] + box["width"] * (j + 0.5) / 9, box["y"] + box["height"] * (i + 0.5) / 9)
         assert shown(said(tab)) == sentence("block 1, head 4", shares[i, j], TOKENS[i], TOKENS[j])
@@ -105,7 +104,7 @@ def test_pointing_at_the_grid_and_the_lines_tells_the_share(opened: Open, real: 
 def test_a_click_chooses_the_token(opened: Open, real: tuple[Encoder, str]) -> None:
     tab = opened(real[1])
     tab.locator(".looks").evaluate("element => element.scrollIntoView({block: 'end'})")
-    box = tab.locator("#shares").bounding_box()
+    box = tab.locator("#weights").bounding_box()
     tab.mouse.click(box["x"] + 5, box["y"] + box["height"] * 7.5 / 9)
     assert tab.locator("fieldset input:checked").get_attribute("value") == "7"
     tab.locator(".lines rect[data-taker='5']").click()
@@ -119,13 +118,13 @@ def test_block_and_head_are_chosen_by_keyboard(opened: Open, real: tuple[Encoder
     tab.locator("#block").focus()
     for key in ("ArrowDown", "ArrowDown", "Tab", "ArrowDown"):
         tab.keyboard.press(key)
-    assert said(tab).startswith("block 2, head 0: [CLS] takes ")
+    assert said(tab).startswith("block 2, head 0: [CLS] gives ")
     assert np.abs(np.array(table(tab)) - probabilities(encoder, 2, 0)[0]).max() <= 0.5e-4 + 1e-9
     outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid", "the focus can be seen"
 
 
-def test_lines_are_as_wide_as_the_shares(opened: Open, real: tuple[Encoder, str]) -> None:
+def test_lines_are_as_wide_as_the_weights(opened: Open, real: tuple[Encoder, str]) -> None:
     encoder, html = real
     tab = opened(html)
     choose(tab, 2, 2, "7")
@@ -133,7 +132,7 @@ def test_lines_are_as_wide_as_the_shares(opened: Open, real: tuple[Encoder, str]
     assert np.abs(np.array(widths) - np.maximum(0.3, 14 * probabilities(encoder, 2, 7)[2])).max() <= 0.005 + 1e-9
 
 
-def test_colours_of_the_grid_are_the_shares(opened: Open, real: tuple[Encoder, str]) -> None:
+def test_colours_of_the_grid_are_the_weights(opened: Open, real: tuple[Encoder, str]) -> None:
     encoder, html = real
     tab = opened(html)
     choose(tab, 8, 0, "3")
@@ -178,7 +177,7 @@ def test_gpt2_s_triangle_is_blank_above(opened: Open, tmp_path: Path) -> None:
 def test_a_narrow_window_needs_no_scrolling_sideways(opened: Open, real: tuple[Encoder, str]) -> None:
     tab = opened(real[1], width=400)
     assert tab.evaluate("document.documentElement.scrollWidth") == 400
-    assert tab.locator("#shares").bounding_box()["width"] > 250
+    assert tab.locator("#weights").bounding_box()["width"] > 250
     assert tab.locator(".lines svg").bounding_box()["width"] > 300
 
 
@@ -192,8 +191,8 @@ def test_everything_has_a_name_for_a_screen_reader(opened: Open, real: tuple[Enc
     choose(tab, 2, 3, "5")
     tree = tab.locator("body").aria_snapshot()
     assert 'combobox "Block"' in tree and 'combobox "Head"' in tree
-    assert 'img "block 3, head 5: shares of 9 by 9 tokens, up to ' in tree
-    assert 'region "From which tokens a token takes"' in tree and 'region "How the token\'s vector moves"' in tree
+    assert 'img "block 3, head 5: weights of 9 by 9 tokens, up to ' in tree
+    assert 'region "Attention weights"' in tree and 'region "How the token\'s vector changes"' in tree
     assert 'rowheader "block 3"' in tree and 'columnheader "attention adds"' in tree
 
 
@@ -206,4 +205,4 @@ def test_a_long_text_opens(opened: Open, real: tuple[Encoder, str]) -> None:
 
 def test_without_javascript_it_is_said_where_the_numbers_are(opened: Open, real: tuple[Encoder, str]) -> None:
     text = opened(real[1], java_script_enabled=False).locator("body").inner_text()
-    assert "minibert explain TEXT --block 0" in text and "From which tokens" not in text
+    assert "minibert explain TEXT --block 0" in text and "Attention weights" not in text

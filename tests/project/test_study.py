@@ -42,7 +42,9 @@ def run(name: str, output: Path, *arguments: str, **environment: str) -> subproc
     import matplotlib.font_manager  # noqa: F401  lists the fonts; where that takes 5 seconds, the first process says so
 
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("MINIBERT_", "MPLBACKEND"))}
-    variables |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(STUDY.parents[1]), "PYTHONWARNINGS": WARNINGS, **environment}
+    variables |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(STUDY.parents[1]), "PYTHONWARNINGS": WARNINGS}
+    # on a busy machine the threads of small matrix products wait for each other: 300 seconds instead of 4
+    variables |= {"OPENBLAS_NUM_THREADS": "1", **environment}
     return subprocess.run(
         [sys.executable, str(STUDY / f"{name}.py"), "--output", str(output), *arguments],
         cwd=output.parent, env=variables, capture_output=True, text=True, timeout=SECONDS,

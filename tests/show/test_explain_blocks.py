@@ -96,7 +96,7 @@ def test_formulas_name_what_they_take(bert: Encoder, gpt2: Encoder) -> None:
     assert of["attn.c_attn"].endswith("ln_1 @ weight + bias") and "x = hidden_states.1" in of["ln_1"]
     assert of["attn.sum"] == "hidden_states.1 + attn.c_proj" and of["mlp.sum"] == "attn.sum + mlp.c_proj"
     assert "q and k" not in of["attn.c_attn"] and "side by side" in of["attn.scores"]
-    assert "what comes after a token masked" in of["probabilities, attentions.1"] and "tanh" in of["mlp.act"]
+    assert "later tokens masked" in of["probabilities, attentions.1"] and "tanh" in of["mlp.act"]
     assert "x = attn.sum" in of["ln_2"] and "x = mlp.sum" in of["ln_f"]
 
 
@@ -110,7 +110,7 @@ def test_probabilities_stand_beside_their_tokens(bert: Encoder, head: int) -> No
     for token, row, line in zip(tokens, shares, lines[start + 1 :], strict=False):
         found, *numbers = line.split()
         assert found == token and numbers == [f"{number:.4f}" for number in row]
-    assert lines[1] == f"  head {head} of 4 in scores and probabilities, 4 numbers wide"
+    assert lines[1] == f"  head {head} of 4 in scores and weights, 4 numbers wide"
     row = torch_text(bert.trace(**bert.tokenize(TEXT))["encoder.layer.1.attention.self.scores"][0, head, 1, :6], 2)
     assert f"  we  {row[:-1]}, ...]" in lines
 
@@ -163,7 +163,7 @@ def test_colour_adds_escapes_and_nothing_else(bert: Encoder) -> None:
         (["--block", "2"], "block 2 is not there: this model has blocks 0..1; choose one of them"),
         (["--block", "-1"], "block -1 is not there: this model has blocks 0..1"),
         (["--block", "1", "--head", "4"], "head 4 is not there: this model has heads 0..3"),
-        (["--head", "1"], "--head is of a block; say of which: --block 0"),
+        (["--head", "1"], "--head needs a block; add --block 0"),
         (["--block", "1", "--html", "x.html"], "--html shows every block and head; leave out --block and --head"),
         (["--block", "1", "--side", "encoder"], "leave out --side"),
     ],

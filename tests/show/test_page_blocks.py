@@ -103,7 +103,7 @@ def test_the_page_of_a_whole_real_model(minilm: Path) -> None:
     assert {tag for tag, attributes in reader.elements if "src" in attributes} == set()
     assert not re.search(r"https?:(?!//www\.w3\.org/2000/svg)|@import|url\(", html)
     first = page(encoder.embeddings, "The bank of the river was muddy after rain")
-    assert "blockdata" not in first and "From which tokens" not in first
+    assert "blockdata" not in first and "Attention weights" not in first
     listed = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
     for name in ("layer_norm", "softmax", "attention", "post_norm_block", "gelu"):
         assert listed.count(name) == 1
@@ -163,7 +163,7 @@ def test_blocks_on_the_hub_are_fetched_when_asked_for(
         use(monkeypatch, hub.endpoint, tmp_path / "home")
         command = ["explain", "we lived", "--model", "someone/tiny", "--html", str(target)]
         assert main(command) == 0
-        assert "--whole fetches the blocks' weights too" in capsys.readouterr().err
+        assert "--whole fetches and shows the blocks too" in capsys.readouterr().err
         assert target.read_text("utf-8") == page(minibert.load(folder), "we lived")
         for asked in ([*command, "--whole"], command):  # and then they lie in the cache
             assert main(asked) == 0

@@ -95,7 +95,7 @@ def test_another_token_of_the_text(kind: str, minilm: Path) -> None:
     for token in (-1, 5):
         with pytest.raises(IndexError, match=rf"token is {token}, but the text has the tokens 0\.\.4"):
             picture(kind, layer, text, token)
-    with pytest.raises(ValueError, match="'table' is of no single token; only rows and sum take one"):
+    with pytest.raises(ValueError, match="'table' cannot show a single token; only rows and sum take one"):
         picture("table", layer, token=1)
     with pytest.raises(ValueError, match=r"give (a text|one)"):
         picture(kind, layer, token=1)

@@ -113,7 +113,7 @@ def test_what_cannot_be_drawn_is_said(gpt2: Encoder) -> None:
         picture("attention", gpt2, "")
     with pytest.raises(ValueError, match=r"pass a whole model, minibert\.load_encoder"):
         picture("attention", gpt2.embeddings, TEXT)
-    with pytest.raises(ValueError, match="'table' is of no block and no head; only attention takes them"):
+    with pytest.raises(ValueError, match="'table' has no blocks or heads; block and head apply only to attention"):
         picture("table", gpt2.embeddings, head=0)
 
 
