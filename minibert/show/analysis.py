@@ -18,7 +18,7 @@ __all__ = ["PrincipalComponents", "cosine_similarity", "nearest_tokens", "princi
 
 
 class PrincipalComponents(NamedTuple):
-    """Each row's coordinates (rows, count), the directions (count, dim), and the variance along each (count,), as a part."""
+    """Coordinates (rows, count), directions (count, dim), and each direction's part of the variance (count,)."""
 
     coordinates: Array
     directions: Array
