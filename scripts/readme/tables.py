@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fill README.md's generated parts with what their commands print now.
+"""Fill the generated parts of README.md and of the pages it links to with what their commands print now.
 
     python scripts/readme/tables.py            all of them
     python scripts/readme/tables.py exactness  those whose command holds this word
@@ -16,11 +16,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "minibert/families/README.md", "minibert/verify/README.md", "scripts/bench/README.md")
 PART = re.compile(r"(<!-- \$ (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(words: list[str]) -> None:
-    """Rewrite README.md."""
+    """Rewrite the pages."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -38,8 +39,8 @@ def main(words: list[str]) -> None:
         fenced = body if body.startswith("|") or "\n|" in body else f"```\n{body}\n```"
         return f"{head}{fenced}\n{tail}"
 
-    readme = ROOT / "README.md"
-    readme.write_text(PART.sub(fill, readme.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in (ROOT / name for name in PAGES):
+        page.write_text(PART.sub(fill, page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

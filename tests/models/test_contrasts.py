@@ -99,8 +99,8 @@ def test_readme_shows_what_the_script_prints(minilm: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["classify.py", "nearest.py"])
-def test_readme_shows_the_recipes_as_they_are_run(recipe: str) -> None:
-    root = Path(__file__).parents[2]
-    code = (root / "scripts" / "readme" / "recipes" / recipe).read_text(encoding="utf-8").strip()
-    assert code in (root / "README.md").read_text(encoding="utf-8")
+def test_the_recipes_page_shows_them_as_they_are_run(recipe: str) -> None:
+    folder = Path(__file__).parents[2] / "scripts" / "readme" / "recipes"
+    code = (folder / recipe).read_text(encoding="utf-8").strip()
+    assert code in (folder / "README.md").read_text(encoding="utf-8")
     assert len([line for line in code.splitlines() if line]) <= 7  # the import, and six lines

@@ -1,4 +1,4 @@
-"""README's Python runs as it stands, its families are the package's, and the files it points to are there."""
+"""README and the pages beside what they describe: their Python runs, tables are true, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -17,11 +17,21 @@ import minibert
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PARTS = dict(re.findall(r"<!-- \$ (.+?) -->\n(.*?)<!-- end -->", README, re.DOTALL))
+FAMILIES = (ROOT / "minibert/families/README.md").read_text(encoding="utf-8")
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "minibert").rglob("README.md")),
+    *sorted((ROOT / "scripts").rglob("README.md")),
+]
+PARTS = {
+    command: body
+    for page in PAGES
+    for command, body in re.findall(r"<!-- \$ (.+?) -->\n(.*?)<!-- end -->", page.read_text("utf-8"), re.DOTALL)
+}
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-\d+)?"
 ONE_IN_THE_LAST_PLACE = 1.1e-4  # of four decimals
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-(OWN_FAMILY,) = [block for block in BLOCKS if "family=MINE" in block]
+(OWN_FAMILY,) = re.findall(r"```python\n(.*?family=MINE.*?)```", FAMILIES, re.DOTALL)
 
 
 def run(code: str, folder: Path, **environment: str) -> str:
@@ -43,8 +53,8 @@ def test_the_ten_lines_run_on_the_demos_checkpoint(minilm: Path, tmp_path: Path)
 
 
 def test_a_reader_has_time_for_it() -> None:
-    assert len(README.splitlines()) <= 284
-    assert len(README.split()) <= 2430
+    assert len(README.splitlines()) <= 230
+    assert len(README.split()) <= 1800
 
 
 def test_the_private_family_runs(tmp_path: Path) -> None:
@@ -73,18 +83,43 @@ def test_the_private_family_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", minibert.FAMILIES)
 def test_every_family_is_listed(family: str) -> None:
-    table = README[README.index("scripts/reference/exactness.py") : README.index("### Add a family")]
-    assert re.search(rf"[ |,]{re.escape(family)}[,| ]", table)
+    assert re.search(rf"[ |,]{re.escape(family)}[,| ]", PARTS["python scripts/reference/exactness.py"])
 
 
-def test_what_it_points_to_is_there() -> None:
-    prose = re.sub(r"`[^`\n]+`(?!\])", "", README)  # a recipe in backticks may look like a link
+def test_it_says_how_many_families_there_are() -> None:
+    assert f"{len(minibert.FAMILIES)} model types" in README
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_points_to_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    prose = re.sub(r"`[^`\n]+`(?!\])", "", text)  # a recipe in backticks may look like a link
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", prose) if "://" not in link]
-    assert len(links) > 5
-    assert [link for link in links if not (ROOT / link).exists()] == []
-    commands = re.findall(r"(?:sh|python) (scripts/[\w/.]+)", README)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    commands = re.findall(r"(?:sh|python) (scripts/[\w/.]+)", text)
     runs = [ROOT / command / "__main__.py" if (ROOT / command).is_dir() else ROOT / command for command in commands]
     assert [path for path in runs if not path.is_file()] == []
+
+
+def test_readme_leads_to_every_page() -> None:
+    """Each page is linked by README, by a page that it links to, or stands in a folder that one of them links to."""
+    found, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        found.add(page)
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+            target = (page.parent / link).resolve()
+            target = target / "README.md" if target.is_dir() else target
+            if target in PAGES and target not in found:
+                waiting.append(target)
+    assert {page for page in PAGES if page not in found} == set()
+
+
+def test_the_pages_that_are_filled_are_those_with_parts() -> None:
+    path = ROOT / "scripts" / "readme" / "tables.py"
+    listed = re.findall(r'"([\w/]*README\.md)"', path.read_text("utf-8").partition("PAGES = ")[2].partition(")")[0])
+    marked = [page for page in PAGES if re.search(r"^<!-- \$ ", page.read_text("utf-8"), re.MULTILINE)]
+    assert [ROOT / name for name in listed] == marked
 
 
 def test_no_generated_part_is_empty() -> None:
@@ -129,3 +164,16 @@ def test_the_four_models_are_shown_as_they_are_found(minilm: Path, tmp_path: Pat
     assert [row[3] for row in here[2:5]] == ["not run here"] * 3
     assert not [row for row in there[2:] if "DIFFERENT" in row[3]]
     assert re.fullmatch(r"0; after LayerNorm [12]\.\de-07", here[5][3]) and here[5][3][:19] == there[5][3][:19]
+
+
+def test_the_map_of_a_change_names_files_that_are_there() -> None:
+    text = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
+    rows = text.partition("## The commands")[0]
+    paths = set(re.findall(r"\b((?:minibert|scripts|tests)/[\w/.]*\w/?)", rows)) - {
+        "minibert/commands/NAME.py",
+        "scripts/study/NAME.py",
+    }
+    assert len(paths) > 20
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+    everything = {path.name for path in (ROOT / "scripts").iterdir() if path.is_file()} - {"README.md"}
+    assert [name for name in sorted(everything) if name not in text] == []

@@ -1,4 +1,4 @@
-"""The recipes that README quotes: at most six lines each, and they do what they say."""
+"""The recipes: at most six lines each, and they do what they say."""
 
 from __future__ import annotations
 
