@@ -133,8 +133,8 @@ def cores() -> int:
 def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:
     """Do `work` for every block; the calling thread takes part, so 1 means no other thread at all.
 
-    It begins at the first block, the others at the last: threads that meet in one page of fresh memory would each fill
-    it with zeros. After an error no further block is begun, and the error reaches the caller.
+    The caller works from the front, helpers from the back: threads that meet in one page of fresh memory would each
+    fill it with zeros. After an error no further block is begun, and the error reaches the caller.
     """
     waiting = deque(blocks)
     failed = False
@@ -200,9 +200,9 @@ def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[
 
 @contextmanager
 def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
-    """Give a function that lets `work` be done with its argument on another thread, one after another.
+    """Give a function that runs `work` with its argument on another thread, one job after another.
 
-    At most one is under way and none waits. At the end of the context all are done, whatever else went wrong. An error
+    One job at a time, no queue. At the end of the context all are done, whatever else went wrong. An error
     of `work` is raised by the next call, or at the end.
     """
     under_way: list[Job[Any]] = []

@@ -157,7 +157,7 @@ def rotate(x: Array, cos: Array, sin: Array, pairing: str = "halves") -> Array:
 
 
 def alibi_slopes(heads: int) -> Array:
-    """Give each head its slope, the price of one token of distance.
+    """Give each head its slope: what one token of distance costs.
 
         slope[i] = 2^(-8i / heads),  i = 1..heads                              heads a power of two
         otherwise the slopes of P, the next lower power of two, and then every other slope of 2P

@@ -5,7 +5,7 @@ Read `input_layer` first, then this from top to bottom. Each function is one for
 some of them in fewer passes: those are in `fast`, and a test holds both equal.
 
 Axes are written as words: batch, seq, dim, heads, head_dim. Attention has two more names for seq: `query` is the token
-that looks, `key` the token that is looked at. Arrays are float32 unless you pass float64.
+whose vector is computed, `key` a token that it may use. Arrays are float32 unless you pass float64.
 
 Sources
     Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762): attention, feed-forward, a norm after each sum
@@ -77,7 +77,7 @@ def erf(x: Array) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """Multiply x by the share of a normal distribution below x: `y = x * (1 + erf(x / sqrt(2))) / 2`.
+    """Multiply x by the probability that a normal variable is below x: `y = x * (1 + erf(x / sqrt(2))) / 2`.
 
     Any shape -> the same. What configs call "gelu"; the tanh form is another function, up to 5e-4 away.
 
@@ -266,7 +266,7 @@ class Block(NamedTuple):
 
 
 def self_attention(x: Array, block: Block, heads: int, mask: Array | None = None, bias: Array | None = None) -> Array:
-    """Let the tokens look at each other: queries, keys and values from x, attention in each head, then one more map.
+    """Give each token a mean of all values: queries, keys and values from x, attention in each head, then one more map.
 
     x (batch, seq, dim), mask (batch, 1, query, key), bias (heads, query, key) -> (batch, seq, dim).
 
@@ -317,7 +317,7 @@ def pre_norm_block(
 ) -> Array:
     """GPT-2's block: `x = x + attention(LayerNorm(x)); x = x + feed_forward(LayerNorm(x))`.
 
-    x (batch, seq, dim) -> (batch, seq, dim). x itself is never normed: each block only adds to it.
+    x (batch, seq, dim) -> (batch, seq, dim). x itself is never normalised: each block only adds to it.
 
     >>> silent = Affine(np.zeros((2, 2)), np.array([0.0, 3.0]))
     >>> norm = Affine(np.ones(2), np.zeros(2))

@@ -24,8 +24,8 @@ from .input_layer import Array, check_ids, default_position_ids, gpt2_input, loo
 def lookup_gradient(grad: Array, ids: Array, rows: int, padding_idx: int | None = None) -> Array:
     """Backward of `lookup`: add each gradient to the row it came from: `g[ids[i]] += grad[i]`.
 
-    grad (..., dim), ids (...) -> (rows, dim). A row that was taken twice receives the sum of both gradients, a
-    row that was not taken receives zero. Row `padding_idx` receives zero even where it was taken; a negative one
+    grad (..., dim), ids (...) -> (rows, dim). A row that was looked up twice receives the sum of both gradients, a
+    row that was not looked up zero. Row `padding_idx` receives zero even where it was looked up; a negative one
     counts from the end, as in `torch.nn.Embedding`. Forward has no such rule. This is the gradient of the lookup
     alone: where an output layer uses the same table, every row receives another gradient from there.
 

@@ -1,4 +1,4 @@
-"""The recipes: each family is a row of data, its steps in their order and the names of its tensors.
+"""The recipes: each family is a row of data, with its steps in order and the names of its tensors.
 
 May import: `files`, `equations`, `errors`. Rows and steps of your own are made of the names below:
 `from minibert.families import Family, Norm, Positions, Tokens`.

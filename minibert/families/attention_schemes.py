@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class AttentionPosition(Frozen):
     """What `layer.attention_position` is: one of the five schemes below, each of which answers to one method.
 
-    Asked for what its family does not have, a scheme raises AttributeError and says what it has.
+    A method that the family does not have raises AttributeError, which says what it has.
 
     >>> Alibi(heads=8).rotary([[0, 1]])
     Traceback (most recent call last):

@@ -19,7 +19,7 @@ F = TypeVar("F", bound="Frozen")
 
 
 def frozen(value: Any) -> Any:
-    """Give a copy that nobody can change: read-only mappings for dicts, tuples for lists, all the way down.
+    """Give a read-only copy: read-only mappings for dicts, tuples for lists, at every level.
 
     >>> frozen({"a": [1, {"b": 2}]})
     mappingproxy({'a': (1, mappingproxy({'b': 2}))})
@@ -32,7 +32,7 @@ def frozen(value: Any) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """Undo `frozen` as far as pickle needs it: read-only mappings, which it cannot write, become dicts again."""
+    """Undo `frozen` for pickle, which cannot write read-only mappings: they become dicts again."""
     if isinstance(value, MappingProxyType):
         return {key: thawed(item) for key, item in value.items()}
     return tuple(thawed(item) for item in value) if type(value) is tuple else value

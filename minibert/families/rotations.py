@@ -165,7 +165,7 @@ def _original_length(config: Mapping[str, Any], given: Mapping[str, Any]) -> int
 
 
 def _stretch(config: Mapping[str, Any], given: Mapping[str, Any], original_length: int) -> float:
-    """The factor, or where it is null how much longer than the texts of training the model's own are."""
+    """The factor; where it is null, the model's length divided by that of training."""
     if given.get("factor") is not None:
         return number(given, "factor")
     return number(config, "max_position_embeddings") / original_length
@@ -173,7 +173,7 @@ def _stretch(config: Mapping[str, Any], given: Mapping[str, Any], original_lengt
 
 def _yarn(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
     if "factor" not in given:
-        number(given, "factor")  # null is an answer, an absent key is none
+        number(given, "factor")  # null is allowed, a missing key is not
     length = _original_length(config, given)
     factor = _stretch(config, given, length)
     ramp = number(given, "beta_fast", default=32), number(given, "beta_slow", default=1), flag(given, "truncate", True)

@@ -3,7 +3,7 @@
 The order of the steps is the order of evaluation, and it shows in the bits: BERT adds (word + type) + position,
 ConvBERT (word + position) + type, and they differ in a third of all float32 entries.
 
-To add a family, write a row and hand it to `load(..., family=row)`; see the README.
+To add a family, write a row and pass it to `load(..., family=row)`; see README.md beside this file.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Binder(Protocol):
 
 
 class Inputs:
-    """What a call passed, checked and completed; `tile` cuts all of it alike.
+    """The arguments of a call, checked and completed; `tile` cuts a part of all of them.
 
     Ids are arrays (batch, seq) or (1, seq), one number for all tokens, or a slice of neighbouring positions.
     """
@@ -85,8 +85,8 @@ class Inputs:
 class Step(Frozen):
     """One arrow. `path` is the module's path in the reference's base model; "{side}" is filled in when bound.
 
-    `names` are the tensors that may hold the weight, best first; `when` says for which configs the step exists. A kind
-    of step of one's own is a subclass with annotated fields, `bind` and `apply`: see `frozen.Frozen`.
+    `names` are the tensors that may hold the weight, best first; `when` says for which configs the step exists. A
+    step of your own is a subclass with annotated fields, `bind` and `apply`: see `frozen.Frozen`.
     """
 
     path: str
@@ -133,7 +133,7 @@ class Lookup(Step):
         return Embedding(table, padding_idx, factor, self.prints_as)
 
     def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
-        """Which rows are taken when the caller passes no ids; None takes none."""
+        """The ids used when the caller passes none; None: the step is skipped."""
         return None
 
     def lowest(self) -> int:

@@ -66,7 +66,7 @@ class Source(Protocol):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a key given twice: JSON readers keep the last one in silence, another reader may keep the first."""
+    """Refuse a key given twice: JSON readers keep the last one without an error, others may keep the first."""
     entries = dict(pairs)
     if len(entries) != len(pairs):
         twice = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -147,7 +147,7 @@ class SafetensorsFile:
         return np.frombuffer(numbers, dtype).reshape(tensor.shape)
 
     def expect(self, tensor: Tensor) -> None:
-        """Be told that all of a tensor will be read soon: the system then reads it at once, not page by page."""
+        """Hint: this tensor will be read in full, so the system reads it at once, not page by page."""
         if self._map is not None and hasattr(memory_map, "MADV_WILLNEED"):
             start = tensor.start - tensor.start % memory_map.PAGESIZE
             self._map.madvise(memory_map.MADV_WILLNEED, start, tensor.stop - start)

@@ -93,7 +93,7 @@ class Records:
 
     @property
     def expected(self) -> int | None:
-        """About how many rows there are in all, by the share of the bytes that is read; None where nobody can know."""
+        """Estimated rows, from the bytes read so far; None if unknown."""
         if None in self.sizes or not self._read:
             return None
         sizes = [size or 0 for size in self.sizes] + [0]  # at the end no file is being read

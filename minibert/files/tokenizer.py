@@ -111,7 +111,7 @@ class Tokenizer:
         """Give each text's ids, with the special tokens of its model.
 
         An empty second text in a list is a second text: its [SEP] and its type 1 stay, so that a text's ids do not
-        depend on its neighbours. Of two plain strings an empty second one means none. Both as transformers does.
+        depend on its neighbours. Of two plain strings an empty second one is ignored. Both as transformers does.
 
         `start` is the number of the first text, for messages about one of many.
 

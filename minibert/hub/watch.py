@@ -63,7 +63,7 @@ class Watch:
             except BaseException as error:  # noqa: BLE001 - not swallowed: the caller gets it
                 outcome.set_exception(error)
 
-        hook_session()  # a slow machine imports and makes it for seconds: that is no silence of the Hub's
+        hook_session()  # takes seconds on a slow machine: import time must not count as waiting
         self.deadline = time.monotonic() + self.seconds
         threading.Thread(target=run, daemon=True, name="minibert-hub").start()
         while not outcome.done():

@@ -6,7 +6,7 @@ those of its shard alone, so that a continued run gives the same bits), and of w
 The same bits: on one machine, with one number of threads. Continued on another machine or number of threads, each
 number of a sentence vector differs by at most 1e-6 of the vector's length from what it would have been (measured on
 MiniLM: 1.8e-7 with one thread of OpenBLAS instead of two, 2.8e-7 with OpenBLAS's code for another processor).
-Vectors of the input layer hang on neither threads nor neighbours.
+Vectors of the input layer do not depend on threads or other texts.
 """
 
 from __future__ import annotations

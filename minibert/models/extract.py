@@ -81,7 +81,7 @@ def extract(
     entries, error = _entries(source, dtype)
     found = {name: opened.find(name) for name in ("config.json", *COMPANIONS)}
     others = {name: Path(path).read_bytes() for name, path in found.items() if path is not None}
-    parent = target.absolute().parent  # all is read: an error of the disk from here on is the target's
+    parent = target.absolute().parent  # all is read: later disk errors concern the target
     with naming(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:KEPT]}.", dir=parent) as scratch:
         made = Path(scratch) / "made"
         made.mkdir()

@@ -63,7 +63,7 @@ class EmbeddingLayer(Guarded):
         stored: Callable[[], Mapping[str, Tensor | None]] = dict,
     ) -> None:
         self._steps: tuple[Bound, ...] | None = tuple(steps)
-        # every method takes what it needs before it looks at `steps`: `close` drops `steps` first, then the rest
+        # every method reads `steps` last; `close` clears it first
         self._open_tokenizer = tokenizer
         self._opened: dict[str, Tokenizer] = {}
         self._attention_position = attention_position
@@ -189,7 +189,7 @@ class EmbeddingLayer(Guarded):
         `max_length` (default: the position table) is cut, pairs longest first; without, it is a ValueError.
 
         An empty second text in a list keeps its [SEP] and its type 1, so that a text's ids do not depend on its
-        neighbours; of two plain strings, tokenize("a", ""), an empty second one means none. Both as transformers does.
+        neighbours; of two plain strings, tokenize("a", ""), an empty second text is ignored. Both as transformers does.
         """
         tokenizer = self.tokenizer
         encoded = tokenizer.encode(texts, text_pair, truncation, self._longest(max_length, truncation))
@@ -208,7 +208,7 @@ class EmbeddingLayer(Guarded):
 
         The word itself is left out, and so are special tokens and unused ones. First the word is looked up as it
         is written in a text (an uncased model makes it lower case), then as the vocabulary writes it, "##ing".
-        Every row is read; beyond the table this takes one number of memory for each row.
+        Every row is read; beside the table this needs one extra float per row.
 
         Raises ValueError for a word of several pieces (the message lists them), for an unknown word, for k below 1.
         """
@@ -273,10 +273,10 @@ class EmbeddingLayer(Guarded):
         threads: int | None = None,
         at_once: bool = False,
     ) -> Halves:
-        """Give the two halves of `embed`, for who streams texts in a way of their own.
+        """The two halves of `embed`, for callers with their own loop.
 
-        `pairs`: a chunk holds (text, second text). `at_once`: both halves are at work, and one thread is left to the
-        first. What else is passed and raised is as in `embed`.
+        `pairs`: a chunk holds (text, second text). `at_once`: tokenize in parallel, on a thread of its own. All other
+        arguments and errors are those of `embed`.
         """
         check_pooling(pooling)
         limit = self.max_length  # without one there is nothing to cut to

@@ -239,7 +239,7 @@ def family_of(opened: Opened) -> Family:
         hint = f" (did you mean {near}?)" if near else ""
         raise UnknownFamilyError(
             f"{where}: model_type {model_type!r} is not known{hint}; known are {', '.join(sorted(FAMILIES))}; "
-            "another one can be described: load(..., family=Family(...)), see the README"
+            "another one can be described: load(..., family=Family(...)), see minibert/families/README.md"
         )
     return FAMILIES[model_type]
 

@@ -1,7 +1,7 @@
-"""Texts -> vectors: one stream, texts in, vectors out, in bounded memory; it takes what it needs as arguments.
+"""Texts -> vectors: one stream, texts in, vectors out, in bounded memory.
 
-Texts of one length are stacked without padding and taken through the layer in tiles of whole texts. Rows are added
-first to last, so a text's vector has the same bits alone, in any batch and on any number of threads.
+Texts of one length are stacked without padding and computed in tiles of whole texts. Rows are added first to last, so
+a text's vector has the same bits alone, in any batch and on any number of threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHUNK = 2048  # texts that are tokenized at once; memory beyond the result is bo
 
 
 class Stages(Protocol):
-    """The two halves of the way from texts to vectors: the next chunk's first runs beside this chunk's second.
+    """The two halves of the way from texts to vectors: the next chunk is tokenized while this one is computed.
 
     tokenize: texts, and the number of the first of them for messages -> ids. vectors: ids -> (texts, dim).
     """

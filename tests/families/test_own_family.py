@@ -85,7 +85,7 @@ def test_an_unknown_model_type_shows_that_door(tensors: dict[str, Array]) -> Non
         minibert.load("./mine")
     assert "model_type 'mine' is not known" in str(told.value)
     assert all(name in str(told.value) for name in minibert.FAMILIES)
-    assert "load(..., family=Family(...)), see the README" in str(told.value)
+    assert "load(..., family=Family(...)), see minibert/families/README.md" in str(told.value)
 
 
 def test_every_kind_of_step_may_be_used(tmp_path: Path) -> None:
