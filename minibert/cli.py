@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # exit code of a process that Ctrl-C ended
 READER_GONE = 141  # exit code of one that wrote into a closed pipe
 
-# each is a file of commands/ that has ABOUT, EXAMPLE, declare(parser) and run(arguments); the help names them like
-# this, those that are there: the input layer stands without the encoder's files
-_ORDER = ("explain", "nearest", "info", "embed", "encode", "similar", "bulk", "extract", "verify", "plot")
-COMMANDS = tuple(name for name in _ORDER if find_spec(f"minibert.commands.{name}"))
+# files of commands/ that have ABOUT, EXAMPLE, declare(parser) and run(arguments); the help lists them in this order
+COMMANDS = ("explain", "nearest", "info", "embed", "encode", "similar", "bulk", "extract", "verify", "plot")
 USAGE = "usage: minibert COMMAND [ARGUMENT ...]"
 HELP = f"""{USAGE}
 

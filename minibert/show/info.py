@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sized
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -118,8 +117,6 @@ def _in_attention(layer: EmbeddingLayer) -> str:
 
 def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     """Describe the blocks by config.json and the headers on this machine; no weight is read or fetched."""
-    if find_spec("minibert.families.blocks") is None:  # the input layer works without the encoder's files
-        return {}
     from minibert.families.block_parts import heads_of
     from minibert.families.blocks import BLOCKS
 
@@ -145,8 +142,6 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
 
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     """Describe what `encode` gives; no weight is read."""
-    if find_spec("minibert.models.recipe") is None:  # the input layer works without the encoder's files
-        return {}
     from minibert.families.blocks import BLOCKS
     from minibert.models.recipe import read_recipe
 
@@ -163,8 +158,6 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
 
 def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
     """Give the blocks' tensors of the layer's checkpoint by name; None for one in a file that is not opened."""
-    if find_spec("minibert.families.blocks") is None:  # the input layer works without the encoder's files
-        return {}
     from minibert.families.blocks import BLOCKS
 
     row = BLOCKS.get(layer.family.model_type)

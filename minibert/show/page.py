@@ -123,7 +123,7 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
 def _second_part(encoder: Encoder | None, trace: Mapping[str, Array]) -> dict[str, str]:
     if encoder is None:
         return {"style": "", "blocks": "", "script": ""}
-    from .page_blocks import part  # the first part works without the encoder's files
+    from .page_blocks import part
 
     return part(encoder, trace)
 
