@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from installed_size import closure
+from installed_size import NAME, closure
 
 RESULTS = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "results.md"
 ST = "sentence-transformers"
@@ -46,7 +46,7 @@ def main() -> None:
     print("|---|---|---|")
     for what, section, row, peer, sentence in ROWS:
         print(f"| {what} | {sentence.format(**figure(section, row, peer))} | `python scripts/bench {section}` |")
-    size = sum(closure("minibert").values())
+    size = sum(closure(NAME).values())
     print(f"| bytes fetched, one sentence through BERT's layer | under 1 MB of 440 MB; a test holds it | `{FETCHED}` |")
     print(f"| installed | {size / 1e6:.0f} MB with all that it needs | `python scripts/readme/installed_size.py` |")
 

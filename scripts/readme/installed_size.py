@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""Print how large minibert and what it needs are once installed, package by package.
+"""Print how large minibert and what it needs are once installed, package by package: the disk space that `du` counts.
 
-python scripts/readme/installed_size.py
+python scripts/readme/installed_size.py        in an environment that pip has made, which compiles what it installs
 """
 
 from __future__ import annotations
 
+import compileall
 import re
+import shutil
+import tempfile
+from collections.abc import Iterable
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "minibert"
+NAME = "minibert-numpy"
 
 
 def needed(name: str, found: dict[str, Distribution]) -> None:
@@ -27,22 +32,40 @@ def needed(name: str, found: dict[str, Distribution]) -> None:
         needed(required.group(), found)
 
 
-def size(files: list[Path]) -> int:
-    """Add up what exists; compiled Python is made on first use and not counted."""
-    return sum(path.stat().st_size for path in files if path.suffix != ".pyc" and path.is_file())
+def on_disk(paths: Iterable[Path]) -> int:
+    """Add up the blocks of what exists, each once."""
+    found = {path.lstat().st_ino: 512 * path.lstat().st_blocks for path in paths if path.exists()}
+    return sum(found.values())
+
+
+def size_of(package: Distribution) -> int:
+    """Give the space of what pip has written for a package: its files, what was compiled of them, their folders."""
+    top = Path(str(package.locate_file(""))).resolve()
+    files = [Path(str(package.locate_file(file))).resolve() for file in package.files or ()]
+    folders = {folder for file in files for folder in file.parents if top in folder.parents}
+    return on_disk([*files, *folders])
+
+
+def own_size() -> int:
+    """Give the space of minibert as pip would install it, wherever this one runs from."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "minibert")
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
+        compileall.compile_dir(copy, quiet=2)
+        return on_disk([copy, *copy.rglob("*")])
 
 
 def closure(package: str) -> dict[str, int]:
-    """Give the installed bytes of a package and of each that it needs. Raises PackageNotFoundError."""
-    found = {} if package == "minibert" else {package: distribution(package)}
+    """Give the space of a package and of each that it needs. Raises PackageNotFoundError."""
+    own = package == NAME
+    found = {} if own else {package: distribution(package)}
     needed(package, found)
-    sizes = {name: size([Path(str(one.locate_file(file))) for file in one.files or ()]) for name, one in found.items()}
-    return sizes | ({"minibert itself": size(list(PACKAGE.rglob("*")))} if package == "minibert" else {})
+    return {name: size_of(one) for name, one in found.items()} | ({"minibert itself": own_size()} if own else {})
 
 
 def main() -> None:
     """Print the list, largest first."""
-    sizes = closure("minibert")
+    sizes = closure(NAME)
     large = {name: count for name, count in sizes.items() if count >= 2_000_000 or name == "minibert itself"}
     print("| package | installed |")
     print("|---|---|")

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError
 
 import numpy as np
 from figures import figure
-from installed_size import closure
+from installed_size import NAME, closure
 
 import minibert
 
@@ -57,7 +57,7 @@ def difference() -> str:
 def installed(package: str) -> str:
     """Give the size of a package with all that it needs, where it is here."""
     try:
-        return f"{sum(closure(package).values()) / 1e6:,.0f} MB"
+        return f"{sum(closure(NAME if package == 'minibert' else package).values()) / 1e6:,.0f} MB"
     except PackageNotFoundError:
         return "not installed here"
 
