@@ -273,7 +273,8 @@ class FeedForward(NamedTuple):
     @property
     def keys(self) -> tuple[str, ...]:
         """What a trace has of it, in the order of computing."""
-        return tuple(filter(None, (self.gate, self.up, self.activation, self.output)))
+        entering = (self.gate, self.activation, self.up) if self.gate else (self.up, self.activation)
+        return (*entering, self.output)
 
 
 class Part(NamedTuple):

@@ -124,6 +124,9 @@ def test_float64_is_float64_all_the_way(case: EncoderCase) -> None:
     ids, mask = batch(case)
     with case.load(dtype="float64") as encoder:
         trace = encoder.trace(ids, attention_mask=mask)
+        part = encoder.stack.blocks[0].parts[0]
+        entered = trace[part.sum] - trace[part.work.output]
+        assert off(entered[mask != 0], trace["hidden_states.0"][mask != 0]) <= FLOAT64
         assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= FLOAT64
 
 
