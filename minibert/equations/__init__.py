@@ -1,34 +1,33 @@
-"""The math: every formula of the layer as a function of arrays.
+"""The math: every formula as a function of arrays.
 
 Arrays come in, an array goes out. Nothing here knows a file, a config or a model's name.
-May import: NumPy and the standard library. `from minibert.equations import layer_norm` gives the formulas of
-`input_layer`, the file to read first.
+May import: NumPy and the standard library. `from minibert.equations import attention` gives any formula of the files
+named in `FILES`; `input_layer` is the one to read first.
 """
 
-from .input_layer import (
-    bert_input,
-    check_ids,
-    default_position_ids,
-    gpt2_input,
-    layer_norm,
-    lookup,
-    mask_position_ids,
-    padding_position_ids,
-    project,
-    scale,
-    sinusoidal_positions,
-)
+from __future__ import annotations
 
-__all__ = [
-    "bert_input",
-    "check_ids",
-    "default_position_ids",
-    "gpt2_input",
-    "layer_norm",
-    "lookup",
-    "mask_position_ids",
-    "padding_position_ids",
-    "project",
-    "scale",
-    "sinusoidal_positions",
-]
+from importlib import import_module
+from typing import Any
+
+FILES = (
+    "input_layer", "encoder", "sentences", "similarity", "gradients", "attention_positions", "rotary_scaling",
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Find a formula in the files, which are read when they are asked for: the input layer needs one alone."""
+    for file in FILES if not name.startswith("_") and name not in (*FILES, "fast") else ():
+        if name in (found := _formulas(file)):
+            return found[name]
+    raise AttributeError(f"module {__name__!r} has no formula {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(name for file in FILES for name in _formulas(file))
+
+
+def _formulas(file: str) -> dict[str, Any]:
+    module = import_module(f".{file}", __name__)
+    own = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+    return {name: value for name, value in own.items() if not name.startswith("_")}

@@ -1,0 +1,46 @@
+"""`from minibert.equations import ...` hands out every formula, and reads no file before it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from minibert import equations
+
+FOLDER = Path(equations.__file__).parent
+FORMULAS = [
+    (path.stem, node.name)
+    for path in FOLDER.glob("[a-z]*.py")
+    if path.stem != "fast"
+    for node in ast.parse(path.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+]
+
+
+@pytest.mark.parametrize(("file", "name"), FORMULAS)
+def test_every_formula_is_handed_out(file: str, name: str) -> None:
+    assert getattr(equations, name) is getattr(import_module(f"minibert.equations.{file}"), name)
+    assert name in dir(equations)
+
+
+def test_every_file_is_named_and_no_name_twice() -> None:
+    assert {path.stem for path in FOLDER.glob("[a-z]*.py")} == {*equations.FILES, "fast"}
+    names = [name for _, name in FORMULAS]
+    assert len(set(names)) == len(names) == len(dir(equations))
+
+
+def test_what_is_no_formula_is_none() -> None:
+    for name in ("np", "math", "Array", "_sum", "attentoin"):
+        with pytest.raises(AttributeError, match=f"no formula '{name}'"):
+            getattr(equations, name)
+
+
+def test_only_what_is_asked_for_is_read() -> None:
+    code = "import sys; from minibert.equations import attention, encoder; print(sorted(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "minibert.equations.encoder" in said and "minibert.equations.rotary_scaling" not in said
