@@ -164,6 +164,13 @@ def test_similar_shows_a_bar_of_lines(
     assert capsys.readouterr().out.startswith("1.000  clouds\n")
 
 
+def test_bulk_reads_the_same_lines(tmp_path: Path) -> None:
+    """One end is taken off a line and no more; a mark is one only at the first byte."""
+    (tmp_path / "lines.txt").write_bytes(b"\xef\xbb\xbfa\r\r\n\rb\n\xef\xbb\xbfc\r\n\r\nd")
+    found = [record.text for record in records.Records([str(tmp_path / "lines.txt")])]
+    assert found == ["a\r", "\rb", "\ufeffc", "", "d"]
+
+
 # -- names ---------------------------------------------------------------------------------------------------------
 
 
