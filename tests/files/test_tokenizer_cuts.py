@@ -127,6 +127,13 @@ def test_a_surrogate_behind_the_cut_is_refused_all_the_same(minilm: Path, early:
         tokenizer.encode([text, "a\ud800" + text], truncation=True, max_length=9, start=7)
 
 
+def test_where_the_beginning_is_left_out_the_whole_text_is_split(tmp_path: Path, early: None) -> None:
+    cutting, whole = both(tmp_path, "BertTokenizer")
+    cutting._cut_left = whole._cut_left = True
+    assert not same(cutting, whole, "clouds " * 30 + "we lived", None, 5)
+    assert cutting.encode(["a " * 30 + "b"], truncation=True, max_length=3)[0].input_ids[1] == cutting.id_of("b")
+
+
 def changed(**changes: Any) -> Any:
     from tokenizers import Tokenizer as Reader
 
