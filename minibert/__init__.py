@@ -10,10 +10,10 @@ line can answer Ctrl-C while numpy is imported, and a user of the input layer do
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minibert.bulk.embedder import Embedder
     from minibert.equations.input_layer import sinusoidal_positions
     from minibert.families.family import Family
     from minibert.families.rows import FAMILIES
-    from minibert.models.embedder import Embedder
     from minibert.models.encoder import Encoder, load_encoder
     from minibert.models.layer import EmbeddingLayer
     from minibert.models.load import load
@@ -28,7 +28,7 @@ _FILES = {
     "minibert.errors": ("CheckpointError", "HubError", "MinibertError", "TokenizerError", "UnknownFamilyError"),
     "minibert.families.family": ("Family",),
     "minibert.families.rows": ("FAMILIES",),
-    "minibert.models.embedder": ("Embedder",),
+    "minibert.bulk.embedder": ("Embedder",),
     "minibert.models.encoder": ("Encoder", "load_encoder"),
     "minibert.models.layer": ("EmbeddingLayer",),
     "minibert.models.load": ("load",),

@@ -27,9 +27,9 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import minibert
+from minibert.bulk.job import ROWS_PER_SHARD
+from minibert.bulk.parquet import arrow
 from minibert.commands.common import add_prompts
-from minibert.files.parquet import arrow
-from minibert.models.bulk import ROWS_PER_SHARD
 from minibert.models.vectors import KINDS, open_vectors
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import pytest
 from reference_files import REFERENCE
 
 import minibert
+from minibert.bulk.records import Records
 from minibert.cli import main
 from minibert.commands import common
 from minibert.commands import stdin as module
 from minibert.commands.common import did_you_mean
 from minibert.commands.stdin import lines_as_they_come
-from minibert.files import records
 
 DENSE = str(REFERENCE / "sentences-dense")
 Printed = pytest.CaptureFixture[str]
@@ -70,7 +70,7 @@ def test_ends_and_marks(monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ..
 
 
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "LONGEST_LINE", 16)
+    monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 16)
     whole = b"x" * 15
     assert lines(monkeypatch, b"we\n" + whole, b"\n" + whole, b"\n") == ["we", "x" * 15, "x" * 15]
     for pieces in ((b"we\n" + b"x" * 16,), (b"w", b"e\n" + b"x" * 9, b"x" * 9), (b"we\n", b"x" * 8, b"x" * 8, b"\n")):
@@ -80,7 +80,7 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch
 
 @pytest.mark.parametrize("command", ["encode", "embed"])
 def test_a_stream_of_nothing_is_refused(command: str, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    monkeypatch.setattr(records, "LONGEST_LINE", 1 << 16)
+    monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 1 << 16)
     monkeypatch.setattr(module, "BLOCK", 1 << 12)
     with open("/dev/zero", "rb") as zeros:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(zeros, "utf-8"))
@@ -125,7 +125,7 @@ def test_similar_names_the_line(where: str, tmp_path: Path, monkeypatch: pytest.
 def test_similar_refuses_lines_without_end_and_other_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
 ) -> None:
-    monkeypatch.setattr(records, "LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 1 << 10)
     assert "/dev/zero: a line of more than 1,024 bytes begins at byte 0" in failure(
         capsys, "similar", "-m", DENSE, "we", "--file", "/dev/zero"
     )
@@ -167,7 +167,7 @@ def test_similar_shows_a_bar_of_lines(
 def test_bulk_reads_the_same_lines(tmp_path: Path) -> None:
     """One end is taken off a line and no more; a mark is one only at the first byte."""
     (tmp_path / "lines.txt").write_bytes(b"\xef\xbb\xbfa\r\r\n\rb\n\xef\xbb\xbfc\r\n\r\nd")
-    found = [record.text for record in records.Records([str(tmp_path / "lines.txt")])]
+    found = [record.text for record in Records([str(tmp_path / "lines.txt")])]
     assert found == ["a\r", "\rb", "\ufeffc", "", "d"]
 
 

@@ -194,7 +194,7 @@ def test_a_thread_encodes_after_the_main_one_has_ended() -> None:
 
 LEFT_IN_A_PIPE = """
 import sys
-from minibert.files.records import Records
+from minibert.bulk.records import Records
 from minibert.threads import ahead
 found = ahead(lambda record: record.text, Records(["-"]), True)
 print(next(found))

@@ -22,7 +22,7 @@ EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    from minibert.files.records import FORMATS, ID
+    from minibert.bulk.records import FORMATS, ID
 
     parser.add_argument(
         "inputs", nargs="*", metavar="INPUT", help="files; without any, or with -, the lines of stdin are the texts"
@@ -63,9 +63,9 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Read, compute, write; talk about it on stderr."""
-    from minibert.files.records import Records
-    from minibert.files.shards import ShardFolder, check_folder
-    from minibert.models.bulk import ROWS_PER_SHARD, bulk
+    from minibert.bulk.job import ROWS_PER_SHARD, bulk
+    from minibert.bulk.records import Records
+    from minibert.bulk.shards import ShardFolder, check_folder
     from minibert.models.vectors import open_vectors
 
     if arguments.check:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from minibert.files.records import STDIN, raw_lines
+from minibert.files.lines import STDIN, raw_lines
 
 from .common import Parser, add_model, load_model, print_lines
 from .embed import BAR_AFTER

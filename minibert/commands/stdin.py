@@ -29,7 +29,7 @@ def _lines(most: int) -> Iterator[list[str]]:
     from codecs import getincrementaldecoder
     from io import IncrementalNewlineDecoder
 
-    from minibert.files import records
+    from minibert.files.lines import LONGEST_LINE, STDIN, endless
     from minibert.files.writing import naming
 
     # stdin's own errors can be "surrogateescape", which lets anything pass
@@ -45,8 +45,8 @@ def _lines(most: int) -> Iterator[list[str]]:
         at = block.rfind(b"\n")
         length = length + len(block) if at < 0 else len(block) - at - 1
         done += len(block)
-        if length >= records.LONGEST_LINE:
-            raise records.endless(records.STDIN, done - length)
+        if length >= LONGEST_LINE:
+            raise endless(STDIN, done - length)
         try:
             text = decode(block, final=not block)
         except UnicodeDecodeError as error:

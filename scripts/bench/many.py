@@ -35,9 +35,9 @@ def ours(kind: str) -> Callable[[str, str], Call]:
     """From a file to a folder of Parquet, as the command does it, each time into a new folder; the model stays open."""
 
     def make(folder: str, file: str) -> Call:
-        from minibert.files.records import Records
-        from minibert.files.shards import ShardFolder
-        from minibert.models.bulk import bulk
+        from minibert.bulk.job import bulk
+        from minibert.bulk.records import Records
+        from minibert.bulk.shards import ShardFolder
         from minibert.models.vectors import open_vectors
 
         model = open_vectors(folder, kind, truncation=True)

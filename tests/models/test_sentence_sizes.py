@@ -18,10 +18,10 @@ from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 
 import minibert
+from minibert.bulk.job import bulk
+from minibert.bulk.records import Records
+from minibert.bulk.shards import ShardFolder
 from minibert.cli import main
-from minibert.files.records import Records
-from minibert.files.shards import ShardFolder
-from minibert.models.bulk import bulk
 from minibert.models.vectors import open_vectors
 
 Array = NDArray[Any]

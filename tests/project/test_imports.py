@@ -24,9 +24,10 @@ PACKAGE = Path(minibert.__file__).parent
 WINGS: list[dict[str, set[str]]] = [
     {"errors": set(), "threads": set()},
     {"equations": set()},
-    {"files": {"safetensors", "tokenizers", "pyarrow", "filelock"}},
+    {"files": {"safetensors", "tokenizers"}},
     {"families": set(), "hub": {"huggingface_hub"}},
     {"models": {"safetensors", "tqdm"}},
+    {"bulk": {"pyarrow", "filelock"}},
     {"show": {"matplotlib"}, "verify": {"safetensors", "torch", "transformers"}},
     {"commands": {"safetensors", "matplotlib", "tqdm"}},
     {"__init__": set()},

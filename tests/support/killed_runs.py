@@ -85,8 +85,8 @@ def _serve() -> None:
     import tokenizers  # noqa: F401
     import tqdm.auto  # noqa: F401
 
+    import minibert.bulk.job
     import minibert.commands.bulk
-    import minibert.models.bulk
     import minibert.models.encoder
     import minibert.models.vectors  # noqa: F401
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from minibert.files.records import Record, Records
+from minibert.bulk.records import Record, Records
 
 Rows = list[tuple[Any, str]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert.files.shards import Shard, ShardFolder
+from minibert.bulk.shards import Shard, ShardFolder
 
 SETTINGS = {"model": "m", "vectors": "input", "prompt": None, "input": [{"name": "a", "bytes": 3}]}
 BAD = [{"file": "ä.csv", "row": 2, "problem": "none"}]

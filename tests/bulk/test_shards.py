@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 from shard_folders import BAD, SETTINGS, add, begin, files, opened
 
-from minibert.files.shards import ShardFolder
+from minibert.bulk.shards import ShardFolder
 
 FORMS = ["parquet", "npy"]
 

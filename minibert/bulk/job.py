@@ -22,13 +22,13 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import TokenizerError
-from minibert.files.records import Record, Records
-from minibert.files.shards import ShardFolder
 from minibert.files.tokenizer import Encoded
+from minibert.models.texts import CHUNK, check_positive, stream
+from minibert.models.vectors import TextModel
 from minibert.threads import behind, cores
 
-from .texts import CHUNK, check_positive, stream
-from .vectors import TextModel
+from .records import Record, Records
+from .shards import ShardFolder
 
 ROWS_PER_SHARD = 16_384
 BAD_ROWS = ("stop", "skip")

@@ -22,10 +22,10 @@ from record_files import made, write_parquet
 from reference_files import REFERENCE
 
 import minibert
-from minibert.files.records import Records
-from minibert.files.shards import ShardFolder
-from minibert.models import bulk as module
-from minibert.models.bulk import bulk
+from minibert.bulk import job as module
+from minibert.bulk.job import bulk
+from minibert.bulk.records import Records
+from minibert.bulk.shards import ShardFolder
 from minibert.models.vectors import open_vectors
 
 SAME = 1e-6  # of a vector's length, computed beside other texts; measured: 2.9e-7

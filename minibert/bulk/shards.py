@@ -27,12 +27,12 @@ from typing import Any, BinaryIO, NamedTuple, TypedDict, cast
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.files.lines import STDIN
+from minibert.files.reading import read_object, sha256_of
+from minibert.files.writing import atomic_file, atomic_write, naming, sync_folder
 from minibert.threads import cores, spread
 
 from .parquet import arrow, write_vectors
-from .reading import read_object, sha256_of
-from .records import STDIN
-from .writing import atomic_file, atomic_write, naming, sync_folder
 
 META, DONE, BAD, LOCK = "meta.json", "shards.jsonl", "bad_rows.jsonl", ".lock"
 FORMATS = ("parquet", "npy")

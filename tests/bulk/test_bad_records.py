@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from record_files import VIEWS, good, made, problems, read, unchecked, write_csv, write_parquet
 
-from minibert.files import records
-from minibert.files.records import FORMATS, ROWS, Record, Records
+from minibert.bulk import records
+from minibert.bulk.records import FORMATS, ROWS, Record, Records
 
 NUL_IN_CSV = sys.version_info >= (3, 11)  # the csv module of Python 3.10 refuses the line
 LARGE = 64 << 20  # bytes of a file whose parts are each small
@@ -150,7 +150,7 @@ def test_utf16_is_refused(form: str, encoding: str, tmp_path: Path) -> None:
 def test_a_file_without_ends_of_lines_is_not_read_whole(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "LONGEST_LINE", 16)
+    monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 16)
     head = "text\n" if form == "csv" else '{"text": "abcd"}'[:15] + "\n"
     path = made(tmp_path / "a", head + "x" * 17)
     with pytest.raises(ValueError, match=f"^{path}: a line of more than 16 bytes begins at byte {len(head)}; is it in"):
@@ -301,7 +301,7 @@ def test_rows_between_bad_rows_are_right(place: Path, lines: list[bytes]) -> Non
 
 PEAK = """
 import sys
-from minibert.files.records import Records
+from minibert.bulk.records import Records
 
 def peak():  # getrusage counts the process that started this one, too
     with open("/proc/self/status") as status:

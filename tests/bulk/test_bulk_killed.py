@@ -21,8 +21,8 @@ from killed_runs import KILLED, Runs, content, whole_shards
 from many_texts import many_texts
 
 from minibert import cli
+from minibert.bulk.shards import ShardFolder
 from minibert.cli import INTERRUPTED, main
-from minibert.files.shards import ShardFolder
 from minibert.threads import behind
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each run is a fork")

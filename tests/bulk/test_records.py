@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from record_files import VIEWS, Rows, good, made, problems, read, write_csv, write_jsonl, write_parquet
 
-from minibert.files.records import ROWS, Records
+from minibert.bulk.records import ROWS, Records
 
 NUL_IN_CSV = sys.version_info >= (3, 11)  # the csv module of Python 3.10 refuses the line
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from minibert.files.tokenizer import listed
-
-from .attributes import Guarded
-from .load import is_folder, named_model
-from .texts import chunked, gathered, stream
-from .vectors import TextModel, check_kind, open_vectors
+from minibert.models.attributes import Guarded
+from minibert.models.load import is_folder, named_model
+from minibert.models.texts import chunked, gathered, stream
+from minibert.models.vectors import TextModel, check_kind, open_vectors
 
 
 class Embedder(Guarded):

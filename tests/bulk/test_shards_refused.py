@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from shard_folders import BAD, SETTINGS, add, begin, files, opened, refused
 
-from minibert.files.shards import ShardFolder, check_folder
+from minibert.bulk.shards import ShardFolder, check_folder
 
 FORMS = ["parquet", "npy"]
 
@@ -288,7 +288,7 @@ def test_a_read_only_folder(made: bool) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from minibert.files.shards import ShardFolder
+from minibert.bulk.shards import ShardFolder
 with ShardFolder(Path(sys.argv[1]), "npy").opened({}):
     print("held", flush=True)
     sys.stdin.read()

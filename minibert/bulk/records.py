@@ -8,15 +8,13 @@ and do not say which of them is bad.
 from __future__ import annotations
 
 import csv
-import io
 import json
-import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
+
+from minibert.files.lines import STDIN, raw_lines, reading
 
 from .parquet import arrow, need_type, values_of
 
@@ -28,14 +26,10 @@ ENDINGS = {
     ".txt": "lines",
 }
 FORMATS = ("parquet", "jsonl", "csv", "lines")
-STDIN = "-"
 ID = "id"  # the column that ids come from where it is there and no other is named
 ROWS = 2048  # of a Parquet file that are read at once
 BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
-LONGEST_LINE = 1 << 26  # bytes: a file without ends of lines must not be read whole
 LONGEST_FIELD = 1 << 24  # letters of a CSV field: a quote that nobody closes must not swallow a whole file
-UTF8 = b"\xef\xbb\xbf"  # the mark that some programs put first
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
 SHOWN = 40  # letters of a value that a message shows
 INT64 = range(-(2**63), 2**63)
 
@@ -173,7 +167,7 @@ class Records:
         lines = (line.decode("utf-8", "surrogateescape") for line in self._raw_lines(name, strip=False))
         # strict: a quote that nobody closes is an error, and not one text of all rows that follow
         reader = csv.reader(lines, strict=True)
-        with _reading(name, "CSV", csv.Error):
+        with reading(name, "CSV", csv.Error):
             columns = next(reader, None)
         if not columns:
             raise ValueError(f"{name}: expected a first line with the names of the columns, found nothing")
@@ -223,7 +217,7 @@ class Records:
 
         # opened here: pyarrow would take some names for addresses on a network, and no name that is not UTF-8
         with (
-            _reading(name, "Parquet", pa.ArrowException, UnicodeDecodeError),
+            reading(name, "Parquet", pa.ArrowException, UnicodeDecodeError),
             open(name, "rb") as raw,
             # without a buffer it holds a whole row group, and checks no checksum unless it is asked to
             ParquetFile(raw, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True) as file,
@@ -258,33 +252,6 @@ class Records:
             yield line.removesuffix(b"\n").removesuffix(b"\r") if strip else line
 
 
-def raw_lines(name: str) -> Iterator[bytes]:
-    """Give the lines of a file, or of stdin, as bytes with their ends, without the mark that some programs put first.
-
-    Raises ValueError that names the file for UTF-16 and for a line that is too long to be one; OSError.
-    """
-    with _opened(name) as file, _reading(name, "lines"):
-        done = 0
-        while line := file.readline(LONGEST_LINE):
-            if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-                raise endless(name, done)
-            if not done and line.startswith(UTF16):
-                # its letters of ASCII would be read as UTF-8, each with a NUL
-                raise ValueError(f"{name}: expected UTF-8, found the mark of UTF-16 at its first byte; convert it")
-            text = line if done else line.removeprefix(UTF8)
-            done += len(line)
-            if text:
-                yield text
-
-
-def endless(name: str, begin: int) -> ValueError:
-    """Make the error about a line without an end."""
-    return ValueError(
-        f"{'stdin' if name == STDIN else name}: a line of more than {LONGEST_LINE:,} bytes begins at byte {begin:,}; "
-        "is it in another format?"
-    )
-
-
 Row = tuple[int, Any, Any, str]
 _NUMBER = object()  # in place of an id: the row's number
 _WORDS = {int: "an integer", str: "a text"}
@@ -307,37 +274,6 @@ def _form(name: str) -> str:
             f"--input-format names one of {', '.join(FORMATS)}"
         )
     return ENDINGS[ending]
-
-
-@contextmanager
-def _opened(name: str) -> Iterator[BinaryIO]:
-    if name != STDIN:
-        with open(name, "rb") as file:
-            yield file
-    elif sys.stdin is None or sys.stdin.closed:
-        raise ValueError("stdin is closed; name a file")
-    else:
-        try:
-            number = sys.stdin.fileno()
-        except io.UnsupportedOperation:  # what stands in for it in a test has none
-            yield sys.stdin.buffer
-        else:
-            # not Python's own reader: a thread that waits in it holds its lock, and Python aborts at the end
-            with open(number, "rb", closefd=False) as file:
-                yield file
-
-
-@contextmanager
-def _reading(name: str, form: str, *failures: type[Exception]) -> Iterator[None]:
-    """Let every error of reading name the file."""
-    expected: tuple[type[Exception], ...] = (OSError, *failures)
-    try:
-        yield
-    except expected as error:
-        if isinstance(error, OSError) and error.errno is not None:  # without a number it is pyarrow's, of damaged data
-            raise OSError(error.errno, os.strerror(error.errno), name) from None
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{name}: not readable as {form} ({reason}); is it whole?") from None
 
 
 def _decoded(line: bytes) -> tuple[str | None, str]:
