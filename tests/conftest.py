@@ -118,6 +118,19 @@ def reference_folder() -> Path:
     return Path(named)
 
 
+@pytest.fixture(scope="session")
+def bert_positions(reference_folder: Path) -> Any:
+    """The position table of bert-base-uncased, (512, 768)."""
+    import numpy as np
+
+    path = reference_folder / "bert_base_uncased_position_embeddings.npy"
+    if not path.is_file():
+        pytest.skip(f"{reference_folder}, which MINIBERT_REFERENCE names, holds no {path.name}")
+    table = np.load(path)
+    assert table.shape == (512, 768)
+    return table
+
+
 ROOM = 100  # bytes that the full disk still takes
 
 

@@ -29,6 +29,7 @@ import numpy as np
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.show.explain import torch_text
+from minibert.verify.printed import half_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -149,19 +150,24 @@ def _told(model: Model, more: str = "") -> Model:
 
 def untrained(model_type: str) -> minibert.EmbeddingLayer:
     """Make a model as it is before its first step of training: every table is normal noise of its own width."""
-    from safetensors.numpy import save_file
-
     config, tables = UNTRAINED[model_type]
     generator = np.random.default_rng(0)
-    folder = tempfile.TemporaryDirectory(prefix="minibert-")
-    atexit.register(folder.cleanup)  # the layer reads from it until then
-    Path(folder.name, "config.json").write_text(json.dumps(config), encoding="utf-8")
     drawn = {
         name: generator.standard_normal(shape, np.float32) * np.float32(width)
         for name, (shape, width) in tables.items()
     }
-    save_file(drawn, Path(folder.name, "model.safetensors"))
-    return minibert.load(Path(folder.name))
+    return minibert.load(_saved(config, drawn))
+
+
+def _saved(config: dict[str, Any], tensors: dict[str, Array]) -> Path:
+    """Write a checkpoint into a folder that is removed when Python ends; a layer reads from it until then."""
+    from safetensors.numpy import save_file
+
+    folder = tempfile.TemporaryDirectory(prefix="minibert-")
+    atexit.register(folder.cleanup)
+    Path(folder.name, "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(tensors, Path(folder.name, "model.safetensors"))
+    return Path(folder.name)
 
 
 def gpt2_encoder() -> tuple[minibert.Encoder, list[int]]:
@@ -177,8 +183,6 @@ def gpt2_encoder() -> tuple[minibert.Encoder, list[int]]:
 
 def _untrained_gpt2(dim: int = 64, blocks: int = 3) -> minibert.Encoder:
     """Make a GPT-2 as it is before training, with 3 blocks of 4 heads: weights are noise, biases 0, norms 1 and 0."""
-    from safetensors.numpy import save_file
-
     config = {"model_type": "gpt2", "vocab_size": 100, "n_embd": dim, "n_positions": 32, "n_layer": blocks, "n_head": 4}
     maps = {"attn.c_attn": (dim, 3 * dim), "attn.c_proj": (dim, dim), "mlp.c_fc": (dim, 4 * dim)}
     maps["mlp.c_proj"] = (4 * dim, dim)
@@ -190,11 +194,7 @@ def _untrained_gpt2(dim: int = 64, blocks: int = 3) -> minibert.Encoder:
         tensors |= {f"h.{i}.{name}.bias": np.zeros(shape[1], np.float32) for name, shape in maps.items()}
     for norm in ("ln_f", *(f"h.{i}.ln_{n}" for i in range(blocks) for n in (1, 2))):
         tensors |= {f"{norm}.weight": np.ones(dim, np.float32), f"{norm}.bias": np.zeros(dim, np.float32)}
-    folder = tempfile.TemporaryDirectory(prefix="minibert-")
-    atexit.register(folder.cleanup)
-    Path(folder.name, "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(tensors, Path(folder.name, "model.safetensors"))
-    return minibert.load_encoder(Path(folder.name))
+    return minibert.load_encoder(_saved(config, tensors))
 
 
 def tiny(case: str, row: minibert.Family | None = None) -> minibert.EmbeddingLayer:
@@ -242,9 +242,7 @@ def assert_printed(rows: Array, printed: str) -> None:
             rows = np.take(rows, [0, 1, 2, -3, -2, -1], axis)
     words = re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", printed)
     assert len(words) == rows.size, f"{rows.size} numbers are shown of these rows, but {len(words)} are printed"
-    for found, word in zip(rows.ravel().tolist(), words, strict=True):
-        digits, _, power = word.partition("e")
-        half = 0.5 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
+    for found, word, half in zip(rows.ravel().tolist(), words, half_units([words])[0], strict=True):
         assert abs(found - float(word)) <= half + NORM_TOLERANCE, f"{found} is printed as {word}"
 
 

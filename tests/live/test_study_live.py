@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -175,11 +174,7 @@ def table(request: pytest.FixtureRequest) -> tuple[str, Array]:
         missing("scikit-learn not installed; it is in the extra `reference`")
     if request.param == "sinusoids":
         return "sinusoids", sinusoidal_positions(512, 768)
-    folder: Path = request.getfixturevalue("reference_folder")
-    path = folder / "bert_base_uncased_position_embeddings.npy"
-    if not path.is_file():
-        pytest.skip(f"{folder}, which MINIBERT_REFERENCE names, holds no {path.name}")
-    return "bert", np.load(path)
+    return "bert", request.getfixturevalue("bert_positions")
 
 
 def test_folds_are_scikit_learns(table: tuple[str, Array]) -> None:

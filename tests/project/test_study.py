@@ -116,16 +116,16 @@ def test_a_study_file_runs_on_the_real_checkpoint(name: str, minilm: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_what_is_said_of_bert_base_holds_for_its_positions(reference_folder: Path, tmp_path: Path) -> None:
+def test_what_is_said_of_bert_base_holds_for_its_positions(
+    reference_folder: Path, bert_positions: Array, tmp_path: Path
+) -> None:
     """Its own position rows and vocabulary, word rows made up: all that 000 checks for this model alone."""
-    table, words = reference_folder / "bert_base_uncased_position_embeddings.npy", reference_folder / "tokenizers"
-    if not table.is_file():
-        pytest.skip(f"{reference_folder}, which MINIBERT_REFERENCE names, holds no {table.name}")
+    words = reference_folder / "tokenizers"
     config = {**BERT, "vocab_size": 30522, "hidden_size": 768, "max_position_embeddings": 512}
     normal = np.random.default_rng(0).standard_normal
     named = {
         "embeddings.word_embeddings.weight": np.float32(0.04) * normal((30522, 768), np.float32),
-        "embeddings.position_embeddings.weight": np.load(table),
+        "embeddings.position_embeddings.weight": bert_positions,
         "embeddings.token_type_embeddings.weight": normal((2, 768), np.float32),
         "embeddings.LayerNorm.weight": np.ones(768, np.float32),
         "embeddings.LayerNorm.bias": np.zeros(768, np.float32),
@@ -296,11 +296,8 @@ def test_a_model_is_known_by_its_numbers_and_not_by_its_name(
         assert not other.is_minilm and not other.is_bert_base
 
 
-def test_bert_base_is_known_by_its_numbers(study: ModuleType, reference_folder: Path) -> None:
-    table = reference_folder / "bert_base_uncased_position_embeddings.npy"
-    if not table.is_file():
-        pytest.skip(f"{reference_folder}, which MINIBERT_REFERENCE names, holds no {table.name}")
-    found = study.Model(bert(np.load(table)), "any name", True)
+def test_bert_base_is_known_by_its_numbers(study: ModuleType, bert_positions: Array) -> None:
+    found = study.Model(bert(bert_positions), "any name", True)
     assert found.is_bert_base and not found.is_minilm
 
 

@@ -32,16 +32,6 @@ def normal(*shape: int, seed: int = 3) -> Array:
     return np.random.default_rng((seed, *shape)).standard_normal(shape)
 
 
-@pytest.fixture(scope="module")
-def bert_table(reference_folder: Path) -> Array:
-    path = reference_folder / "bert_base_uncased_position_embeddings.npy"
-    if not path.is_file():
-        pytest.skip(f"{reference_folder}, which MINIBERT_REFERENCE names, holds no {path.name}")
-    table: Array = np.load(path)
-    assert table.shape == (512, 768)
-    return table
-
-
 def test_the_examples_hold() -> None:
     assert doctest.testmod(probes) == (0, 16)
 
@@ -221,15 +211,15 @@ def test_probes_of_minilm(minilm: Path) -> None:
 
 
 @pytest.mark.slow
-def test_absolute_probe_of_bert(bert_table: Array) -> None:
-    errors = shuffled(probes.absolute_position_error, bert_table)
+def test_absolute_probe_of_bert(bert_positions: Array) -> None:
+    errors = shuffled(probes.absolute_position_error, bert_positions)
     assert abs(np.mean(errors) - BERT_ABSOLUTE) <= ABSOLUTE_TOLERANCE
     assert min(errors) > 27.8 and max(errors) < 36.6  # how far one shuffle scatters: measured 28.04 to 36.34
-    assert abs(np.mean(shuffled(by_heart, bert_table)) - BERT_BY_HEART) <= ABSOLUTE_TOLERANCE
+    assert abs(np.mean(shuffled(by_heart, bert_positions)) - BERT_BY_HEART) <= ABSOLUTE_TOLERANCE
 
 
 @pytest.mark.slow
-def test_relative_probe_of_bert(bert_table: Array) -> None:
-    errors = shuffled(probes.relative_position_error, bert_table)
+def test_relative_probe_of_bert(bert_positions: Array) -> None:
+    errors = shuffled(probes.relative_position_error, bert_positions)
     assert abs(np.mean(errors) - BERT_RELATIVE) <= RELATIVE_TOLERANCE
     assert min(errors) > 0.10 and max(errors) < 0.15  # measured 0.1035 to 0.1427

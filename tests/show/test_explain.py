@@ -88,9 +88,8 @@ def test_a_notebooks_print_comes_out_as_it_was_printed(printed: str, shape: tupl
     assert as_tensor(array_of(printed, shape)) == printed
 
 
-def test_the_real_position_table_prints_as_in_the_notebook(reference_folder: Path) -> None:
-    table = np.load(reference_folder / "bert_base_uncased_position_embeddings.npy")
-    assert as_tensor(table[:7]) == PRINTED_POSITIONS
+def test_the_real_position_table_prints_as_in_the_notebook(bert_positions: Array) -> None:
+    assert as_tensor(bert_positions[:7]) == PRINTED_POSITIONS
 
 
 @pytest.mark.parametrize(

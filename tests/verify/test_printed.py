@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
+from minibert.equations.input_layer import Array
 from minibert.verify import printed
 from minibert.verify import verify as verify_module
 from minibert.verify.compare import tolerances
@@ -92,12 +93,11 @@ def test_printed_numbers_agree_with_each_other(name: str) -> None:
     assert twice > 20
 
 
-def test_printed_positions_are_the_real_table_s(reference_folder: Path) -> None:
-    table = np.load(reference_folder / "bert_base_uncased_position_embeddings.npy")
+def test_printed_positions_are_the_real_table_s(bert_positions: Array) -> None:
     entries = [entry for entry in stored("bert-base-uncased")["values"] if entry["key"] == LOOKUPS[2]]
     assert sum(len(entry["tokens"]) for entry in entries) >= 12
     for entry in entries:
-        got = table[np.ix_(entry["tokens"], np.arange(768)[entry["columns"]])].astype(np.float64)
+        got = bert_positions[np.ix_(entry["tokens"], np.arange(768)[entry["columns"]])].astype(np.float64)
         assert (np.abs(got - np.array(entry["printed"], float)) <= half_units(entry["printed"])).all()
 
 
