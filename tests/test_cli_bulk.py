@@ -81,7 +81,7 @@ FILES = ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetens
 def test_sentence_vectors_and_all_that_meta_says(source: Path, tmp_path: Path, capsys: Printed) -> None:
     out = tmp_path / "out"
     assert told(capsys, source, "-o", out, "-m", DENSE) == (
-        f"minibert: wrote {out}: 3 vectors of 6 in 1 shard, 0 rows left out, 0 texts cut\n"
+        f"minibert: wrote {out}: 3 vectors of 6 in 1 shard, 0 rows left out, 0 texts truncated\n"
     )
     found = parquet.read_table(out / "vectors-00000.parquet")
     want = minibert.load_encoder(DENSE).encode(TEXTS)
@@ -231,12 +231,12 @@ def test_a_text_that_is_too_long(tmp_path: Path, capsys: Printed) -> None:
     assert (
         f"{source}, row 2: the text has 32 tokens, but the longest sequence is 24; --truncate cuts such texts" in error
     )
-    assert "1 row left out, 0 texts cut" in told(capsys, *argv, "--bad-rows", "skip")
+    assert "1 row left out, 0 texts truncated" in told(capsys, *argv, "--bad-rows", "skip")
     (row,) = (json.loads(line) for line in (tmp_path / "out" / "bad_rows.jsonl").read_text().splitlines())
     assert (row["file"], row["row"]) == (str(source), 2) and row["problem"].startswith("the text has 32 tokens")
     assert "was made with truncate false, now it is true" in failure(capsys, *argv, "--truncate")
     argv[2] = tmp_path / "cut"
-    assert "2 vectors of 16 in 1 shard, 0 rows left out, 1 text cut" in told(capsys, *argv, "--truncate")
+    assert "2 vectors of 16 in 1 shard, 0 rows left out, 1 text truncated" in told(capsys, *argv, "--truncate")
 
 
 @pytest.mark.parametrize(("change", "error"), [
@@ -377,7 +377,7 @@ def test_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     os.close(reading)
     shown = b"".join(pieces).decode()
     assert "bulk:" in shown and "50/50" in shown and "row/s" in shown
-    assert shown.rstrip().endswith("50 vectors of 6 in 5 shards, 0 rows left out, 0 texts cut")
+    assert shown.rstrip().endswith("50 vectors of 6 in 5 shards, 0 rows left out, 0 texts truncated")
 
 
 def test_without_stderr(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:

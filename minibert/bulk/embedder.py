@@ -24,7 +24,7 @@ class Embedder(Guarded):
     model         a name on the Hub, or a folder that every worker sees under the same path; None is MINIBERT_MODEL
     vectors       "sentence", what `Encoder.encode` gives; or "input", the mean over the input layer's rows
     text_column   the column with the texts: a list, or a NumPy, Arrow, pandas or Polars column of str
-    truncation    with vectors="input", cut texts that are too long instead of raising ValueError
+    truncation    with vectors="input", truncate texts that are too long instead of raising ValueError
     prompt_name, prompt    as in `encode`
     max_seq_length         as of `Encoder`: a longer text is truncated there; None keeps the folder's
     revision      name a commit where workers start at different times: a branch may move between

@@ -106,7 +106,7 @@ class Records:
         self._current = len(self.names)
 
     def _no_id(self, ident: Any) -> str:
-        """Say why this is no id; "" where it is one."""
+        """Why this is not an id; "" if it is one."""
         if self._kind is None and type(ident) in (int, str):
             self._kind = type(ident)
         if type(ident) is not self._kind or self._kind is None:
@@ -284,7 +284,7 @@ def _decoded(line: bytes) -> tuple[str | None, str]:
 
 
 def _is_integer(cell: str) -> bool:
-    """Say whether a cell is an integer of 64 bits as every program writes it, so that nothing of it is lost.
+    """Whether a cell is an integer of 64 bits as every program writes it, so that nothing of it is lost.
 
     >>> [_is_integer(cell) for cell in ("0", "-7", "007", "+1", "1_000", "-0", "1.0", " 1", "9223372036854775808")]
     [True, True, False, False, False, False, False, False, False]
@@ -293,7 +293,7 @@ def _is_integer(cell: str) -> bool:
 
 
 def _no_text(text: Any, column: str) -> str:
-    """Say why this is no text; "" where it is one."""
+    """Why this is not a text; "" if it is one."""
     if not isinstance(text, str):
         return f"{column!r} must be a text, found {_shown(text)}"
     try:

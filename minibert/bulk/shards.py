@@ -5,7 +5,7 @@
     bad_rows.jsonl        a line for each row that was left out
     vectors-00000.parquet     columns id and vector; or vectors-00000.npy with ids-00000.json beside it
 
-A shard counts from the moment when its line stands in shards.jsonl. Whatever else a killed run has left is cut off or
+A shard is valid once its line is in shards.jsonl. Whatever else a killed run has left is cut off or
 written again by the next one. Each file's sha256 stands there too, and is compared when the folder is continued, when
 it is finished, and by `check_folder`. What is written here follows no link.
 """
@@ -163,7 +163,7 @@ class ShardFolder:
         _cut(self.path / BAD, self.shards[-1].bad_bytes if self.shards else 0)
 
     def _made_nothing(self, found: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-        """Say whether no row was written with these other settings, as when a column's name was wrong at first."""
+        """Whether no row was written with these other settings, as when a column's name was wrong at first."""
         ours = found.keys() == {*settings, "complete"} and found["complete"] is False
         return ours and not any(path.name == DONE or SHARD.fullmatch(path.name) for path in self.path.iterdir())
 

@@ -116,12 +116,12 @@ def run(arguments: Any) -> None:
     tell(
         f"wrote {arguments.output}: {_count(meta['rows'], 'vector')} of {meta['dim']} in "
         f"{_count(meta['shards'], 'shard')}, {_count(meta['skipped'], 'row')} left out, "
-        f"{_count(meta['cut'], 'text')} cut"
+        f"{_count(meta['cut'], 'text')} truncated"
     )
 
 
 def _count(number: int, what: str) -> str:
-    """Say how many.
+    """A number with its word, in the plural where needed.
 
     >>> _count(1, "row"), _count(2000, "row")
     ('1 row', '2,000 rows')
@@ -161,7 +161,7 @@ class _Progress:
 
 
 def _line(done: int, here: int, seconds: float, expected: int | None) -> str:
-    """Say how far a run is.
+    """One line about the progress of a run.
 
     >>> _line(3000, 1000, 10.0, 9000)
     '3,000 of about 9,000 rows, 100 rows/s, 0:01:00 left'

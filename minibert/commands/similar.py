@@ -57,7 +57,7 @@ def table(encoder: Encoder, texts: list[str]) -> Iterator[str]:
 
 
 def _wants_bar(file: str) -> bool:
-    """Say whether to draw a bar: stderr is a terminal, and no line is typed there."""
+    """Whether to draw a bar: stderr is a terminal, and no line is typed there."""
     stdin, stderr = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
     return stderr and not (file == STDIN and stdin)
 

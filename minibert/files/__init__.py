@@ -1,4 +1,4 @@
-"""A disk: a folder gives named tables, which are mapped and not copied, and a tokenizer. Files are written atomically.
+"""The disk: a folder gives named tables, mapped and not copied, and a tokenizer. Files are written atomically.
 
 May import: `equations`, `errors`.
 """

@@ -223,7 +223,7 @@ class Checkpoint:
         }
 
     def expect(self, names: Iterable[str]) -> None:
-        """Be told which tensors will be read soon, all of each."""
+        """Hint: these tensors will be read in full."""
         for name in names:
             self._file(self._weight_map[name]).expect(self.tensor(name))
 

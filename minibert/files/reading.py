@@ -16,7 +16,7 @@ _MODEL_FILES: dict[tuple[int, int], str] = {}  # device and number of a file -> 
 
 
 def note_model_file(path: FileName) -> None:
-    """Remember a file that a model is made of: `writing` never writes over it. A file that is not there is none."""
+    """Remember a file that a model is made of: `writing` never writes over it. A missing file is ignored."""
     with suppress(OSError, ValueError):
         found = os.stat(path)
         _MODEL_FILES[found.st_dev, found.st_ino] = os.path.abspath(path)
@@ -44,7 +44,7 @@ def sha256_of(path: FileName, start: int = 0) -> str:
 
 
 def existing(path: FileName) -> bool:
-    """Say whether a file is there. What stands under its name and is no file is an error, and not an absent file.
+    """Whether a file is there. What stands under its name and is no file is an error, and not an absent file.
 
     Raises ValueError for a folder, a pipe, a link to nothing or to itself, and a file that may not be looked at.
     """

@@ -48,7 +48,7 @@ class Table(Protocol):
         """
 
     def expect(self, ids: Iterable[ArrayLike]) -> None:
-        """Be told which rows will be asked for soon: a remote table fetches them all at once."""
+        """Hint: these rows will be needed soon, so a remote table fetches them all at once."""
 
     def array(self) -> Array:
         """Give the whole table, read-only: the map itself where stored and computed dtype agree."""

@@ -245,7 +245,7 @@ class Tokenizer:
         return Tokenizer(reader, self.pad_id, self._file, self._cut_left)
 
     def is_special(self, token_id: int) -> bool:
-        """Say whether this is a special token, such as [SEP]."""
+        """Whether this is a special token, such as [SEP]."""
         added = self._tokenizer.get_added_tokens_decoder().get(token_id)
         return added is not None and bool(added.special)
 
@@ -268,7 +268,7 @@ def _like(text: Any, parts: list[str]) -> Any:
 
 
 def _enough(encoding: Any, cut: list[bool], room: int) -> bool:
-    """Say whether tokens beyond the cut cannot matter: more than all that is kept, and surely the longer text."""
+    """Whether tokens beyond the cut cannot matter: more than all that is kept, and surely the longer text."""
     if sum(cut) > 1:
         return False  # which of the two is longer decides, and nobody knows
     counts: list[int] = [encoding.sequence_ids.count(number) for number in range(len(cut))]
@@ -338,7 +338,7 @@ def _refuse_surrogates(text: Any, number: int) -> None:
 
 
 def _is_missing(value: Any) -> bool:
-    """Say whether this stands for no value: NaN, which equals nothing, or pandas' own NA and NaT."""
+    """Whether this stands for no value: NaN, which equals nothing, or pandas' own NA and NaT."""
     return (isinstance(value, float | np.floating) and value != value) or type(value).__name__ in ("NAType", "NaTType")
 
 

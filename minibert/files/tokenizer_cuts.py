@@ -51,7 +51,7 @@ def safe_cuts(tokenizer: Any) -> re.Pattern[str] | None:
 
 
 def _takes_texts_once(tokenizer: Any) -> bool:
-    """Say whether the template has each text once; else tokens at the end of the first time come before the second."""
+    """Whether the template has each text once; else tokens at the end of the first time come before the second."""
     if tokenizer.post_processor is None:
         return True
     state = json.loads(tokenizer.post_processor.__getstate__())
@@ -81,7 +81,7 @@ def _changes_nothing_across(step: dict[str, Any]) -> bool:
 
 
 def _splits_at_spaces(steps: list[dict[str, Any]]) -> bool:
-    """Say whether a piece surely begins at a single space between letters, or behind it."""
+    """Whether a piece surely begins at a single space between letters, or behind it."""
     sure = [
         step["type"] in WORDS
         or (step["type"] == "Metaspace" and step["split"])

@@ -115,7 +115,7 @@ def sync_folder(path: FileName) -> None:
 
 
 def same_file(a: FileName, b: FileName) -> bool:
-    """Say whether two names lead to one file that is there, through links of either kind too."""
+    """Whether two names lead to one file that is there, through links of either kind too."""
     try:
         return Path(a).samefile(b)
     except OSError:
@@ -131,7 +131,7 @@ def refuse_model_file(path: FileName) -> None:
 
 
 def is_stdout(path: FileName) -> bool:
-    """Say whether a name leads to what stdout is: /dev/stdout, or the file that a shell has sent it to."""
+    """Whether a name leads to what stdout is: /dev/stdout, or the file that a shell has sent it to."""
     try:
         return os.path.samestat(Path(path).stat(), os.fstat(STDOUT))
     except OSError:  # no such file; stdout is closed
@@ -158,7 +158,7 @@ def _each(pieces: Iterable[Content]) -> Iterator[Content]:
 
 
 def _straight(path: Path) -> bool:
-    """Say whether there is something at `path` that cannot be moved away and replaced."""
+    """Whether there is something at `path` that cannot be moved away and replaced."""
     return path.exists() and (not path.is_file() or is_stdout(path))
 
 

@@ -56,7 +56,7 @@ class Caches:
         return path
 
     def known_absent(self, commit: str, file: str) -> bool:
-        """Say whether the client has noted that this commit has no such file."""
+        """Whether the client has noted that this commit has no such file."""
         return (self._hub_folder / ".no_exist" / commit / file).is_file()
 
     def range_cache(self, commit: str = "", file: str = "") -> RangeCache:

@@ -240,7 +240,7 @@ class RemoteCheckpoint(Checkpoint):
 
 
 def _say(what: str) -> None:
-    """Tell the user what takes long, unless progress bars are switched off."""
+    """Print what takes long, unless progress bars are switched off."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, tqdm
 
     if not are_progress_bars_disabled():  # a bar may be drawn already: its own writer begins a line, and draws it anew

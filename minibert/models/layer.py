@@ -186,7 +186,7 @@ class EmbeddingLayer(Guarded):
 
         -> input_ids and attention_mask (batch, seq), int64; token_type_ids too where the family adds types by
         default. Shorter texts are padded on the `padding` side. With `truncation`, what is longer than
-        `max_length` (default: the position table) is cut, pairs longest first; without, it is a ValueError.
+        `max_length` (default: the position table) is truncated, pairs longest first; without, it is a ValueError.
 
         An empty second text in a list keeps its [SEP] and its type 1, so that a text's ids do not depend on its
         neighbours; of two plain strings, tokenize("a", ""), an empty second text is ignored. Both as transformers does.

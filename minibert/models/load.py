@@ -147,7 +147,7 @@ def open_model(
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
-    """Say whether a name means a folder; for a folder the network is never used.
+    """Whether a name means a folder; for a folder the network is never used.
 
     >>> is_folder("./bert"), is_folder("~/bert"), is_folder("a/b/c"), is_folder("google/bert"), is_folder("gpt2")
     (True, True, True, False, False)

@@ -105,7 +105,7 @@ class Recipe(NamedTuple):
     poolings        names in `POOLINGS`, laid side by side; `include_prompt`: the prompt's tokens count
     after           what is done to the pooled vectors, in order
     dim             of the vector at the end
-    longest         tokens, of which special ones are some; what is longer is cut. None: no limit
+    longest         tokens, of which special ones are some; longer texts are truncated. None: no limit
     lengths         the same for the tasks "query" and "document", where the folder has them
     lower_case      texts are lowercased before the tokenizer's own rules
     prompts         name -> what is put before a text; `default_prompt` names one
@@ -178,7 +178,7 @@ def read_modules(find: Find, where: str) -> list[Module] | None:
 
 
 def _leaves(path: str) -> bool:
-    r"""Say whether a path is rooted or climbs, in the spelling of POSIX or of Windows.
+    r"""Whether a path is rooted or climbs, in the spelling of POSIX or of Windows.
 
     >>> [_leaves(path) for path in ("1_Pooling", "", "/etc", "a/../..", "C:x", r"\\server\x", r"a\..\b")]
     [False, False, True, True, True, True, True]

@@ -218,7 +218,7 @@ MISTAKES: tuple[Mistake, ...] = (
             _other_gelu(gelu_tanh)),
     Mistake("mask added as 0 and 1", "A mask that is added is 0 for kept tokens, the most negative number for others.",
             _always(mask=lambda keep, dtype: keep.astype(dtype))),
-    Mistake("mask ignored", "Tokens look at padding.", _always(mask=lambda keep, dtype: np.zeros((), dtype))),
+    Mistake("mask ignored", "Padding gets attention weights.", _always(mask=lambda keep, dtype: np.zeros((), dtype))),
     Mistake("softmax over the queries", "Each query's probabilities sum to 1: softmax is over the keys, the last axis.",
             _always(softmax=softmax_over(-2))),
     Mistake("softmax over the heads", "Each query's probabilities sum to 1: softmax is over the keys, the last axis.",

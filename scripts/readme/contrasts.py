@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print what a whole model tells apart that its input layer does not, and where both err.
+"""Print cosines of sentences by the whole model and by its input layer: where the blocks help, and where both fail.
 
 MINIBERT_MODEL=folder python scripts/readme/contrasts.py
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print README's five figures: four from the benchmark's last whole run, the installed size counted now.
+"""Print the table of figures of scripts/bench/README.md: from the benchmark's last whole run; the size counted now.
 
 python scripts/readme/figures.py
 """

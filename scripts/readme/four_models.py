@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Print README's table of the four models that everyone asks for: with what, where, and the difference.
+"""Print the table of minibert/verify/README.md: the four models that everyone asks for, and the differences.
 
     MINIBERT_MODEL=folder python scripts/readme/four_models.py
 
 What can be run is run now; what cannot (no Hub, no torch) is "not run here". MINIBERT_MODEL names all-MiniLM-L6-v2.
 MINIBERT_REFERENCE may name a folder with the position table of bert-base-uncased. Then the printed numbers are first
-compared with that table, and the script stops where they differ; the table of README gets nothing from it.
+compared with that table, and the script stops where they differ; the table gets nothing from it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def minilm_row(folder: str) -> list[str]:
     with minibert.load(folder) as layer:
         values = stored.find(layer)
         if values is None or stored.check_texts(layer, values):
-            raise SystemExit(f"{folder} has not the numbers or not the ids of {', '.join(stored.names())}")
+            raise SystemExit(f"{folder} does not have the numbers or the ids of {', '.join(stored.names())}")
         ours = {kind: trace(layer, batch) for kind, batch in values.inputs.items()}
         found = over_kinds(compare(ours, values.layer, {}, tolerances(layer)))
     if set.union(*map(set, ours.values())) != {d.key for d in found} or not all(d.passes for d in found):

@@ -34,7 +34,7 @@ WORDS = "one two four eight thousand dog cat mouse bird fish paris london berlin
 
 
 def steps(layer: minibert.EmbeddingLayer) -> Figure:
-    """How the vector of one token comes about."""
+    """How the vector of one token is computed."""
     figure = picture("sum", layer, "clouds above us")
     figure.set_size_inches(9, 5)
     return figure

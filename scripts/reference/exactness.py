@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print README's table of families: each distinct recipe, who uses it, and how far it is from transformers.
+"""Print the table of minibert/families/README.md: each recipe, who uses it, and how far it is from transformers.
 
     python scripts/reference/exactness.py
 
