@@ -314,7 +314,7 @@ MISTAKES: tuple[Mistake, ...] = (
             _swap(Add, lambda step: None if step.ids == "token_type_ids" else step, "token_type_embeddings.weight")),
     Mistake("type row 0 added", "GPT-2 and XLM add a row for types only where types are passed.",
             _swap(Add, lambda s: replace(s, missing=0) if s.ids == "token_type_ids" and s.missing is None else s)),
-    Mistake("position rows left out", "Without them BERT's attention sees no order.",
+    Mistake("position rows left out", "Each token's position adds a row of its own.",
             _swap(Positions, lambda step: None, "position_embeddings.weight", "position_embedding.weight")),
     Mistake("positions counted from 0", "RoBERTa's first position is after the padding row: padding_idx + 1.",
             _swap(Positions, _when("padding", lambda step: replace(step, rule="count")))),

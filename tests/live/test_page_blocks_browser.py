@@ -79,11 +79,11 @@ def test_every_block_and_head_shows_the_trace(opened: Open, real: tuple[Encoder,
     tab = opened(html)
     for token, block, head in ((0, 0, "mean"), (2, 3, "mean"), (5, 0, "0"), (8, 5, "11"), (2, 2, "7")):
         choose(tab, token, block, head)
-        shares = probabilities(encoder, block, None if head == "mean" else int(head))
-        assert np.abs(np.array(table(tab)) - shares[token]).max() <= 0.5e-4 + 1e-9, "four decimals"
-        most = int(shares[token].argmax())
+        weights = probabilities(encoder, block, None if head == "mean" else int(head))
+        assert np.abs(np.array(table(tab)) - weights[token]).max() <= 0.5e-4 + 1e-9, "four decimals"
+        most = int(weights[token].argmax())
         where = f"block {block}, " + ("mean of heads" if head == "mean" else f"head {head}")
-        assert shown(said(tab)) == sentence(where, shares[token, most], TOKENS[token], TOKENS[most])
+        assert shown(said(tab)) == sentence(where, weights[token, most], TOKENS[token], TOKENS[most])
         assert tab.locator("#takes tr.chosen th").inner_text() == TOKENS[most]
 
 
@@ -91,14 +91,14 @@ def test_pointing_at_the_grid_and_the_lines_tells_the_share(opened: Open, real: 
     encoder, html = real
     tab = opened(html)
     choose(tab, 2, 1, "4")
-    shares = probabilities(encoder, 1, 4)
+    weights = probabilities(encoder, 1, 4)
     tab.locator(".looks").evaluate("element => element.scrollIntoView({block: 'end'})")
     box = tab.locator("#weights").bounding_box()
     for i, j in ((7, 5), (8, 0), (6, 8)):
         tab.mouse.move(box["x"] + box["width"] * (j + 0.5) / 9, box["y"] + box["height"] * (i + 0.5) / 9)
-        assert shown(said(tab)) == sentence("block 1, head 4", shares[i, j], TOKENS[i], TOKENS[j])
+        assert shown(said(tab)) == sentence("block 1, head 4", weights[i, j], TOKENS[i], TOKENS[j])
     tab.locator(".lines rect[data-from='6']").hover()
-    assert shown(said(tab)) == sentence("block 1, head 4", shares[2, 6], "bank", "was")
+    assert shown(said(tab)) == sentence("block 1, head 4", weights[2, 6], "bank", "was")
 
 
 def test_a_click_chooses_the_token(opened: Open, real: tuple[Encoder, str]) -> None:

@@ -103,11 +103,11 @@ def test_formulas_name_what_they_take(bert: Encoder, gpt2: Encoder) -> None:
 @pytest.mark.parametrize("head", range(encoders.HEADS))
 def test_probabilities_stand_beside_their_tokens(bert: Encoder, head: int) -> None:
     lines = list(explain_block(bert, TEXT, 1, head))
-    shares = bert.trace(**bert.tokenize(TEXT))["attentions.1"][0, head]
+    weights = bert.trace(**bert.tokenize(TEXT))["attentions.1"][0, head]
     tokens = bert.tokens(bert.tokenize(TEXT)["input_ids"])[0]
     assert tokens == ["[CLS]", "we", "lived", "above", "the", "clouds", "[SEP]"]
     start = next(i for i, line in enumerate(lines) if line.split() == tokens)
-    for token, row, line in zip(tokens, shares, lines[start + 1 :], strict=False):
+    for token, row, line in zip(tokens, weights, lines[start + 1 :], strict=False):
         found, *numbers = line.split()
         assert found == token and numbers == [f"{number:.4f}" for number in row]
     assert lines[1] == f"  head {head} of 4 in scores and weights, 4 numbers wide"

@@ -47,13 +47,13 @@ def drawn(ax: Axes) -> np.ma.MaskedArray:
     return values
 
 
-def shares(*shape: int) -> Array:
+def weights(*shape: int) -> Array:
     numbers = np.random.default_rng(0).random(shape)
     return np.asarray(numbers / numbers.sum(axis=-1, keepdims=True))
 
 
 def test_a_grid_shows_every_probability_with_its_tokens() -> None:
-    x, ax = shares(3, 3), Figure().subplots()
+    x, ax = weights(3, 3), Figure().subplots()
     assert plot_blocks.attention_grid(x, ["a", "$b", "c"], ax) is ax
     assert np.array_equal(drawn(ax), x)
     assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "$b", "c"]
@@ -64,12 +64,12 @@ def test_a_grid_shows_every_probability_with_its_tokens() -> None:
 
 
 def test_many_tokens_are_not_named() -> None:
-    ax = plot_blocks.attention_grid(shares(60, 60), ["token"] * 60, Figure().subplots())
+    ax = plot_blocks.attention_grid(weights(60, 60), ["token"] * 60, Figure().subplots())
     assert "token" not in [label.get_text() for label in ax.get_xticklabels()]
 
 
 def test_all_heads_stand_in_lines_of_blocks_on_one_scale() -> None:
-    x, ax = shares(2, 3, 4, 4), Figure().subplots()
+    x, ax = weights(2, 3, 4, 4), Figure().subplots()
     assert plot_blocks.attention_heads(x, ax) is ax
     image = drawn(ax)
     assert image.shape == (2 * 5 - 1, 3 * 5 - 1) and ax.images[0].get_clim() == (0, 1)
