@@ -34,6 +34,9 @@ from check import compare_arrays, compare_json, write_json, write_manifest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+import minibert
+from minibert.models.blocks import Stack
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import seeded  # noqa: E402  (it is in tests/support, which is not a package)
@@ -55,38 +58,6 @@ DISTIL = {
 GPT = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": POSITIONS}
 
 
-class Names(NamedTuple):
-    """Where one block's intermediates are found, relative to its path: see `families.blocks.Blocks`."""
-
-    block: str
-    projections: tuple[str, ...]
-    scores: str
-    output: str
-    norm_1: str
-    up: str
-    activation: str
-    down: str
-    norm_2: str
-
-
-BERT = Names(
-    "encoder.layer.{}", ("attention.self.query", "attention.self.key", "attention.self.value"), "attention.self",
-    "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "intermediate.intermediate_act_fn",
-    "output.dense", "output.LayerNorm",
-)  # fmt: skip
-DISTILBERT = Names(
-    "transformer.layer.{}", ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "attention",
-    "attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.activation", "ffn.lin2", "output_layer_norm",
-)  # fmt: skip
-MPNET = BERT._replace(
-    projections=("attention.attn.q", "attention.attn.k", "attention.attn.v"), scores="attention.attn",
-    output="attention.attn.o", norm_1="attention.LayerNorm",
-)  # fmt: skip
-GPT2 = Names(
-    "h.{}", ("attn.c_attn",), "attn", "attn.c_proj", "ln_1", "mlp.c_fc", "mlp.act", "mlp.c_proj", "ln_2"
-)  # fmt: skip
-
-
 class Case(NamedTuple):
     """One folder: `save` and `base` are the classes that write the file and that are run on it."""
 
@@ -94,7 +65,6 @@ class Case(NamedTuple):
     family: str
     save: str
     base: str
-    names: Names
     config: dict[str, Any]
     kinds: tuple[str, ...]
     pad: int = 0
@@ -103,28 +73,28 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("bert", "bert", "BertForMaskedLM", "BertModel", BERT, SIZES, (*ALL, "types")),
-    Case("bert-base", "bert", "BertModel", "BertModel", BERT, {**SIZES, "hidden_act": "gelu_new"}, ("plain",)),
-    Case("bert-causal", "bert", "BertModel", "BertModel", BERT, {**SIZES, "is_decoder": True}, ("plain", "left_pad")),
-    Case("roberta", "roberta", "RobertaForMaskedLM", "RobertaModel", BERT,
+    Case("bert", "bert", "BertForMaskedLM", "BertModel", SIZES, (*ALL, "types")),
+    Case("bert-base", "bert", "BertModel", "BertModel", {**SIZES, "hidden_act": "gelu_new"}, ("plain",)),
+    Case("bert-causal", "bert", "BertModel", "BertModel", {**SIZES, "is_decoder": True}, ("plain", "left_pad")),
+    Case("roberta", "roberta", "RobertaForMaskedLM", "RobertaModel",
          {**SIZES, "pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
          ("right_pad", "longest", "mask_unlike_ids"), 1, POSITIONS - 2),
-    Case("xlm-roberta", "xlm-roberta", "XLMRobertaModel", "XLMRobertaModel", BERT, {**SIZES, "pad_token_id": 1},
+    Case("xlm-roberta", "xlm-roberta", "XLMRobertaModel", "XLMRobertaModel", {**SIZES, "pad_token_id": 1},
          ("right_pad",), 1, POSITIONS - 2),
-    Case("camembert", "camembert", "CamembertModel", "CamembertModel", BERT,
+    Case("camembert", "camembert", "CamembertModel", "CamembertModel",
          {**SIZES, "pad_token_id": 1, "hidden_act": "gelu_pytorch_tanh"}, ("right_pad",), 1, POSITIONS - 2),
-    Case("electra", "electra", "ElectraForPreTraining", "ElectraModel", BERT,
+    Case("electra", "electra", "ElectraForPreTraining", "ElectraModel",
          {**SIZES, "embedding_size": 8, "hidden_act": "silu"}, ("right_pad", "types")),
-    Case("ernie", "ernie", "ErnieModel", "ErnieModel", BERT, {**SIZES, "use_task_id": True, "hidden_act": "relu"},
+    Case("ernie", "ernie", "ErnieModel", "ErnieModel", {**SIZES, "use_task_id": True, "hidden_act": "relu"},
          ("right_pad", "types")),
-    Case("distilbert", "distilbert", "DistilBertForMaskedLM", "DistilBertModel", DISTILBERT, DISTIL,
+    Case("distilbert", "distilbert", "DistilBertForMaskedLM", "DistilBertModel", DISTIL,
          ("plain", "right_pad", "one_token", "longest")),
-    Case("mpnet", "mpnet", "MPNetForMaskedLM", "MPNetModel", MPNET,
+    Case("mpnet", "mpnet", "MPNetForMaskedLM", "MPNetModel",
          {**SIZES, "pad_token_id": 1, "max_position_embeddings": 24}, (*ALL[1:4], "longest", "mask_unlike_ids"), 1, 22),
-    Case("gpt2", "gpt2", "GPT2LMHeadModel", "GPT2Model", GPT2, GPT, (*ALL, "positions", "types")),
-    Case("gpt2-inverse", "gpt2", "GPT2Model", "GPT2Model", GPT2,
+    Case("gpt2", "gpt2", "GPT2LMHeadModel", "GPT2Model", GPT, (*ALL, "positions", "types")),
+    Case("gpt2-inverse", "gpt2", "GPT2Model", "GPT2Model",
          {**GPT, "n_inner": INNER, "scale_attn_by_inverse_layer_idx": True}, ("plain",)),
-    Case("gpt2-unscaled", "gpt2", "GPT2Model", "GPT2Model", GPT2,
+    Case("gpt2-unscaled", "gpt2", "GPT2Model", "GPT2Model",
          {**GPT, "n_head": 6, "n_inner": INNER, "scale_attn_weights": False, "activation_function": "gelu"},
          ("plain",), spread=3),
 )  # fmt: skip
@@ -178,38 +148,21 @@ def make_inputs(case: Case, kind: str) -> dict[str, Array]:
 
 
 class Recorder:
-    """Hooks on the modules of one model, in the order in which a trace names what they give."""
+    """Hooks on the modules of one model, by the names that the bound blocks give them."""
 
-    def __init__(self, model: torch.nn.Module, names: Names) -> None:
-        self.model, self.names, self.trace = model, names, dict[str, torch.Tensor]()
-        self.modules = dict(model.named_modules())
+    def __init__(self, model: torch.nn.Module, stack: Stack) -> None:
+        self.model, self.stack, self.trace = model, stack, dict[str, torch.Tensor]()
         self.softmaxed: list[torch.Tensor] = []
-        self.blocks = sum(path.count(".") == names.block.count(".") for path in self.modules
-                          if path.startswith(names.block.format("")) and path[-1].isdigit())  # fmt: skip
-        pre_norm = names is GPT2
-        for i in range(self.blocks):
-            at = names.block.format(i)
-            parts = (*names.projections, names.output, names.norm_1, names.up, names.activation, names.down)
-            for part in (*parts, names.norm_2):
-                self.hook(f"{at}.{part}")
-            summed, worked = (f"{at}.{part.rpartition('.')[0]}.sum" for part in (names.output, names.down))
-            self.hook(f"{at}.{names.output}", f"{at}.{names.scores}.context", before=True)
-            self.hook(f"{at}.{names.norm_2 if pre_norm else names.norm_1}", summed, before=True)
-            self.hook(*((at, worked) if pre_norm else (f"{at}.{names.norm_2}", worked)), before=not pre_norm)
-        if pre_norm:
-            self.hook("ln_f")
+        modules = dict(model.named_modules())
+        for path in (*(path for block in stack.blocks for path in block.modules), *filter(None, [stack.last_norm])):
+            modules[path].register_forward_hook(lambda _m, _given, output, path=path: self.keep(path, output))
+        for path, key in stack.entering.items():
+            modules[path].register_forward_pre_hook(lambda _m, given, key=key: self.keep(key, given))
 
-    def hook(self, path: str, key: str = "", before: bool = False) -> None:
-        def keep(value: Any) -> None:
-            value = value[0] if isinstance(value, tuple) else value
-            # distilbert's feed-forward goes through apply_chunking_to_forward, which changes nothing
-            self.trace[key or path] = value.detach().clone(memory_format=torch.contiguous_format)
-
-        module = self.modules[path]
-        if before:
-            module.register_forward_pre_hook(lambda _m, given: keep(given))
-        else:
-            module.register_forward_hook(lambda _m, _given, output: keep(output))
+    def keep(self, key: str, value: Any) -> None:
+        value = value[0] if isinstance(value, tuple) else value
+        # distilbert's feed-forward goes through apply_chunking_to_forward, which changes nothing
+        self.trace[key] = value.detach().clone(memory_format=torch.contiguous_format)
 
     def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
         plain = torch.nn.functional.softmax
@@ -231,34 +184,21 @@ class Recorder:
 
     def ordered(self, result: Any) -> dict[str, torch.Tensor]:
         """All of it in the order in which it arises."""
-        names, pre_norm = self.names, self.names is GPT2
-        made = {"hidden_states.0": result.hidden_states[0]}
-        for i in range(self.blocks):
-            at = names.block.format(i)
-            hidden = self.softmaxed[i] < -1e30
-            self.trace[f"{at}.{names.scores}.scores"] = self.softmaxed[i].masked_fill(hidden, 0)
-            self.trace[f"attentions.{i}"] = result.attentions[i]
-            looks = (*names.projections, f"{names.scores}.scores")
-            summed, worked = (f"{part.rpartition('.')[0]}.sum" for part in (names.output, names.down))
-            first = (*looks, f"{names.scores}.context", names.output, summed)
-            second = (names.up, names.activation, names.down, worked)
-            order = ((names.norm_1, *first, names.norm_2, *second) if pre_norm
-                     else (*first, names.norm_1, *second, names.norm_2))  # fmt: skip
-            for part in order:
-                made[f"{at}.{part}"] = self.trace[f"{at}.{part}"]
-                if part == f"{names.scores}.scores":
-                    made[f"attentions.{i}"] = self.trace[f"attentions.{i}"]
-            if i + 1 < self.blocks or not pre_norm:
-                made[f"hidden_states.{i + 1}"] = result.hidden_states[i + 1]
-        if pre_norm:
-            made |= {"ln_f": self.trace["ln_f"], f"hidden_states.{self.blocks}": result.hidden_states[-1]}
+        made, last = {"hidden_states.0": result.hidden_states[0]}, self.stack.last_norm
+        for i, (block, scores) in enumerate(zip(self.stack.blocks, self.softmaxed, strict=True)):
+            self.trace[block.attention.scores] = scores.masked_fill(scores < -1e30, 0)
+            self.trace[block.attention.probabilities] = result.attentions[i]
+            made |= {key: self.trace[key] for key in block.keys}
+            if last and i + 1 == len(self.stack.blocks):
+                made[last] = self.trace[last]
+            made[f"hidden_states.{i + 1}"] = result.hidden_states[i + 1]
         return made
 
 
-def write(folder: Path, model: torch.nn.Module, names: Names, batches: dict[str, dict[str, Array]], about: Any) -> None:
+def write(folder: Path, source: Path, model: torch.nn.Module, batches: dict[str, dict[str, Array]], about: Any) -> None:
     stored: dict[str, Array] = {}
     order: list[str] = []
-    recorder = Recorder(model, names)
+    recorder = Recorder(model, minibert.load_encoder(source).stack)
     for kind, inputs in batches.items():
         trace = recorder.run(inputs)
         order = list(trace)
@@ -279,12 +219,12 @@ def make_all(target: Path, minilm: Path) -> None:
         folder.mkdir(parents=True)
         model = build(case, folder)
         batches = {kind: make_inputs(case, kind) for kind in case.kinds}
-        write(folder, model, case.names, batches, {"family": case.family, "architecture": case.save})
+        write(folder, folder, model, batches, {"family": case.family, "architecture": case.save})
     folder = target / "minilm"
     folder.mkdir(parents=True)
     ids = transformers.AutoTokenizer.from_pretrained(minilm)(TEXT)["input_ids"]
     model = load(transformers.BertModel, minilm)
-    write(folder, model, BERT, {"plain": {"input_ids": np.array([ids])}}, {"family": "bert", "text": TEXT})
+    write(folder, minilm, model, {"plain": {"input_ids": np.array([ids])}}, {"family": "bert", "text": TEXT})
 
 
 def differences(old: Path, new: Path) -> list[str]:
