@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from minibert.equations.attention_positions import rotate
-from minibert.equations.encoder import additive_mask, split_heads
-from minibert.equations.fast import ACTIVATIONS, attention_scores, softmax
+from minibert.equations.encoder import additive_mask
+from minibert.equations.fast import ACTIVATIONS, attention_scores, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.attention_schemes import Rotary
-from minibert.families.block_parts import Attention, Block, FeedForward, Part
+from minibert.families.block_parts import Attention, Block, Dense, FeedForward, Modules
 from minibert.families.steps import Inputs
 
 TILE_TOKENS = 1024  # a matrix product of more rows is no faster, and takes more memory
@@ -57,7 +57,7 @@ class Stack(NamedTuple):
     rotary: Rotary | None  # what turns queries and keys
     others: dict[str, Any]  # modules that belong to no single block, by path: the last norm, the table of the bias
     steps: tuple[tuple[Ready, ...], ...]  # the blocks, ready to run
-    last: Work  # the last norm, ready to run
+    last: Works  # the last norm, ready to run
 
     @property
     def pre_norm(self) -> bool:
@@ -173,11 +173,6 @@ class _Run(NamedTuple):
     room: dict[str, Array]  # results that every block writes anew: fresh memory would cost a page fault each 4 KiB
     record: Recorder | None
 
-    def keep(self, name: str, x: Array) -> Array:
-        if self.record:
-            self.record.rows(name, x)
-        return x
-
     def array(self, name: str, x: Array, width: int) -> Array:
         if name not in self.room:
             self.room[name] = np.empty((len(x), width), x.dtype)
@@ -185,16 +180,15 @@ class _Run(NamedTuple):
 
 
 Work = Callable[[_Run, Array], Array]
+Works = tuple[Work, ...]  # one after the other; of what a part lacks there is none
 
 
 class Ready(NamedTuple):
     """One part of a block, ready to run: `x = after(x + within(work(before(x))))`."""
 
-    before: Work
-    work: Work
-    within: Work
+    works: Works  # before, work, within
     sum: str
-    after: Work
+    after: Works
 
 
 def run_blocks(stack: Stack, x: Array, tile: Tile, record: Recorder | None = None) -> Array:
@@ -202,72 +196,88 @@ def run_blocks(stack: Stack, x: Array, tile: Tile, record: Recorder | None = Non
     pieces = _pieces(stack, tile, x.dtype, whole=record is not None)
     run = _Run(list(pieces), _angles(stack, tile), {}, record)
     for i, block in enumerate(stack.steps):
-        if i:
-            run.keep(f"hidden_states.{i}", x)
-        for before, work, within, summed, after in block:
-            np.add(x, within(run, work(run, before(run, x))), out=x)
-            after(run, run.keep(summed, x))
-    stack.last(run, x)
-    run.keep(f"hidden_states.{len(stack.steps)}", x)
+        if record and i:
+            record.rows(f"hidden_states.{i}", x)
+        for works, summed, after in block:
+            y = x
+            for work in works:
+                y = work(run, y)
+            np.add(x, y, out=x)
+            if record:
+                record.rows(summed, x)
+            for norm in after:
+                norm(run, x)
+    for norm in stack.last:
+        norm(run, x)
+    if record:
+        record.rows(f"hidden_states.{len(stack.steps)}", x)
     return x
 
 
 def ready(block: Block) -> tuple[Ready, ...]:
     """Make one block ready to run. What a part lacks is asked for here, once."""
-    modules = block.modules
-
-    def made(part: Part) -> Ready:
-        work = attending(modules, part.work) if isinstance(part.work, Attention) else feeding(modules, part.work)
-        within, after = norming(modules, part.within), norming(modules, part.after)
-        return Ready(norming(modules, part.before, copied=True), work, within, part.sum, after)
-
-    return tuple(map(made, block.parts))
+    made = []
+    for before, own, within, summed, after in block.parts:
+        work = attending(block.modules, own) if isinstance(own, Attention) else feeding(block.modules, own)
+        norms = (norming(block.modules, before, copied=True), norming(block.modules, within))
+        made.append(Ready((*norms[0], work, *norms[1]), summed, norming(block.modules, after)))
+    return tuple(made)
 
 
-def norming(modules: Mapping[str, Any], path: str, copied: bool = False) -> Work:
-    """A norm, in place or into a copy; where there is none, the identity."""
-    if not path:
-        return lambda run, x: x
-    norm = modules[path]
+def norming(modules: Modules, path: str, copied: bool = False) -> Works:
+    """A norm, in place or into a copy; none where there is none."""
 
     def work(run: _Run, x: Array) -> Array:
         y = x
         if copied:
             y = run.array("normed", x, x.shape[1])
             np.copyto(y, x)
-        norm.in_place(y)
-        return run.keep(path, y)
+        modules[path].in_place(y)
+        if run.record:
+            run.record.rows(path, y)
+        return y
+
+    return (work,) if path else ()
+
+
+def mapping(modules: Modules, path: str, name: str) -> Work:
+    """A linear map, into the memory of that name."""
+    module: Dense = modules[path]
+    weight = module.weight.T if module.transposed else module.weight
+
+    def work(run: _Run, x: Array) -> Array:
+        y = linear(x, weight, module.bias, run.array(name, x, len(weight)))
+        if run.record:
+            run.record.rows(path, y)
+        return y
 
     return work
 
 
-def mapping(modules: Mapping[str, Any], path: str, name: str) -> Work:
-    """A linear map into the memory of that name."""
-    module = modules[path]
-    width = module.shape[0]
-    return lambda run, x: run.keep(path, module(x, run.array(name, x, width)))
-
-
-def attending(modules: Mapping[str, Any], own: Attention) -> Work:
+def attending(modules: Modules, own: Attention) -> Work:
     """`self_attention` of the equations, piece by piece."""
     maps = [mapping(modules, path, f"look {i}") for i, path in enumerate(own.maps)]
     output = mapping(modules, own.output, "sum")
-    prepare = [_each_head(modules, own, path) for path in own.norms]
-    value_of = np.arange(own.heads) // (own.heads // own.key_heads)  # query head -> the key head it shares
+    of_queries, of_keys = (_each_head(modules, own, path) for path in own.norms)
+    shares = own.key_heads != own.heads
+    key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # of each query head
 
     def work(run: _Run, x: Array) -> Array:
         looks = [look(run, x) for look in maps]
         q, k, v = looks if len(looks) == 3 else np.split(looks[0], own.edges, axis=1)  # each (tokens, width)
-        q, k = prepare[0](run, q), prepare[1](run, k)
+        for turn in of_queries:
+            q = turn(run, q)
+        for turn in of_keys:
+            k = turn(run, k)
         context = run.array("context", x, q.shape[1])
         if run.record and not run.pieces:  # no token: the names are there all the same
             for key in (own.scores, own.probabilities):
                 run.record.pairs(key, np.empty((0, own.heads, 0, 0), x.dtype), Group(0, np.empty(0, int), 0, None))
         for piece in run.pieces:  # on one thread: those of BLAS stay awake after a product, a second one gains nothing
-            group = piece.group
-            q_, context_ = (_heads(each, group, own.heads)[:, piece.heads] for each in (q, context))
-            shared = piece.heads if own.key_heads == own.heads else value_of[piece.heads]
-            k_, v_ = (_heads(each, group, own.key_heads)[:, shared] for each in (k, v))
+            group, heads = piece.group, piece.heads
+            their = key_head[heads] if shares else heads
+            q_, k_ = _heads(q, group, own.head_dim)[:, heads], _heads(k, group, own.head_dim)[:, their]
+            v_, context_ = _heads(v, group, own.head_dim)[:, their], _heads(context, group, own.head_dim)[:, heads]
             scores = attention_scores(q_, k_, own.scale, piece.bias)  # (texts, heads, query, key)
             if run.record:
                 run.record.pairs(own.scores, scores, group)
@@ -277,46 +287,49 @@ def attending(modules: Mapping[str, Any], own: Attention) -> Work:
             if run.record:
                 run.record.pairs(own.probabilities, scores, group)
             np.matmul(scores, v_, out=context_)
-        return output(run, run.keep(own.context, context))
+        if run.record:
+            run.record.rows(own.context, context)
+        return output(run, context)
 
     return work
 
 
-def _heads(x: Array, group: Group, heads: int) -> Array:
-    """Cut some sequences' rows into heads: (tokens, width) -> (texts, heads, length, head_dim)."""
-    return split_heads(x[group.tokens].reshape(len(group.texts), group.length, x.shape[1]), heads)
+def _heads(x: Array, group: Group, head_dim: int) -> Array:
+    """Cut some sequences' rows into heads: (tokens, width) -> (texts, heads, length, head_dim), a view."""
+    return x[group.tokens].reshape(len(group.texts), group.length, -1, head_dim).swapaxes(1, 2)
 
 
-def _each_head(modules: Mapping[str, Any], own: Attention, path: str) -> Work:
+def _each_head(modules: Modules, own: Attention, path: str) -> Works:
     """What happens to queries or keys in each head: a norm, and a rotation."""
-    if not path and not own.rotated:
-        return lambda run, x: x
-    norm = norming(modules, path)
+    norms = norming(modules, path)
 
     def work(run: _Run, x: Array) -> Array:
-        y = norm(run, np.ascontiguousarray(x).reshape(len(x), -1, own.head_dim))  # (tokens, heads, head_dim)
+        y = np.ascontiguousarray(x).reshape(len(x), -1, own.head_dim)  # (tokens, heads, head_dim)
+        for norm in norms:
+            norm(run, y)
         if own.rotated:
             cos, sin, pairing = run.angles[own.layer_type]
             y = rotate(y, cos[:, None], sin[:, None], pairing)
         return y.reshape(x.shape)
 
-    return work
+    return (work,) if norms or own.rotated else ()
 
 
-def feeding(modules: Mapping[str, Any], own: FeedForward) -> Work:
+def feeding(modules: Modules, own: FeedForward) -> Work:
     """`feed_forward` of the equations; the activation works on pieces that stay in the cache."""
+    activate = ACTIVATIONS.get(own.activate, own.activate)
     up, down = mapping(modules, own.up, "hidden"), mapping(modules, own.output, "sum")
     gate = mapping(modules, own.gate, "gate") if own.gate else None
-    activate = ACTIVATIONS.get(own.activate, own.activate)
 
     def work(run: _Run, x: Array) -> Array:
-        hidden = up(run, x) if gate is None else gate(run, x)  # (tokens, width)
+        hidden = (gate or up)(run, x)  # (tokens, width)
         flat = (hidden if hidden.flags.c_contiguous else hidden.T).reshape(-1)  # a view: there are no gaps
         for start in range(0, len(flat), PIECE):
             piece = flat[start : start + PIECE]
             piece[:] = activate(piece)
-        run.keep(own.activation, hidden)
-        return down(run, hidden if gate is None else np.multiply(hidden, up(run, x), out=hidden))
+        if run.record:
+            run.record.rows(own.activation, hidden)
+        return down(run, np.multiply(hidden, up(run, x), out=hidden) if gate else hidden)
 
     return work
 
