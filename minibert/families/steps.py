@@ -98,7 +98,7 @@ class Step(Frozen):
         raise NotImplementedError
 
     def apply(self, module: Any, inputs: Inputs, x: Array, record: Record = None) -> Array:
-        """Give the next x. `record` takes each named intermediate when a trace is wanted."""
+        """Give the next x. `record` is called with each named intermediate for a trace."""
         raise NotImplementedError
 
     def tensors(self, part: str = "weight") -> tuple[str, ...]:

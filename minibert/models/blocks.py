@@ -88,7 +88,7 @@ class Stack(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Takes each named intermediate when a trace is wanted."""
+    """Records each named intermediate for a trace."""
 
     def rows(self, name: str, x: Array) -> None:
         """One row a token."""
@@ -192,7 +192,7 @@ class Ready(NamedTuple):
 
 
 def run_blocks(stack: Stack, x: Array, tile: Tile, record: Recorder | None = None) -> Array:
-    """Take packed tokens x (tokens, dim) through all blocks -> (tokens, dim). x may be overwritten."""
+    """Run all blocks on packed tokens: x (tokens, dim) -> (tokens, dim). x may be overwritten."""
     pieces = _pieces(stack, tile, x.dtype, whole=record is not None)
     run = _Run(list(pieces), _angles(stack, tile), {}, record)
     for i, block in enumerate(stack.steps):

@@ -220,7 +220,7 @@ class Encoder(Guarded):
         """Give the last hidden state: (batch, seq) ids -> (batch, seq, dim), float32 (or the encoder's dtype).
 
         One sequence of ids (seq,) gives (seq, dim). attention_mask (batch, seq): 1 for a token, 0 for padding, which no
-        token sees and whose own rows are zeros; without it all are tokens. Sequences of any lengths cost what their
+        token sees and whose own rows are zeros; without a mask all are tokens. Sequences of any lengths cost what their
         tokens cost: padding is left out. The last bits depend on how many tokens are computed together: see the class.
 
         Raises as a call of the input layer does, and ValueError for a sequence of padding alone.
@@ -279,7 +279,7 @@ class Encoder(Guarded):
         keep = mask != 0
         if not ((mask == 0) | (mask == 1)).all():
             raise ValueError(
-                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is another thing"
+                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not accepted"
             )
         empty = np.flatnonzero(~keep.any(axis=1)).tolist()
         if inputs.seq and empty:

@@ -142,7 +142,7 @@ class PlainBlocks:
 
 
 def transposed(dense: Dense) -> Dense:
-    """The other way round, where the shape does not betray it."""
+    """Transposed, for square matrices: their shape does not show it."""
     square = dense.weight.shape[0] == dense.weight.shape[1]
     return Dense(dense.weight, dense.bias, not dense.transposed) if square else dense
 
@@ -208,7 +208,7 @@ def _square(stack: Stack) -> Recipe | None:
 
 # fmt: off
 MISTAKES: tuple[Mistake, ...] = (
-    Mistake("no division by sqrt(head_dim)", "Scores grow with head_dim, and softmax then sees the largest alone.",
+    Mistake("no division by sqrt(head_dim)", "Scores grow with head_dim, and softmax then keeps only the largest.",
             _scaled(lambda own: own.scale * math.sqrt(own.head_dim))),
     Mistake("division by sqrt(dim)", "Each head's product has head_dim terms, not dim.",
             _scaled(lambda own: own.scale / math.sqrt(own.heads), least_heads=2)),
@@ -223,11 +223,11 @@ MISTAKES: tuple[Mistake, ...] = (
             _always(softmax=softmax_over(-2))),
     Mistake("softmax over the heads", "Each query's probabilities sum to 1: softmax is over the keys, the last axis.",
             _heads(softmax=softmax_over(-3))),
-    Mistake("norm before instead of after", "BERT norms each sum; GPT-2 norms what enters attention and feed-forward.",
+    Mistake("norm before instead of after", "BERT normalises each sum, GPT-2 what enters attention and feed-forward.",
             _pre_norm(False, part=lambda part: part._replace(before=part.after, after=""))),
-    Mistake("norm after instead of before", "GPT-2 norms what enters attention and feed-forward; BERT norms each sum.",
+    Mistake("norm after instead of before", "GPT-2 normalises what enters attention and feed-forward, BERT each sum.",
             _pre_norm(True, part=lambda part: part._replace(before="", after=part.before))),
-    Mistake("residual from the normed x", "In GPT-2 x itself is never normed between the blocks, only what is added.",
+    Mistake("residual from the normed x", "In GPT-2 x itself is not normalised between blocks, only what is added.",
             _pre_norm(True, residual=lambda x, normed, total: normed)),
     Mistake("residual from before the norm", "In BERT the second sum begins with the first norm's output.",
             _pre_norm(False, residual=lambda x, normed, total: total)),
@@ -237,7 +237,7 @@ MISTAKES: tuple[Mistake, ...] = (
             _heads(split=split_interleaved)),
     Mistake("heads joined without turning the axes", "Exchange heads and seq before rows are made of them again.",
             _heads(join=join_without_turning)),
-    Mistake("square weights transposed", "GPT-2 stores (in, out), others (out, in); square ones do not tell.",
+    Mistake("square weights transposed", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
             _square),
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
               _always(order=order)) for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1))),

@@ -306,7 +306,7 @@ MISTAKES: tuple[Mistake, ...] = (
             _swap(Norm, lambda step: replace(step, eps=1e-12))),
     Mistake("weight and bias of the norm ignored", "Old files call them gamma and beta, and readers miss them.",
             _norm(no_affine)),
-    Mistake("RMSNorm for LayerNorm", "T5 and Llama norm without the mean, in their blocks; this norm subtracts it.",
+    Mistake("RMSNorm for LayerNorm", "T5 and Llama do not subtract the mean in their blocks; this norm does.",
             _norm(root_mean_square)),
     Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
             _each(_other_order)),
@@ -338,7 +338,7 @@ MISTAKES: tuple[Mistake, ...] = (
             _swap(Positions, lambda step: _no_file(step, sinusoidal_positions), "embed_positions.weight")),
     Mistake("sinusoids from float32 angles", "At position 4095 a float32 angle is 1e-4 off.",
             _swap(Positions, lambda step: _no_file(step, sinusoids_in_float32), "embed_positions.weight")),
-    Mistake("sinusoids added", "T5, Llama and their like add no position row; position enters in attention.",
+    Mistake("sinusoids added", "T5, Llama and similar models add no position row; positions act in attention.",
             _each(_with_sinusoids)),
     Mistake("scale in float64", "sqrt(dim) is rounded to float32 before it multiplies.",
             lambda row: _swap(Tokens, lambda s: _as(RoundedLate, s) if s.scale else s)(row)
@@ -354,7 +354,7 @@ MISTAKES: tuple[Mistake, ...] = (
             _swap(Tokens, lambda s: _shared_first(s) if "shared.weight" in s.names else s, "embed_tokens.weight")),
     Mistake("bias of the projection left out", "ALBERT's and ELECTRA's projections have one.",
             _swap(Project, lambda step: replace(step, biased=False), "_in.bias", "_project.bias")),
-    Mistake("mask not applied", "DeBERTa and XLM multiply the normed rows by the attention mask.",
+    Mistake("mask not applied", "DeBERTa and XLM multiply the rows by the attention mask after the norm.",
             _swap(Mask, lambda step: _as(UnappliedMask, step))),
 )
 # fmt: on
