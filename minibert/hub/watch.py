@@ -94,7 +94,8 @@ class Watch:
             tag = headers.get("X-Linked-Etag", headers.get("ETag", ""))
             if re.search(r"[/\\]|\.\.", tag):
                 raise wrong_answer(self.address, "an ETag that can name a file", f"ETag: {tag}")
-            size = number(headers.get("X-Linked-Size", headers.get("Content-Length")))
+            own = None if response.is_redirect else headers.get("Content-Length")
+            size = number(headers.get("X-Linked-Size", own))
             self.most = size if size and str(self.address.file).endswith(".safetensors") else LARGEST
             if size and size > self.most:
                 raise wrong_answer(self.address, f"at most {self.most} bytes", f"{size}")

@@ -14,9 +14,10 @@ import huggingface_hub
 import numpy as np
 import pytest
 from fake_hub import FakeHub, commit_of, quick_pauses, use
-from safetensors.numpy import save
+from tiny_model import FILES, WORD
 
 from minibert.errors import HubError
+from minibert.files.writing import write_output
 from minibert.hub import transfer
 from minibert.hub.repository import resolve
 
@@ -24,22 +25,14 @@ from minibert.hub.repository import resolve
 SECONDS = 12.0
 FIRST_ANSWER = transfer.FIRST_ANSWER  # as it is for users
 BUSY = 6.0  # seconds that a busy machine may add; where our own limit is lost, the client waits for 10
-WORD = np.random.default_rng(0).normal(size=(400, 320)).astype(np.float32)
-FILES = {
-    "config.json": b'{"model_type": "bert"}' * 100,
-    "model.safetensors": save({"word": WORD, "rest": np.zeros(100, np.float32)}),
-}
 FLOAT32 = np.dtype("float32")
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    with FakeHub() as hub:
-        hub.add("org/tiny", FILES)
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        started = time.perf_counter()  # `quick_pauses` lets time.monotonic run ahead
-        yield hub
-        assert time.perf_counter() - started < SECONDS
+def hub(hub: FakeHub) -> Iterator[FakeHub]:
+    started = time.perf_counter()  # `quick_pauses` lets time.monotonic run ahead
+    yield hub
+    assert time.perf_counter() - started < SECONDS
 
 
 def read_config() -> bytes:
@@ -65,6 +58,7 @@ class Reader(NamedTuple):
     skip: int = 0
 
 
+PASSING_STATUSES = (408, 429, 500, 502, 503, 504)
 READERS = {
     "the commit": Reader(lambda: resolve("org/tiny").commit, commit_of("org/tiny"), "/api/models/"),
     "a small file": Reader(read_config, FILES["config.json"], "config.json"),
@@ -189,12 +183,13 @@ def test_a_wrong_answer_after_the_header_is_never_taken(hub: FakeHub, fault: str
     assert np.array_equal(read_rows(), WORD[[30, 7, 200]])
 
 
+@pytest.mark.parametrize("change", [fake_hub.wrong_etag, fake_hub.wrong_size])
 def test_a_version_that_changes_in_the_middle_of_a_cut_transfer_is_not_patched_together(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, change: fake_hub.Fault
 ) -> None:
     quick_pauses(monkeypatch)
     hub.misbehave("model.safetensors", fake_hub.cut(200_000), times=1, skip=1)
-    hub.misbehave("model.safetensors", fake_hub.wrong_etag, skip=2)
+    hub.misbehave("model.safetensors", change, skip=2)
     with pytest.raises(HubError, match="expected version"):
         read_whole()
 
@@ -204,6 +199,50 @@ def test_a_transfer_that_was_cut_goes_on_where_it_was_cut(hub: FakeHub, monkeypa
     hub.misbehave("model.safetensors", fake_hub.cut(100_000), skip=1)  # every time: six pieces, each a gain
     assert np.array_equal(read_whole(), WORD)
     assert sum(request.sent for request in hub.asked("model.safetensors")) < 1.2 * len(FILES["model.safetensors"])
+
+
+def test_the_hubs_own_name_of_a_version_counts_where_it_sends_on(hub: FakeHub) -> None:
+    """The hosts behind it name what they store in ways of their own."""
+
+    def elsewhere(hub: FakeHub, request: fake_hub.Request, answer: fake_hub.Answer) -> fake_hub.Answer:
+        if request.host == "second":
+            answer.headers["ETag"] = f'"{len(hub.requests)}"'
+        return answer
+
+    hub.misbehave("model.safetensors", fake_hub.redirect_to_second)
+    hub.misbehave("model.safetensors", elsewhere)
+    assert np.array_equal(read_whole(), WORD)
+
+
+@pytest.mark.parametrize("code", sorted(PASSING_STATUSES))
+def test_statuses_that_pass(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    quick_pauses(monkeypatch)
+    hub.misbehave("/api/", fake_hub.status(code), times=1)
+    assert resolve("org/tiny").commit == commit_of("org/tiny")
+
+
+def test_who_has_answered_once_is_given_more_time(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = resolve("org/tiny")
+    monkeypatch.setattr(transfer, "FIRST_ANSWER", 0.3)
+    hub.misbehave("model.safetensors", fake_hub.late(1.0), times=1)
+    repository.checkpoint()  # another request to the same Hub
+
+
+def test_the_first_answer_alone_is_wanted_soon(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def later(hub: FakeHub, request: fake_hub.Request, answer: fake_hub.Answer) -> fake_hub.Answer:
+        return fake_hub.late(2.0)(hub, request, answer) if request.host == "second" else answer
+
+    hub.misbehave("model.safetensors", later, times=2)
+    hub.misbehave("model.safetensors", fake_hub.redirect_to_second)
+    monkeypatch.setattr(transfer, "FIRST_ANSWER", 1.0)
+    resolve("org/tiny", commit_of("org/tiny"), local_files_only=False).part("model.safetensors", (0, 9), print)
+
+
+def test_a_pause_is_no_silence(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "QUIET", 1.0)
+    monkeypatch.setattr(transfer, "PAUSE", 1.5)
+    hub.misbehave("config.json", fake_hub.status(503), times=1)
+    assert read_config() == FILES["config.json"]
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -340,14 +379,42 @@ def read_weights() -> np.ndarray[Any, Any]:
     return resolve("org/tiny").whole_checkpoint().table("word", FLOAT32).array()
 
 
-def test_what_the_clients_fast_downloads_raise_is_explained(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "cause", "said"),
+    [
+        (RuntimeError("Task error: CAS Client Error"), None, "RuntimeError: Task error: CAS Client Error"),
+        (ValueError("Force download failed"), ConnectionResetError("why"), "ConnectionResetError: why"),
+    ],
+)
+def test_what_the_client_raises_is_explained(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, error: Exception, cause: Exception | None, said: str
+) -> None:
     def fails(*arguments: object, **options: object) -> None:
-        raise RuntimeError("Task error: CAS Client Error")
+        raise error from cause
 
     quick_pauses(monkeypatch)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
-    with pytest.raises(HubError, match=r"cannot fetch it from .* \(RuntimeError: Task error: CAS Client Error\)"):
+    with pytest.raises(HubError, match=rf"cannot fetch it from .* \({said}\)"):
         read_weights()
+
+
+def test_what_a_first_attempt_left_is_not_taken_for_a_beginning(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest client adds the whole file to the piece that it has where the server gives no parts."""
+    from huggingface_hub import constants
+
+    quick_pauses(monkeypatch)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    hub.misbehave("model.safetensors", fake_hub.no_range)
+    hub.misbehave("model.safetensors", fake_hub.cut(50_000), times=1, method="GET")
+    assert np.array_equal(read_weights(), WORD)
+
+
+def test_what_was_fetched_is_written_over_by_nobody(hub: FakeHub) -> None:
+    path = resolve("org/tiny").file("config.json")
+    assert path is not None
+    with pytest.raises(ValueError, match="a file of the model that is read here"):
+        write_output(path, b"mine")
+    assert path.read_bytes() == FILES["config.json"]
 
 
 def test_what_comes_past_the_session_is_no_silence_of_the_hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

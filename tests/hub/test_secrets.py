@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import fake_hub
 import numpy as np
 import pytest
 from fake_hub import FakeHub, use
-from safetensors.numpy import save
+from tiny_model import WORD
 
 import minibert
 from minibert.errors import HubError
 from minibert.hub import transfer
 from minibert.hub.repository import resolve
 
-WORD = np.random.default_rng(0).normal(size=(400, 320)).astype(np.float32)
-FILES = {"config.json": b'{"model_type": "bert"}', "model.safetensors": save({"word": WORD})}
 BASIC = "Basic dXNlcjpzZWNyZXQvd29yZA=="  # user:secret/word
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    with FakeHub() as hub:
-        hub.add("org/tiny", FILES)
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        monkeypatch.setattr(transfer, "PAUSE", 0.01)
-        yield hub
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PAUSE", 0.01)
 
 
 def read(whole: bool = False, revision: str | None = None) -> np.ndarray:

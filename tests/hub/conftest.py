@@ -1,0 +1,18 @@
+"""What tests of the Hub share: a fake one that this process is pointed at, with one small model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_hub import FakeHub, use
+from tiny_model import FILES
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub() as hub:
+        hub.add("org/tiny", FILES)
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        yield hub
