@@ -83,6 +83,22 @@ def test_a_branch_a_tag_a_pull_request_and_a_commit(hub: FakeHub, revision: str)
     assert hub.requests == []
 
 
+def test_what_the_client_knows_to_be_absent_is_not_asked_for(hub: FakeHub, tmp_path: Path) -> None:
+    absent = tmp_path / "home" / "hub" / "models--org--tiny" / ".no_exist" / commit_of("org/tiny") / "vocab.txt"
+    absent.parent.mkdir(parents=True)
+    absent.touch()
+    assert resolve("org/tiny", commit_of("org/tiny")).file("vocab.txt") is None
+    assert resolve("org/tiny", commit_of("org/tiny"), local_files_only=True).file("vocab.txt") is None
+    assert hub.requests == []
+
+
+def test_a_revision_is_shown_and_not_obeyed(hub: FakeHub) -> None:
+    for offline in (True, False):
+        with pytest.raises(HubError, match=r"org/tiny at a\\x1b\]0;title\\x07") as error:
+            resolve("org/tiny", "a\x1b]0;title\x07", offline)
+        assert "\x1b" not in str(error.value)
+
+
 def test_a_renamed_model_is_followed(hub: FakeHub) -> None:
     hub.add("old/name", {}, renamed="org/tiny")
     repository = resolve("old/name")
