@@ -152,6 +152,18 @@ def test_columns_and_formats(tmp_path: Path, capsys: Printed) -> None:
     assert meta(tmp_path / "out")["text_column"] == "body" and meta(tmp_path / "out")["id_column"] == "key"
 
 
+def test_a_source_in_the_folder_that_is_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    (tmp_path / "out").mkdir()
+    source = made(tmp_path / "out" / "a.txt", "we lived\n")
+    monkeypatch.chdir(tmp_path / "out")
+    for name, out in ((source, tmp_path / "out"), ("a.txt", "."), ("../out/a.txt", tmp_path / "out")):
+        error = failure(capsys, name, "-o", out, "-m", DENSE)
+        assert f"error: {name} lies in {Path(out)}, which is to be written; choose another folder" in error
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.txt"]
+
+
 def test_check(source: Path, tmp_path: Path, capsys: Printed) -> None:
     out = tmp_path / "out"
     told(capsys, source, "-o", out, "-m", DENSE, "--rows-per-shard", "2")

@@ -64,8 +64,9 @@ def declare(parser: Parser) -> None:
 def run(arguments: Any) -> None:
     """Read, compute, write; talk about it on stderr."""
     from minibert.bulk.job import ROWS_PER_SHARD, bulk
+    from minibert.bulk.ledger import check_folder
     from minibert.bulk.records import Records
-    from minibert.bulk.shards import ShardFolder, check_folder
+    from minibert.bulk.shards import ShardFolder
     from minibert.models.vectors import open_vectors
 
     if arguments.check:

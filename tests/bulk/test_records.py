@@ -94,7 +94,7 @@ def test_more_rows_than_are_read_at_once(tmp_path: Path) -> None:
     assert good(tmp_path / "a.parquet") == rows
 
 
-def test_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def typed(content: bytes) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
 
@@ -109,6 +109,9 @@ def test_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [record.place for record in Records([])] == ["stdin, row 1", "stdin, row 2"]
     with pytest.raises(ValueError, match="stdin cannot be Parquet"):
         Records(["-"], form="parquet")
+    write_parquet(tmp_path / "a.parquet", [("x", "a")])
+    with pytest.raises(ValueError, match="stdin cannot be Parquet"):
+        Records([str(tmp_path / "a.parquet"), "-"], form="parquet")
     with pytest.raises(ValueError, match="stdin can be read once"):
         Records(["-", "-"])
     monkeypatch.setattr(sys, "stdin", None)
@@ -167,6 +170,17 @@ def test_integers_of_a_csv_stay_integers_where_all_are(tmp_path: Path, monkeypat
         content = io.BytesIO(f"id,text\n{head},a\n2,b\nx,c\n".encode())
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(content, "utf-8"))
         assert [record.id for record in read(Path("-"), form="csv")] == kinds
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
+    """As a log does: there are never fewer rows than were read, nor is a file read more than whole."""
+    path, other = made(tmp_path / "a.txt", "we lived\n" * 10), made(tmp_path / "b.txt", "we lived\n" * 10)
+    found = Records([str(path), str(other)])
+    with open(path, "a") as file:
+        file.write("we lived\n" * 90)
+    guesses = [found.expected for record in found if record.file == str(path)]
+    assert guesses[9] == 20 and guesses[99] == 200  # half of the bytes that were there at first
+    assert all((guess or 0) >= read for read, guess in enumerate(guesses, 1)) and found.expected == 110
 
 
 def test_looking_for_ids_does_not_show_in_what_is_expected(tmp_path: Path) -> None:

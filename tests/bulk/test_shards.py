@@ -160,5 +160,11 @@ def test_what_is_refused_beforehand(path: Path, monkeypatch: pytest.MonkeyPatch)
     (path / "a.txt").touch()
     with pytest.raises(ValueError, match=r"a\.txt lies in .*, which is to be written; choose another folder"):
         ShardFolder(path, "npy").refuse_sources([str(path / "a.txt")])
+    monkeypatch.chdir(path.parent)
+    for name, folder in ((f"{path.name}/a.txt", path), ("./vectors/../vectors/a.txt", Path("vectors")), ("a", Path())):
+        with pytest.raises(ValueError, match=r"lies in .*, which is to be written; choose another folder"):
+            ShardFolder(folder, "npy").refuse_sources(["-", name])
     monkeypatch.chdir(path)
+    with pytest.raises(ValueError, match=r"^a\.txt lies in"):
+        ShardFolder(path, "npy").refuse_sources(["a.txt"])
     ShardFolder(Path(), "npy").refuse_sources(["-", str(path.parent / "a.txt")])  # stdin lies nowhere

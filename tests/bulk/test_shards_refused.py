@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from shard_folders import BAD, SETTINGS, add, begin, files, opened, refused
 
-from minibert.bulk.shards import ShardFolder, check_folder
+from minibert.bulk.ledger import check_folder
+from minibert.bulk.shards import ShardFolder
 
 FORMS = ["parquet", "npy"]
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert.bulk.shards import Shard, ShardFolder
+from minibert.bulk.ledger import Shard
+from minibert.bulk.shards import ShardFolder
 
 SETTINGS = {"model": "m", "vectors": "input", "prompt": None, "input": [{"name": "a", "bytes": 3}]}
 BAD = [{"file": "ä.csv", "row": 2, "problem": "none"}]
