@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,22 +49,17 @@ def run(arguments: Any) -> int:
     if arguments.seeds:
         return _seeds(arguments)
     from minibert.files.writing import is_stdout, output_ending
+    from minibert.verify.verify import verify
 
-    verify: Callable[..., Any]
-    if arguments.encoder:
-        from minibert.verify.encoder import verify_encoder as verify
-
-        if arguments.side:
-            raise ValueError("--encoder compares a whole model, which has no sides; leave out --side")
-    else:
-        from minibert.verify.verify import verify as verify_layer
-
-        verify = partial(verify_layer, side=arguments.side)
+    if arguments.encoder and arguments.side:
+        raise ValueError("--encoder compares a whole model, which has no sides; leave out --side")
     if arguments.save is not None:
         output_ending(arguments.save, (".safetensors",))
     report = verify(
         arguments.model,
         arguments.text,
+        encoder=arguments.encoder,
+        side=arguments.side,
         revision=arguments.revision,
         local_files_only=arguments.local_files_only,
         against=arguments.against,

@@ -10,27 +10,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.errors import TokenizerError
 from minibert.models.layer import EmbeddingLayer
 
-from .compare import tolerances, trace
+from .input_layer import tolerances
+from .report import Checked, Report, table
+from .traces import trace
 
 DATA = Path(__file__).parent / "data"
 SLACK = 1e-15  # a number printed with all its digits is read back into float64 with an error of its own
 
 
-class Checked(NamedTuple):
-    """How many printed numbers of one intermediate were compared with the layer, and the largest difference."""
-
-    key: str
-    numbers: int
-    largest: float
-    allowed: float  # at that number
-    passes: bool
+def names() -> list[str]:
+    """The models of which numbers ship."""
+    return [path.stem for path in sorted(DATA.glob("*.json"))]
 
 
 def find(model: str, layer: EmbeddingLayer) -> dict[str, Any] | None:
@@ -42,6 +40,33 @@ def find(model: str, layer: EmbeddingLayer) -> dict[str, Any] | None:
             if all(layer.config.get(key) == size for key, size in stored["sizes"].items()):
                 return stored
     return None
+
+
+def compare(report: Report, layer: EmbeddingLayer, values: Mapping[str, Any], before: str) -> bool:
+    """Compare printed numbers and ids, and say whether all numbers are right; `before` begins the first sentence."""
+    report.say(
+        f"{before}compared with numbers of {values['model']}, as this model's name and sizes say it is, that ship with "
+        f"minibert: {values['source']}"
+    )
+    report.checked = check(layer, values)
+    rows = [["intermediate", "numbers", "max difference", "allowed there", "verdict"]]
+    for c in report.checked:
+        verdict = "as printed" if c.passes else "DIFFERENT"
+        rows.append([c.key, str(c.numbers), f"{c.largest:.2g}", f"{c.allowed:.2g}", verdict])
+    report.say("", *table(rows), "")
+    right = all(c.passes for c in report.checked)
+    try:
+        if wrong := check_texts(layer, values):
+            report.fail(*wrong)
+        else:
+            report.say(f"ids of {len(values['texts'])} texts: as printed")
+    except TokenizerError as error:
+        report.say(f"ids of {len(values['texts'])} texts not compared: {error}")
+    if not right:
+        report.fail()
+    elif report.passed:
+        report.say("every number is the one that was printed")
+    return right
 
 
 def check(layer: EmbeddingLayer, stored: Mapping[str, Any]) -> list[Checked]:

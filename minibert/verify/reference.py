@@ -1,4 +1,4 @@
-"""The reference itself, run beside a layer: transformers on torch, watched through hooks.
+"""The reference itself, run beside a subject: transformers on torch, watched through hooks.
 
 Needs both installed; nothing else in this package does.
 """
@@ -8,21 +8,18 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.steps import Norm, Positions
-from minibert.models.layer import EmbeddingLayer
 from minibert.models.load import is_folder
 
-if TYPE_CHECKING:
-    from minibert.models.encoder import Encoder
+from .subject import Subject
 
 
 def installed() -> bool:
@@ -31,19 +28,21 @@ def installed() -> bool:
 
 
 class Reference:
-    """The reference's model of a checkpoint, in float32 on the CPU, and a way to trace it like a layer.
+    """The reference's model of a checkpoint, in float32 on the CPU, and a way to trace it like a subject.
 
-    A trace has the layer's keys. What no module of the reference gives is left out: the word rows times sqrt(dim) of
-    Marian, Pegasus and Granite, which their sum shows. Every trace ends with what enters the reference's first block.
+    A trace has the subject's keys. What no module of the reference gives is left out: the word rows times sqrt(dim) of
+    Marian, Pegasus and Granite, which their sum shows. The trace of an input layer ends with what enters the
+    reference's first block. Of a whole encoder attention is eager, and scores are the input of the reference's softmax,
+    with its mask added; compare them only where nothing is masked.
 
     One number is not float32: the factor that Gemma's module casts to its table's dtype is cast to that in the file, as
     it is when the reference loads the file without being told a dtype.
     """
 
     def __init__(
-        self, layer: EmbeddingLayer, where: str, revision: str | None = None, local_files_only: bool = False
+        self, subject: Subject, where: str, revision: str | None = None, local_files_only: bool = False
     ) -> None:
-        self._layer = layer
+        self._subject, self._layer = subject, subject.layer
         self._where = str(Path(where).expanduser()) if is_folder(where) else where
         # no code and no pickle of a checkpoint is ever run (`use_safetensors`)
         self._options = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": False}
@@ -56,6 +55,8 @@ class Reference:
         import torch
         import transformers
 
+        if self._subject.scores:
+            changes["attn_implementation"] = "eager"
         with _quiet():
             loaded = transformers.AutoModel.from_pretrained(
                 self._where, dtype=torch.float32, use_safetensors=True, **self._options, **changes
@@ -126,128 +127,79 @@ class Reference:
             self._caching = self._load(is_decoder=True)
         return self._caching, self._module(self._caching)(**before, use_cache=True).past_key_values
 
-    def _watch(self, model: Any, named: Mapping[str, Any], shape: tuple[int, int]) -> dict[str, Array]:
-        """Call the model with a hook on every module that a step names."""
-        part, kept = self._part(model), dict[str, Array]()
-
-        def keep(key: str, value: Any) -> None:
-            if value.ndim == 3 and tuple(value.shape[:2]) == shape[::-1] and shape[0] != shape[1]:
-                value = value.transpose(0, 1)  # XLNet computes with (seq, batch)
-            kept[key] = value.detach().clone().numpy()
-
-        def output_of(path: str) -> Callable[..., None]:
-            return lambda _module, _args, output: keep(f"{path} (types)" if path in kept else path, output)
-
-        def entering(_module: Any, args: Any, named: Any) -> None:
-            keep("sum", args[0] if args else named["hidden_states"])
-
-        hooks: list[tuple[str, Any]] = []
-        for step, bound in self._layer.steps:
-            if callable(bound) and step.path not in {path for path, _ in hooks}:
-                hooks.append((step.path, part.get_submodule(step.path).register_forward_hook(output_of(step.path))))
-            if isinstance(step, Norm):
-                norm = part.get_submodule(step.path)
-                hooks.append(("sum", norm.register_forward_pre_hook(entering, with_kwargs=True)))
-        try:
-            with _lookups(part, self._layer, kept):
-                result = self._module(model)(**named, output_hidden_states=True)
-        finally:
-            for _, hook in hooks:
-                hook.remove()
-        if not result.hidden_states:
-            raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
-        steps = [step for step, _ in self._layer.steps]
-        last = steps[-1].path if any(isinstance(step, Norm) for step in steps) else "sum"
-        kept[last] = result.hidden_states[
-            0
-        ].numpy()  # whatever the modules gave, it is this that enters the first block
-        return kept
-
-
-class ReferenceEncoder(Reference):
-    """The whole model of a checkpoint, with eager attention; a trace has the encoder's keys.
-
-    Scores are the input of the reference's softmax, with its mask added; compare them only where nothing is masked.
-    """
-
-    def __init__(
-        self, encoder: Encoder, where: str, revision: str | None = None, local_files_only: bool = False
-    ) -> None:
-        self._stack = encoder.stack
-        super().__init__(encoder.embeddings, where, revision, local_files_only)
-
-    def _load(self, **changes: Any) -> Any:
-        return super()._load(attn_implementation="eager", **changes)
-
     def widen(self) -> None:
         """Compute in float64 from now on."""
         self._model = self._model.double()
 
     def _watch(self, model: Any, named: Mapping[str, Any], shape: tuple[int, int]) -> dict[str, Array]:
-        """Call the model with a hook on every module of the blocks."""
-        part, stack, kept = self._part(model), self._stack, dict[str, Array]()
-        results: list[Any] = []
-        entering = stack.entering
-        modules = [path for block in stack.blocks for path in block.modules] + [stack.last_norm] * bool(stack.last_norm)
-        hooks = [self._module(model).register_forward_hook(lambda _module, _args, output: results.append(output))]
-        hooks += [part.get_submodule(path).register_forward_hook(partial(_leaving, kept, path)) for path in modules]
-        for path, key in entering.items():
-            hook = partial(_entering, kept, key)
-            hooks.append(part.get_submodule(path).register_forward_pre_hook(hook, with_kwargs=True))
-        try:
-            with _softmaxed() as scores:
-                kept = super()._watch(model, {**named, "output_attentions": True}, shape) | kept
-        finally:
-            for hook in hooks:
-                hook.remove()
-        kept |= dict(zip((block.attention.scores for block in stack.blocks), scores, strict=True))
-        for name, arrays in (("hidden_states", results[-1].hidden_states), ("attentions", results[-1].attentions)):
-            kept |= {f"{name}.{i}": array.numpy() for i, array in enumerate(arrays)}
-        return kept
+        """Call the model with a hook on every module that a step or a block names."""
+        part, subject, kept = self._part(model), self._subject, dict[str, Array]()
+        results, scores = list[Any](), list[Array]()
+        step = next((step for step, _ in self._layer.steps if isinstance(step, Positions)), None)
+        table = None if step is None else part.get_submodule(step.path).weight
 
+        def keep(key: str, value: Any) -> None:
+            if value.ndim == 3 and tuple(value.shape[:2]) == shape[::-1] and shape[0] != shape[1]:
+                value = value.transpose(0, 1)  # XLNet computes with (seq, batch)
+            kept[key] = _array(value)
 
-def _leaving(kept: dict[str, Array], key: str, _module: Any, _args: Any, output: Any) -> None:
-    kept[key] = output.detach().clone().numpy()
+        def leaving(path: str) -> Callable[..., None]:
+            return lambda _module, _args, output: keep(f"{path} (types)" if path in kept else path, output)
 
+        def entering(key: str) -> Callable[..., None]:
+            return lambda _module, args, named: keep(key, args[0] if args else named["hidden_states"])
 
-def _entering(kept: dict[str, Array], key: str, _module: Any, args: Any, named: Mapping[str, Any]) -> None:
-    entered = args[0] if args else named["hidden_states"]
-    kept[key] = entered.detach().clone().numpy()
-
-
-@contextmanager
-def _softmaxed() -> Iterator[list[Array]]:
-    """Record the input of softmax: the scores of each block, which are no module's output."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    scores: list[Array] = []
-
-    class Watch(TorchFunctionMode):  # type: ignore[misc]  # torch's types are not read
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
-            if function is torch.nn.functional.softmax:
-                scores.append(args[0].detach().clone().numpy())
-            return function(*args, **(named or {}))
-
-    with Watch():
-        yield scores
-
-
-@contextmanager
-def _lookups(part: Any, layer: EmbeddingLayer, kept: dict[str, Array]) -> Iterator[None]:
-    """Record which rows of the position table are looked up, minus the extra rows at the table's start."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    step = next((step for step, _ in layer.steps if isinstance(step, Positions)), None)
-    table = None if step is None else part.get_submodule(step.path).weight
-
-    class Watch(TorchFunctionMode):  # type: ignore[misc]  # torch's types are not read
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
+        def called(function: Any, args: Any) -> None:
             # Whisper indexes its table, everyone else looks rows up
             place = {torch.nn.functional.embedding: 1, torch.Tensor.__getitem__: 0}.get(function)
             if step is not None and place is not None and args[place] is table and torch.is_tensor(args[1 - place]):
                 kept["position_ids"] = args[1 - place].numpy() - step.extra
+            if function is torch.nn.functional.softmax:
+                scores.append(_array(args[0]))
+
+        import torch
+
+        paths = [step.path for step, bound in self._layer.steps if callable(bound)] + list(subject.leaving)
+        norms = {step.path: "sum" for step, _ in self._layer.steps if isinstance(step, Norm)}
+        with ExitStack() as hooks:
+
+            def on(hook: Any) -> None:
+                hooks.callback(hook.remove)
+
+            on(self._module(model).register_forward_hook(lambda _module, _args, output: results.append(output)))
+            for path in dict.fromkeys(paths):
+                on(part.get_submodule(path).register_forward_hook(leaving(path)))
+            for path, key in {**norms, **subject.entering}.items():
+                on(part.get_submodule(path).register_forward_pre_hook(entering(key), with_kwargs=True))
+            hooks.enter_context(_watching(called))
+            more = {"output_attentions": True} if subject.scores else {}
+            self._module(model)(**named, **more, output_hidden_states=True)
+        states = results[-1].hidden_states
+        if not states:
+            raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
+        steps = [step for step, _ in self._layer.steps]
+        last = steps[-1].path if any(isinstance(step, Norm) for step in steps) else "sum"
+        kept[last] = states[0].numpy()  # whatever the modules gave, it is this that enters the first block
+        if subject.scores:
+            kept |= dict(zip(subject.scores, scores, strict=True))
+            for name, arrays in (("hidden_states", states), ("attentions", results[-1].attentions)):
+                kept |= {f"{name}.{i}": array.numpy() for i, array in enumerate(arrays)}
+        return kept
+
+
+def _array(x: Any) -> Array:
+    array: Array = x.detach().clone().numpy()
+    return array
+
+
+@contextmanager
+def _watching(called: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Be told of every call of a function of torch, with its arguments."""
+    from torch.overrides import TorchFunctionMode
+
+    class Watch(TorchFunctionMode):  # type: ignore[misc]  # torch's types are not read
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
+            called(function, args)
             return function(*args, **(named or {}))
 
     with Watch():

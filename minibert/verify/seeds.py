@@ -12,7 +12,9 @@ from minibert.errors import HubError
 from minibert.models.load import load
 
 from . import printed
-from .verify import Report, against_printed
+from .input_layer import LayerSubject
+from .report import Report
+from .verify import against_printed
 
 
 class Seed(NamedTuple):
@@ -32,19 +34,15 @@ SEEDS = (
 
 def verify_seed(seed: Seed, local_files_only: bool = False) -> Report:
     """Compare one model with its printed numbers; the report's `ran` is False where the Hub did not give it."""
-    report = Report()
-    report.lines.append(f"{seed.model} at {seed.commit}")
+    report = Report(f"{seed.model} at {seed.commit}")
     opened = partial(load, seed.model, revision=seed.commit, local_files_only=local_files_only, lazy=True)
     try:
         with opened() as layer:
             known = printed.find(seed.model, layer)
             if known is None:
-                report.passed = False
-                report.lines.append(
-                    f"DIFFERENT: its sizes are not those of {seed.model}; is HF_ENDPOINT a right mirror?"
-                )
+                report.fail(f"DIFFERENT: its sizes are not those of {seed.model}; is HF_ENDPOINT a right mirror?")
             else:
-                against_printed(report, layer, opened, known, "")
+                against_printed(report, LayerSubject(layer, opened), known, "")
     except HubError as error:
         report.ran = report.passed = False
         report.lines = [f"not run here: {error}"]

@@ -19,9 +19,11 @@ import numpy as np
 
 import minibert
 from minibert.verify import printed, stored
-from minibert.verify.compare import compare, over_kinds, tolerances, trace
+from minibert.verify.compare import compare, over_kinds
+from minibert.verify.input_layer import tolerances
 from minibert.verify.reference import installed
 from minibert.verify.seeds import SEEDS, Seed, verify_seed
+from minibert.verify.traces import trace
 from minibert.verify.verify import verify
 
 NOT_RUN = "not run here"

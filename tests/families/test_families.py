@@ -24,7 +24,9 @@ from minibert.families import attention_schemes as schemes
 from minibert.families.modules import LayerNorm
 from minibert.families.steps import Add, Lookup, Norm, Positions, Project
 from minibert.models import tiles
-from minibert.verify.compare import Difference, compare, rms, tolerances, trace
+from minibert.verify.compare import Difference, compare, rms
+from minibert.verify.input_layer import tolerances
+from minibert.verify.traces import trace
 
 Array = NDArray[Any]
 

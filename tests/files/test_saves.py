@@ -21,7 +21,9 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.errors import CheckpointError
 from minibert.families.steps import Tokens
-from minibert.verify.compare import Traces, batches, compare, tolerances, trace
+from minibert.verify.compare import compare
+from minibert.verify.input_layer import batches, tolerances
+from minibert.verify.traces import Traces, trace
 
 Array = NDArray[Any]
 Tensors = dict[str, Array]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import encoders
 import numpy as np
 import pytest
 
-import minibert.verify.encoder as verify_module
 from minibert.cli import main
 from minibert.models.encoder import load_encoder
-from minibert.verify.blockwise import ERROR_SHARE
-from minibert.verify.compare import over_kinds, trace
-from minibert.verify.encoder import encoder_batches, verify_encoder
-from minibert.verify.encoder_mistakes import MISTAKES, plain_trace
-from minibert.verify.reference import ReferenceEncoder
+from minibert.verify import blocks
+from minibert.verify.blocks import EncoderSubject, encoder_batches
+from minibert.verify.blocks_mistakes import MISTAKES, plain_trace
+from minibert.verify.compare import ERROR_SHARE, over_kinds
+from minibert.verify.reference import Reference
+from minibert.verify.traces import trace
+from minibert.verify.verify import verify
 
+verify_encoder = partial(verify, encoder=True)
 pytestmark = [
     pytest.mark.reference,
     # torch's and transformers' own words; ours would be errors
@@ -64,7 +67,7 @@ def test_what_a_config_changes(name: str, changes: dict[str, object], tmp_path: 
 def test_in_float64_both_compute_one_formula(name: str, tmp_path: Path) -> None:
     folder = encoders.write(tmp_path / name, name)
     with load_encoder(folder, dtype="float64") as encoder:
-        reference = ReferenceEncoder(encoder, str(folder))
+        reference = Reference(EncoderSubject(encoder, load_encoder), str(folder))
         reference.widen()
         for batch in encoder_batches(encoder).values():
             ours, theirs = trace(encoder, batch), reference.trace(batch)
@@ -103,8 +106,8 @@ def test_a_reference_that_makes_a_mistake_is_found_out(
         recipe = wrong.make(narrow.stack)
         assert recipe is not None
         sides = [narrow]
-        monkeypatch.setattr(ReferenceEncoder, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
-        monkeypatch.setattr(ReferenceEncoder, "widen", lambda self: sides.append(wide))
+        monkeypatch.setattr(Reference, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
+        monkeypatch.setattr(Reference, "widen", lambda self: sides.append(wide))
         report = verify_encoder(str(folder))
     assert not report.passed and report.matches == [mistake], report.lines
 
@@ -114,13 +117,13 @@ def test_a_real_port_s_mistake_is_named(minilm: Path, monkeypatch: pytest.Monkey
     few = {
         kind: batch for kind, batch in encoder_batches(load_encoder(minilm)).items() if kind in ("plain", "left_pad")
     }
-    monkeypatch.setattr(verify_module, "encoder_batches", lambda encoder: few)
+    monkeypatch.setattr(blocks, "encoder_batches", lambda encoder: few)
     (wrong,) = [m for m in MISTAKES if m.name == "gelu by tanh"]
     with load_encoder(minilm) as narrow, load_encoder(minilm, dtype="float64") as wide:
         recipe = wrong.make(narrow.stack)
         assert recipe is not None
         sides = [narrow]
-        monkeypatch.setattr(ReferenceEncoder, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
-        monkeypatch.setattr(ReferenceEncoder, "widen", lambda self: sides.append(wide))
+        monkeypatch.setattr(Reference, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
+        monkeypatch.setattr(Reference, "widen", lambda self: sides.append(wide))
         report = verify_encoder(str(minilm))
     assert not report.passed and report.matches == ["gelu by tanh"], report.lines

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import minibert
-from minibert.verify.compare import Traces, read_traces
+from minibert.verify.traces import Traces, read_traces
 
 Array = NDArray[Any]
 ENCODERS = Path(__file__).parents[1] / "reference" / "encoder"

@@ -10,7 +10,8 @@ from reference_files import BY_NAME
 from safetensors.numpy import save_file
 
 from minibert.equations.input_layer import Array
-from minibert.verify.compare import batches, trace
+from minibert.verify.input_layer import batches
+from minibert.verify.traces import trace
 
 BERT = BY_NAME["bert"]
 

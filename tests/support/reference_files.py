@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert.verify.compare import Traces, read_traces
+from minibert.verify.traces import Traces, read_traces
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 

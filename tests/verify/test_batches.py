@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from reference_files import CASES, Case
 
-from minibert.verify.compare import batches, trace
+from minibert.verify.input_layer import batches
+from minibert.verify.traces import trace
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -20,7 +20,7 @@ from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.verify import printed
 from minibert.verify import verify as verify_module
-from minibert.verify.compare import tolerances
+from minibert.verify.input_layer import tolerances
 from minibert.verify.printed import check, check_texts, find, half_units
 from minibert.verify.verify import verify
 
@@ -155,7 +155,7 @@ def test_a_model_with_other_numbers_fails_and_says_what_was_compared(
     assert "compared with numbers of bert-base-uncased, as this model's name and sizes say it is" in said
     assert re.search(r"^embeddings.word_embeddings +\d+ .* as printed$", said, re.MULTILINE)
     assert re.search(r"^embeddings.LayerNorm +\d+ .* DIFFERENT$", said, re.MULTILINE)
-    assert re.search(r"^none of the \d+ classic mistakes that this family allows fits$", said, re.MULTILINE)
+    assert re.search(r"^none of the \d+ classic mistakes that this model allows fits$", said, re.MULTILINE)
 
 
 def test_ids_without_a_tokenizer_are_not_compared_and_it_is_told(planted: Path, tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_where_the_reference_runs_a_folder_s_name_promises_nothing(
     planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify_module, "installed", lambda: True)
-    monkeypatch.setattr(verify_module, "Reference", lambda *_: None)
-    monkeypatch.setattr(verify_module, "_against_live", lambda *_: None)
+    monkeypatch.setattr(verify_module, "Live", lambda *_, **__: object())
+    monkeypatch.setattr(verify_module, "compare_with", lambda *_: None)
     assert not [line for line in verify(str(planted)).lines if "printed" in line or "ship with" in line]
 
 
@@ -189,7 +189,7 @@ def test_a_model_as_printed_passes(planted: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_printed_values_name_a_mistake_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Had the notebooks been run on a layer without type rows, that is what would be said."""
-    from minibert.verify.mistakes import MISTAKES
+    from minibert.verify.input_layer_mistakes import MISTAKES
 
     (mistake,) = [m for m in MISTAKES if m.name == "type rows left out"]
     values = only_lookups(stored("bert-base-uncased"))

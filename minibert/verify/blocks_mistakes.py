@@ -1,8 +1,8 @@
 """The classic mistakes of the blocks: a simple computation of the blocks, and the one part that each mistake replaces.
 
-`plain_trace` computes a padded batch from the equations, without packing, as a port does. A `Recipe` holds the parts
+`plain_trace` computes a padded batch from the equations, without packing, as a port does. A `Choices` holds the parts
 that ports get wrong. Without arguments all parts are right, and a test compares the numbers with the encoder's. A
-mistake is a name, one sentence, and a function that gives a recipe with one wrong part, or None where a model cannot
+mistake is a name, one sentence, and a function that gives a choices with one wrong part, or None where a model cannot
 have this mistake. First the computation, then the wrong parts, last the list.
 """
 
@@ -28,10 +28,12 @@ from minibert.families.block_parts import Attention, Block, Dense, FeedForward, 
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 
+from .subject import Mistake
+
 Formula = Callable[[Array], Array]
 
 
-class Recipe(NamedTuple):
+class Choices(NamedTuple):
     """The parts of the computation that a mistake replaces; the defaults are right."""
 
     part: Callable[[Part], Part] = lambda part: part  # where the norms stand
@@ -49,35 +51,27 @@ class Recipe(NamedTuple):
     last_norm: bool = True
 
 
-class Mistake(NamedTuple):
-    """A name, why it is one, and the blocks -> the wrong recipe (None where it cannot be made)."""
-
-    name: str
-    why: str
-    make: Callable[[Stack], Recipe | None]
-
-
 # -- the computation ---------------------------------------------------------------------------------------------
 
 
-def plain_trace(encoder: Encoder, inputs: Mapping[str, Array], recipe: Recipe | None = None) -> dict[str, Array]:
-    """Trace one padded batch by a recipe: keys as of `Encoder.trace`, with numbers at padding where that has zeros."""
+def plain_trace(encoder: Encoder, inputs: Mapping[str, Array], choices: Choices | None = None) -> dict[str, Array]:
+    """Trace one padded batch by a choices: keys as of `Encoder.trace`, with numbers at padding where that has zeros."""
     keywords = dict(inputs)
     found = encoder.embeddings.trace(keywords.pop("input_ids", None), **keywords)
     x = found[next(reversed(found))]
     found["hidden_states.0"] = x
     mask = np.asarray(inputs.get("attention_mask", np.ones(x.shape[:2], np.int64))).reshape(x.shape[:2])
-    return PlainBlocks(encoder.stack, recipe or Recipe(), mask, found).run(x)
+    return PlainBlocks(encoder.stack, choices or Choices(), mask, found).run(x)
 
 
 class PlainBlocks:
     """All blocks over one padded batch, (batch, seq, dim); every intermediate goes into `found`."""
 
-    def __init__(self, stack: Stack, recipe: Recipe, mask: Array, found: dict[str, Array]) -> None:
-        self.stack, self.recipe, self.found = stack, recipe, found
+    def __init__(self, stack: Stack, choices: Choices, mask: Array, found: dict[str, Array]) -> None:
+        self.stack, self.choices, self.found = stack, choices, found
         keep = mask[:, None, None, :] != 0  # (batch, 1, 1, key)
-        if stack.causal if recipe.causal is None else recipe.causal:
-            keep = keep & np.tri(mask.shape[1], k=recipe.ahead, dtype=bool)  # (batch, 1, query, key)
+        if stack.causal if choices.causal is None else choices.causal:
+            keep = keep & np.tri(mask.shape[1], k=choices.ahead, dtype=bool)  # (batch, 1, query, key)
         self.keep = keep
         self.bias = None if stack.bias is None else stack.bias(mask.shape[1])
 
@@ -86,7 +80,7 @@ class PlainBlocks:
         stack, last = self.stack, len(self.stack.blocks)
         for i, block in enumerate(stack.blocks):
             x = self.block(block, x)
-            if i + 1 == last and stack.last_norm and self.recipe.last_norm:
+            if i + 1 == last and stack.last_norm and self.choices.last_norm:
                 x = self.record(stack.last_norm, stack.others[stack.last_norm](x))
             self.record(f"hidden_states.{i + 1}", x)
         return self.found
@@ -99,14 +93,14 @@ class PlainBlocks:
     def block(self, block: Block, x: Array) -> Array:
         """`x = after(x + within(work(before(x))))`, part by part."""
         total = x
-        for part in map(self.recipe.part, block.parts):
+        for part in map(self.choices.part, block.parts):
             normed = self.module(block, part.before, x)
             if isinstance(part.work, Attention):
                 made = self.attention(block, part.work, normed)
             else:
                 made = self.feed_forward(block, part.work, normed)
             added = self.module(block, part.within, made)
-            total = self.record(part.sum, self.recipe.residual(x, normed, total) + added)
+            total = self.record(part.sum, self.choices.residual(x, normed, total) + added)
             x = self.module(block, part.after, total)
         return x
 
@@ -115,26 +109,26 @@ class PlainBlocks:
         if not path:
             return x
         module = block.modules[path]
-        return self.record(path, (self.recipe.dense(module) if isinstance(module, Dense) else module)(x))
+        return self.record(path, (self.choices.dense(module) if isinstance(module, Dense) else module)(x))
 
     def attention(self, block: Block, own: Attention, x: Array) -> Array:
         """Queries, keys and values, attention in each head, and the output's map."""
-        recipe = self.recipe
+        choices = self.choices
         if len(own.maps) == 3:  # a wrong order is then one of the weights
-            swapped = dict(zip(own.maps, (own.maps[i] for i in recipe.order), strict=True))
-            looks = [self.record(path, recipe.dense(block.modules[taken])(x)) for path, taken in swapped.items()]
+            swapped = dict(zip(own.maps, (own.maps[i] for i in choices.order), strict=True))
+            looks = [self.record(path, choices.dense(block.modules[taken])(x)) for path, taken in swapped.items()]
         else:
             parts = np.split(self.module(block, own.maps[0], x), own.edges, axis=-1)
-            looks = [parts[i] for i in recipe.order]
-        q, k, v = (recipe.split(part, own.heads) for part in looks)
-        scores = self.record(own.scores, attention_scores(q, k, recipe.scale(own), self.bias))
-        weights = self.record(own.probabilities, recipe.softmax(scores + recipe.mask(self.keep, scores.dtype)))
-        context = self.record(own.context, recipe.join(np.matmul(weights, v)))
+            looks = [parts[i] for i in choices.order]
+        q, k, v = (choices.split(part, own.heads) for part in looks)
+        scores = self.record(own.scores, attention_scores(q, k, choices.scale(own), self.bias))
+        weights = self.record(own.probabilities, choices.softmax(scores + choices.mask(self.keep, scores.dtype)))
+        context = self.record(own.context, choices.join(np.matmul(weights, v)))
         return self.module(block, own.output, context)
 
     def feed_forward(self, block: Block, own: FeedForward, x: Array) -> Array:
         """To the larger width, the activation, and back."""
-        hidden = self.recipe.activation(own.activate)(self.module(block, own.up, x))
+        hidden = self.choices.activation(own.activate)(self.module(block, own.up, x))
         return self.module(block, own.output, self.record(own.activation, hidden))
 
 
@@ -174,36 +168,36 @@ OTHER_GELU: Mapping[Any, Formula] = {gelu: gelu_tanh, gelu_tanh: gelu}
 # -- the list ----------------------------------------------------------------------------------------------------
 
 
-def _always(**changes: Any) -> Callable[[Stack], Recipe | None]:
-    return lambda stack: Recipe(**changes)
+def _always(**changes: Any) -> Callable[[Stack], Choices | None]:
+    return lambda stack: Choices(**changes)
 
 
-def _heads(**changes: Any) -> Callable[[Stack], Recipe | None]:
+def _heads(**changes: Any) -> Callable[[Stack], Choices | None]:
     """With one head there is nothing to split, and sqrt(dim) is sqrt(head_dim)."""
-    return lambda stack: Recipe(**changes) if stack.heads > 1 else None
+    return lambda stack: Choices(**changes) if stack.heads > 1 else None
 
 
-def _causal(where: bool, **changes: Any) -> Callable[[Stack], Recipe | None]:
-    return lambda stack: Recipe(**changes) if stack.causal == where else None
+def _causal(where: bool, **changes: Any) -> Callable[[Stack], Choices | None]:
+    return lambda stack: Choices(**changes) if stack.causal == where else None
 
 
-def _pre_norm(where: bool, **changes: Any) -> Callable[[Stack], Recipe | None]:
-    return lambda stack: Recipe(**changes) if stack.pre_norm == where else None
+def _pre_norm(where: bool, **changes: Any) -> Callable[[Stack], Choices | None]:
+    return lambda stack: Choices(**changes) if stack.pre_norm == where else None
 
 
-def _scaled(scale: Callable[[Attention], float], least_heads: int = 1) -> Callable[[Stack], Recipe | None]:
+def _scaled(scale: Callable[[Attention], float], least_heads: int = 1) -> Callable[[Stack], Choices | None]:
     """Of a model that divides by sqrt(head_dim): GPT-2's config can say that it does not."""
-    wrong = Recipe(scale=scale)
+    wrong = Choices(scale=scale)
     return lambda stack: wrong if stack.blocks[0].attention.scale != 1 and stack.heads >= least_heads else None
 
 
-def _other_gelu(right: Formula) -> Callable[[Stack], Recipe | None]:
-    other = Recipe(activation=lambda formula: OTHER_GELU[formula])
+def _other_gelu(right: Formula) -> Callable[[Stack], Choices | None]:
+    other = Choices(activation=lambda formula: OTHER_GELU[formula])
     return lambda stack: other if stack.blocks[0].feed_forward.activate is right else None
 
 
-def _square(stack: Stack) -> Recipe | None:
-    return Recipe(dense=transposed)  # the output's map always is square
+def _square(stack: Stack) -> Choices | None:
+    return Choices(dense=transposed)  # the output's map always is square
 
 
 # fmt: off
@@ -242,7 +236,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
               _always(order=order)) for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1))),
     Mistake("last norm forgotten", "After GPT-2's last block comes one more norm, ln_f.",
-            lambda stack: Recipe(last_norm=False) if stack.last_norm else None),
+            lambda stack: Choices(last_norm=False) if stack.last_norm else None),
     Mistake("causal mask one token too far", "A token sees itself and those before it, not the next one.",
             _causal(True, ahead=1)),
     Mistake("causal mask hides the token itself", "A token sees itself and those before it.", _causal(True, ahead=-1)),

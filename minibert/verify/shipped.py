@@ -12,36 +12,31 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.models.encoder import Encoder
 from minibert.models.layer import EmbeddingLayer
 
-from .compare import Traces, read_traces
-
-if TYPE_CHECKING:
-    from minibert.models.encoder import Encoder
-
+from .traces import Traces, read_traces
 
 DATA = Path(__file__).parent / "data"
-BLOCKS = "hidden_states."  # keys that begin with this are outputs of blocks; all others are the input layer's
 INPUT_LAYER = "embeddings."  # where its parameters are in BERT, the one family whose values ship
 
 
-class Stored(NamedTuple):
+class Values(NamedTuple):
     """What the reference computes from one published checkpoint: inputs and intermediates, kind -> name -> array."""
 
     model: str
     reference: str  # such as "transformers 5.23.0 on torch 2.13.0"
     texts: dict[str, list[str]]  # kind -> a text, or two that go together
     inputs: Traces
-    layer: Traces  # of the input layer, for every kind
-    blocks: Traces  # hidden_states.1 and so on, for kinds that have them
+    traces: Traces  # of the input layer for every kind, and for some hidden_states.1 and so on
 
 
-def find(model: EmbeddingLayer | Encoder) -> Stored | None:
+def find(model: EmbeddingLayer | Encoder) -> Values | None:
     """Give the values of the checkpoint that has these parameters: those of the input layer, or all of an encoder.
 
     Where a size differs, nothing is read. Else the sha256 of each parameter in float32 is compared, the smallest first,
@@ -58,11 +53,11 @@ def names() -> list[str]:
     return [_about(path)["model"] for path in sorted(DATA.glob("*.safetensors"))]
 
 
-def check_texts(layer: EmbeddingLayer, stored: Stored) -> list[str]:
+def check_texts(model: EmbeddingLayer | Encoder, stored: Values) -> list[str]:
     """Tokenize the stored texts; give a sentence for each whose ids or types are not the reference's."""
     wrong = []
     for kind, texts in stored.texts.items():
-        batch = layer.tokenize(*texts)
+        batch = model.tokenize(*texts)
         for name, theirs in stored.inputs[kind].items():
             if (ours := batch[name].tolist()) != theirs.tolist():
                 wrong.append(f"{' | '.join(texts)!r} gives {name} {ours[0]}, the reference's are {theirs[0].tolist()}")
@@ -113,19 +108,14 @@ def _about(path: Path) -> dict[str, Any]:
     return about
 
 
-def _read(path: Path) -> Stored:
+def _read(path: Path) -> Values:
     about = _about(path)
     inputs, traces = read_traces(path)
     versions = about["versions"]
-    return Stored(
+    return Values(
         about["model"],
         f"transformers {versions['transformers']} on torch {versions['torch']}",
         {f"text {number}": texts for number, texts in enumerate(about["texts"], 1)},
         inputs,
-        {kind: {key: x for key, x in named.items() if not key.startswith(BLOCKS)} for kind, named in traces.items()},
-        {
-            kind: blocks
-            for kind, named in traces.items()
-            if (blocks := {key: x for key, x in named.items() if key.startswith(BLOCKS)})
-        },
+        traces,
     )

@@ -8,7 +8,7 @@ the layer. Nothing else uses them. First the steps that compute wrongly, then th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,17 +31,11 @@ from minibert.families.steps import (
     Tokens,
 )
 
+from .subject import Mistake
+
 Steps = tuple[Step, ...]
 Formula = Callable[[Array, Array, "Array | None", float], Array]
 S = TypeVar("S", bound=Step)
-
-
-class Mistake(NamedTuple):
-    """A name, why it is one, and right row -> wrong row (None where it cannot be made)."""
-
-    name: str
-    why: str
-    make: Callable[[Family], Family | None]
 
 
 # -- steps that compute wrongly ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,19 +17,15 @@ from minibert.equations.input_layer import Array
 from minibert.families import blocks
 from minibert.families.frozen import replace
 from minibert.models.encoder import load_encoder
-from minibert.verify import stored
-from minibert.verify.blockwise import (
-    ATTENTION_TOLERANCE,
-    ERROR_SHARE,
-    PORT_SHARE,
-    SHARES,
-    TOLERANCE,
-    Comparison,
-    at_tokens,
-)
-from minibert.verify.compare import TOLERANCE as LAYER_TOLERANCE
-from minibert.verify.compare import Difference, read_traces, rms, trace
-from minibert.verify.encoder import LONG, encoder_batches, verify_encoder
+from minibert.verify import shipped
+from minibert.verify.blocks import ATTENTION, IN_BLOCKS, LONG, EncoderSubject, at_tokens, encoder_batches
+from minibert.verify.compare import ERROR_SHARE, PORT_SHARE, Difference, rms
+from minibert.verify.input_layer import AFTER_NORM
+from minibert.verify.sides import File, Live, Shipped
+from minibert.verify.traces import read_traces, trace
+from minibert.verify.verify import verify
+
+verify_encoder = partial(verify, encoder=True)
 
 SHIPPED = 5e-6  # |difference| / max(1, |value|) after the blocks, measured with three BLAS kernels: 2.9e-6
 
@@ -113,7 +110,7 @@ def test_the_place_of_a_difference_is_named(
     assert line == f"first difference: {place}, {key}, in plain; all of {place}:"
     assert [line for line in lines if line.startswith(key + " ") and line.endswith("DIFFERENT")]
     assert [line for line in lines if line.startswith(place) and line.endswith("DIFFERENT")]
-    last = "what the input layer can have wrong, verify names without --encoder"
+    last = "what the input layer can have wrong is named where it is compared alone"
     if place != "input layer":
         last = "none of the 19 classic mistakes that this model allows fits"
     assert lines[-1] == last
@@ -137,12 +134,12 @@ def test_the_first_of_several_differences_is_named(
 @pytest.mark.parametrize(
     ("key", "tolerance"),
     [
-        ("hidden_states.2", TOLERANCE),
-        ("encoder.layer.1.attention.self.scores", TOLERANCE),
-        ("attentions.0", ATTENTION_TOLERANCE),
-        ("attentions.1", ATTENTION_TOLERANCE),
-        ("embeddings.LayerNorm", LAYER_TOLERANCE),
-        ("hidden_states.0", LAYER_TOLERANCE),
+        ("hidden_states.2", IN_BLOCKS),
+        ("encoder.layer.1.attention.self.scores", IN_BLOCKS),
+        ("attentions.0", ATTENTION),
+        ("attentions.1", ATTENTION),
+        ("embeddings.LayerNorm", AFTER_NORM),
+        ("hidden_states.0", AFTER_NORM),
     ],
 )
 def test_rounding_is_allowed_and_no_more(
@@ -207,13 +204,12 @@ def test_beyond_the_tolerance_a_port_s_error_is_weighed(
         ("reference", 1.0, np.nan, False),
     ],
 )
-def test_shares_of_rounding(whose: str, ours: float, theirs: float, accepted: bool, folders: dict[str, Path]) -> None:
-    with load_encoder(folders["bert"]) as encoder:
-        comparison = Comparison(encoder, {}, {}, {}, SHARES[whose])
-    beyond = Difference("hidden_states.1", ("plain",), 2 * TOLERANCE, 0.0, ours, theirs, TOLERANCE)
-    assert comparison.accepts(beyond) == accepted
-    assert comparison.accepts(beyond._replace(largest=TOLERANCE, error_ours=1.0, error_theirs=1.0))
-    assert not comparison.accepts(beyond._replace(key="sum", error_ours=1.0, error_theirs=1.0))
+def test_shares_of_rounding(whose: str, ours: float, theirs: float, accepted: bool) -> None:
+    shares = {"reference": Live.shares, "file": File.shares, "stored": Shipped.shares}[whose]
+    beyond = Difference("hidden_states.1", ("plain",), 2 * IN_BLOCKS, 0.0, ours, theirs, IN_BLOCKS, weighed=True)
+    assert beyond.accepted(shares) == accepted
+    assert beyond._replace(largest=IN_BLOCKS).accepted(shares)
+    assert not beyond._replace(weighed=False, error_ours=1.0, error_theirs=1.0).accepted(shares)
 
 
 @pytest.mark.parametrize("key", ["hidden_states.1", "attentions.1", "encoder.layer.0.attention.self.scores", "sum"])
@@ -223,9 +219,8 @@ def test_a_reference_of_another_shape_differs(key: str, folders: dict[str, Path]
     with load_encoder(folders["bert"]) as encoder:
         ours = {"left_pad": trace(encoder, inputs["left_pad"])}
         theirs = {"left_pad": {key: ours["left_pad"][key][..., 1:]}}
-        comparison = Comparison(encoder, inputs, theirs, ours, SHARES["reference"])
-        (difference,) = comparison.differences(ours)
-    assert difference.largest == np.inf and difference.equal == 0 and not comparison.accepts(difference)
+        (difference,) = EncoderSubject(encoder, load_encoder).compare(inputs, ours, theirs, ours)
+    assert difference.largest == np.inf and difference.equal == 0 and not difference.accepted(Live.shares)
 
 
 def test_numbers_at_padding_are_not_compared(folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path) -> None:
@@ -292,7 +287,7 @@ def test_another_shape_and_other_names_are_refused(
     with pytest.raises(ValueError, match=r"plain\|attentions.0 has shape \(3, 3, 7, 7\), expected \(3, 4, 7, 7\)"):
         verify_encoder(model, against=ported(saved | {name: saved[name][:, 1:].copy()}, tmp_path))
     inputs = {key: value for key, value in saved.items() if "|inputs|" in key}
-    with pytest.raises(ValueError, match=r"expected names such as plain\|hidden_states\.1"):
+    with pytest.raises(ValueError, match=r"expected names such as plain\|position_ids, "):
         verify_encoder(model, against=ported(inputs | {"plain|mine": saved[name]}, tmp_path))
 
 
@@ -301,7 +296,8 @@ def test_a_published_model_is_compared_with_what_ships(minilm: Path) -> None:
     report = verify_encoder(str(minilm))
     assert report.passed, "\n".join(report.lines)
     assert {d.key for d in report.differences} >= {f"hidden_states.{i}" for i in range(1, 7)}
-    assert "the reference was not run" in report.lines[1] and "all-MiniLM-L6-v2" in report.lines[1]
+    assert report.lines[1].endswith("all-MiniLM-L6-v2") and "the reference was not run" in report.lines[2]
+    assert "ids of 3 texts: the reference's" in report.lines
 
 
 def test_a_wrong_encoder_does_not_pass_what_ships(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,20 +337,21 @@ def test_what_cannot_be_done_is_said(folders: dict[str, Path], tmp_path: Path, c
 def test_an_encoder_is_known_by_all_its_parameters(minilm: Path, tmp_path: Path) -> None:
     """The same input layer before other blocks, as after fine-tuning, is not that checkpoint as a whole."""
     with load_encoder(minilm) as encoder:
-        found = stored.find(encoder)
-        assert found is not None and list(found.blocks) == ["text 1"]
-        assert set(found.blocks["text 1"]) == {f"hidden_states.{i}" for i in range(1, 7)}
+        found = shipped.find(encoder)
+        assert found is not None
+        blocks = found.traces["text 1"].keys() - found.traces["text 2"].keys()
+        assert blocks == {f"hidden_states.{i}" for i in range(1, 7)}
         trace = encoder.trace(**found.inputs["text 1"])
-        for key, theirs in found.blocks["text 1"].items():
+        for key, theirs in found.traces["text 1"].items():
             assert np.max(np.abs(trace[key] - theirs) / np.maximum(1, np.abs(theirs))) <= SHIPPED
         few = {path: module for path, module in encoder.modules.items() if not re.match(r"encoder.layer.[345]", path)}
-        assert stored.find(SimpleNamespace(modules=few)) is None  # type: ignore[arg-type]
+        assert shipped.find(SimpleNamespace(modules=few)) is None  # type: ignore[arg-type]
         most = {path: module for path, module in encoder.modules.items() if path != "embeddings.LayerNorm"}
-        assert stored.find(SimpleNamespace(modules=most)) is None  # type: ignore[arg-type]
+        assert shipped.find(SimpleNamespace(modules=most)) is None  # type: ignore[arg-type]
     tensors = load_file(minilm / "model.safetensors")
     bias = tensors["encoder.layer.5.output.LayerNorm.bias"]
     bias[-1] = np.nextafter(bias[-1], np.float32(9))
     (tmp_path / "config.json").write_bytes((minilm / "config.json").read_bytes())
     with load_encoder(ported(tensors, tmp_path, "model.safetensors").parent) as encoder:
-        assert stored.find(encoder) is None
-        assert stored.find(encoder.embeddings) is not None
+        assert shipped.find(encoder) is None
+        assert shipped.find(encoder.embeddings) is not None

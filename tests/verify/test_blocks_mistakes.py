@@ -14,14 +14,17 @@ import numpy as np
 import pytest
 
 from minibert.models.encoder import Encoder, load_encoder
-from minibert.verify import blockwise
-from minibert.verify.blockwise import SHARES, TOLERANCE, Comparison
-from minibert.verify.compare import Traces, over_kinds, read_traces, trace, write_traces
-from minibert.verify.encoder import _compare_traces, encoder_batches, verify_encoder
-from minibert.verify.encoder_mistakes import MISTAKES, plain_trace
-from minibert.verify.verify import Report
+from minibert.verify import blocks
+from minibert.verify.blocks import IN_BLOCKS, EncoderSubject, encoder_batches
+from minibert.verify.blocks_mistakes import MISTAKES, plain_trace
+from minibert.verify.compare import OF_A_PORT, over_kinds
+from minibert.verify.report import Report
+from minibert.verify.sides import File, Live, Shipped
+from minibert.verify.traces import Traces, read_traces, trace, write_traces
+from minibert.verify.verify import compare_with, verify
 
 FEW = ("plain", "left_pad")  # batches that show every mistake
+verify_encoder = partial(verify, encoder=True)
 MISTAKE = {mistake.name: mistake for mistake in MISTAKES}
 PLAIN_TOLERANCE = 1e-5  # of numbers up to 20 in size, packed against padded; measured 4.9e-6
 
@@ -68,12 +71,13 @@ def wrong_traces(encoder: Encoder, inputs: Traces, name: str) -> Traces:
     return {kind: plain_trace(encoder, batch, recipe) for kind, batch in inputs.items()}
 
 
-def rejected(folder: Path, theirs: Traces, inputs: Traces) -> dict[str, float]:
-    """What verify rejects of somebody's traces, and how far it is off."""
-    with load_encoder(folder) as encoder, load_encoder(folder, dtype="float64") as exact:
-        ours, truth = ({kind: trace(side, batch) for kind, batch in inputs.items()} for side in (encoder, exact))
-        comparison = Comparison(encoder, inputs, theirs, truth, SHARES["file"])
-        return {d.key: d.largest for d in over_kinds(comparison.differences(ours)) if not comparison.accepts(d)}
+def rejected(folder: Path, theirs: Traces, inputs: Traces) -> list[str]:
+    """What verify rejects of somebody's traces."""
+    with load_encoder(folder) as encoder:
+        subject = EncoderSubject(encoder, partial(load_encoder, folder))
+        with subject.exact() as exact:
+            found = subject.compare(inputs, subject.traces(inputs, {}), theirs, exact.traces(inputs, {}))
+    return [d.key for d in over_kinds(found) if not d.accepted(OF_A_PORT)]
 
 
 def test_every_mistake_is_shown() -> None:
@@ -113,7 +117,7 @@ def test_a_right_port_passes(name: str, folders: dict[str, Path], tmp_path: Path
     """Sums in another order, one token at a time: every intermediate of every batch is within the tolerance."""
     report = verify_encoder(str(folders[name]), against=port_file(folders[name], tmp_path / "p.safetensors", kinds=()))
     assert report.passed, "\n".join(report.lines)
-    assert 0 < max(d.largest for d in report.differences) <= TOLERANCE  # measured 5.7e-6
+    assert 0 < max(d.largest for d in report.differences) <= IN_BLOCKS  # measured 5.7e-6
     assert report.lines[-1] == "no difference beyond what rounding allows"
 
 
@@ -144,15 +148,15 @@ def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(
 ) -> None:
     """On real models the tolerance alone names nothing: there the port's error is weighed, which may be smaller."""
     path = port_file(folders["bert"], tmp_path / "port.safetensors", "gelu by tanh", dtype=np.float64)
-    monkeypatch.setattr(blockwise, "TOLERANCE", 0.0)
-    monkeypatch.setattr(blockwise, "ATTENTION_TOLERANCE", 0.0)
+    monkeypatch.setattr(blocks, "IN_BLOCKS", 0.0)
+    monkeypatch.setattr(blocks, "ATTENTION", 0.0)
     inputs, theirs = read_traces(path)
-    opened = partial(load_encoder, folders["bert"])
-    for whose in blockwise.SHARES:
-        report = Report()
-        with opened() as encoder:
-            _compare_traces(report, encoder, opened, inputs, theirs, whose)
-        assert not report.passed and report.matches == ["gelu by tanh"], (whose, report.lines)
+    for shares in (Live.shares, File.shares, Shipped.shares):
+        side, again, report = File(path, inputs, theirs, None), partial(load_encoder, folders["bert"]), Report()
+        side.shares = shares
+        with again() as encoder:
+            compare_with(report, EncoderSubject(encoder, again), side, inputs, ())
+        assert not report.passed and report.matches == ["gelu by tanh"], (shares, report.lines)
 
 
 @pytest.mark.parametrize("name", encoders.CONFIGS)

@@ -1,0 +1,107 @@
+"""What verify found: lines for a person, a verdict for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .compare import Difference, Shares, over_kinds
+from .subject import Subject
+
+
+class Checked(NamedTuple):
+    """How many printed numbers of one intermediate were compared with the layer, and the largest difference."""
+
+    key: str
+    numbers: int
+    largest: float
+    allowed: float  # at that number
+    passes: bool
+
+
+class Report:
+    """What was compared and how it came out: `lines` for a person, `passed` for a program."""
+
+    def __init__(self, *lines: str) -> None:
+        self.passed = True
+        self.ran = True  # False where a model could not be had; then it has not passed either
+        self.lines = list(lines)
+        self.differences: list[Difference] = []
+        self.checked: list[Checked] = []
+        self.missing: list[str] = []  # "<kind>|<key>" of what the file should have had
+        self.wrong_inputs: list[str] = []  # sentences about inputs in the file that are not those of the batch
+        self.matches: list[str] = []  # names of the mistakes that fit
+
+    def say(self, *lines: str) -> None:
+        """Add lines."""
+        self.lines += lines
+
+    def fail(self, *lines: str) -> None:
+        """Add lines that say why it has not passed."""
+        self.passed = False
+        self.lines += lines
+
+
+def show(report: Report, subject: Subject, keys: Sequence[str], whose: str, against: str, shares: Shares) -> str:
+    """Write what the differences are, and give the place of the first one that is too large; "" where none is.
+
+    keys: the order of computation. Of a subject with blocks there is one line for each place, and all of the place
+    where the first difference arises.
+    """
+    summed = sorted(over_kinds(report.differences), key=lambda d: keys.index(d.key))
+    places: dict[str, list[Difference]] = {}
+    for d in summed:
+        places.setdefault(subject.place(d.key), []).append(d)
+    wrong = [d for d in summed if not d.accepted(shares)]
+    whole = _places(places, whose, shares) if subject.has_places else _intermediates(summed, whose, shares)
+    report.say(*whole, "", subject.words(whose, against), "")
+    if not wrong:
+        return ""
+    place = subject.place(wrong[0].key)
+    if subject.has_places:
+        kinds = ", ".join(_kinds(report, wrong[0].key))
+        report.fail(f"first difference: {place}, {wrong[0].key}, in {kinds}; all of {place}:", "")
+        report.say(*_intermediates(places[place], whose, shares), "")
+    else:
+        report.fail(*(f"{d.key} differs in {', '.join(_kinds(report, d.key))}" for d in wrong))
+    return place
+
+
+def _kinds(report: Report, key: str) -> list[str]:
+    """The batches in which one intermediate is beyond its tolerance."""
+    return [kind for d in report.differences if d.key == key and not d.passes for kind in d.kinds]
+
+
+def _places(places: dict[str, list[Difference]], whose: str, shares: Shares) -> Iterator[str]:
+    """One line for each place: its worst intermediate, and the errors of its last one."""
+    rows = [["where", "intermediates", "max difference", "of", "rms error here", f"rms error {whose}", "verdict"]]
+    for place, differences in places.items():
+        worst = max(differences, key=lambda d: (np.isnan(d.largest), d.largest))
+        verdict = "within rounding" if all(d.accepted(shares) for d in differences) else "DIFFERENT"
+        size = f"{worst.largest:.2g}", worst.key
+        rows.append([place, str(len(differences)), *size, *_errors(differences[-1]), verdict])
+    return table(rows)
+
+
+def _intermediates(summed: Iterable[Difference], whose: str, shares: Shares) -> Iterator[str]:
+    """One line for each intermediate, over all batches."""
+    rows = [["intermediate", "batches", "max difference", "equal", "rms error here", f"rms error {whose}", "verdict"]]
+    for d in summed:
+        verdict = "DIFFERENT" if not d.accepted(shares) else "equal" if d.largest == 0 else "within rounding"
+        equal = f"{int(d.equal * 1000) / 10:g} %"  # never rounded up to 100
+        rows.append([d.key, str(len(d.kinds)), f"{d.largest:.2g}", equal, *_errors(d), verdict])
+    return table(rows)
+
+
+def _errors(d: Difference) -> list[str]:
+    return [f"{error:.2g}" if np.isfinite(error) else "-" for error in (d.error_ours, d.error_theirs)]
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Write cells in columns: the first and the last aligned left, numbers aligned right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        first, *numbers, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join([first, *(cell.rstrip().rjust(len(cell)) for cell in numbers), last]).rstrip()

@@ -1,0 +1,99 @@
+"""Traces, and the files that hold them: kind of batch -> name of the intermediate -> array, the inputs beside it.
+
+In a file the names are "<kind>|inputs|<name>" and "<kind>|<key>".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.files.writing import write_output
+from minibert.models.encoder import Encoder
+from minibert.models.layer import EmbeddingLayer
+
+Traces = dict[str, dict[str, Array]]  # kind -> name -> array
+
+READABLE = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+
+
+def trace(model: EmbeddingLayer | Encoder, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Trace one batch, with past_length as a file holds it."""
+    keywords: dict[str, Any] = dict(inputs)
+    if "past_length" in keywords:
+        keywords["past_length"] = int(np.asarray(keywords["past_length"]).item())
+    return model.trace(keywords.pop("input_ids", None), **keywords)
+
+
+def keys_of(traces: Mapping[str, Iterable[str]]) -> list[str]:
+    """List the names in all kinds of batch, in the order of computation, also those that only some kinds have.
+
+    >>> keys_of({"plain": {"a": 0, "c": 0}, "types": {"a": 0, "b": 0, "c": 0}})
+    ['a', 'b', 'c']
+    """
+    order: list[str] = []
+    for named in traces.values():
+        place = 0
+        for key in named:
+            if key not in order:
+                order.insert(place, key)
+            place = order.index(key) + 1
+    return order
+
+
+def write_traces(path: Path, inputs: Traces, traces: Traces) -> None:
+    """Write inputs and intermediates for a port in another language; the file appears complete or not at all."""
+    from safetensors.numpy import save
+
+    arrays = {f"{kind}|inputs|{name}": np.asarray(a) for kind, named in inputs.items() for name, a in named.items()}
+    arrays |= {f"{kind}|{key}": array for kind, named in traces.items() for key, array in named.items()}
+    # not save_file, which makes files that their owner alone may read
+    write_output(path, save({name: np.array(array, order="C") for name, array in arrays.items()}))
+
+
+def read_traces(path: Path) -> tuple[Traces, Traces]:
+    """Read such a file: inputs and intermediates. Raises ValueError for another file."""
+    from safetensors import SafetensorError, safe_open
+
+    if path.is_dir():  # the library would speak of a device
+        raise IsADirectoryError(f"{path} is a folder; name the file in it")
+    inputs: Traces = {}
+    traces: Traces = {}
+    try:
+        with safe_open(str(path), framework="np") as file:
+            names = list(file.keys())
+            for name in names:
+                kind, _, key = name.partition("|")
+                if not key:
+                    continue
+                stored = file.get_slice(name).get_dtype()
+                if stored not in READABLE:
+                    raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
+                array = file.get_tensor(name)
+                if key.startswith("inputs|"):
+                    inputs.setdefault(kind, {})[key.removeprefix("inputs|")] = array
+                else:
+                    traces.setdefault(kind, {})[key] = array
+    except SafetensorError:
+        raise ValueError(f"{path}: {_why_unreadable(path)}; write it anew, as `save` writes it") from None
+    if not traces:
+        raise ValueError(f'{path}: expected names such as "plain|sum", found {_some(names)}')
+    return inputs, traces
+
+
+def _why_unreadable(path: Path) -> str:
+    with open(path, "rb") as file:
+        size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
+    if size < 8 + length:
+        return f"not a safetensors file, or cut short: its {size} bytes should begin with a header of {length}"
+    return f"cut short or damaged: its header does not describe the {size - 8 - length} bytes that follow"
+
+
+def _some(names: Iterable[str]) -> str:
+    shown: Sequence[str] = sorted(names)[:4]
+    return ", ".join(map(repr, shown)) or "no tensor"
