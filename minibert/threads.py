@@ -1,9 +1,9 @@
 """The threads that help: made once, kept, and never waited for when the process ends.
 
-concurrent.futures would do, but for four things: Ctrl-C while it starts a thread leaves one that nobody ends, and the
-process hangs; whoever is blocked in one, as in reading a pipe, keeps the process alive; nothing can be handed to it
-once the main thread has ended, though others still work; and a thread that cannot be started is an error. Here whoever
-waits for a job that no thread is there for does it.
+concurrent.futures would do, but for four things: after Ctrl-C while it starts a thread the process hangs; a thread that
+is blocked, as in reading a pipe, keeps the process alive; it takes no more jobs once the main thread has ended, though
+other threads still work; and a thread that cannot be started is an error. Here a caller that waits for a job without a
+thread does it itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Job(Generic[T]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Do the work, if nobody has begun it."""
+        """Do the work, unless it has begun."""
         if not self.cancel():
             return
         try:
@@ -51,7 +51,7 @@ class Job(Generic[T]):
             self._ended.release()
 
     def cancel(self) -> bool:
-        """Let nobody begin; False where somebody has."""
+        """Cancel the work; False if it has begun."""
         return self._turn.acquire(blocking=False)
 
     def wait(self) -> None:
@@ -159,7 +159,7 @@ def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> No
         take(waiting.popleft)
     except BaseException as error:
         failed = True
-        patient = not isinstance(error, KeyboardInterrupt)  # whoever presses Ctrl-C waits for nobody
+        patient = not isinstance(error, KeyboardInterrupt)  # after Ctrl-C nothing is waited for
         raise
     finally:
         # a helper that has not begun is cancelled: the others have done its work
@@ -174,8 +174,8 @@ def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[
     """Give make(key) for each key in turn; `at_once`, the next key is read and made into something on another thread
     while this one is in use. An error comes after all that was made before it.
 
-    Whoever stops early waits for what is being made, but not for a key that is being read: it may come from a pipe in
-    which nothing stirs.
+    A caller that stops early waits for what is being made, but not for a key that is being read: it may come from a
+    silent pipe.
     """
     if not at_once:
         yield from map(make, keys)

@@ -39,7 +39,7 @@ class Address(NamedTuple):
 
     @property
     def once(self) -> str:
-        """The ways where it is the user who wants no Hub."""
+        """What to do if the user has switched the Hub off."""
         needs = "all files" if self.whole else "the same rows, or the whole layer"
         return (
             f"Load it once where there is a network, or give {self.folder} (a path that starts with ./). What an "
@@ -63,7 +63,7 @@ class Address(NamedTuple):
 
 
 def shown(text: str) -> str:
-    """Make words from elsewhere fit for a terminal: in one line, no escape sequences, not too long."""
+    """Words from elsewhere, safe to print: on one line, without escape sequences, not too long."""
     text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in " ".join(text.split()))
     return text if len(text) <= LONGEST_WORDS else text[:LONGEST_WORDS] + "..."
 
@@ -127,7 +127,7 @@ def refusal(response: Any, address: Address) -> HubError | PassingError:
 
 
 def wrong_answer(address: Address, expected: str, found: str) -> HubError:
-    """Say that an answer is not the one to what was asked."""
+    """The error for an answer that does not fit the request."""
     return HubError(
         f"{address}: {address.endpoint} gave a wrong answer: expected {expected}, found {shown(found)}; nothing of it "
         "was kept. A proxy in between or a mirror may be the cause: try another network or HF_ENDPOINT"

@@ -1,4 +1,4 @@
-"""Requests to the Hub: patient with a slow one, brief with a dead one, and every failure a `HubError` in plain words.
+"""Requests to the Hub: wait for a slow server, give up soon on a dead one, make each failure a `HubError`.
 
 Everything goes through huggingface_hub: its session (proxies, certificates, the offline switch), its token, its
 `hf_hub_download`. Versions 1.x and 2.x sit on different HTTP clients; only what both share is used here.
@@ -142,7 +142,7 @@ class Transfer:
                 if gained() - before >= GAINED:
                     failures, before = 0, gained()
                 failures += 1
-                # where nobody has ever answered, nobody will in a second
+                # no retry where nothing has answered yet
                 if failures > RETRIES or not (self._answered or watch.answered):
                     raise passing.error
                 watch.deadline = None

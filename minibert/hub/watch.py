@@ -1,4 +1,4 @@
-"""One fetch under watch: how much may come, and until when something has to.
+"""The limits of one fetch: how many bytes may come, and by when.
 
 Every answer passes the hooks of the client's session, redirects and the client's own requests too; those of threads
 that nobody watches pass freely. A refusal is raised there, before its body is read. No body is read further than what
@@ -31,11 +31,11 @@ _here = threading.local()  # .watch: the one over this thread
 
 
 class GivenUpError(Exception):
-    """Nobody waits any more for what this thread fetches."""
+    """The caller no longer waits for this thread."""
 
 
 class Watch:
-    """What one fetch may bring, and until when it has to be heard of again.
+    """The limits of one fetch: how many bytes, and until when the next ones must come.
 
     address, commit: what it is about. patience, quiet: seconds, before the first answer and after it.
     """
