@@ -145,8 +145,9 @@ study.show(ax, "found", of="made-up tables, no model")
 # %% [markdown]
 # ## Step 7: the same table at the output
 #
-# BERT learns to predict hidden words, GPT-2 the next word. Both compare the last vector `h` of a token with every row
-# of the word table, the one of the input layer:
+# BERT learns to predict hidden words, GPT-2 the next word. Both compare a vector `h` of a token with every row of the
+# word table, the one of the input layer. (In GPT-2 `h` is the last hidden state. BERT changes it once more, by a map
+# and a norm, and adds a learned number for each word to the logits.)
 #
 #     logits = h @ wte^T,   p = softmax(logits),   loss = -log p[right word]
 #     g_wte[w] = (p[w] - 1) * h   for the right word,     g_wte[w] = p[w] * h   for every other word
