@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import BERT, DISTILBERT, ELECTRA, GPT2, T5, wordpiece_json, write, write_byte_level
+from checkpoints import BERT, DISTILBERT, ELECTRA, GPT2, T5, wordpiece_json, write, write_byte_level, write_wordpiece
 from in_browser import CONTRAST, Open, lowest_contrast
 
 import minibert
@@ -217,7 +217,7 @@ def test_other_families_open(name: str, opened: Open, tmp_path: Path) -> None:
     if name == "gpt2":
         write_byte_level(folder)
     else:
-        (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+        write_wordpiece(folder)
     layer = minibert.load(folder)
     tab = opened(page(layer, "we lived"))
     assert tab.locator("#normed").is_visible() == (name in ("electra", "distilbert"))
@@ -233,7 +233,7 @@ def test_other_families_open(name: str, opened: Open, tmp_path: Path) -> None:
 
 def test_a_hostile_text_stays_text(opened: Open, tmp_path: Path) -> None:
     folder = write(tmp_path / "bert", {**BERT, "max_position_embeddings": 200})
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    write_wordpiece(folder)
     text = "</script><script>alert(1)</script><img src=x onerror=alert(1)><!--data-->\u202e"
     tab = opened(page(minibert.load(folder), text))
     assert tab.locator("h1").text_content() == text.replace("\u202e", "\\u202e")

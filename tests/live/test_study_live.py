@@ -10,6 +10,7 @@ import numpy as np
 import probes
 import pytest
 from conftest import missing
+from drawn import normal
 
 from minibert.equations import gradients
 from minibert.equations.input_layer import Array, sinusoidal_positions
@@ -30,10 +31,6 @@ SINUSOID_POSITION_TOLERANCE = 1e-2
 
 BATCH, SEQ, DIM, WIDTH, VOCAB, POSITIONS = 3, 20, 48, 32, 60, 24
 PADDING = 0
-
-
-def normal(*shape: int, seed: int = 3) -> Array:
-    return np.random.default_rng((seed, *shape)).standard_normal(shape)
 
 
 @pytest.fixture(params=["float64", "float32"])

@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from checkpoints import BERT, GPT2, T5, VOCAB, numbers, wordpiece_json, write, write_byte_level
+from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level, write_wordpiece
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
 
@@ -173,8 +173,7 @@ def write_t5(folder: Path) -> Path:
     name = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     named = {"shared.weight": numbers(VOCAB, 512), name: numbers(32, 2)}
     write(folder, {**T5, "d_model": 512}, named)
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    return folder
+    return write_wordpiece(folder)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import probes
 import pytest
+from drawn import normal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,10 +27,6 @@ BERT_ABSOLUTE, BERT_BY_HEART, BERT_RELATIVE = 30.14, 34.25, 0.1237
 SINUSOID_RELATIVE = 0.0588
 # one position, or one pair in 512, may fall otherwise where another processor rounds otherwise
 ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE = 0.1, 0.002
-
-
-def normal(*shape: int, seed: int = 3) -> Array:
-    return np.random.default_rng((seed, *shape)).standard_normal(shape)
 
 
 def test_the_examples_hold() -> None:

@@ -7,19 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn import normal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert.equations.input_layer import Array, sinusoidal_positions
+from minibert.equations.input_layer import sinusoidal_positions
 from minibert.equations.similarity import BLOCK
 from minibert.show import analysis
 
 # float64 against a definition computed in another order: measured at most 2.7e-14
 DEFINITION_TOLERANCE = 3e-13
-
-
-def normal(*shape: int, seed: int = 3) -> Array:
-    return np.random.default_rng((seed, *shape)).standard_normal(shape)
 
 
 # cosine similarity

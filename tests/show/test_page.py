@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import BERT, VOCAB, same_bits, wordpiece_json, write
+from checkpoints import BERT, VOCAB, same_bits, write, write_wordpiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 from strict_html import read
@@ -66,8 +66,7 @@ def write_words(folder: Path, words: Sequence[str]) -> None:
 
 def tiny(folder: Path, **config: Any) -> Path:
     write(folder, {**BERT, "max_position_embeddings": 64, **config})
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    return folder
+    return write_wordpiece(folder)
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +109,7 @@ def test_a_sentence_of_a_base_model_stays_under_a_megabyte(tmp_path: Path) -> No
     }
     named |= {f"embeddings.LayerNorm.{part}": np.ones(768, np.float32) for part in ("weight", "bias")}
     write(tmp_path, {**BERT, "hidden_size": 768, "max_position_embeddings": 64}, named)
-    (tmp_path / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    write_wordpiece(tmp_path)
     html = page(minibert.load(tmp_path), "we lived above the clouds. " * 8)
     assert len(data_of(html)["tokens"]) == 50
     assert len(html.encode()) < LARGEST

@@ -11,7 +11,7 @@ from typing import Any
 import encoders
 import numpy as np
 import pytest
-from checkpoints import same_bits, wordpiece_json, write_byte_level
+from checkpoints import same_bits, write_byte_level, write_wordpiece
 from fake_hub import FakeHub, use
 from strict_html import read
 
@@ -44,7 +44,7 @@ def folder_of(name: str, folder: Path) -> Path:
     if name == "gpt2":
         return write_byte_level(encoders.write(folder, name, vocab_size=261))
     encoders.write(folder, name)
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    write_wordpiece(folder)
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
     return folder
 

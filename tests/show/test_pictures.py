@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ from minibert.show.pictures import OF_BLOCKS, PICTURES, picture, position_table
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 WORDS = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5))
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def tokenizer(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib as mpl
@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import matplotlib.text
 import numpy as np
 import pytest
+from drawn import normal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -19,19 +20,9 @@ from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.show import plot
 
 
-def normal(*shape: int, seed: int = 3) -> Array:
-    return np.random.default_rng((seed, *shape)).standard_normal(shape)
-
-
 @pytest.fixture
 def ax() -> Axes:
     return Figure().subplots()
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def drawn_image(ax: Axes) -> Array:

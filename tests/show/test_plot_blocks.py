@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import encoders
@@ -21,12 +20,6 @@ from minibert.show import plot_blocks
 from minibert.show.pictures import picture
 
 TEXT = "he was here"
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 @pytest.fixture(scope="module")

@@ -162,6 +162,12 @@ def write_vocab(folder: Path, words: tuple[str, ...] = WORDS) -> Path:
     return folder
 
 
+def write_wordpiece(folder: Path) -> Path:
+    """Put the small WordPiece tokenizer into a folder."""
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    return folder
+
+
 def write_byte_level(folder: Path, special: tuple[str, ...] = ("<|endoftext|>",)) -> Path:
     """vocab.json and merges.txt as GPT-2 has them: 256 bytes, two merges, special tokens."""
     from tokenizers import pre_tokenizers
