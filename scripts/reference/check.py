@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load_file
+
+from minibert.equations.input_layer import Array
 
 # Relative to max(1, |value|). Measured between torch's kernels for AVX-512, AVX2 and SSE4.1, of ATen and of oneDNN:
 TOLERANCE = 2e-6  # after a norm or a projection of the input layer; measured 3.3e-7
@@ -31,8 +32,6 @@ MANIFEST = "manifest.json"
 OTHERS = ("full_size.*", "golden.safetensors", "rotary_scaling.json", "tokenizer_ids.json")  # beside the cases' folders
 SHIPPED = "all-MiniLM-L6-v2.safetensors"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors")
-
-Array = NDArray[Any]
 
 
 def sha256(path: Path) -> str:

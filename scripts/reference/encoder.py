@@ -31,17 +31,16 @@ import numpy as np
 import torch
 import transformers
 from check import compare_arrays, compare_json, write_json, write_manifest
-from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 import minibert
+from minibert.equations.input_layer import Array
 from minibert.models.blocks import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import seeded  # noqa: E402  (it is in tests/support, which is not a package)
 
-Array = NDArray[Any]
 TARGET = ROOT / "tests" / "reference" / "encoder"
 VOCAB, WIDTH, HEADS, INNER, BLOCKS, POSITIONS = 29, 12, 2, 20, 2, 12
 BATCH, LENGTH = 2, 5

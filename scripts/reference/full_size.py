@@ -20,13 +20,13 @@ import numpy as np
 import torch
 import transformers
 from check import write_json
-from numpy.typing import NDArray
 from safetensors.numpy import save_file
+
+from minibert.equations.input_layer import Array
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 import seeded
 
-Array = NDArray[Any]
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 WHOLE = ("We lived above the clouds", "I am Sinan")  # all rows of these are stored, of the others row 1
 TEXTS = (*WHOLE, "", "naïve café, 東京 🙂", "Unbelievably, it's 3.14159!", "a" * 120)

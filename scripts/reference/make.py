@@ -39,18 +39,18 @@ from cases import CASES, PAST, VOCAB, Case
 from check import compare_folders, compare_shipped, write_json, write_manifest
 from full_size import write_full_size
 from golden import write_golden
-from numpy.typing import NDArray
 from rotary import write_rotary
 from safetensors.numpy import save_file
 from shipped import FOLDER as SHIPPED_FOLDER
 from shipped import write_shipped
+
+from minibert.equations.input_layer import Array
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import seeded  # noqa: E402  (it is in tests/support, which is not a package)
 from tokenizer_ids import write_tokenizer_ids  # noqa: E402  (reads tests/support too)
 
-Array = NDArray[Any]
 BATCH, LENGTH = 2, 4
 OTHER_INPUTS = {"types": ("token_type_ids", 2), "languages": ("langs", 3), "tasks": ("task_type_ids", 3)}
 

@@ -22,10 +22,10 @@ import torch
 import transformers
 from check import SHIPPED, versions
 from full_size import MINILM_SHA256
-from numpy.typing import NDArray
 from safetensors.numpy import save
 
-Array = NDArray[Any]
+from minibert.equations.input_layer import Array
+
 FOLDER = Path(__file__).resolve().parents[2] / "minibert" / "verify" / "data"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 # a plain text, two texts (types 0 and 1), and one with accents, word pieces and an unknown character

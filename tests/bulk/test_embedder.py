@@ -22,14 +22,12 @@ import pyarrow as pa
 import pytest
 from checkpoints import T5, same_bits, wordpiece_json, write
 from fake_hub import FakeHub, commit_of, use
-from numpy.typing import NDArray
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert import Embedder
-
-Array = NDArray[Any]
+from minibert.equations.input_layer import Array
 
 TINY = REFERENCE / "sentences-dense"
 MOST_BYTES = 4096  # measured: 278, and 312 with a prompt's name and a longer path

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import seeded
 from encoder_files import CASE, EncoderCase, kept, off
-from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from minibert.equations import fast
@@ -36,9 +35,7 @@ from minibert.equations.encoder import (
     softmax,
     split_heads,
 )
-from minibert.equations.input_layer import bert_input, gpt2_input
-
-Array = NDArray[Any]
+from minibert.equations.input_layer import Array, bert_input, gpt2_input
 
 ERF = 3e-7  # measured 1.94e-7
 GELU = 1.5e-6  # times max(1, |x|); measured 1.5e-7

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from minibert.equations.encoder import (
     Affine,
@@ -22,8 +20,8 @@ from minibert.equations.encoder import (
     pre_norm_block,
     silu,
 )
+from minibert.equations.input_layer import Array
 
-Array = NDArray[Any]
 Row = list[float]
 
 SAME = 1e-12  # both in float64, numbers up to 20; measured 1.1e-14

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
-
-Array = NDArray[Any]
 
 FLOAT64 = 1e-14  # measured 1.8e-15
 FLOAT32 = 2e-6  # measured 4.8e-7

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from minibert.equations.input_layer import Array
 from minibert.families.block_parts import ACTIVATIONS
-
-Array = NDArray[Any]
 
 DIGITS = 5e-9  # the values below have nine digits of numbers up to 6
 FLOAT64 = 2e-12  # measured 9.2e-13, of the rounded constant in gelu_fast

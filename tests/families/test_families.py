@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import seeded
-from numpy.typing import NDArray
 from reference_files import CASES, REFERENCE, Case
 from safetensors.numpy import load_file
 
 import minibert
+from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families import attention_schemes as schemes
 from minibert.families.modules import LayerNorm
@@ -27,8 +27,6 @@ from minibert.models import tiles
 from minibert.verify.compare import Difference, compare, rms
 from minibert.verify.input_layer import tolerances
 from minibert.verify.traces import trace
-
-Array = NDArray[Any]
 
 # |difference| / max(1, |reference|) after a norm or a projection. Measured: 4.6e-7 over the tiny checkpoints (after
 # DeBERTa's projection and norm), 2.7e-7 in the stored rows of full size, where outputs reach 27

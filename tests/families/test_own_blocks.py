@@ -11,16 +11,14 @@ import checkpoints
 import numpy as np
 import pytest
 from encoder_files import off
-from numpy.typing import NDArray
 from own_blocks import CONFIGS, ROWS
 
 import minibert
 from minibert.equations.attention_positions import rotary_angles, rotary_frequencies, rotate
 from minibert.equations.encoder import gelu, gelu_tanh, linear, rms_norm, silu, softmax
-from minibert.equations.input_layer import layer_norm
+from minibert.equations.input_layer import Array, layer_norm
 from minibert.models import blocks as engine
 
-Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 
 SAME = 1e-10  # both in float64, numbers up to 30; measured 4e-14

@@ -11,17 +11,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 import minibert
-from minibert.equations.input_layer import layer_norm, lookup
+from minibert.equations.input_layer import Array, layer_norm, lookup
 from minibert.errors import CheckpointError
 from minibert.families.frozen import Frozen, replace
 from minibert.families.modules import LayerNorm
 from minibert.families.steps import Add, Binder, Inputs, Norm, Positions, Project, Record, Scale, Step, Tokens, always
-
-Array = NDArray[Any]
 
 EXAMPLE = """\
 import minibert

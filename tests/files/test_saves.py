@@ -14,18 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import bfloat16, pack
-from numpy.typing import NDArray
 from reference_files import BY_NAME, CASES, Case
 from safetensors.numpy import load_file, save_file
 
 import minibert
+from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.steps import Tokens
 from minibert.verify.compare import compare
 from minibert.verify.input_layer import batches, tolerances
 from minibert.verify.traces import Traces, trace
 
-Array = NDArray[Any]
 Tensors = dict[str, Array]
 
 SHARED = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")

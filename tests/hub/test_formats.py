@@ -16,15 +16,13 @@ from fake_hub import FakeHub, use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_repository import Memory
-from numpy.typing import NDArray
 
 import minibert
+from minibert.equations.input_layer import Array
 from minibert.files.tables import SMALL_TABLE
 from minibert.hub import remote
 from minibert.models.layer import EmbeddingLayer
 from minibert.models.load import assemble
-
-Array = NDArray[Any]
 
 FORMATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 ROWS, POSITIONS = 300, 512

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from encoder_files import ENCODERS, TINY, EncoderCase, at_kept_tokens, off
-from numpy.typing import NDArray
 
 import minibert
-
-Array = NDArray[Any]
+from minibert.equations.input_layer import Array
 
 pytestmark = [
     pytest.mark.reference,

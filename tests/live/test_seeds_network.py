@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import minibert
+from minibert.equations.input_layer import Array
 from minibert.verify import printed
 from minibert.verify.printed import half_units
 
 pytestmark = pytest.mark.network
 
-Array = NDArray[Any]
 STORED: dict[str, Any] = json.loads((printed.DATA / "bert-base-uncased.json").read_text(encoding="utf-8"))
 WORD, TYPE, POSITION, NORM = (
     f"embeddings.{name}" for name in ("word_embeddings", "token_type_embeddings", "position_embeddings", "LayerNorm")

@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 from encoder_files import CASE, TINY, EncoderCase, at_kept_tokens, kept, off
-from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 import minibert
+from minibert.equations.input_layer import Array
 from minibert.families.blocks import BLOCKS
 from minibert.models.extract import extract
-
-Array = NDArray[Any]
 
 ROWS = 1e-5  # relative to max(1, |reference|), every intermediate; measured 2.7e-6
 SHARES = 1e-6  # attentions; measured 4.8e-7

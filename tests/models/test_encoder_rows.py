@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from encoder_files import TINY, EncoderCase, off
-from numpy.typing import NDArray
 
 import minibert
+from minibert.equations.input_layer import Array
 from minibert.models import blocks as engine
-
-Array = NDArray[Any]
 
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
 FLOAT64 = 1e-12  # the same in float64; measured 6e-15

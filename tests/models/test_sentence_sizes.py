@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from numpy.typing import NDArray
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 
@@ -22,9 +21,8 @@ from minibert.bulk.job import bulk
 from minibert.bulk.records import Records
 from minibert.bulk.shards import ShardFolder
 from minibert.cli import main
+from minibert.equations.input_layer import Array
 from minibert.models.vectors import open_vectors
-
-Array = NDArray[Any]
 
 DENSE = REFERENCE / "sentences-dense"
 LONG = "we lived above the clouds, we lived above the clouds"

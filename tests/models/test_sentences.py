@@ -15,14 +15,12 @@ from checkpoints import same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_texts import many_texts
-from numpy.typing import NDArray
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
 import minibert
+from minibert.equations.input_layer import Array
 from minibert.models import sentences
-
-Array = NDArray[Any]
 
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("sentences-*"))
 # largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from safetensors.numpy import save_file
+
+from minibert.equations.input_layer import Array
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "reference"))
 import check  # it imports neither torch nor transformers
 
-Array = NDArray[Any]
 MINILM = {
     "text 1|inputs|input_ids": np.array([[3, 4]]),
     "text 1|sum": np.array([[0.5, -3]], np.float32),

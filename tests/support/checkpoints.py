@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from minibert.equations.input_layer import Array
+
 Stored = tuple[str, tuple[int, ...], bytes]  # format in the file's words, shape, raw numbers
 
 FORMATS = {"f4": "F32", "f8": "F64", "f2": "F16", "i8": "I64", "u1": "U8"}

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import minibert
+from minibert.equations.input_layer import Array
 from minibert.verify.traces import Traces, read_traces
 
-Array = NDArray[Any]
 ENCODERS = Path(__file__).parents[1] / "reference" / "encoder"
 
 

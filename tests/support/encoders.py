@@ -12,13 +12,11 @@ from typing import Any
 
 import checkpoints
 import numpy as np
-from numpy.typing import NDArray
 
 import minibert
+from minibert.equations.input_layer import Array
 from minibert.families.blocks import BLOCKS
 from minibert.families.config import Config
-
-Array = NDArray[Any]
 
 DIM, HEADS, WIDTH, DEPTH, LONGEST = 16, 4, 24, 2, 24
 COMMON = {

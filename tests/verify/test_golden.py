@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from reference_files import REFERENCE
 from safetensors import safe_open
 from safetensors.numpy import load_file
@@ -21,8 +20,6 @@ from minibert.verify.compare import compare
 from minibert.verify.input_layer import tolerances
 from minibert.verify.traces import read_traces, trace
 from minibert.verify.verify import verify
-
-Array = NDArray[Any]
 
 GOLDEN = REFERENCE / "golden.safetensors"
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
