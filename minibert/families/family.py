@@ -35,6 +35,7 @@ class Family(Frozen):
     shared            another name of the word module in the reference
     section           the part of config.json that describes this layer, if it is only a part
     tokenizer         the class of transformers where no file names one: see `files.tokenizer_classes`
+    always_usual      that class is taken whatever a file names: files of this type are known to name a wrong one
     attention         makes the position scheme that acts inside attention
     """
 
@@ -54,6 +55,7 @@ class Family(Frozen):
     shared: str = ""
     section: str = ""
     tokenizer: str | None = None
+    always_usual: bool = False
     attention: Scheme | None = None
 
     def configure(self, data: Mapping[str, Any], where: str = "config.json") -> Config:

@@ -28,18 +28,27 @@ class _UnfitError(Exception):
 
 
 def open_tokenizer(
-    find: Find, usual: str | None, pad_id: int | None, where: str, declared: str | None = None
+    find: Find,
+    usual: str | None,
+    pad_id: int | None,
+    where: str,
+    declared: str | None = None,
+    *,
+    always_usual: bool = False,
 ) -> Tokenizer:
     """Open tokenizer.json, else vocab.txt, else vocab.json with merges.txt.
 
     `find` gives a file's path or None. `usual` is the tokenizer class of the model's type; `declared` is what
-    config.json names; tokenizer_config.json goes before both. Raises TokenizerError.
+    config.json names; tokenizer_config.json goes before both. `always_usual`: the type's files are known to name a wrong
+    class, so none of them is asked. Raises TokenizerError.
     """
     path = find("tokenizer.json")
     settings = _settings(find)
     own = settings.get("tokenizer_class")
     if own is not None and not isinstance(own, str):
         raise TokenizerError(f"{where}: tokenizer_config.json: 'tokenizer_class' must be a name, found {own!r:.40}")
+    own = None if always_usual else own
+    declared = None if always_usual else declared
     name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
     if name in ELSEWHERE:
         raise TokenizerError(
@@ -50,7 +59,7 @@ def open_tokenizer(
         with without_panic(str(path)):
             reader, path = _read(find, path, CLASSES.get(name), settings, where, bool(own))
         reader.encode_special_tokens = settings.get("split_special_tokens") is True
-        return Tokenizer(reader, pad_id, str(path), settings.get("truncation_side") == "left")
+        return Tokenizer(reader, pad_id, str(path), _cut_left(settings))
     except _UnfitError as error:
         raise TokenizerError(f"{where}: {error}") from None
     except MinibertError:
@@ -161,6 +170,13 @@ def _say(settings: Json, row: TokenizerClass, normalizer: Any) -> Settings:
     return Settings(flag, token, charsmap)
 
 
+def _cut_left(settings: Json) -> bool:
+    side = settings.get("truncation_side", "right")
+    if side not in ("right", "left"):
+        raise _UnfitError(f"tokenizer_config.json: 'truncation_side' must be 'right' or 'left', found {side!r:.40}")
+    return bool(side == "left")
+
+
 def _content(value: Any, key: str) -> str | None:
     """Give the text of a token, which is written as it is or as an object with its flags."""
     found = value.get("content") if isinstance(value, dict) else value
@@ -259,8 +275,10 @@ def _named_tokens(row: TokenizerClass | None, settings: Json) -> dict[str, Any]:
 
     defaults = {} if row is None else {f"{name}_token": token for name, token in row.tokens.items()}
     own = {key: value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)}
-    found = {}
-    for key, value in {**defaults, **own, **{f"extra {i}": token for i, token in enumerate(_extra(settings))}}.items():
+    named, found = {**defaults, **own}, {}
+    order = [key for name in NAMED if (key := f"{name}_token") in named]  # in which they get rows, where they have none
+    every = {**{key: named[key] for key in order}, **named}
+    for key, value in {**every, **{f"extra {i}": token for i, token in enumerate(_extra(settings))}}.items():
         flags = _flags(value) if isinstance(value, dict) else {}
         if key == "mask_token" and isinstance(value, str) and row is not None and row.takes_left:
             flags = {"lstrip": True}

@@ -278,7 +278,9 @@ def assemble(
         steps,
         dtype,
         side,
-        tokenizer=lambda: open_tokenizer(find, family.tokenizer, pad_id, where, named),
+        tokenizer=lambda: open_tokenizer(
+            find, family.tokenizer, pad_id, where, named, always_usual=family.always_usual
+        ),
         attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
         closing=source.close,
         tensors=binder.taken(),

@@ -423,8 +423,6 @@ def _longest(settings: dict[str, Any], files: _Files, longest: int | None) -> in
     """How many tokens a text may have: what the transformer's settings say, else the tokenizer's; never more than
     there are positions."""
     tokenizer = files.object("tokenizer_config.json")
-    if tokenizer.get("truncation_side", "right") != "right":
-        raise files.refuse("the tokenizer's 'truncation_side' is 'left', but here the end of a long text is cut")
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
     values = (
         arguments.get("model_max_length"),

@@ -47,11 +47,13 @@ def stored() -> dict[str, dict[str, Any]]:
     return found
 
 
-def opened(folder: Path, usual: str | None = "BertTokenizer", declared: str | None = None) -> Tokenizer:
+def opened(
+    folder: Path, usual: str | None = "BertTokenizer", declared: str | None = None, always_usual: bool = False
+) -> Tokenizer:
     def find(name: str) -> Path | None:
         return folder / name if (folder / name).is_file() else None
 
-    return open_tokenizer(find, usual, 0, str(folder), declared)
+    return open_tokenizer(find, usual, 0, str(folder), declared, always_usual=always_usual)
 
 
 def ids_of(tokenizer: Tokenizer) -> list[list[int]]:
@@ -139,6 +141,32 @@ def test_the_side_that_is_cut(tmp_path: Path) -> None:
     assert tokenizer.tokens(pair_ids(pair)) == ["[CLS]", "lived", "above", "[SEP]", "clouds", "[SEP]"]
 
 
+def test_named_tokens_without_a_row_get_rows_in_one_order(tmp_path: Path) -> None:
+    """As in transformers: bos, eos, unk, sep, pad, cls, mask, then what else settings name, however they order it."""
+    named = {"mask_token": "[M]", "cls_token": "[C]", "sep_token": "[S]", "bos_token": "[B]", "new_token": "[NEW]"}
+    tokenizer = opened(write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": named}))
+    first = len(tokenizer_json(BASES["BertTokenizer"])["model"]["vocab"])
+    assert [tokenizer.id_of(token) for token in ("[B]", "[S]", "[C]", "[M]", "[NEW]")] == [*range(first, first + 5)]
+    ids = tokenizer.encode("we")[0].input_ids
+    assert [ids[0], ids[-1]] == [first + 2, first + 1]
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("declared", ["LlamaTokenizerFast", "PreTrainedTokenizerFast", "BertTokenizer"])
+def test_files_of_qwen2_may_name_any_class(tmp_path: Path, where: str, declared: str) -> None:
+    """Of this type transformers takes its own class, since published files name a wrong one; of Qwen3 it does not."""
+    folder = write_tokenizer(tmp_path, "Qwen2Tokenizer", {}, "qwen2")
+    path = folder / where
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "tokenizer_class": declared}))
+    named = declared if where == "config.json" else None
+    plain = stored()["Qwen2Tokenizer"]["plain"]
+    rows = minibert.FAMILIES["qwen2"], minibert.FAMILIES["qwen3"]
+    assert [row.always_usual for row in rows] == [True, False] and rows[0].tokenizer == rows[1].tokenizer
+    assert ids_of(opened(folder, rows[0].tokenizer, named, always_usual=True)) == plain
+    if declared != "BertTokenizer":
+        assert ids_of(opened(folder, rows[1].tokenizer, named)) != plain
+
+
 def test_a_named_token_is_special_whatever_its_own_flag_says(tmp_path: Path) -> None:
     config = {"added_tokens_decoder": {}, "mask_token": {"content": "[NEW]", "special": False}}
     tokenizer = opened(write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": config}))
@@ -177,6 +205,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "names RobertaTokenizer, which is for BPE, but this file's model is Word",
     ),
     ({"tokenizer_class": 3}, "'tokenizer_class' must be a name, found 3"),
+    ({"truncation_side": "middle"}, "'truncation_side' must be 'right' or 'left', found 'middle'"),
+    ({"truncation_side": None}, "'truncation_side' must be 'right' or 'left', found None"),
     ({"do_lower_case": "no"}, "'do_lower_case' must be true or false, found 'no'"),
     ({"strip_accents": 0}, "'strip_accents' must be true or false, found 0"),
     ({"cls_token": 3}, "'cls_token' must be a token, found 3"),

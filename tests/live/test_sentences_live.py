@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,21 @@ def test_queries_documents_and_what_is_asked_for(reference: Any, encoder: minibe
         ):
             numbers, _ = apart(getattr(encoder, method)(texts, **options), getattr(reference, method)(texts, **options))
             assert numbers <= EXACT
+
+
+def test_the_side_where_long_texts_are_cut(tmp_path: Path) -> None:
+    if absent("sentence_transformers"):
+        missing("sentence-transformers not installed; it is in the extra `reference`")
+    from sentence_transformers import SentenceTransformer
+
+    folder = shutil.copytree(REFERENCE / "sentences-flags", tmp_path / "model")
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**settings, "truncation_side": "left"}), encoding="utf-8")
+    theirs, ours = SentenceTransformer(str(folder), device="cpu"), minibert.load_encoder(folder)
+    theirs.max_seq_length = ours.max_seq_length = 5
+    texts = ["we lived above the clouds", "The clouds, the clouds! " * 9, "a"]
+    assert apart(ours.encode(texts), theirs.encode(texts))[0] <= TINY
 
 
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice for softmax")  # theirs, along the last axis

@@ -22,11 +22,11 @@ LETTERS = "weWE\u00e9\u0130\u4e2d .,'`(\n\t\u00a0\u2028\u200b\x00[CLS]<s></s><ma
 ANY_TEXT = st.one_of(st.text(LETTERS, max_size=30), st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 
 
-def ours_of(folder: Path, usual: str | None) -> Tokenizer:
+def ours_of(folder: Path, usual: str | None, always_usual: bool = False) -> Tokenizer:
     def find(name: str) -> Path | None:
         return folder / name if (folder / name).is_file() else None
 
-    return open_tokenizer(find, usual, 0, str(folder))
+    return open_tokenizer(find, usual, 0, str(folder), always_usual=always_usual)
 
 
 def theirs_of(folder: Path) -> Any:
@@ -68,9 +68,21 @@ def test_the_usual_class_of_a_type(tmp_path: Path, model_type: str) -> None:
             assert ours.encode(*texts)[0].input_ids == theirs(*texts)["input_ids"]
 
 
+@pytest.mark.parametrize("declared", ["LlamaTokenizerFast", "PreTrainedTokenizerFast", "GPT2Tokenizer"])
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3"])
+def test_a_class_that_a_file_of_qwen_names(tmp_path: Path, model_type: str, declared: str) -> None:
+    folder = write_tokenizer(tmp_path, "Qwen2Tokenizer", {"tokenizer_config.json": {"tokenizer_class": declared}})
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
+    row = minibert.FAMILIES[model_type]
+    ours, theirs = ours_of(folder, row.tokenizer, row.always_usual), theirs_of(folder)
+    for texts in (*((text,) for text in TEXTS), PAIR):
+        assert ours.encode(*texts)[0].input_ids == theirs(*texts)["input_ids"]
+
+
 @pytest.mark.parametrize(
     "config",
     [
+        {"cls_token": "[C]", "sep_token": "[S]", "mask_token": "[M]", "new_token": "[NEW]", "bos_token": "[B]"},
         {"do_lower_case": False},
         {"strip_accents": False},
         {"tokenize_chinese_chars": False},

@@ -67,7 +67,6 @@ def with_module(place: int, **entry: Any) -> Any:
         ("sentence_bert_config.json", {"model_args": {"dtype": "float16"}}, "'model_args' has 'dtype'"),
         ("sentence_bert_config.json", {"something": 1}, "setting 'something' is 1"),
         ("sentence_bert_config.json", {"max_seq_length": "long"}, "'max_seq_length' must be a number of tokens >= 1"),
-        ("tokenizer_config.json", {"truncation_side": "left"}, "'truncation_side' is 'left'"),
         ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "'default_prompt_name' is 'x'; the pro"),
         ("config_sentence_transformers.json", {"default_prompt_name": ["x"]}, "'default_prompt_name' is .'x'.; the p"),
         ("config_sentence_transformers.json", {"similarity_fn_name": ["dot"]}, "must be one of cosine, dot"),
@@ -119,6 +118,17 @@ def test_longest_lengths(tmp_path: Path) -> None:
     assert longest("sentences-dense", "tokenizer_config.json", {"model_max_length": 1e30}) == 32
     assert longest("sentences-bare", "sentence_bert_config.json", {"max_seq_length": 3}) == 10
     assert longest("sentences-bare", "tokenizer_config.json", {"model_max_length": None, "max_len": 7}) == 7
+
+
+@pytest.mark.parametrize("name", ["sentences-dense", "sentences-flags"])  # the second one lowercases on its own
+def test_a_long_text_is_cut_where_the_tokenizer_says(tmp_path: Path, name: str) -> None:
+    whole = "We lived above the clouds"
+    for side, kept in (("left", "above the clouds"), ("right", "We lived above")):
+        encoder = changed(tmp_path, "tokenizer_config.json", {"truncation_side": side}, name)
+        encoder.max_seq_length = 5  # two special tokens
+        assert same_bits(encoder.encode([whole]), encoder.encode([kept])), side
+        assert not same_bits(encoder.encode([whole]), encoder.encode(["lived above the"]))
+        encoder.close()
 
 
 def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) -> None:
