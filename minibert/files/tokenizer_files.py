@@ -39,8 +39,8 @@ def open_tokenizer(
     """Open tokenizer.json, else vocab.txt, else vocab.json with merges.txt.
 
     `find` gives a file's path or None. `usual` is the tokenizer class of the model's type; `declared` is what
-    config.json names; tokenizer_config.json goes before both. `always_usual`: the type's files are known to name a wrong
-    class, so none of them is asked. Raises TokenizerError.
+    config.json names; tokenizer_config.json goes before both. With `always_usual` nothing
+    but the type decides. Raises TokenizerError.
     """
     path = find("tokenizer.json")
     settings = _settings(find)
