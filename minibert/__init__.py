@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from minibert.equations.input_layer import sinusoidal_positions
     from minibert.families.family import Family
     from minibert.families.rows import FAMILIES
-    from minibert.models.encoder import Encoder, load_encoder
+    from minibert.models.encoder import Encoder
     from minibert.models.layer import EmbeddingLayer
     from minibert.models.load import load
+    from minibert.models.load_encoder import load_encoder
+    from minibert.models.search import search
 
     from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
 
@@ -29,9 +31,11 @@ _FILES = {
     "minibert.families.family": ("Family",),
     "minibert.families.rows": ("FAMILIES",),
     "minibert.bulk.embedder": ("Embedder",),
-    "minibert.models.encoder": ("Encoder", "load_encoder"),
+    "minibert.models.encoder": ("Encoder",),
     "minibert.models.layer": ("EmbeddingLayer",),
     "minibert.models.load": ("load",),
+    "minibert.models.load_encoder": ("load_encoder",),
+    "minibert.models.search": ("search",),
 }
 
 __all__ = [
@@ -47,6 +51,7 @@ __all__ = [
     "UnknownFamilyError",
     "load",
     "load_encoder",
+    "search",
     "sinusoidal_positions",
 ]
 

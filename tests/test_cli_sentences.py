@@ -62,17 +62,18 @@ def test_encode_with_a_closed_stream(monkeypatch: pytest.MonkeyPatch, capsys: Pr
 def test_of_lines_that_are_equally_near_the_first_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
 ) -> None:
-    from minibert.models import sentences
     from minibert.models.encoder import Encoder
+    from minibert.models.pipeline import Pipeline
 
     lines = [f"line {i}" for i in range(1200)]  # more than one chunk
     nearer = np.random.default_rng(0).random(1200) < 0.1
 
-    def vectors(encoder: Encoder, chunks: Iterator[list[str]], *rest: object, **options: object) -> Iterator[Array]:
+    def vectors(pipeline: Pipeline, chunks: Iterator[list[str]], *_: object) -> Iterator[Array]:
         for chunk in chunks:
-            yield nearer[[int(line.split()[1]) for line in chunk], None] * np.ones((1, encoder.dim), np.float32)
+            yield nearer[[int(line.split()[1]) for line in chunk], None] * np.ones((1, pipeline.dim), np.float32)
 
-    monkeypatch.setattr(sentences, "encode_chunks", vectors)
+    monkeypatch.setattr(Pipeline, "stream", vectors)
+    monkeypatch.setattr(Encoder, "encode_query", lambda encoder, text: np.ones(encoder.dim, np.float32))
     monkeypatch.setattr(Encoder, "similarity", lambda encoder, a, b: b[None, :, 0])
     (tmp_path / "lines.txt").write_text("\n".join(lines), "utf-8")
     assert main(["similar", "-m", DENSE, "a text", "--file", str(tmp_path / "lines.txt"), "-k", "150"]) == 0

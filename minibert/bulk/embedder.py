@@ -10,7 +10,6 @@ from typing import Any
 from minibert.files.tokenizer import listed
 from minibert.models.attributes import Guarded
 from minibert.models.load import is_folder, named_model
-from minibert.models.texts import chunked, gathered, stream
 from minibert.models.vectors import TextModel, check_kind, open_vectors
 
 
@@ -97,9 +96,8 @@ class Embedder(Guarded):
         opened = self._opened
         if opened is None:  # two threads may both open it; one of the two is kept
             opened = self._opened = open_vectors(self.model, self.vectors, **self.options)
-        stages = opened.stages
-        found = stream(chunked(texts, opened.chunk), stages.tokenize, stages.vectors, at_once=len(texts) > opened.chunk)
-        return gathered(found, len(texts), stages.dim, opened.model.dtype)
+        pipeline = opened.pipeline
+        return pipeline.all(texts, at_once=len(texts) > pipeline.chunk)
 
     def __repr__(self) -> str:
         given = (f"{name}={getattr(self, name)!r}" for name in ("vectors", "text_column", "output_column"))

@@ -23,7 +23,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import TokenizerError
 from minibert.files.tokenizer import Encoded
-from minibert.models.texts import CHUNK, check_positive, stream
+from minibert.models.pipeline import check_positive, stream
 from minibert.models.vectors import TextModel
 from minibert.threads import behind, cores
 
@@ -32,6 +32,7 @@ from .shards import ShardFolder
 
 ROWS_PER_SHARD = 16_384
 BAD_ROWS = ("stop", "skip")
+CHUNK = 2048  # rows of an earlier run that are read again at once
 Progress = Callable[[int, "int | None"], object]
 
 
@@ -70,7 +71,7 @@ def bulk(
     sizes = zip(records.names, records.sizes, strict=True)
     settings = {
         **settings,
-        "dim": model.stages.dim,
+        "dim": model.pipeline.dim,
         "max_seq_length": None if model.kind == "input" else model.model.max_seq_length,
         "dtype": "float32",
         "format": folder.form,
@@ -145,19 +146,19 @@ def _parts(
     stop: a bad row is an error, and nothing behind it is waited for.
     """
 
+    pipeline = model.pipeline
+
     def chunks() -> Iterator[list[Record]]:
         room = rows_per_shard
-        while chunk := list(_until_bad(islice(rows, min(room, model.chunk)), stop)):
+        while chunk := list(_until_bad(islice(rows, min(room, pipeline.chunk)), stop)):
             room = (room - len(chunk)) or rows_per_shard
             yield chunk
-
-    stages = model.stages
 
     def tokenize(read: list[Record], start: int) -> tuple[list[Record], list[Encoded], bytes]:
         lines = _lines(read)
         good = [record for record in read if not record.problem]
         try:
-            encoded = stages.tokenize([record.text or "" for record in good], start)
+            encoded = pipeline.tokenize([record.text or "" for record in good], start)
         except TokenizerError:
             _refuse_alone(good, model)
             raise
@@ -171,7 +172,7 @@ def _parts(
 
     def vectors(ready: tuple[list[Record], list[Encoded], bytes]) -> Part:
         read, encoded, lines = ready
-        found = stages.vectors(encoded) if encoded else np.empty((0, stages.dim), np.float32)
+        found = pipeline.vectors(encoded) if encoded else np.empty((0, pipeline.dim), np.float32)
         ids: list[Any] = [record.id for record in read if not record.problem]
         bad = [record._replace(text=None) for record in read if record.problem]
         return Part(len(read), lines, ids, found, sum(ids.cut > 0 for ids in encoded), bad)
@@ -190,7 +191,7 @@ def _refuse_alone(records: list[Record], model: TextModel) -> None:
     """Say of the first text that the tokenizer refuses where it stands. Raises TokenizerError."""
     for record in records:
         try:
-            model.stages.tokenize([record.text or ""], 0)
+            model.pipeline.tokenize([record.text or ""], 0)
         except TokenizerError as error:
             raise TokenizerError(f"{record.place}: {error}") from None
 

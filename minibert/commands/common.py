@@ -147,7 +147,7 @@ def coloured() -> bool:
 
 def load_model(arguments: Any) -> Encoder:
     """Load the whole model that the arguments of `add_model` name."""
-    from minibert.models.encoder import load_encoder
+    from minibert.models.load_encoder import load_encoder
 
     return load_encoder(arguments.model, revision=arguments.revision, local_files_only=arguments.local_files_only)
 

@@ -85,7 +85,8 @@ def ending_of(output: Path, pooling: str | None) -> str:
 
 def chunks_of(arguments: Any) -> Iterator[list[str]]:
     """Give the texts in chunks: those of the command line, or stdin's lines as they come."""
-    from minibert.models.texts import CHUNK, chunked
+    from minibert.models.layer import CHUNK
+    from minibert.models.pipeline import chunked
 
     from .stdin import lines_as_they_come
 
@@ -104,7 +105,7 @@ def _vectors(layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | 
         yield layer.embed(texts, pooling, text_pair=arguments.pair, **options)
         return
     if wants_bar(arguments):
-        from minibert.models.texts import shown
+        from minibert.models.pipeline import shown
 
         total = None if arguments.from_stdin else len(arguments.texts)
         chunks = shown(chunks, total, "embed", BAR_AFTER)

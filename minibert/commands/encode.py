@@ -47,15 +47,15 @@ def run(arguments: Any) -> None:
 
 
 def _vectors(encoder: Encoder, chunks: Iterable[list[str]], arguments: Any) -> Iterator[Any]:
-    from minibert.models.sentences import CHUNK, encode_chunks
-    from minibert.models.texts import chunked, shown
+    from minibert.models.pipeline import chunked, shown
 
-    chunks = (part for chunk in chunks for part in chunked(chunk, CHUNK))
+    pipeline = encoder.pipeline(arguments.prompt_name, arguments.prompt)
+    chunks = (part for chunk in chunks for part in chunked(chunk, pipeline.chunk))
     if wants_bar(arguments):
         total = None if arguments.from_stdin else len(arguments.texts)
         chunks = shown(chunks, total, "encode", BAR_AFTER)
     try:
-        yield from encode_chunks(encoder, chunks, arguments.prompt_name, arguments.prompt)
+        yield from pipeline.stream(chunks)
     except ValueError as error:
         from .stdin import of_line
 

@@ -70,7 +70,7 @@ def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLa
     if layer.side == "decoder" or not stored_blocks(layer):
         return layer
     from minibert.errors import HubError
-    from minibert.models.encoder import load_encoder
+    from minibert.models.load_encoder import load_encoder
 
     local = arguments.local_files_only or not arguments.whole
     try:
@@ -89,7 +89,7 @@ def _explain_block(arguments: Any) -> None:
         raise ValueError("--html shows every block and head; leave out --block and --head")
     if arguments.side:
         raise ValueError("--block needs the whole model, which has no sides; leave out --side")
-    from minibert.models.encoder import load_encoder
+    from minibert.models.load_encoder import load_encoder
     from minibert.show.blocks import explain_block
 
     with load_encoder(

@@ -67,28 +67,24 @@ def nearest(encoder: Encoder, text: str, file: str, k: int) -> Iterator[str]:
 
     Lines are read in chunks: memory holds the best ones and one chunk of others.
     """
-    import numpy as np
+    from minibert.models.pipeline import chunked, shown
+    from minibert.models.search import searching
 
-    from minibert.models.sentences import CHUNK, encode_chunks
-    from minibert.models.texts import chunked, shown
-
-    query = encoder.encode_query(text)
-    chunks: list[list[str]] = []  # read, their vectors not yet come
+    query = encoder.encode_query(text)[None]
+    pipeline = encoder.pipeline("document", task="document")
+    lines: dict[int, str] = {}  # the best so far, and those whose vectors have not yet come
 
     def read() -> Iterator[list[str]]:
-        lines = chunked(_lines(file), CHUNK)
-        for chunk in shown(lines, None, "similar", BAR_AFTER) if _wants_bar(file) else lines:
-            chunks.append(chunk)
+        chunks, count = chunked(_lines(file), pipeline.chunk), 0
+        for chunk in shown(chunks, None, "similar", BAR_AFTER) if _wants_bar(file) else chunks:
+            lines.update(enumerate(chunk, count))
+            count += len(chunk)
             yield chunk
 
-    best: list[str] = []
-    scores = np.empty(0, encoder.dtype)
-    for vectors in encode_chunks(encoder, read(), "document", task="document"):
-        best += chunks.pop(0)
-        scores = np.concatenate([scores, encoder.similarity(query, vectors)[0]])
-        order = np.argsort(-scores, kind="stable")[:k]  # of equal ones the first
-        best, scores = [best[i] for i in order], scores[order]
-    yield from (f"{score:.3f}  {line}" for score, line in zip(scores, best, strict=True))
+    scores: list[float] = []
+    for ids, found in searching(query, pipeline.stream(read()), k, encoder.similarity):
+        lines, scores = {i: lines[i] for i in ids[0].tolist()}, found[0].tolist()
+    yield from (f"{score:.3f}  {line}" for score, line in zip(scores, lines.values(), strict=True))
 
 
 def _lines(file: str) -> Iterator[str]:

@@ -117,6 +117,14 @@ def pack(keep: Array, heads: int, tokens: int = TILE_TOKENS, holes: bool = False
         start = stop
 
 
+def tile_of(lengths: Array, heads: int) -> Tile:
+    """Describe tokens that are packed already: `lengths` says where each sequence ends, the shortest first."""
+    lengths = lengths[lengths > 0]
+    texts, starts = np.arange(len(lengths)), np.cumsum(lengths) - lengths
+    places = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+    return Tile(np.repeat(texts, lengths), places, list(_groups(texts, lengths, places, heads, holes=False)))
+
+
 def _groups(texts: Array, lengths: Array, places: Array, heads: int, holes: bool) -> Iterator[Group]:
     token = i = 0
     while i < len(texts) and len(places):  # sequences of no tokens at all have nothing to attend to

@@ -1,110 +1,32 @@
-"""`Encoder`: a whole model, the input layer and the blocks after it; and `load_encoder`, which makes one."""
+"""`Encoder`: a whole model, the input layer and the blocks after it; ids -> hidden states, texts -> vectors."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError, UnknownFamilyError
-from minibert.families.attention_schemes import Rotary
+from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
 from minibert.families.block_parts import Blocks
-from minibert.families.blocks import BLOCKS
 from minibert.families.config import Config
-from minibert.families.modules import Embedding
 from minibert.families.steps import Inputs
-from minibert.files.checkpoint import Checkpoint
+from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 
-from . import sentences
 from .attributes import Guarded
-from .blocks import Group, Stack, Tile, gather, norming, pack, ready, run_blocks
+from .blocks import TILE_TOKENS, Group, Stack, Tile, gather, pack, run_blocks, tile_of
 from .inputs import Preparation
 from .layer import EmbeddingLayer
-from .load import Opened, TensorBinder, assemble, check_dtype, family_of, load, named_model, open_model
-from .recipe import Recipe, read_recipe, transformer_folder
-from .texts import check_positive
+from .module_tree import print_encoder
+from .pipeline import Packed, Pipeline, check_positive, chunked
+from .sentence_config import SentenceConfig
 from .tiles import run_steps
 
-if TYPE_CHECKING:
-    from minibert.files.tokenizer import Texts, Tokenizer
-
-NO_BLOCKS = "minibert.load loads the input layer"  # ends the error for a model that has no more
-
-
-def load_encoder(
-    name: str | os.PathLike[str] | None = None,
-    *,
-    revision: str | None = None,
-    local_files_only: bool = False,
-    dtype: str = "float32",
-    mmap: bool = True,
-) -> Encoder:
-    """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
-
-    Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
-    float32 weights are mapped and not copied; narrower ones are widened once.
-
-    Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
-    for modules.json or other settings of sentence vectors that ask for what is not computed here.
-    """
-    check_dtype(dtype)
-    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
-    return encoder_of(opened, local_files_only, dtype, mmap)
-
-
-def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "float32", mmap: bool = True) -> Encoder:
-    """Put a whole model together from its opened parts: see `load_encoder`."""
-    family = family_of(opened)
-    blocks = BLOCKS.get(family.model_type)
-    if blocks is None:
-        raise UnknownFamilyError(
-            f"{opened.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
-            f"blocks are {', '.join(sorted(BLOCKS))}; {NO_BLOCKS}"
-        )
-    config = blocks.configure(family, opened.config, f"{opened.where}: config.json")
-    source = opened.source()
-    options: dict[str, Any] = dict(
-        revision=opened.commit, local_files_only=local_files_only, dtype=np.dtype(dtype).name, mmap=mmap
-    )
-    again = partial(load, opened.lasting, **options)
-    layer = assemble(family, opened.config, source, opened.find, opened.where, "encoder", np.dtype(dtype), again)
-    binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
-    if not binder.stored_under((blocks.path.partition("{i}")[0],)):
-        raise CheckpointError(
-            f"{opened.where}: there is no tensor of the blocks, only the input layer, as after `minibert extract`; "
-            f"name the whole model; {NO_BLOCKS}"
-        )
-    stack = _bind(blocks, config, binder, layer)
-    binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
-    if isinstance(source, Checkpoint):  # whose maps do not read ahead otherwise, for the input layer's sake
-        source.expect(tensor.name for tensor in binder.taken())
-    recipe = read_recipe(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
-    return Encoder(layer, blocks, stack, config, partial(load_encoder, opened.lasting, **options), recipe)
-
-
-def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
-    bound = tuple(blocks.bind(config, binder, i) for i in range(config.integer("num_hidden_layers")))
-    others = blocks.last_norm.bind(config, binder, "", config.integer("hidden_size"))
-    last = norming(others, blocks.last_norm.path)
-    bias: Callable[[int], Array] | None = None
-    if blocks.relative:
-        sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
-        table = binder.table((f"{blocks.relative}.weight",), sizes)
-        assert table is not None  # not optional
-        others[blocks.relative] = Embedding(table)
-        scheme = layer.attention_position
-        bias = lambda length: np.asarray(scheme.relative_bias(length, length), layer.dtype)  # noqa: E731
-    turned = any(block.attention.rotated for block in bound)
-    rotary = layer.attention_position if turned else None
-    return Stack(
-        bound, config.integer("num_attention_heads"), blocks.causal(config), blocks.last_norm.path, bias,
-        rotary if isinstance(rotary, Rotary) else None, others, tuple(map(ready, bound)), last,
-    )  # fmt: skip
+CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
+OUTPUTS = ("sentence_embedding", "token_embeddings")
+TASKS = (None, "query", "document")
 
 
 class Encoder(Guarded):
@@ -130,12 +52,12 @@ class Encoder(Guarded):
         stack: Stack,
         config: Config,
         again: Callable[[], Encoder],
-        recipe: Recipe,
+        sentence_config: SentenceConfig,
     ) -> None:
         vars(self).update(config=config, dim=embeddings.dim, dtype=embeddings.dtype, block_family=blocks)
         self._layer = embeddings
         self._stack: Stack | None = stack
-        self._recipe = recipe
+        self._sentence_config = sentence_config
         self._length_set = False
         self._lowercased: Tokenizer | None = None
         self._again = again
@@ -170,7 +92,7 @@ class Encoder(Guarded):
 
         Raises ValueError for a length beyond the position table, or for anything but an integer >= 1.
         """
-        return self.recipe.longest
+        return self.sentence_config.longest
 
     @max_seq_length.setter
     def max_seq_length(self, length: int | None) -> None:
@@ -179,12 +101,12 @@ class Encoder(Guarded):
             check_positive("max_seq_length", length)
             if limit is not None and length > limit:
                 raise ValueError(f"max_seq_length must be at most {limit}, the position table's rows; found {length}")
-        self._recipe = self.recipe._replace(longest=limit if length is None else int(length))
+        self._sentence_config = self.sentence_config._replace(longest=limit if length is None else int(length))
         self._length_set = True  # for `pickle`
 
     def get_embedding_dimension(self) -> int:
         """How many numbers a sentence's vector has: `encode(text).shape[0]`. A token's vector has `dim`."""
-        return self.recipe.width()
+        return self.sentence_config.width()
 
     def get_sentence_embedding_dimension(self) -> int:
         """The same as `get_embedding_dimension`, by its older name."""
@@ -233,13 +155,6 @@ class Encoder(Guarded):
         for tile, x in self._tiles(inputs, keep):
             y[tile.rows, tile.places] = x
         return y[0] if single else y
-
-    def packed(
-        self, input_ids: ArrayLike, *, attention_mask: ArrayLike | None = None, **ids: Any
-    ) -> Iterator[tuple[Tile, Array]]:
-        """Give the last hidden state of a batch tile by tile: (tokens, dim), and whose tokens they are."""
-        inputs, keep, _ = self._checked(input_ids, ids, attention_mask, None)
-        return self._tiles(inputs, keep)
 
     def _tiles(self, inputs: Inputs, keep: Array) -> Iterator[tuple[Tile, Array]]:
         stack = self.stack
@@ -308,22 +223,169 @@ class Encoder(Guarded):
 
     # -- sentences -------------------------------------------------------------------------------------------
 
-    encode = sentences.encode
-    encode_stream = sentences.encode_stream
-    encode_query = sentences.encode_query
-    encode_document = sentences.encode_document
-    similarity = sentences.similarity
+    def encode(
+        self,
+        texts: Texts,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: str = "sentence_embedding",
+        precision: str | None = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: Any = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        *,
+        task: str | None = None,
+    ) -> Any:
+        """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
+
+        The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
+        longest length. A longer text is truncated there without a message: see `max_seq_length`. Without modules.json a
+        vector is the mean over the tokens.
+
+        Weights stored as float16 or bfloat16 are widened: the vectors are those of the model in float32.
+        sentence-transformers computes such a folder in its narrow format, unless told otherwise; on MiniLM its numbers
+        are then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
+
+        The other texts of a call change each number of a vector by at most 1e-6 of the vector's length (measured on
+        MiniLM: 2.6e-7): a matrix product with other rows rounds differently.
+
+        prompt_name   one of the folder's prompts, put before each text; without it the folder's default, if it has one
+        prompt        a text put before each text; prompt_name is then without effect
+        batch_size    without effect: work is cut by tokens, about a thousand at once, however many texts that is
+        output_value  "token_embeddings" gives for each text its tokens' vectors (tokens, dim) before pooling, in a list
+        truncate_dim  so many first numbers of each vector; normalize_embeddings comes after it
+        task          "query" or "document" takes their longest length where the folder has one
+
+        precision, convert_to_numpy, convert_to_tensor and device may be passed by habit, as float32 arrays on the CPU.
+
+        Raises TypeError for anything but text, ValueError for an unknown argument or prompt, TokenizerError where there
+        is no tokenizer.
+        """
+        _refuse_habits(precision, convert_to_numpy, convert_to_tensor, device)
+        check_positive("batch_size", batch_size)
+        pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
+        items, _ = listed(texts)
+        found = pipeline.all(items, len(items) > CHUNK, "encode" if show_progress_bar else "")
+        return found[0] if isinstance(texts, str) else found
+
+    def encode_stream(
+        self,
+        texts: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = CHUNK,
+        *,
+        output_value: str = "sentence_embedding",
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        task: str | None = None,
+    ) -> Iterator[Array]:
+        """Turn texts into vectors while they come: a generator in, a generator out, a vector (dim,) for each text.
+
+        `batch_size` texts (at most 512) are read, sorted by length and computed before the first of their vectors is
+        given, and the next are read after the last of them: with 1 each text is answered at once. Memory is bounded by
+        that.
+        What else is passed is as in `encode`, and so is what is raised, when a text is reached.
+        """
+        if isinstance(texts, str):
+            raise TypeError("texts must be many, one after another, found one str; encode takes it")
+        check_positive("batch_size", batch_size)
+        pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
+        found = pipeline.stream(chunked(texts, min(batch_size, CHUNK)))
+        return (vector.copy() for vectors in found for vector in vectors)  # a view would keep the whole chunk alive
+
+    def encode_query(
+        self, texts: Texts, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """`encode` for what somebody looks for: with the folder's prompt "query", and never its default prompt."""
+        if prompt_name is None and prompt is None:
+            prompt_name = "query"
+        return self.encode(texts, prompt_name, prompt, **{"task": "query", **options})
+
+    def encode_document(
+        self, texts: Texts, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """`encode` for what is looked through: with the folder's prompt "document", and never its default prompt."""
+        if prompt_name is None and prompt is None:
+            prompt_name = "document"
+        return self.encode(texts, prompt_name, prompt, **{"task": "document", **options})
+
+    def pipeline(
+        self,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        output_value: str = OUTPUTS[0],
+        normalize: bool = False,
+        truncate_dim: int | None = None,
+        task: str | None = None,
+    ) -> Pipeline:
+        """Give the steps of `encode`, for callers with their own loop. What is passed and raised is as there."""
+        if output_value not in OUTPUTS:
+            raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {output_value!r}")
+        if task not in TASKS:
+            raise ValueError(f"task must be None, 'query' or 'document', found {task!r}")
+        if truncate_dim is not None:
+            check_positive("truncate_dim", truncate_dim)
+        own, tokenizer = self.sentence_config, self.sentence_tokenizer
+        before, longest, dim = own.prompt(prompt_name, prompt), own.longest_of(task), own.width(truncate_dim)
+        skip = 0  # tokens of the prompt that are not pooled
+        if before and not own.include_prompt:
+            (alone,) = tokenizer.encode([before], None, truncation=True, max_length=own.longest)
+            # in the real call the special token at the end comes after the text
+            skip = len(alone.input_ids) - (bool(alone.input_ids) and tokenizer.is_special(alone.input_ids[-1]))
+
+        def tokenize(texts: list[Any], start: int) -> list[Encoded]:
+            if before:  # anything but a str goes to the tokenizer as it is, whose error says where it is
+                texts = [before + text if isinstance(text, str) else text for text in texts]
+            return tokenizer.encode(texts, None, truncation=True, max_length=longest, start=start)
+
+        def pool(rows: Array) -> Array:
+            return np.concatenate([POOLINGS[name](rows, skip) for name in own.poolings], axis=1)
+
+        tokens = output_value == "token_embeddings"
+        after = (*own.after, lambda x: x[:, :dim], *([normalized] if normalize else []))
+        return Pipeline(
+            tokenize,
+            self._packed_rows,
+            None if tokens else pool,
+            self.dim * len(own.poolings),
+            () if tokens else after,
+            dim,
+            self.dtype,
+            tile=TILE_TOKENS,
+            chunk=CHUNK,
+            typed=self.embeddings.adds_types,
+        )
+
+    def _packed_rows(self, packed: Packed) -> Array:
+        """Take the tokens of texts through the whole model: their last hidden state (tokens, dim)."""
+        stack = self.stack
+        return run_blocks(stack, self._layer.rows(packed), tile_of(packed.lengths, stack.heads))
+
+    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Array:
+        """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
+
+        One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative.
+        """
+        first, second = (_vectors_of(each, name) for each, name in ((embeddings1, "1"), (embeddings2, "2")))
+        if first.shape[1] != second.shape[1]:
+            raise ValueError(f"vectors must have one width, found {first.shape} and {second.shape}")
+        return SIMILARITIES[self.sentence_config.similarity](first, second)
 
     @property
-    def recipe(self) -> Recipe:
+    def sentence_config(self) -> SentenceConfig:
         """What the folder says of sentence vectors."""
         self.stack  # noqa: B018  raises where the encoder is closed
-        return self._recipe
+        return self._sentence_config
 
     @property
     def sentence_tokenizer(self) -> Tokenizer:
-        """The tokenizer, with a lowercasing step before it where the recipe has one."""
-        if not self.recipe.lower_case:
+        """The tokenizer, with a lowercasing step before it where the folder has one."""
+        if not self.sentence_config.lower_case:
             return self.embeddings.tokenizer
         if self._lowercased is None:
             self._lowercased = self.embeddings.tokenizer.lowercased()
@@ -334,13 +396,11 @@ class Encoder(Guarded):
     def __repr__(self) -> str:
         if self._stack is None:
             return f"<closed Encoder of {self._layer.family.model_type}>"
-        from .module_tree import print_encoder
-
-        return print_encoder(self)
+        return print_encoder(self._layer, self.block_family, self.stack)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        recipe = self.recipe
-        return self._again, (), {"max_seq_length": recipe.longest} if self._length_set else None
+        own = self.sentence_config
+        return self._again, (), {"max_seq_length": own.longest} if self._length_set else None
 
     def __setstate__(self, state: dict[str, int | None]) -> None:
         self.max_seq_length = state["max_seq_length"]
@@ -348,7 +408,7 @@ class Encoder(Guarded):
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
         self._stack = None
-        self._recipe, self._lowercased = Recipe(), None  # the weights of its dense layers too
+        self._sentence_config, self._lowercased = SentenceConfig(), None  # the weights of its dense layers too
         self._layer.close()
 
     def __enter__(self) -> Encoder:
@@ -375,3 +435,26 @@ class _Record:
         places = self.tile.places[group.tokens].reshape(len(group.texts), group.length)
         for text, own, pairs in zip(group.texts, places, x, strict=True):
             y[text][:, own[:, None], own] = pairs
+
+
+def _vectors_of(value: ArrayLike, name: str) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
+        raise TypeError(
+            f"embeddings{name} must be vectors (n, dim) of numbers, found {array.dtype} of shape {array.shape}; "
+            "encode makes vectors of texts"
+        )
+    return np.atleast_2d(array if array.dtype == np.float64 else array.astype(np.float32, copy=False))
+
+
+def _refuse_habits(precision: Any, convert_to_numpy: Any, convert_to_tensor: Any, device: Any) -> None:
+    """Refuse arguments of sentence-transformers that ask for something else than arrays of float32 on the CPU."""
+    advice = "this encoder gives NumPy arrays on the CPU; leave it out"
+    if precision not in (None, "float32"):
+        raise ValueError(f"precision must be 'float32', found {precision!r}; convert the vectors afterwards")
+    if convert_to_numpy is not True:
+        raise ValueError(f"convert_to_numpy must be True, found {convert_to_numpy!r}: {advice}")
+    if convert_to_tensor is not False:
+        raise ValueError(f"convert_to_tensor must be False, found {convert_to_tensor!r}: {advice}")
+    if device is not None and str(device) != "cpu":
+        raise ValueError(f"device must be None or 'cpu', found {device!r}: {advice}")

@@ -13,6 +13,7 @@ from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.steps import Inputs, Lookup, Mask, Positions
 
+from .pipeline import Packed
 from .tiles import Bound
 
 LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
@@ -75,6 +76,24 @@ class Preparation:
             inputs.attention_mask = None  # positions have read it; no step will
         return inputs, single
 
+    def packed(self, packed: Packed) -> Inputs:
+        """Complete the ids of texts, as a call does for sequences without padding: all tokens as one long sequence."""
+        ids = check_ids(packed.ids, self._rows, "input_ids")
+        inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
+        batches = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in packed.batches()]
+        if self._masks:
+            for batch in batches:
+                batch.attention_mask = self._masks[0].default(batch, self._config)
+            inputs.attention_mask = _joined([batch.attention_mask for batch in batches])
+        for step, rows in self._lookups:
+            if step.ids == "token_type_ids" and packed.types is not None:
+                inputs.ids[step.ids] = check_ids(packed.types, rows - step.extra, step.ids, step.lowest())[None]
+                continue
+            default = _joined([step.default(batch, self._config, 0) for batch in batches], packed.lengths)
+            if default is not None:
+                inputs.ids[step.ids] = default
+        return inputs
+
     def _check_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> None:
         """Check the attention mask; keep it only where a step uses it."""
         used = bool(self._masks) or self._counted
@@ -116,6 +135,19 @@ class Preparation:
             if ids.shape != shape and not (ids.ndim == 2 and ids.shape == (1, inputs.seq)):
                 raise ValueError(f"{step.ids} must be {shape} as the ids are, found shape {np.shape(value)}")
             inputs.ids[step.ids] = ids
+
+
+def _joined(defaults: Sequence[Any], lengths: Array | None = None) -> Any:
+    """Join what stands for each batch of texts: a number, arrays, or a slice, of as many numbers as a text has tokens.
+
+    A slice is the same for every length, but for its end.
+    """
+    if not defaults or defaults[0] is None or isinstance(defaults[0], int):
+        return defaults[0] if defaults else None
+    if lengths is not None and isinstance(defaults[0], slice):
+        starts = np.cumsum(lengths) - lengths
+        return (np.arange(lengths.sum()) - np.repeat(starts - defaults[0].start, lengths))[None]
+    return np.concatenate([each.reshape(-1) for each in defaults])[None]
 
 
 def _count(past_length: Any) -> int:

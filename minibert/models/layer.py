@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array, check_ids
+from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.modules import Linear
@@ -18,12 +19,15 @@ from minibert.threads import NUMBERS_A_THREAD, usable_threads
 
 from .attributes import Guarded
 from .inputs import Preparation
-from .texts import CHUNK, Halves, check_pooling, chunked, gathered, pooled, shown, stream
-from .tiles import Bound, run, run_steps
+from .pipeline import Packed, Pipeline
+from .tiles import TILE_NUMBERS, Bound, run, run_steps
 
 if TYPE_CHECKING:
     from minibert.files.checkpoint import Tensor
     from minibert.files.tokenizer import Encoded, Texts, Tokenizer
+
+
+CHUNK = 2048  # texts that are tokenized at once; memory beyond the result is bounded by it
 
 
 class EmbeddingLayer(Guarded):
@@ -238,14 +242,11 @@ class EmbeddingLayer(Guarded):
 
         Raises ValueError for another pooling ("cls" among them: see the message) and for a text that is too long.
         """
-        check_pooling(pooling)
         firsts, seconds = listed(texts, text_pair)
         items: list[Any] = firsts if seconds is None else list(zip(firsts, seconds, strict=True))
-        chunks = shown(chunked(items, CHUNK), len(items), "embed") if progress else chunked(items, CHUNK)
         at_once = len(items) > CHUNK and usable_threads(2 * NUMBERS_A_THREAD, threads) > 1
-        stages = self.stages(pooling, seconds is not None, normalize, truncation, threads, at_once)
-        found = stream(chunks, stages.tokenize, stages.vectors, at_once)
-        return gathered(found, len(items), None if pooling is None else self.dim, self.dtype)
+        pipeline = self.pipeline(pooling, seconds is not None, normalize, truncation, threads, at_once)
+        return pipeline.all(items, at_once, "embed" if progress else "")
 
     def embed_stream(
         self,
@@ -261,10 +262,9 @@ class EmbeddingLayer(Guarded):
         The next chunk is read only when the vectors of the one before have been taken. Memory is therefore bounded by
         one chunk. Raises as `embed`, when a text is reached.
         """
-        stages = self.stages(pooling, False, normalize, truncation, threads)
-        return stream(chunks, stages.tokenize, stages.vectors)
+        return self.pipeline(pooling, False, normalize, truncation, threads).stream(chunks)
 
-    def stages(
+    def pipeline(
         self,
         pooling: str | None = "mean",
         pairs: bool = False,
@@ -272,34 +272,40 @@ class EmbeddingLayer(Guarded):
         truncation: bool = False,
         threads: int | None = None,
         at_once: bool = False,
-    ) -> Halves:
-        """The two halves of `embed`, for callers with their own loop.
+    ) -> Pipeline:
+        """The steps of `embed`, for callers with their own loop.
 
-        `pairs`: a chunk holds (text, second text). `at_once`: tokenize in parallel, on a thread of its own. All other
+        `pairs`: a chunk holds (text, second text). `at_once`: leave a thread to tokenize the next chunk. All other
         arguments and errors are those of `embed`.
         """
-        check_pooling(pooling)
         limit = self.max_length  # without one there is nothing to cut to
 
         def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
             firsts, seconds = zip(*chunk, strict=True) if pairs else (chunk, None)
             return self.tokenizer.encode(firsts, seconds, truncation, limit, start)
 
-        def vectors(encoded: list[Encoded]) -> Any:
-            self.steps[0].module.table.expect(row.input_ids for row in encoded)
-            count = usable_threads(sum(len(row.input_ids) for row in encoded) * self.dim, threads)
-            # with `at_once` one thread splits the next chunk into tokens meanwhile
-            return pooled(encoded, self._rows, pooling, normalize, self.dim, self.dtype, max(1, count - at_once))
+        return Pipeline(
+            tokenize,
+            self.rows,
+            _pool(pooling),
+            self.dim,
+            (normalized,) if normalize else (),
+            self.dim,
+            self.dtype,
+            tile=TILE_NUMBERS // self.dim,
+            chunk=CHUNK,
+            threads=lambda tokens: max(1, usable_threads(tokens * self.dim, threads) - at_once),
+            typed=self.adds_types,
+            hint=lambda packed: self.steps[0].module.table.expect((packed.ids,)),
+        )
 
-        return Halves(self.dim, tokenize, vectors)
-
-    def _rows(self, encoded: list[Encoded]) -> Array:
-        """Take texts of one length through the layer: (texts, seq, dim)."""
-        input_ids = np.array([row.input_ids for row in encoded], np.int64)
-        token_type_ids = None
-        if self.adds_types and encoded[0].token_type_ids is not None:
-            token_type_ids = np.array([row.token_type_ids for row in encoded], np.int64)
-        return self(input_ids, token_type_ids=token_type_ids, threads=1)
+    def rows(self, packed: Packed) -> Array:
+        """Take the tokens of texts through the layer: their rows (tokens, dim), with the bits of a call."""
+        steps = self.steps
+        x: Array = np.empty((1, len(packed.ids), self.dim), self.dtype)
+        run_steps(steps, self._prepare.packed(packed), x, self._width)
+        found: Array = x[0]
+        return found
 
     def _longest(self, max_length: int | None, truncation: bool) -> int | None:
         if max_length is None:
@@ -381,6 +387,22 @@ class EmbeddingLayer(Guarded):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _pool(pooling: str | None) -> Callable[[Array], Array] | None:
+    """Find what pools (texts, seq, dim) -> (texts, dim). Refuses "cls" with the reason."""
+    if pooling == "cls":
+        raise ValueError(
+            "pooling 'cls' is meaningless here: before attention the first row is the same for every text, because "
+            "it comes from [CLS], type 0 and position 0 alone; use 'mean' or 'max'"
+        )
+    if pooling not in (None, "mean", "max"):
+        raise ValueError(f"pooling must be 'mean', 'max' or None, found {pooling!r}")
+    if pooling is None:
+        return None
+    return lambda rows: (
+        POOLINGS[pooling](rows, 0) if rows.shape[1] else np.zeros_like(rows, shape=(len(rows), rows.shape[2]))
+    )
 
 
 def _modules(steps: Sequence[Bound]) -> dict[str, Any]:

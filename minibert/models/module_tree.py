@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .encoder import Encoder
+from minibert.families.block_parts import Blocks
+
+from .blocks import Stack
+from .layer import EmbeddingLayer
 
 Tree = dict[str, Any]  # a module's name -> its own tree, or its printed line
 
 
-def print_encoder(encoder: Encoder) -> str:
+def print_encoder(embeddings: EmbeddingLayer, blocks: Blocks, stack: Stack) -> str:
     """Print input layer and blocks as the reference's base model, without dropout and pooler."""
-    family, classes = encoder.embeddings.family, {**encoder.embeddings.family.tree, **encoder.block_family.tree}
-    layer = repr(encoder.embeddings).split("\n")
+    family, classes = embeddings.family, {**embeddings.family.tree, **blocks.tree}
+    layer = repr(embeddings).split("\n")
     lines = [f"{classes['']}("]
     if "" in family.tree:
         lines += layer[1:-1]  # the input layer prints as the model that holds it
@@ -21,11 +23,11 @@ def print_encoder(encoder: Encoder) -> str:
         (holder,) = family.tree
         lines += _indented(f"({holder}): ", layer)
     tree: Tree = {}
-    for i, block in enumerate(encoder.stack.blocks):
-        classes |= {path.format(i=i): name for path, name in encoder.block_family.tree.items()}
+    for i, block in enumerate(stack.blocks):
+        classes |= {path.format(i=i): name for path, name in blocks.tree.items()}
         for path, module in block.modules.items():
             _put(tree, path, module)
-    for path, module in encoder.stack.others.items():
+    for path, module in stack.others.items():
         _put(tree, path, module)
     lines += _lines(tree, "", classes)
     return "\n".join([*lines, ")"])

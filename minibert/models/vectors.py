@@ -1,4 +1,4 @@
-"""A model for many texts: its name and options -> the stages from texts to vectors, and what it was read from.
+"""A model for many texts: its name and options -> the steps from texts to vectors, and what it was read from.
 
 Both kinds of vectors are opened from whole files on this machine's disk, fetched from the Hub first where need be: so
 all processes of a machine share one map of the weights, and the sha256 of a file says which model it was.
@@ -18,7 +18,7 @@ from minibert.files.reading import sha256_of
 from minibert.threads import cores
 
 from .load import Opened, assemble, family_of, load, named_model, open_model
-from .texts import CHUNK, Stages, check_positive
+from .pipeline import Pipeline, check_positive
 
 if TYPE_CHECKING:
     from .encoder import Encoder
@@ -33,17 +33,16 @@ ADVICE = (
 
 
 class TextModel(NamedTuple):
-    """An opened model. `chunk`: how many texts go through the stages at once."""
+    """An opened model, and what makes its steps from texts to vectors."""
 
     kind: str
     model: Encoder | EmbeddingLayer
     opened: Opened
-    make: Callable[[], Stages]
-    chunk: int
+    make: Callable[[], Pipeline]
 
     @property
-    def stages(self) -> Stages:
-        """The stages as the model is set now."""
+    def pipeline(self) -> Pipeline:
+        """The steps as the model is set now."""
         return self.make()
 
     def sha256(self) -> dict[str, str]:
@@ -83,13 +82,10 @@ def open_vectors(
         source, family = opened.source(), family_of(opened)
         layer = assemble(family, opened.config, source, opened.find, opened.where, again=again)
         layer.tokenizer  # noqa: B018  raises where there is none, before anything is read
-        return TextModel(
-            vectors, layer, opened, partial(layer.stages, truncation=truncation, at_once=cores() > 1), CHUNK
-        )
-    from .encoder import NO_BLOCKS, encoder_of
-    from .recipe import transformer_folder
-    from .sentences import CHUNK as SORTED_TOGETHER
-    from .sentences import plan_of
+        pipeline = partial(layer.pipeline, truncation=truncation, at_once=cores() > 1)
+        return TextModel(vectors, layer, opened, pipeline)
+    from .load_encoder import NO_BLOCKS, encoder_of
+    from .sentence_config import transformer_folder
 
     opened = open_model(name, revision, local_files_only, weights_folder=transformer_folder)
     try:
@@ -100,8 +96,8 @@ def open_vectors(
         raise type(error)(str(error).replace(NO_BLOCKS, ADVICE)) from None
     if max_seq_length is not None:
         encoder.max_seq_length = max_seq_length
-    plan_of(encoder, prompt_name, prompt)  # raises for a prompt that is not there, before any text is read
-    return TextModel(vectors, encoder, opened, partial(plan_of, encoder, prompt_name, prompt), SORTED_TOGETHER)
+    encoder.pipeline(prompt_name, prompt)  # raises for a prompt that is not there, before any text is read
+    return TextModel(vectors, encoder, opened, partial(encoder.pipeline, prompt_name, prompt))
 
 
 def check_kind(vectors: str, prompt_name: str | None, prompt: str | None, max_seq_length: int | None = None) -> None:

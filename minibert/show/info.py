@@ -143,17 +143,17 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     """Describe what `encode` gives; no weight is read."""
     from minibert.families.blocks import BLOCKS
-    from minibert.models.recipe import read_recipe
+    from minibert.models.sentence_config import read_sentence_config
 
     if layer.family.model_type not in BLOCKS or not stored_blocks(layer):
         return {}
     try:
-        recipe = read_recipe(find, layer.config, layer.dim, layer.max_length, None, "here")
+        own = read_sentence_config(find, layer.config, layer.dim, layer.max_length, None, "here")
     except MinibertError as error:
         return {"sentence vectors": f"not available: {error}"}
-    longest = "no limit" if recipe.longest is None else f"{recipe.longest} tokens, a longer one is truncated"
-    numbers = f"{recipe.width()} numbers, {' and '.join(recipe.poolings)} over a text's tokens"
-    return {"sentence vectors": f"{numbers}; by {recipe.similarity}", "longest sentence": longest}
+    longest = "no limit" if own.longest is None else f"{own.longest} tokens, a longer one is truncated"
+    numbers = f"{own.width()} numbers, {' and '.join(own.poolings)} over a text's tokens"
+    return {"sentence vectors": f"{numbers}; by {own.similarity}", "longest sentence": longest}
 
 
 def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from minibert.errors import CheckpointError
 from minibert.files.writing import same_file
-from minibert.models.encoder import load_encoder
 from minibert.models.load import is_folder, load
+from minibert.models.load_encoder import load_encoder
 
 from . import printed, shipped
 from .blocks import EncoderSubject

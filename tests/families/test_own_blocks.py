@@ -140,7 +140,7 @@ BY_HAND = {"qwen3": qwen3, "gemma3_text": gemma3, "bert": mine}
 def test_a_row_of_one_s_own(
     model_type: str, scores: int, dtype: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibert.models.encoder.BLOCKS", ROWS)
+    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
     monkeypatch.setattr(engine, "SCORES", scores)  # 1: one head at a time
     numbers = tensors(model_type)
     folder = checkpoints.write(tmp_path, {"model_type": model_type, **CONFIGS[model_type]}, numbers)
@@ -158,7 +158,7 @@ def test_a_row_of_one_s_own(
 
 
 def test_key_heads_that_do_not_divide_the_heads_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibert.models.encoder.BLOCKS", ROWS)
+    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
     config = {"model_type": "qwen3", **CONFIGS["qwen3"], "num_key_value_heads": 3}
     with pytest.raises(minibert.CheckpointError, match="'num_key_value_heads' must divide the 4 heads, found 3"):
         minibert.load_encoder(checkpoints.write(tmp_path, config, tensors("qwen3")))

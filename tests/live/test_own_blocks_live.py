@@ -24,7 +24,7 @@ ROWS_OFF, SHARES = 2e-5, 2e-6  # relative to max(1, |reference|); measured 1.9e-
 @pytest.mark.parametrize(("model_type", "name"), [("qwen3", "Qwen3Model"), ("gemma3_text", "Gemma3TextModel")])
 def test_a_block_of_today(model_type: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
-    monkeypatch.setattr("minibert.models.encoder.BLOCKS", ROWS)
+    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(model_type, **CONFIGS[model_type], pad_token_id=0)
     made = getattr(transformers, name)(config)

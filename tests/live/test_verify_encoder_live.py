@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from minibert.cli import main
-from minibert.models.encoder import load_encoder
+from minibert.models.load_encoder import load_encoder
 from minibert.verify import blocks
 from minibert.verify.blocks import EncoderSubject, encoder_batches
 from minibert.verify.blocks_mistakes import MISTAKES, plain_trace

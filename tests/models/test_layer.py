@@ -39,10 +39,11 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert import EmbeddingLayer
+from minibert.equations import sentences as pooling
 from minibert.equations.input_layer import Array
 from minibert.families import modules
+from minibert.models import layer as layer_file
 from minibert.models import layer as layer_module
-from minibert.models import texts as pooling
 from minibert.models import tiles
 
 CONFIGS = {"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "gpt2": GPT2, "t5": T5} | {
@@ -81,7 +82,7 @@ def load(folders: dict[str, Path]) -> Make:
 @contextlib.contextmanager
 def tile_of(numbers: int) -> Iterator[None]:
     """Make tiles as small as a few tokens, so that a tiny batch is cut as a large one is."""
-    with mock.patch.object(tiles, "TILE_NUMBERS", numbers), mock.patch.object(pooling, "TILE_NUMBERS", numbers):
+    with mock.patch.object(tiles, "TILE_NUMBERS", numbers), mock.patch.object(layer_file, "TILE_NUMBERS", numbers):
         yield
 
 
@@ -417,7 +418,9 @@ def test_an_error_in_any_tile_reaches_the_caller_and_ends_the_work(load: Make, w
         "call": lambda: layer(some_ids(tiles_in_all, 16), threads=2),
         "embed": lambda: layer.embed([" ".join("a" * 14)] * tiles_in_all, threads=2),
     }
-    stand_in = mock.patch.object(tiles, "run_steps", failing_tiles(begun, fails[who]))
+    stand_in = mock.patch.object(
+        {"call": tiles, "embed": layer_file}[way], "run_steps", failing_tiles(begun, fails[who])
+    )
     with (
         tile_of(8 * 16),
         mock.patch("minibert.threads.NUMBERS_A_THREAD", 1),
@@ -701,7 +704,7 @@ def test_embed_equals_the_padded_batch_with_padding_left_out(load: Make, pool: s
         batch = layer.tokenize(texts)
         y, keep = layer(**batch), batch["attention_mask"].astype(bool)
         rows = [row[mask] for row, mask in zip(y, keep, strict=True)]
-        expected = np.stack([pooling.pool(row[None], pool)[0] for row in rows])
+        expected = np.stack([pooling.POOLINGS[pool](row[None], 0)[0] for row in rows])
         assert same_bits(layer.embed(texts, pool), expected)
         assert (~keep).any()
 
@@ -730,8 +733,8 @@ def test_embed_of_pairs(load: Make) -> None:
     pairs = layer.embed(["we lived", "a"], text_pair=["the clouds", ""])
     batch = layer.tokenize("we lived", "the clouds")
     assert batch["token_type_ids"].any()
-    assert same_bits(pairs[0], pooling.pool(layer(**batch), "mean")[0])
-    assert same_bits(pairs[1], pooling.pool(layer(**layer.tokenize(["a"], [""])), "mean")[0])
+    assert same_bits(pairs[0], pooling.mean(layer(**batch))[0])
+    assert same_bits(pairs[1], pooling.mean(layer(**layer.tokenize(["a"], [""])))[0])
 
 
 @pytest.mark.parametrize("name", ["distilbert", "gpt2", "t5", "deberta-v2"])

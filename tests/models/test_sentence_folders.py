@@ -109,7 +109,7 @@ def test_longest_lengths(tmp_path: Path) -> None:
     """What settings say wins over the tokenizer's; there are never more tokens than positions."""
 
     def longest(name: str, file: str, change: Any) -> int | None:
-        return changed(tmp_path, file, change, name).recipe.longest
+        return changed(tmp_path, file, change, name).sentence_config.longest
 
     assert longest("sentences-dense", "sentence_bert_config.json", {"max_seq_length": 5}) == 5
     assert longest("sentences-dense", "sentence_bert_config.json", {"max_seq_length": 500}) == 32
@@ -133,7 +133,7 @@ def test_a_long_text_is_cut_where_the_tokenizer_says(tmp_path: Path, name: str) 
 
 def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) -> None:
     def poolings(**config: Any) -> tuple[str, ...]:
-        return changed(tmp_path, "config.json", config, "sentences-bare").recipe.poolings
+        return changed(tmp_path, "config.json", config, "sentences-bare").sentence_config.poolings
 
     assert poolings(architectures=["BertModel"]) == poolings(architectures=None) == ("mean",)
     assert poolings(architectures=["RobertaForCausalLM"]) == ("lasttoken",)
@@ -161,7 +161,8 @@ def test_without_modules_the_flag_of_a_causal_model_is_true_or_false(tmp_path: P
     with pytest.raises(minibert.CheckpointError, match="'is_causal' must be true or false, found 'false'"):
         changed(tmp_path, "config.json", {"architectures": ["XForCausalLM"], "is_causal": "false"}, "sentences-bare")
     for odd in (5, {}, [], "BertModel", [None]):
-        assert changed(tmp_path, "config.json", {"architectures": odd}, "sentences-bare").recipe.poolings == ("mean",)
+        encoder = changed(tmp_path, "config.json", {"architectures": odd}, "sentences-bare")
+        assert encoder.sentence_config.poolings == ("mean",)
 
 
 def without(*keys: str) -> Any:

@@ -20,7 +20,8 @@ from safetensors.numpy import load_file
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.models import sentences
+from minibert.equations.sentences import POOLINGS
+from minibert.models.encoder import CHUNK
 
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("sentences-*"))
 # largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal
@@ -74,9 +75,9 @@ def test_vectors_are_those_of_sentence_transformers(name: str) -> None:
 
 def test_the_folders_cover_what_a_folder_can_say() -> None:
     """Every pooling, every module, every similarity, both spellings: else a reader that ignores one would pass."""
-    recipes = {name: opened(name).recipe for name in FOLDERS}
+    recipes = {name: opened(name).sentence_config for name in FOLDERS}
     assert {recipe.similarity for recipe in recipes.values()} == {"cosine", "dot", "euclidean", "manhattan"}
-    assert {pooling for recipe in recipes.values() for pooling in recipe.poolings} == set(sentences.POOLINGS)
+    assert {pooling for recipe in recipes.values() for pooling in recipe.poolings} == set(POOLINGS)
     assert {recipe.longest for recipe in recipes.values()} == {8, 10, 12, 32}
     types = {
         module["type"]
@@ -252,7 +253,7 @@ def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.Monke
     assert away(found, found[:1].repeat(3000, 0)) <= NEIGHBOURS
     tiles.clear()
     next(encoder.encode_stream(iter(["we"] * 3000), batch_size=100_000))
-    assert sum(tiles) == 3 * sentences.CHUNK
+    assert sum(tiles) == 3 * CHUNK
 
 
 def test_memory_does_not_grow_with_the_stream() -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from minibert.cli import main
-from minibert.models.encoder import Encoder, load_encoder
+from minibert.models.encoder import Encoder
+from minibert.models.load_encoder import load_encoder
 from minibert.show.blocks import by_hand, explain_block, pair_table, plain_block, steps
 from minibert.show.explain import torch_text
 

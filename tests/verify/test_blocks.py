@@ -16,7 +16,7 @@ from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.families import blocks
 from minibert.families.frozen import replace
-from minibert.models.encoder import load_encoder
+from minibert.models.load_encoder import load_encoder
 from minibert.verify import shipped
 from minibert.verify.blocks import ATTENTION, IN_BLOCKS, LONG, EncoderSubject, at_tokens, encoder_batches
 from minibert.verify.compare import ERROR_SHARE, PORT_SHARE, Difference, rms
@@ -304,7 +304,7 @@ def test_a_wrong_encoder_does_not_pass_what_ships(minilm: Path, monkeypatch: pyt
     """The float64 that is compared with has the same mistake, and yet it is found."""
     attend, feed = blocks.BERT.parts
     row = replace(blocks.BERT, parts=(replace(attend, work=replace(attend.work, scale=lambda *_: 0.17)), feed))
-    monkeypatch.setattr("minibert.models.encoder.BLOCKS", {"bert": row})
+    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", {"bert": row})
     report = verify_encoder(str(minilm))
     assert not report.passed
     (line,) = [line for line in report.lines if line.startswith("first difference: ")]

@@ -13,7 +13,8 @@ import loops
 import numpy as np
 import pytest
 
-from minibert.models.encoder import Encoder, load_encoder
+from minibert.models.encoder import Encoder
+from minibert.models.load_encoder import load_encoder
 from minibert.verify import blocks
 from minibert.verify.blocks import IN_BLOCKS, EncoderSubject, encoder_batches
 from minibert.verify.blocks_mistakes import MISTAKES, plain_trace

@@ -1,4 +1,4 @@
-"""Reads what a folder says about sentence vectors, as sentence-transformers writes it -> a `Recipe`.
+"""Reads what a folder says about sentence vectors, as sentence-transformers writes it -> a `SentenceConfig`.
 
 `modules.json` lists the modules by the names of classes. A name is compared with those that are known here; nothing
 that a file names is ever imported. What a file asks for and this package does not compute is refused by its name.
@@ -99,7 +99,7 @@ class Module(NamedTuple):
     type: str
 
 
-class Recipe(NamedTuple):
+class SentenceConfig(NamedTuple):
     """How a text becomes a vector after the last block.
 
     poolings        names in `POOLINGS`, laid side by side; `include_prompt`: the prompt's tokens count
@@ -124,6 +124,26 @@ class Recipe(NamedTuple):
     default_prompt: str | None = None
     similarity: str = "cosine"
     truncate_dim: int | None = None
+
+    def prompt(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
+        """Give what is put before each text. Raises ValueError for a name that the folder does not have."""
+        if prompt is not None:
+            if not isinstance(prompt, str):
+                raise TypeError(f"prompt must be a str, found {type(prompt).__name__}")
+            return prompt
+        name = self.default_prompt if prompt_name is None else prompt_name
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            raise ValueError(
+                f"prompt_name must be one of this model's {', '.join(map(repr, self.prompts))}, found {name!r}; "
+                "prompt= takes any text"
+            )
+        return self.prompts[name]
+
+    def longest_of(self, task: str | None) -> int | None:
+        """At how many tokens a text of this task is truncated."""
+        return self.lengths.get(task or "", self.longest)
 
     def width(self, truncate_dim: int | None = None) -> int:
         """How many numbers of a vector are given, where a call asks for so many at most."""
@@ -188,9 +208,9 @@ def _leaves(path: str) -> bool:
     return bool(drive) or rest[:1] in ("/", "\\") or ".." in parts or "\0" in path
 
 
-def read_recipe(
+def read_sentence_config(
     find: Find, config: Mapping[str, Any], dim: int, longest: int | None, dtype: np.dtype[Any] | None, where: str
-) -> Recipe:
+) -> SentenceConfig:
     """Read all that a folder says of its sentence vectors.
 
     find: the whole folder's files; config, dim, longest: of the encoder in it; dtype: of its numbers, None where no
@@ -205,23 +225,23 @@ def read_recipe(
         named = config.get("architectures")  # a list of one, in all files that transformers writes
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and top.flag(config, "is_causal", True) else ("mean",)
-        return Recipe(poolings, dim=dim, longest=_longest({}, top, longest))
+        return SentenceConfig(poolings, dim=dim, longest=_longest({}, top, longest))
     folder = transformer_folder(find, where)
     files = _Files(find, folder, where)
     settings = next((found for name in TRANSFORMER_CONFIGS if (found := files.object(name))), {})
     _check_settings(settings, files)
-    recipe = _chain(modules, find, dim, dtype, where)
+    own = _chain(modules, find, dim, dtype, where)
     lengths = {
         task: min(limit, longest or limit)
         for task in ("query", "document")
         if (limit := _length(settings.get(f"{task}_length"), f"{task}_length", files)) is not None
     }
-    recipe = recipe._replace(
+    own = own._replace(
         longest=_longest(settings, files, longest),
         lengths=lengths,
         lower_case=files.flag(settings, "do_lower_case", False),
     )
-    return _with_prompts(recipe, _Files(find, "", where))
+    return _with_prompts(own, _Files(find, "", where))
 
 
 class _Files:
@@ -300,9 +320,9 @@ def _fault(modules: list[Module]) -> str:
     return ""
 
 
-def _chain(modules: list[Module], find: Find, dim: int, dtype: np.dtype[Any] | None, where: str) -> Recipe:
+def _chain(modules: list[Module], find: Find, dim: int, dtype: np.dtype[Any] | None, where: str) -> SentenceConfig:
     """Read the modules one after another."""
-    recipe = _read_pooling(_Files(find, modules[1].path, where), dim)
+    own = _read_pooling(_Files(find, modules[1].path, where), dim)
     for module in modules[2:]:
         files = _Files(find, module.path, where)
         settings = files.object("config.json")
@@ -312,12 +332,12 @@ def _chain(modules: list[Module], find: Find, dim: int, dtype: np.dtype[Any] | N
                 raise files.refuse(
                     f"{module.kind} has {name!r} {settings[name]!r}, but here it works on 'sentence_embedding' alone"
                 )
-        step, width = STEPS[module.kind](settings, files, recipe.dim, dtype)
-        recipe = recipe._replace(after=(*recipe.after, step), dim=width)
-    return recipe
+        step, width = STEPS[module.kind](settings, files, own.dim, dtype)
+        own = own._replace(after=(*own.after, step), dim=width)
+    return own
 
 
-def _read_pooling(files: _Files, dim: int) -> Recipe:
+def _read_pooling(files: _Files, dim: int) -> SentenceConfig:
     settings = files.object("config.json")
     files.check_keys(
         settings, ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", *FLAGS)
@@ -332,7 +352,7 @@ def _read_pooling(files: _Files, dim: int) -> Recipe:
     if unknown or not poolings:
         raise files.refuse(f"pooling {unknown or named!r} is not known; known are {', '.join(POOLINGS)}")
     include = files.flag(settings, "include_prompt", True)
-    return Recipe(poolings=poolings, include_prompt=include, dim=dim * len(poolings))
+    return SentenceConfig(poolings=poolings, include_prompt=include, dim=dim * len(poolings))
 
 
 Step = Callable[[Array], Array]
@@ -434,7 +454,7 @@ def _longest(settings: dict[str, Any], files: _Files, longest: int | None) -> in
     return min((length for length in (limit, longest) if length is not None), default=None)
 
 
-def _with_prompts(recipe: Recipe, files: _Files) -> Recipe:
+def _with_prompts(found: SentenceConfig, files: _Files) -> SentenceConfig:
     """Add what config_sentence_transformers.json says: prompts, how to compare, how much of a vector to give."""
     settings = files.object(SETTINGS)
     kind = settings.get("model_type", "SentenceTransformer")
@@ -454,4 +474,4 @@ def _with_prompts(recipe: Recipe, files: _Files) -> Recipe:
             f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"
         )
     cut = _length(settings.get("truncate_dim"), "truncate_dim", files)
-    return recipe._replace(prompts=prompts, default_prompt=default, similarity=similarity, truncate_dim=cut)
+    return found._replace(prompts=prompts, default_prompt=default, similarity=similarity, truncate_dim=cut)

@@ -1,0 +1,98 @@
+"""`load_encoder`: a folder or a Hub name -> an `Encoder`, put together from its parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError, UnknownFamilyError
+from minibert.families.attention_schemes import Rotary
+from minibert.families.block_parts import Blocks
+from minibert.families.blocks import BLOCKS
+from minibert.families.config import Config
+from minibert.families.modules import Embedding
+from minibert.files.checkpoint import Checkpoint
+
+from .blocks import Stack, norming, ready
+from .encoder import Encoder
+from .layer import EmbeddingLayer
+from .load import Opened, TensorBinder, assemble, check_dtype, family_of, load, named_model, open_model
+from .sentence_config import read_sentence_config, transformer_folder
+
+NO_BLOCKS = "minibert.load loads the input layer"  # ends the error for a model that has no more
+
+
+def load_encoder(
+    name: str | os.PathLike[str] | None = None,
+    *,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    dtype: str = "float32",
+    mmap: bool = True,
+) -> Encoder:
+    """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
+
+    Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
+    float32 weights are mapped and not copied; narrower ones are widened once.
+
+    Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
+    for modules.json or other settings of sentence vectors that ask for what is not computed here.
+    """
+    check_dtype(dtype)
+    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
+    return encoder_of(opened, local_files_only, dtype, mmap)
+
+
+def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "float32", mmap: bool = True) -> Encoder:
+    """Put a whole model together from its opened parts: see `load_encoder`."""
+    family = family_of(opened)
+    blocks = BLOCKS.get(family.model_type)
+    if blocks is None:
+        raise UnknownFamilyError(
+            f"{opened.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
+            f"blocks are {', '.join(sorted(BLOCKS))}; {NO_BLOCKS}"
+        )
+    config = blocks.configure(family, opened.config, f"{opened.where}: config.json")
+    source = opened.source()
+    options: dict[str, Any] = dict(
+        revision=opened.commit, local_files_only=local_files_only, dtype=np.dtype(dtype).name, mmap=mmap
+    )
+    again = partial(load, opened.lasting, **options)
+    layer = assemble(family, opened.config, source, opened.find, opened.where, "encoder", np.dtype(dtype), again)
+    binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
+    if not binder.stored_under((blocks.path.partition("{i}")[0],)):
+        raise CheckpointError(
+            f"{opened.where}: there is no tensor of the blocks, only the input layer, as after `minibert extract`; "
+            f"name the whole model; {NO_BLOCKS}"
+        )
+    stack = _bind(blocks, config, binder, layer)
+    binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
+    if isinstance(source, Checkpoint):  # whose maps do not read ahead otherwise, for the input layer's sake
+        source.expect(tensor.name for tensor in binder.taken())
+    sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
+    return Encoder(layer, blocks, stack, config, partial(load_encoder, opened.lasting, **options), sentences)
+
+
+def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
+    bound = tuple(blocks.bind(config, binder, i) for i in range(config.integer("num_hidden_layers")))
+    others = blocks.last_norm.bind(config, binder, "", config.integer("hidden_size"))
+    last = norming(others, blocks.last_norm.path)
+    bias: Callable[[int], Array] | None = None
+    if blocks.relative:
+        sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
+        table = binder.table((f"{blocks.relative}.weight",), sizes)
+        assert table is not None  # not optional
+        others[blocks.relative] = Embedding(table)
+        scheme = layer.attention_position
+        bias = lambda length: np.asarray(scheme.relative_bias(length, length), layer.dtype)  # noqa: E731
+    turned = any(block.attention.rotated for block in bound)
+    rotary = layer.attention_position if turned else None
+    return Stack(
+        bound, config.integer("num_attention_heads"), blocks.causal(config), blocks.last_norm.path, bias,
+        rotary if isinstance(rotary, Rotary) else None, others, tuple(map(ready, bound)), last,
+    )  # fmt: skip

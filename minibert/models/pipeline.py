@@ -1,0 +1,206 @@
+"""Texts -> vectors, by one way for `embed`, `encode`, their streams, `bulk` and `Embedder`.
+
+    texts -> ids, packed without padding -> rows of a layer or an encoder -> pooled -> the steps after
+
+A model gives a `Pipeline`: its own functions for these steps. What cuts texts into chunks, a chunk into tiles and puts
+vectors together is here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.files.tokenizer import Encoded
+from minibert.threads import ahead, spread
+
+K = TypeVar("K")
+E = TypeVar("E")
+V = TypeVar("V")
+
+
+class Batch(NamedTuple):
+    """Some texts of one length, side by side: their tokens are first .. first + len(texts) * length - 1."""
+
+    first: int
+    texts: Array
+    length: int
+
+    def of(self, x: Array) -> Array:
+        """Take their rows: (tokens, ...) -> (texts, seq, ...)."""
+        own = x[self.first : self.first + len(self.texts) * self.length]
+        return own.reshape(len(self.texts), self.length, *x.shape[1:])
+
+
+class Packed(NamedTuple):
+    """The tokens of some texts, one text behind the other, the shortest first; nothing is padded.
+
+    ids (tokens,); types (tokens,), None where all are 0; texts and lengths (texts,): which text of its chunk each one
+    is, and how many tokens it has.
+    """
+
+    ids: Array
+    types: Array | None
+    texts: Array
+    lengths: Array
+
+    def batches(self) -> Iterator[Batch]:
+        """Give the texts of each length."""
+        lengths, starts = np.unique(self.lengths, return_index=True)
+        first = 0
+        for length, start, stop in zip(lengths.tolist(), starts, [*starts, len(self.texts)][1:], strict=True):
+            yield Batch(first, self.texts[start:stop], length)
+            first += (stop - start) * length
+
+    def tiles(self, tokens: int) -> Iterator[Packed]:
+        """Cut into parts of about so many tokens, each of whole texts."""
+        ends = np.cumsum(self.lengths)
+        start = before = 0
+        while start < len(ends):
+            stop = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
+            here = slice(before, int(ends[stop - 1]))
+            types = None if self.types is None else self.types[here]
+            yield Packed(self.ids[here], types, self.texts[start:stop], self.lengths[start:stop])
+            start, before = stop, here.stop
+
+
+def pack(encoded: Sequence[Encoded], typed: bool = True) -> Packed:
+    """Put the ids of texts together. Without `typed` their types are left out, which the model then has no use for.
+
+    >>> pack([Encoded([7, 8], None), Encoded([9], None)])[0]
+    array([9, 7, 8])
+    """
+    lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
+    texts = np.argsort(lengths, kind="stable")
+    ordered = [encoded[i] for i in texts.tolist()]
+
+    def joined(rows: Iterable[Sequence[int]]) -> Array:
+        return np.array([number for row in rows for number in row], np.int64)
+
+    types = None
+    if typed and any(each.token_type_ids is not None for each in ordered):
+        types = joined(each.token_type_ids or [0] * len(each.input_ids) for each in ordered)
+    return Packed(joined(each.input_ids for each in ordered), types, texts, lengths[texts])
+
+
+class Pipeline(NamedTuple):
+    """How one model turns texts into vectors.
+
+    tokenize   a chunk of texts, and the number of the first of them for messages -> ids
+    rows       tokens -> their rows (tokens, width)
+    pool       (texts, seq, width) -> (texts, numbers); None keeps each text's rows (seq, width)
+    numbers    how many numbers come out of `pool`
+    after      what is done to the pooled vectors in turn, or to each text's rows
+    dim        of a vector at the end
+    tile       tokens that go through `rows` at once
+    chunk      texts that are tokenized, and sorted by length, at once: memory beyond the result is bounded by it
+    threads    tokens -> on how many threads tiles are computed
+    typed      types of tokens are of use
+    hint       is told of all tokens of a chunk before they are computed
+    """
+
+    tokenize: Callable[[list[Any], int], list[Encoded]]
+    rows: Callable[[Packed], Array]
+    pool: Callable[[Array], Array] | None
+    numbers: int
+    after: Sequence[Callable[[Array], Array]]
+    dim: int
+    dtype: np.dtype[Any]
+    tile: int
+    chunk: int
+    threads: Callable[[int], int] = lambda tokens: 1
+    typed: bool = True
+    hint: Callable[[Packed], object] = lambda packed: None
+
+    def vectors(self, encoded: Sequence[Encoded]) -> Any:
+        """Give a chunk's vectors (texts, dim), or where nothing is pooled a list of (seq, width)."""
+        packed, pool = pack(encoded, self.typed), self.pool
+        self.hint(packed)
+        found: Any = [None] * len(encoded) if pool is None else np.empty((len(encoded), self.numbers), self.dtype)
+
+        def work(tile: Packed) -> None:
+            x = self.rows(tile)
+            for batch in tile.batches():  # pooled while the rows are in the cache
+                if pool is not None:
+                    found[batch.texts] = pool(batch.of(x))
+                    continue
+                for i, rows in zip(batch.texts.tolist(), batch.of(x), strict=True):
+                    found[i] = self._finish(rows.copy())  # a view would keep the tile alive
+
+        spread(work, packed.tiles(self.tile), self.threads(len(packed.ids)))
+        return found if pool is None else self._finish(found)
+
+    def _finish(self, x: Array) -> Array:
+        for step in self.after:
+            x = step(x)
+        return x
+
+    def stream(self, chunks: Iterable[list[Any]], at_once: bool = False) -> Iterator[Any]:
+        """Give each chunk's vectors when it has come: see `stream`."""
+        return stream(chunks, self.tokenize, self.vectors, at_once)
+
+    def all(self, texts: list[Any], at_once: bool = False, shown_as: str = "") -> Any:
+        """Give the vectors of all texts (texts, dim), or one list; with a bar on stderr where it has a name."""
+        chunks = chunked(texts, self.chunk)
+        found = self.stream(shown(chunks, len(texts), shown_as) if shown_as else chunks, at_once)
+        if self.pool is None:
+            return [rows for each in found for rows in each]
+        vectors, start = np.empty((len(texts), self.dim), self.dtype), 0
+        for each in found:
+            vectors[start : start + len(each)] = each
+            start += len(each)
+        return vectors
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Refuse anything but an integer from 1 on. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be an integer >= 1, found {value!r}")
+
+
+def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:
+    """Cut what comes into lists of `size`, the last one shorter; nothing is read before it is asked for.
+
+    >>> list(chunked("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    texts = iter(texts)
+    while chunk := list(islice(texts, size)):
+        yield chunk
+
+
+def stream(
+    chunks: Iterable[list[K]],
+    tokenize: Callable[[list[K], int], E],
+    vectors: Callable[[E], V],
+    at_once: bool = False,
+) -> Iterator[V]:
+    """Turn chunks of texts into chunks of vectors, one after another: every function for many texts uses this.
+
+    tokenize: a chunk and the number of its first text -> ids. vectors: a chunk's ids -> its result. Memory is bounded
+    by one chunk, or with `at_once` by two: the next chunk is read and tokenized, on another thread, while the vectors
+    of this one are computed.
+    """
+
+    def numbered() -> Iterator[tuple[list[K], int]]:
+        start = 0
+        for chunk in chunks:
+            yield chunk, start
+            start += len(chunk)
+
+    for encoded in ahead(lambda chunk: tokenize(*chunk), numbered(), at_once):
+        yield vectors(encoded)
+
+
+def shown(chunks: Iterable[list[K]], total: int | None, name: str, delay: float = 0.0) -> Iterator[list[K]]:
+    """Pass chunks on and show a bar of texts; tqdm draws it on stderr, after `delay` seconds."""
+    from tqdm.auto import tqdm
+
+    with tqdm(total=total, desc=name, unit="text", delay=delay) as bar:
+        for chunk in chunks:
+            yield chunk
+            bar.update(len(chunk))

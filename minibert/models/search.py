@@ -1,0 +1,52 @@
+"""The vectors that are nearest to others. All are compared, the best are kept; memory holds one block of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import cosine
+
+from .pipeline import check_positive
+
+BLOCK = 8192  # vectors that are compared at once
+
+
+def search(
+    queries: ArrayLike, vectors: Array | Iterable[Array], k: int = 10, compare: Callable[[Array, Array], Array] = cosine
+) -> tuple[Array, Array]:
+    """Give for each query the k vectors with the largest score, best first: their numbers and their scores.
+
+    queries (n, dim), vectors (m, dim) or an iterator of such blocks -> (n, k) int64 and (n, k); (n, m) where m < k. Of
+    equal scores the first vector comes first. compare: (n, dim), (m, dim) -> (n, m); `encoder.similarity` compares as a
+    model's folder says. Raises ValueError for a k below 1.
+
+    >>> search(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
+    (array([[1, 2]]), array([[1., 1.]]))
+    """
+    check_positive("k", k)
+    wanted = np.atleast_2d(np.asarray(queries))
+    found = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), wanted.dtype)
+    blocks = vectors
+    if isinstance(vectors, np.ndarray):
+        blocks = (vectors[start : start + BLOCK] for start in range(0, len(vectors), BLOCK))
+    for each in searching(wanted, blocks, k, compare):
+        found = each  # the last one counts
+    return found
+
+
+def searching(
+    queries: Array, blocks: Iterable[Array], k: int, compare: Callable[[Array, Array], Array]
+) -> Iterator[tuple[Array, Array]]:
+    """Give what `search` gives for all blocks so far, after each block."""
+    ids, scores, start = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), queries.dtype), 0
+    for block in blocks:
+        numbers = np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))
+        ids, scores = np.hstack([ids, numbers]), np.hstack([scores, compare(queries, block)])
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        ids, scores = np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
+        start += len(block)
+        yield ids, scores

@@ -1,0 +1,161 @@
+"""Many texts as a stream: the vectors of `embed`, a chunk as soon as it is there, no text read before its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import same_bits
+from reference_files import CASES, Case
+
+import minibert
+from minibert.equations.sentences import cosine, dot, euclidean
+from minibert.files.tokenizer import Encoded
+from minibert.models.pipeline import chunked, pack, stream
+
+TEXTS = ["We lived above the clouds", "", "a", "I am Sinan", "one two cat dog", "a cat sleeps"]
+CHUNKS = [TEXTS[:1], TEXTS[1:4], TEXTS[4:]]
+
+
+@pytest.fixture(scope="module")
+def layer(minilm: Path) -> Iterator[minibert.EmbeddingLayer]:
+    with minibert.load(minilm) as layer:
+        yield layer
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "max", None])
+def test_chunks_give_the_bits_of_embed(layer: minibert.EmbeddingLayer, pooling: str | None, normalize: bool) -> None:
+    whole = layer.embed(TEXTS, pooling, normalize=normalize)
+    chunks = list(layer.embed_stream(CHUNKS, pooling, normalize=normalize))
+    assert [len(chunk) for chunk in chunks] == [1, 3, 2]
+    assert all(map(same_bits, [vector for chunk in chunks for vector in chunk], whole))
+
+
+def test_a_chunk_is_asked_for_when_the_vectors_before_it_are_taken(layer: minibert.EmbeddingLayer) -> None:
+    asked: list[int] = []
+
+    def waiting() -> Iterator[list[str]]:
+        for i, chunk in enumerate(CHUNKS):
+            asked.append(i)
+            yield chunk
+
+    vectors = layer.embed_stream(waiting())
+    for i in range(3):
+        next(vectors)
+        assert asked == list(range(i + 1))
+    assert list(vectors) == []
+
+
+def test_an_error_names_the_text_by_its_number_in_all(layer: minibert.EmbeddingLayer) -> None:
+    vectors = layer.embed_stream([["a", "b"], ["c", 4]])  # type: ignore[list-item]
+    next(vectors)
+    with pytest.raises(TypeError, match=r"texts\[3\] must be a str, found int"):
+        next(vectors)
+    with pytest.raises(ValueError, match="text 2 has 1002 tokens"):
+        list(layer.embed_stream([["a", "b"], ["a " * 1000]]))
+    with pytest.raises(ValueError, match="pooling must be"):
+        layer.embed_stream([], "median")
+
+
+def test_a_pair_is_no_text(layer: minibert.EmbeddingLayer) -> None:
+    with pytest.raises(TypeError, match=r"texts\[0\] must be a str, found tuple"):
+        layer.embed([("a", "b")])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_stream_reads_at_most_one_chunk_ahead(at_once: bool) -> None:
+    read: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for i in range(20):
+            read.append(i)
+            yield i
+
+    def encode(chunk: list[int], start: int) -> list[tuple[int, int]]:
+        return [(number, start + i) for i, number in enumerate(chunk)]
+
+    found = []
+    for vectors in stream(chunked(numbers(), 3), encode, list, at_once):  # type: ignore[arg-type]
+        found += vectors
+        assert len(read) <= len(found) + 3 * at_once
+    assert found == [(i, i) for i in range(20)]
+
+
+def test_an_error_while_splitting_ahead_reaches_the_caller() -> None:
+    def encode(chunk: list[int], start: int) -> list[int]:
+        if start:
+            raise ValueError(f"at {start}")
+        return chunk
+
+    vectors = stream(iter([[1, 2], [3]]), encode, np.array, at_once=True)  # type: ignore[arg-type]
+    assert next(vectors).tolist() == [1, 2]
+    with pytest.raises(ValueError, match="at 2"):
+        next(vectors)
+
+
+# -- packed ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_packed_texts_have_the_rows_of_each_alone(case: Case) -> None:
+    """For every family and its rule of positions, with ids of padding inside a text and texts of no tokens."""
+    layer = case.layer()
+    generator = np.random.default_rng(0)
+    vocab, longest = layer.steps[0].module.table.shape[0], min(layer.max_length or 9, 9)
+    lengths = [longest, 3, 0, 1, 3, 0, longest - 1]
+    pad_id = layer.config.get("pad_token_id")
+    texts = [generator.integers(0, vocab, length).tolist() for length in lengths]
+    if isinstance(pad_id, int) and 0 <= pad_id < vocab:
+        texts[0][1] = texts[1][-1] = pad_id
+    types = [[i % 2 for i in range(length)] for length in lengths] if layer.adds_types else [None] * len(lengths)
+    if layer.adds_types and layer.config.get("type_vocab_size", 2) < 2:
+        types = [None] * len(lengths)
+    packed = pack([Encoded(*each) for each in zip(texts, types, strict=True)], layer.adds_types)
+    assert packed.texts.tolist() == sorted(range(7), key=lambda i: lengths[i])
+    found = layer.rows(packed)
+    for batch in packed.batches():
+        for i, rows in zip(batch.texts, batch.of(found), strict=True):
+            given = {} if types[i] is None else {"token_type_ids": np.array(types[i], np.int64)}
+            assert same_bits(rows, layer(np.array(texts[i], np.int64), **given)), (i, lengths[i])
+
+
+def test_tiles_hold_whole_texts_and_each_once() -> None:
+    packed = pack([Encoded(list(range(length)), [1] * length) for length in (5, 0, 2, 9, 2, 0, 3)])
+    for tokens in (1, 4, 7, 100):
+        tiles = list(packed.tiles(tokens))
+        assert np.concatenate([tile.ids for tile in tiles]).tolist() == packed.ids.tolist()
+        assert np.concatenate([tile.texts for tile in tiles]).tolist() == packed.texts.tolist()
+        assert all(len(tile.ids) == len(tile.types) == tile.lengths.sum() for tile in tiles)  # type: ignore[arg-type]
+        assert all(len(tile.ids) <= tokens or len(tile.texts) == 1 for tile in tiles)
+    assert list(pack([]).tiles(4)) == [] and list(pack([]).batches()) == []
+
+
+def test_ids_that_the_table_lacks_are_refused(layer: minibert.EmbeddingLayer) -> None:
+    with pytest.raises(IndexError, match=r"is 30522, but the table has rows 0\.\.30521"):
+        layer.rows(pack([Encoded([1, 30522], None)]))
+
+
+# -- search ------------------------------------------------------------------------------------------------------
+
+
+def test_search_finds_what_sorting_all_scores_finds() -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.integers(-2, 3, (300, 3)).astype(np.float32)  # many are equally near
+    queries = vectors[:4] + 0.25
+    for compare in (dot, euclidean):
+        scores = compare(queries, vectors)
+        for k in (1, 7, 300, 1000):
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            for given in (vectors, iter([vectors[:100], vectors[100:100], vectors[100:]])):
+                ids, found = minibert.search(queries, given, k, compare)
+                assert ids.dtype == np.int64 and np.array_equal(ids, order)
+                assert np.array_equal(found, np.take_along_axis(scores, order, 1))
+    (ids,), _ = minibert.search(queries[0], vectors, 3)
+    assert set(ids) <= set(np.argsort(-cosine(queries[:1], vectors)[0], kind="stable")[:3])
+    assert minibert.search(queries, vectors[:0])[0].shape == (4, 0)
+    for k in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match="k must be an integer >= 1"):
+            minibert.search(queries, vectors, k)  # type: ignore[arg-type]
