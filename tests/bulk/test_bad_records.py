@@ -73,9 +73,13 @@ def test_a_file_ends_at_a_field_that_is_too_long(tmp_path: Path, monkeypatch: py
     """Behind it stands the rest of the field, and no reader knows where that ends."""
     monkeypatch.setattr(records, "LONGEST_FIELD", 10)
     first = made(tmp_path / "a.csv", 'text\na\n"long\nand longer\nb"\nc\n')
-    found = read(first, made(tmp_path / "b.csv", "text\nd\n"))
+    all_records = Records([str(first), str(made(tmp_path / "b.csv", "text\nd\n")), str(first)])
+    found = list(all_records)
+    assert all_records.expected == 5  # though much of two files is not read
     problem = "not CSV: field larger than field limit (10); look at its quotes; the rest of this file is not read"
-    assert [(record.text, record.problem) for record in found] == [("a", ""), (None, problem), ("d", "")]
+    assert [(record.text, record.problem) for record in found] == [
+        ("a", ""), (None, problem), ("d", ""), ("a", ""), (None, problem)
+    ]  # fmt: skip
 
 
 def test_an_empty_cell_is_no_text_and_no_id(tmp_path: Path) -> None:
@@ -84,6 +88,15 @@ def test_an_empty_cell_is_no_text_and_no_id(tmp_path: Path) -> None:
     assert problems(path) == {2: no_text, 3: no_id, 4: no_text}
     assert [(record.id, record.text) for record in read(path) if not record.problem] == [(1, "a"), (4, " ")]
     assert [record.id for record in read(path, id_column="text")] == ["a", None, "c", None, " "]
+
+
+def test_the_mark_of_utf16_in_a_later_line_is_a_bad_row(tmp_path: Path) -> None:
+    assert problems(made(tmp_path / "a.txt", b"a\n\xff\xfeb\nc\n")) == {2: NOT_UTF8.replace("at 1", "at 0")}
+
+
+def test_json_too_deep_to_be_read_is_a_bad_row(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.jsonl", '{"text": "a"}\n' + "[" * 100_000 + '\n{"text": "b"}\n')
+    assert list(problems(path)) == [2] and problems(path)[2].startswith("not JSON: ")
 
 
 def test_a_nul_in_csv(tmp_path: Path) -> None:
