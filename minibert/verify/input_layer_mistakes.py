@@ -17,24 +17,12 @@ from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.frozen import replace
 from minibert.families.modules import Embedding, LayerNorm
-from minibert.families.steps import (
-    Add,
-    Ids,
-    Inputs,
-    Mask,
-    Norm,
-    Positions,
-    Project,
-    Record,
-    Scale,
-    Step,
-    Tokens,
-)
+from minibert.families.steps import Add, Ids, Inputs, Mask, Norm, Positions, Project, Record, Scale, Step, Tokens
 
 from .subject import Mistake
 
 Steps = tuple[Step, ...]
-Formula = Callable[[Array, Array, "Array | None", float], Array]
+Formula = Callable[[Array, float], Array]
 S = TypeVar("S", bound=Step)
 
 
@@ -42,101 +30,96 @@ S = TypeVar("S", bound=Step)
 
 
 class OtherNorm(Norm):
-    """A norm by another formula."""
+    """A norm by another formula: x and eps -> what weight and bias are then applied to."""
 
     formula: Formula
+    affine: bool = True
 
     def apply(self, module: LayerNorm, inputs: Inputs, x: Array, record: Record = None) -> Array:
         if record:
             record("sum", x)
-        x = self.formula(x, module.weight, module.bias, module.eps)
+        x = self.formula(x, module.eps)
+        if self.affine:
+            x = x * module.weight + (0 if module.bias is None else module.bias)
         if record:
             record(self.path, x)
         return x
 
 
-def unbiased(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+def unbiased(x: Array, eps: float) -> Array:
     """(x - mean) / sqrt(sum of squares / (dim - 1) + eps)."""
-    return _affine((x - _mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True, ddof=1) + eps), weight, bias)
+    return np.asarray((x - _mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True, ddof=1) + eps))
 
 
-def eps_outside(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+def eps_outside(x: Array, eps: float) -> Array:
     """(x - mean) / (sqrt(variance) + eps)."""
-    return _affine((x - _mean(x)) / (x.std(axis=-1, keepdims=True) + eps), weight, bias)
+    return np.asarray((x - _mean(x)) / (x.std(axis=-1, keepdims=True) + eps))
 
 
-def unbiased_eps_outside(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+def unbiased_eps_outside(x: Array, eps: float) -> Array:
     """(x - mean) / (sqrt(sum of squares / (dim - 1)) + eps)."""
-    return _affine((x - _mean(x)) / (x.std(axis=-1, keepdims=True, ddof=1) + eps), weight, bias)
+    return np.asarray((x - _mean(x)) / (x.std(axis=-1, keepdims=True, ddof=1) + eps))
 
 
-def one_pass(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+def one_pass(x: Array, eps: float) -> Array:
     """variance = E[x^2] - E[x]^2, in x's own dtype."""
-    variance = np.maximum(_mean(x * x) - _mean(x) ** 2, 0)
-    return _affine((x - _mean(x)) / np.sqrt(variance + eps), weight, bias)
+    return np.asarray((x - _mean(x)) / np.sqrt(np.maximum(_mean(x * x) - _mean(x) ** 2, 0) + eps))
 
 
-def no_affine(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
-    """weight 1 and bias 0."""
-    return _affine((x - _mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True) + eps), np.ones_like(weight), None)
+def right(x: Array, eps: float) -> Array:
+    """(x - mean) / sqrt(variance + eps)."""
+    return np.asarray((x - _mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True) + eps))
 
 
-def root_mean_square(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+def root_mean_square(x: Array, eps: float) -> Array:
     """x / sqrt(E[x^2] + eps): the mean is not subtracted."""
-    return _affine(x / np.sqrt(_mean(x * x) + eps), weight, bias)
+    return np.asarray(x / np.sqrt(_mean(x * x) + eps))
 
 
 def _mean(x: Array) -> Array:
-    mean: Array = x.mean(axis=-1, keepdims=True)
-    return mean
+    return np.asarray(x.mean(axis=-1, keepdims=True))
 
 
-def _affine(y: Array, weight: Array, bias: Array | None) -> Array:
-    y = y * weight
-    return y if bias is None else y + bias
+class OtherTokens(Tokens):
+    """Word rows, or the caller's inputs_embeds, changed before anyone sees them."""
 
-
-class RoundedLate(Tokens):
-    """Word rows times a float64 factor."""
+    change: Callable[[Embedding, Inputs, Array], None]
 
     def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
-        if inputs.inputs_embeds is not None or module.scale == 1.0:
-            return super().apply(module, inputs, x, record)
-        x[...] = module.table.rows(_array(inputs.ids["input_ids"])).astype(np.float64) * module.scale
-        if record:
+        self.change(module, inputs, super().apply(module, inputs, x))
+        if record and inputs.inputs_embeds is None:
             record(self.path, x)
         return x
+
+
+def rounded_late(module: Embedding, inputs: Inputs, x: Array) -> None:
+    """Word rows times a float64 factor."""
+    if inputs.inputs_embeds is None and module.scale != 1.0:
+        x[...] = module.table.rows(_array(inputs.ids["input_ids"])).astype(np.float64) * module.scale
+
+
+def embeds_scaled_too(module: Embedding, inputs: Inputs, x: Array) -> None:
+    """The scale of the word module applied to the caller's inputs_embeds too."""
+    if inputs.inputs_embeds is not None:
+        scale(x, module.scale, out=x)
+
+
+def zero_padding(module: Embedding, inputs: Inputs, x: Array) -> None:
+    """The row of padding read as zeros."""
+    if inputs.inputs_embeds is None and module.padding_idx is not None:
+        x[_array(inputs.ids["input_ids"]) == module.padding_idx] = 0
 
 
 class ScaleRoundedLate(Scale):
     """x times a float64 factor."""
 
     def apply(self, module: float, inputs: Inputs, x: Array, record: Record = None) -> Array:
-        if not self.embeds and inputs.inputs_embeds is not None:
-            return x
-        x[...] = x.astype(np.float64) * module
-        if record:
-            record(self.path, x)
-        return x
-
-
-class EmbedsScaledToo(Tokens):
-    """The scale of the word module applied to the caller's inputs_embeds too."""
-
-    def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
-        x = super().apply(module, inputs, x, record)
-        return x if inputs.inputs_embeds is None else scale(x, module.scale, out=x)
-
-
-class ZeroPadding(Tokens):
-    """The row of padding read as zeros."""
-
-    def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
+        wide = x.astype(np.float64) * module
         x = super().apply(module, inputs, x)
-        if inputs.inputs_embeds is None and module.padding_idx is not None:
-            x[_array(inputs.ids["input_ids"]) == module.padding_idx] = 0
-        if record and inputs.inputs_embeds is None:
-            record(self.path, x)
+        if self.embeds or inputs.inputs_embeds is None:
+            x[...] = wide
+            if record:
+                record(self.path, x)
         return x
 
 
@@ -230,13 +213,8 @@ def _each(change: Callable[[Steps], Steps], *unused: str) -> Callable[[Family], 
             return None
         # an argument that no step takes any more must not be an error of the caller
         later = (*family.later_arguments, "token_type_ids", "position_ids")
-        return replace(
-            family,
-            steps=steps,
-            decoder=decoder,
-            unused_endings=(*family.unused_endings, *unused),
-            later_arguments=later,
-        )
+        endings = (*family.unused_endings, *unused)
+        return replace(family, steps=steps, decoder=decoder, unused_endings=endings, later_arguments=later)
 
     return make
 
@@ -257,8 +235,8 @@ def _same(a: Step, b: Step) -> bool:
     return type(a) is type(b) and vars(a) == vars(b)
 
 
-def _norm(formula: Formula) -> Callable[[Family], Family | None]:
-    return _swap(Norm, lambda step: _as(OtherNorm, step, formula=formula))
+def _norm(formula: Formula, affine: bool = True) -> Callable[[Family], Family | None]:
+    return _swap(Norm, lambda step: _as(OtherNorm, step, formula=formula, affine=affine))
 
 
 def _other_order(steps: Steps) -> Steps:
@@ -299,7 +277,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("eps 1e-12", "1e-12 is BERT's; RoBERTa, BART and others have 1e-5.",
             _swap(Norm, lambda step: replace(step, eps=1e-12))),
     Mistake("weight and bias of the norm ignored", "Old files call them gamma and beta, and readers miss them.",
-            _norm(no_affine)),
+            _norm(right, affine=False)),
     Mistake("RMSNorm for LayerNorm", "T5 and Llama do not subtract the mean in their blocks; this norm does.",
             _norm(root_mean_square)),
     Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
@@ -335,15 +313,15 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("sinusoids added", "T5, Llama and similar models add no position row; positions act in attention.",
             _each(_with_sinusoids)),
     Mistake("scale in float64", "sqrt(dim) is rounded to float32 before it multiplies.",
-            lambda row: _swap(Tokens, lambda s: _as(RoundedLate, s) if s.scale else s)(row)
+            lambda row: _swap(Tokens, lambda s: _as(OtherTokens, s, change=rounded_late) if s.scale else s)(row)
             or _swap(Scale, lambda step: _as(ScaleRoundedLate, step))(row)),
     Mistake("scale left out", "Word rows are multiplied by sqrt(dim) before positions are added.",
             lambda row: _swap(Tokens, lambda step: replace(step, scale=None))(row)
             or _swap(Scale, lambda step: None)(row)),
     Mistake("inputs_embeds scaled", "BART scales inside its word module, so the caller's own embeddings stay.",
-            _swap(Tokens, lambda step: _as(EmbedsScaledToo, step) if step.scale else step)),
+            _swap(Tokens, lambda step: _as(OtherTokens, step, change=embeds_scaled_too) if step.scale else step)),
     Mistake("padding row zeroed", "padding_idx starts a row at zero before training; trained files hold numbers there.",
-            _swap(Tokens, lambda step: _as(ZeroPadding, step))),
+            _swap(Tokens, lambda step: _as(OtherTokens, step, change=zero_padding))),
     Mistake("shared table first", "In untied BART each side has a table of its own, and `shared` is not used.",
             _swap(Tokens, lambda s: _shared_first(s) if "shared.weight" in s.names else s, "embed_tokens.weight")),
     Mistake("bias of the projection left out", "ALBERT's and ELECTRA's projections have one.",

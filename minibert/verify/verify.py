@@ -58,7 +58,7 @@ def verify(
     with or one of the model's own, and for an `only` that the model does not know.
     """
     _check_files(against, save, only)
-    stored = None if against is None else read_traces(against)  # before anything is written
+    read = ({}, {}) if against is None else read_traces(against)  # before anything is written
     options: dict[str, Any] = dict(revision=revision, local_files_only=local_files_only)
     if encoder:
         again: Callable[..., Any] = partial(load_encoder, model, **options)
@@ -72,13 +72,7 @@ def verify(
         if save is not None:
             write_traces(save, inputs, subject.traces(inputs, {}))
             report.say(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
-        other: Side | None = None
-        if against is not None and stored is not None:
-            other = File(against, *stored, only)
-        elif installed():
-            other = Live(subject, model, **options)
-        elif (found := shipped.find(opened)) is not None:
-            other = Shipped(found, subject)
+        other = _side(subject, model, options) if against is None else File(against, *read, only)
         if other is not None:
             compare_with(report, subject, other, inputs, texts)
         if not encoder and not isinstance(other, File | Shipped):
@@ -101,6 +95,14 @@ def _check_files(against: Path | None, save: Path | None, only: Sequence[str] | 
         raise ValueError(f"{save} and {against} are one file: saving would put our numbers over those to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):
         raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
+
+
+def _side(subject: Subject, model: str, options: dict[str, Any]) -> Side | None:
+    """The reference where it can be run, else its values where they ship."""
+    if installed():
+        return Live(subject, model, **options)
+    found = shipped.find(subject.model)
+    return None if found is None else Shipped(found, subject)
 
 
 def _nothing(model: str, encoder: bool) -> str:

@@ -470,11 +470,14 @@ def test_the_table_shows_what_the_issue_is(tmp_path: Path) -> None:
 
 def test_summing_up_keeps_the_worst() -> None:
     some = [
-        Difference("sum", (kind,), largest, equal, 3.0, 4.0, 0.0)
-        for kind, largest, equal in (("a", 0.0, 1.0), ("b", 2.0, 0.5), ("c", np.nan, 0.0))
-    ]
+        Difference("sum", (kind,), largest, equal, ours, theirs, 0.0)
+        for kind, largest, equal, ours, theirs in (
+            ("a", 0.0, 1.0, 1.0, 2.0), ("b", 2.0, 0.5, 7.0, 14.0), ("c", np.nan, 0.0, 0.0, 0.0)
+        )
+    ]  # fmt: skip
     (two,) = over_kinds(some[:2])
-    assert (two.kinds, two.largest, two.equal, two.error_ours) == (("a", "b"), 2.0, 0.75, 3.0)
+    assert (two.kinds, two.largest, two.equal) == (("a", "b"), 2.0, 0.75)
+    assert (two.error_ours, two.error_theirs) == (5.0, 10.0)  # root mean squares, no means
     (three,) = over_kinds(some)
     assert np.isnan(three.largest) and not three.passes
 

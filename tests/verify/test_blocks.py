@@ -130,6 +130,16 @@ def test_the_first_of_several_differences_is_named(
     assert set(re.findall(r"\w+", line.split(", in ")[1].split(";")[0])) == {key.split("|")[0] for key in saved}
 
 
+def test_the_first_difference_is_the_first_to_be_computed(folders: dict[str, Path], tmp_path: Path) -> None:
+    """GPT-2's rows of types come before its blocks, though most batches have none."""
+    verify_encoder(str(folders["gpt2"]), save=tmp_path / "own.safetensors")
+    arrays = dict(load_file(tmp_path / "own.safetensors"))
+    wrong = {key: value + 1 for key, value in arrays.items() if key.endswith(("|h.0.ln_1", "|wte (types)"))}
+    report = verify_encoder(str(folders["gpt2"]), against=ported(arrays | wrong, tmp_path))
+    (line,) = [line for line in report.lines if line.startswith("first difference: ")]
+    assert line == "first difference: input layer, wte (types), in types; all of input layer:"
+
+
 @pytest.mark.parametrize("times", [0.9, 1.1])
 @pytest.mark.parametrize(
     ("key", "tolerance"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,6 +143,9 @@ def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
             unit = 10.0 ** (int(text.partition("e")[2] or 0) - digits)
             entry["printed"][0][0] = f"{float(text) + 1.2 * unit:.{digits + 1}e}"  # further off than half a unit
             assert not all(c.passes for c in check(layer, values)), entry
+            near = Decimal(text) + Decimal(1).scaleb(Decimal(text).as_tuple().exponent)  # one more in the last digit
+            entry["printed"][0][0] = str(near)
+            assert not all(c.passes for c in check(layer, values)), entry
             entry["printed"][0][0] = text
 
 
@@ -185,6 +189,16 @@ def test_a_model_as_printed_passes(planted: Path, monkeypatch: pytest.MonkeyPatc
     report = verify(str(planted))
     assert report.passed
     assert report.lines[-1] == "every number is the one that was printed"
+
+
+def test_other_ids_than_printed_fail(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number may be right: the tokenizer is another one."""
+    values = only_lookups(stored("bert-base-uncased"))
+    wrong = {**values, "texts": [{"text": "we lived", "input_ids": [1, 2]}]}
+    monkeypatch.setattr(printed, "find", lambda model, layer: wrong)
+    report = verify(str(planted))
+    assert not report.passed and all(c.passes for c in report.checked)
+    assert [line for line in report.lines if line.startswith("'we lived' gives the ids ")]
 
 
 def test_printed_values_name_a_mistake_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
