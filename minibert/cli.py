@@ -35,17 +35,7 @@ commands:
 example:
   minibert explain "We lived above the clouds\""""
 
-# what errors advise in Python's words -> what to type
-IN_SHELL = {
-    "truncation=True": "--truncate",
-    "force=True": "--force",
-    'vectors="input"': "--vectors input",
-    'bad_rows="skip"': "--bad-rows skip",
-    "local_files_only=True": "--local-files-only",
-    "rows_per_shard must": "--rows-per-shard must",
-    "prompt_name must": "--prompt-name must",
-    "prompt= takes": "--prompt takes",
-}
+OPTIONS = {"truncation": "--truncate"}  # those that are not called as the function's argument is
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -148,15 +138,28 @@ def _about(name: str) -> str:
 
 def _in_words(error: Exception) -> str:
     """Give an error's message in the words of a shell; for an unexpected error, its class too."""
-    from minibert.errors import MinibertError
+    from minibert.errors import MinibertError, parts_of
 
     foreseen = (MinibertError, ValueError, TypeError, IndexError, OSError, ImportError)
-    message = str(error)
+    message = "".join(map(_in_shell, parts_of(error)))
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         missing = isinstance(error, FileNotFoundError)  # of two names the second is where the first was to go
         message = f"{error.filename if missing else error.filename2 or error.filename}: {error.strerror}"
     if not message or not isinstance(error, foreseen):
         message = f"{type(error).__name__}: {error}".rstrip(": ")
-    for python, shell in IN_SHELL.items():
-        message = message.replace(f"pass {python}", python).replace(python, shell)
     return message
+
+
+def _in_shell(part: object) -> str:
+    """Say an argument of a function as the command line calls it.
+
+    >>> from minibert.errors import Option
+    >>> _in_shell(Option("truncation", True)), _in_shell(Option("bad_rows", "skip")), _in_shell("words")
+    ('--truncate', '--bad-rows skip', 'words')
+    """
+    from minibert.errors import Option
+
+    if not isinstance(part, Option):
+        return str(part)
+    name = OPTIONS.get(part.name) or "--" + part.name.replace("_", "-")
+    return name if part.value in (None, True) else f"{name} {part.value}"

@@ -10,8 +10,13 @@
 Misuse of a function stays builtin: `TypeError` (a float where an id belongs), `IndexError` (an id past the
 table), `ValueError` (shapes that disagree, a sequence too long).
 
-Every message says what was expected, what was found, where, and what to do.
+Every message says what was expected, what was found, where, and what to do. Where it names an argument or the number of
+a text, the error carries them as data too (`worded`): a command line has other words for both.
 """
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
 
 
 class MinibertError(Exception):
@@ -32,3 +37,63 @@ class HubError(MinibertError):
 
 class TokenizerError(MinibertError):
     """The tokenizer is absent or unreadable, or the text is not text."""
+
+
+# -- messages that carry data --------------------------------------------------------------------------------------
+
+
+class Option(NamedTuple):
+    """An argument in a message, and what to pass for it, where that is said.
+
+    >>> str(Option("truncation", True)), str(Option("prompt"))
+    ('truncation=True', 'prompt')
+    """
+
+    name: str
+    value: Any = None
+
+    def __str__(self) -> str:
+        value = f'"{self.value}"' if isinstance(self.value, str) else repr(self.value)
+        return self.name if self.value is None else f"{self.name}={value}"
+
+
+class Text(NamedTuple):
+    """One of several texts in a message, counted from 0. `argument`: the name of those texts, for "texts[3]".
+
+    >>> str(Text(3)), str(Text(3, "texts"))
+    ('text 3', 'texts[3]')
+    """
+
+    number: int
+    argument: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.argument}[{self.number}]" if self.argument else f"text {self.number}"
+
+
+E = TypeVar("E", bound=Exception)
+
+
+def worded(kind: type[E], *parts: object, place: str = "") -> E:
+    """Make an error of words and data: the message is all parts in a row, after the place where there is one.
+
+    The error has `parts`, and of them `option` (the last `Option`), `text` (the number of the last `Text`) and `place`;
+    None where there is no such part.
+
+    >>> error = worded(ValueError, Text(3), " is too long; pass ", Option("truncation", True))
+    >>> str(error), error.text, error.option.name
+    ('text 3 is too long; pass truncation=True', 3, 'truncation')
+    """
+    parts = (place, ": ", *parts) if place else parts
+    error: Any = kind("".join(map(str, parts)))
+    error.parts, error.place = parts, place or None
+    error.option = next((part for part in reversed(parts) if isinstance(part, Option)), None)
+    error.text = next((part.number for part in reversed(parts) if isinstance(part, Text)), None)
+    made: E = error
+    return made
+
+
+def parts_of(error: BaseException) -> tuple[object, ...]:
+    """Give the parts of an error's message; one that was not made by `worded` has one, its text."""
+    parts: tuple[object, ...] = getattr(error, "parts", (str(error),))
+    return parts

@@ -28,6 +28,7 @@ from minibert.cli import main
 from minibert.commands import embed
 from minibert.commands.stdin import lines_as_they_come
 from minibert.equations.input_layer import Array
+from minibert.errors import Option, worded
 from minibert.show import pictures
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "lived", "above", "the", "clouds", "dog", "bites", "man"]
@@ -206,7 +207,7 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (1, "")
     assert "no model was named, and the default, bert-base-uncased, cannot be had from the Hub" in result.stderr
     assert "--model or MINIBERT_MODEL" in result.stderr and "Traceback" not in result.stderr
-    for way in ("./", "--local-files-only", "minibert extract", "HF_ENDPOINT"):
+    for way in ("./", "local_files_only", "`extract`", "HF_ENDPOINT"):
         assert way in result.stderr
     assert seconds < SECONDS_WITHOUT_HUB
 
@@ -259,7 +260,7 @@ def test_a_reader_that_leaves_is_no_error(folder: Path) -> None:
         (KeyError("width"), 1, "minibert: error: KeyError: 'width'\n"),
         (ValueError(), 1, "minibert: error: ValueError\n"),
         (MemoryError(), 1, "minibert: error: MemoryError\n"),
-        (ValueError("shorten it, or pass truncation=True"), 1, "minibert: error: shorten it, or --truncate\n"),
+        (worded(ValueError, "or pass ", Option("truncation", True)), 1, "minibert: error: or pass --truncate\n"),
     ],
 )
 def test_no_error_shows_a_traceback(
@@ -468,7 +469,9 @@ def test_an_error_about_a_text_names_its_line(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr(sys, "stdin", stdin_of(b"we\n" * 3000 + b"we " * 20 + b"\n"))
     assert main(["embed", "--model", str(folder)]) == 1
     out, err = capsys.readouterr()
-    assert "error: line 3001 of stdin has 22 tokens, but the longest sequence is 16; shorten it, or --truncate" in err
+    assert (
+        "error: line 3001 of stdin has 22 tokens, but the longest sequence is 16; shorten it, or pass --truncate" in err
+    )
     assert out.count("\n") >= 2048, "what came before is given"
 
 

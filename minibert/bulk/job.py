@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import TokenizerError
+from minibert.errors import Option, TokenizerError, parts_of, worded
 from minibert.files.tokenizer import Encoded
 from minibert.models.pipeline import check_positive, stream
 from minibert.models.vectors import TextModel
@@ -167,7 +167,8 @@ def _parts(
             read = [record if record.problem else _fitting(record, next(each), model) for record in read]
             encoded = [ids for ids in encoded if not ids.cut]
         if stop and (first := next((record for record in read if record.problem), None)):
-            raise ValueError(f'{first.place}: {first.problem}; bad_rows="skip" lists such rows and goes on')
+            skips = Option("bad_rows", "skip"), " lists such rows and goes on"
+            raise worded(ValueError, first.problem, "; ", *skips, place=first.place)
         return read, encoded, lines
 
     def vectors(ready: tuple[list[Record], list[Encoded], bytes]) -> Part:
@@ -193,7 +194,7 @@ def _refuse_alone(records: list[Record], model: TextModel) -> None:
         try:
             model.pipeline.tokenize([record.text or ""], 0)
         except TokenizerError as error:
-            raise TokenizerError(f"{record.place}: {error}") from None
+            raise worded(TokenizerError, *parts_of(error), place=record.place) from None
 
 
 def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
@@ -201,7 +202,7 @@ def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
         return record
     count = f"{'more than ' if ids.more else ''}{len(ids.input_ids) + ids.cut}"
     return record._replace(
-        problem=f"the text has {count} tokens, but the longest sequence is {model.model.max_length}; truncation=True "
+        problem=f"the text has {count} tokens, but the longest sequence is {model.model.max_length}; truncation "
         "cuts such texts"
     )
 

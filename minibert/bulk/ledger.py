@@ -83,7 +83,7 @@ def read_shards(path: Path) -> tuple[list[Shard], int]:
     for line in whole.splitlines():
         shard = _shard(line)
         if shard is None or shard != shard.sealed(shards[-1].line_sha256 if shards else ""):
-            raise ValueError(f"{path / DONE}: a line is not one of `minibert bulk`, found {line[:80]!r}; {MEND}")
+            raise ValueError(f"{path / DONE}: a line is not one of `bulk`, found {line[:80]!r}; {MEND}")
         shards.append(shard)
     return shards, len(whole)
 

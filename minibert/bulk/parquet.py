@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from minibert.equations.input_layer import Array
+from minibert.errors import worded
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def arrow(otherwise: str = "") -> Any:
+def arrow(*otherwise: object) -> Any:
     """Import pyarrow. Raises ImportError that says how to install it, and what does without."""
     try:
         import pyarrow as pa
     except ImportError:
-        raise ImportError(f"Parquet needs pyarrow: pip install 'pyarrow>=18.1'{otherwise}") from None
+        raise worded(ImportError, "Parquet needs pyarrow: pip install 'pyarrow>=18.1'", *otherwise) from None
     return pa
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from minibert.errors import Option, worded
 from minibert.files.lines import STDIN, raw_lines, reading
 
 from .parquet import arrow, need_type, values_of
@@ -79,7 +80,12 @@ class Records:
         if (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
             raise ValueError("stdin cannot be Parquet, which is read from its end; name the file")
         if id_column is not None and "lines" in self._forms:
-            raise ValueError(f"plain lines have no column {id_column!r}; leave --id-column out, or name the format")
+            raise worded(
+                ValueError,
+                f"plain lines have no column {id_column!r}; leave ",
+                Option("id_column"),
+                " out, or name the format",
+            )
         self._current = 0  # the file that is being read, and how much of it has been, from 0 to 1
         self._share = 0.0
         self._read = 0  # rows
@@ -121,10 +127,11 @@ class Records:
         """Say which column has the ids, and refuse a file without the columns that are needed."""
         if self.id_column is None and self._kind is None and ID in columns:
             self.id_column = ID  # and then every file must have it
-        for column, option in ((self.text_column, "--text-column"), (self.id_column, "--id-column")):
+        for column, option in ((self.text_column, "text_column"), (self.id_column, "id_column")):
             if column is not None and (count := list(columns).count(column)) != 1:
                 found = "it has " + ", ".join(map(repr, columns)) if not count else f"it has {count} of them"
-                raise ValueError(f"{name}: expected a column {column!r}; {found}; name another with {option}")
+                missing = f"expected a column {column!r}; {found}; name another with "
+                raise worded(ValueError, missing, Option(option), place=name)
         return self.id_column
 
     # -- one file each: (row, id, text, problem) ---------------------------------------------------------------
@@ -269,9 +276,12 @@ def _form(name: str) -> str:
         return "lines"
     ending = Path(name).suffix.lower()
     if ending not in ENDINGS:
-        raise ValueError(
-            f"{name}: the file must end in {', '.join(ENDINGS)}, found {ending or 'no ending'!r}; "
-            f"--input-format names one of {', '.join(FORMATS)}"
+        raise worded(
+            ValueError,
+            f"the file must end in {', '.join(ENDINGS)}, found {ending or 'no ending'!r}; ",
+            Option("input_format"),
+            f" names one of {', '.join(FORMATS)}",
+            place=name,
         )
     return ENDINGS[ending]
 

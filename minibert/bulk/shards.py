@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.errors import Option
 from minibert.files.lines import STDIN
 from minibert.files.reading import read_object
 from minibert.files.writing import atomic_file, atomic_write, naming, sync_folder
@@ -61,7 +62,7 @@ class ShardFolder:
         if form not in FORMATS:
             raise ValueError(f"format must be {' or '.join(map(repr, FORMATS))}, found {form!r}")
         if form == "parquet":
-            arrow("; --format npy does without")
+            arrow("; ", Option("format", "npy"), " does without")
         self.path, self.form = path, form
         self.shards: list[Shard] = []
         self.complete = False  # an earlier run has ended here
@@ -108,7 +109,7 @@ class ShardFolder:
         other = sorted({path.name for path in self.path.iterdir() if not LEFT.fullmatch(path.name)} - {LOCK})
         if other and META not in other:
             raise ValueError(
-                f"{self.path}: the folder holds {other[0]!r} and no {META}, so `minibert bulk` has not made it; "
+                f"{self.path}: the folder holds {other[0]!r} and no {META}, so `bulk` has not made it; "
                 "choose a new folder"
             )
 

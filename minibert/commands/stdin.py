@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+from minibert.errors import Text, parts_of, worded
 
 from .common import tell
 
@@ -71,8 +72,5 @@ def _lines(most: int) -> Iterator[list[str]]:
 
 def of_line(error: ValueError) -> ValueError:
     """Let an error about a text of the stream, counted from 0, speak of a line of stdin, counted from 1."""
-
-    def line(found: re.Match[str]) -> str:
-        return f"line {int(found[1] or found[2]) + 1} of stdin"
-
-    return type(error)(re.sub(r"\btext (\d+)\b|\btexts\[(\d+)\]", line, str(error), count=1))
+    parts = (f"line {part.number + 1} of stdin" if isinstance(part, Text) else part for part in parts_of(error))
+    return worded(type(error), *parts)

@@ -79,8 +79,7 @@ def _seeds(arguments: Any) -> int:
     reports = []
     for seed in SEEDS:
         reports.append(verify_seed(seed, arguments.local_files_only))
-        lines = (line.replace("local_files_only=True", "--local-files-only") for line in reports[-1].lines)
-        print_lines([*lines, ""])
+        print_lines([*reports[-1].lines, ""])
     verdicts = ["passed" if r.passed else "DIFFERENT" if r.ran else "not run here" for r in reports]
     print_lines([f"{seed.model}: {verdict}" for seed, verdict in zip(SEEDS, verdicts, strict=True)])
     if "DIFFERENT" in verdicts:

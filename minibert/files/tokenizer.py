@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import TokenizerError
+from minibert.errors import Option, Text, TokenizerError, worded
 
 from .tokenizer_cuts import safe_cuts
 
@@ -191,10 +191,9 @@ class Tokenizer:
         if max_length is None or len(ids) <= max_length:
             return Encoded(ids, types)
         if not truncation:
-            raise ValueError(
-                f"text {i} has {'more than ' if more else ''}{len(ids)} tokens, but the longest sequence is "
-                f"{max_length}; shorten it, or pass truncation=True"
-            )
+            found = f"{'more than ' if more else ''}{len(ids)}"
+            too_long = f" has {found} tokens, but the longest sequence is {max_length}; shorten it, or pass "
+            raise worded(ValueError, Text(i), too_long, Option("truncation", True))
         segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
         first, second = (int(np.count_nonzero(segment == number)) for number in (0, 1))
         special = len(ids) - first - second
@@ -319,11 +318,13 @@ def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
     for i, text in enumerate(texts, start):
         if not isinstance(text, str):
             if text is None or _is_missing(text):
-                raise TypeError(
-                    f"{name}[{i}] must be a str, found {type(text).__name__}, a missing value; leave such rows out, or "
-                    "put an empty text in their place"
+                raise worded(
+                    TypeError,
+                    Text(i, name),
+                    f" must be a str, found {type(text).__name__}, a missing value; leave such rows out, or put an "
+                    "empty text in their place",
                 )
-            raise TypeError(f"{name}[{i}] must be a str, found {type(text).__name__}{_decode_hint(text)}")
+            raise worded(TypeError, Text(i, name), f" must be a str, found {type(text).__name__}{_decode_hint(text)}")
 
 
 def _refuse_surrogates(text: Any, number: int) -> None:
@@ -331,9 +332,11 @@ def _refuse_surrogates(text: Any, number: int) -> None:
         try:
             part.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{name}[{number}] has a lone surrogate U+{ord(part[error.start]):04X} at index {error.start}, which "
-                "is no character; read the text with the right encoding, or with errors='replace'"
+            raise worded(
+                ValueError,
+                Text(number, name),
+                f" has a lone surrogate U+{ord(part[error.start]):04X} at index {error.start}, which is no character; "
+                "read the text with the right encoding, or with errors='replace'",
             ) from None
 
 

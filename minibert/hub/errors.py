@@ -51,14 +51,14 @@ class Address(NamedTuple):
         """How to get a folder that can be used instead of the name."""
         if self.whole:
             return f"a folder of all its files, made elsewhere with `hf download {self.name} --local-dir FOLDER`"
-        return "a folder made elsewhere with `minibert extract`"
+        return "a folder made elsewhere with `extract`"
 
     @property
     def without_hub(self) -> str:
         """The ways that need no Hub."""
         return (
-            f"ways that need no Hub: {self.folder} (a path that starts with ./), local_files_only=True for what is "
-            "cached, a mirror in HF_ENDPOINT"
+            f"ways that need no Hub: {self.folder} (a path that starts with ./), the option local_files_only for what "
+            "is cached, a mirror in HF_ENDPOINT"
         )
 
 

@@ -49,7 +49,9 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
         )
     address = Address(name, revision or "main", _endpoint(constants.ENDPOINT), whole)
     offline = local_files_only or constants.HF_HUB_OFFLINE
-    problem = HubError("local_files_only=True" if local_files_only else "HF_HUB_OFFLINE is set") if offline else None
+    problem = (
+        HubError("local files only are asked for" if local_files_only else "HF_HUB_OFFLINE is set") if offline else None
+    )
     transfer = Transfer(address)
     if COMMIT.fullmatch(address.revision):
         return Repository(transfer, address.revision, problem)

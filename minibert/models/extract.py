@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError, MinibertError
+from minibert.errors import CheckpointError, MinibertError, Option, worded
 from minibert.families.family import Family
 from minibert.files.checkpoint import SINGLE, SafetensorsFile, Source, Tensor
 from minibert.files.reading import sha256_of
@@ -101,7 +101,12 @@ def _check_target(target: Path, force: bool) -> None:
     if not (target.is_symlink() or target.exists()):
         return
     if not force:
-        raise FileExistsError(f"{target} exists; choose another name, or pass force=True to replace it")
+        raise worded(
+            FileExistsError,
+            f"{target} exists; choose another name, or pass ",
+            Option("force", True),
+            " to replace what `extract` has written",
+        )
     if target.is_symlink() or not target.is_dir() or Path.cwd().is_relative_to(target.resolve()):
         raise FileExistsError(f"{target} is a file, a link, or the folder we are in; choose another name")
     _refuse_foreign(target, target)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array, check_ids
+from minibert.errors import Option, worded
 from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.steps import Inputs, Lookup, Mask, Positions
@@ -187,7 +188,9 @@ def _check_length(step: Positions, rows: int, inputs: Inputs, ids: Any, past_len
     if last + step.extra >= rows:
         limit = rows - step.extra - step.first(config)
         past = f" after {past_length} cached ones" if past_length else ""
-        raise ValueError(
+        raise worded(
+            ValueError,
             f"a sequence of {inputs.seq} tokens{past} is too long: the position table ends at {limit} tokens; "
-            "shorten it, or tokenize with truncation=True"
+            "shorten it, or tokenize with ",
+            Option("truncation", True),
         )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError, UnknownFamilyError
+from minibert.errors import CheckpointError, UnknownFamilyError, worded
 from minibert.families.attention_schemes import Rotary
 from minibert.families.block_parts import Blocks
 from minibert.families.blocks import BLOCKS
@@ -53,9 +53,11 @@ def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "flo
     family = family_of(opened)
     blocks = BLOCKS.get(family.model_type)
     if blocks is None:
-        raise UnknownFamilyError(
+        raise worded(
+            UnknownFamilyError,
             f"{opened.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
-            f"blocks are {', '.join(sorted(BLOCKS))}; {NO_BLOCKS}"
+            f"blocks are {', '.join(sorted(BLOCKS))}; ",
+            NO_BLOCKS,
         )
     config = blocks.configure(family, opened.config, f"{opened.where}: config.json")
     source = opened.source()
@@ -66,9 +68,11 @@ def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "flo
     layer = assemble(family, opened.config, source, opened.find, opened.where, "encoder", np.dtype(dtype), again)
     binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
     if not binder.stored_under((blocks.path.partition("{i}")[0],)):
-        raise CheckpointError(
-            f"{opened.where}: there is no tensor of the blocks, only the input layer, as after `minibert extract`; "
-            f"name the whole model; {NO_BLOCKS}"
+        raise worded(
+            CheckpointError,
+            f"{opened.where}: there is no tensor of the blocks, only the input layer, as after `extract`; name the "
+            "whole model; ",
+            NO_BLOCKS,
         )
     stack = _bind(blocks, config, binder, layer)
     binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")

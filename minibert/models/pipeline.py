@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.errors import Option, worded
 from minibert.files.tokenizer import Encoded
 from minibert.threads import ahead, spread
 
@@ -159,7 +160,7 @@ class Pipeline(NamedTuple):
 def check_positive(name: str, value: Any) -> None:
     """Refuse anything but an integer from 1 on. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, found {value!r}")
+        raise worded(ValueError, Option(name), f" must be an integer >= 1, found {value!r}")
 
 
 def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:

@@ -29,7 +29,7 @@ from minibert.equations.encoder import (
 )
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, Option, worded
 from minibert.files.checkpoint import SINGLE, Checkpoint
 from minibert.files.reading import FileName, read_object
 from minibert.files.tokenizer_files import Find
@@ -135,10 +135,9 @@ class SentenceConfig(NamedTuple):
         if name is None:
             return ""
         if name not in self.prompts:
-            raise ValueError(
-                f"prompt_name must be one of this model's {', '.join(map(repr, self.prompts))}, found {name!r}; "
-                "prompt= takes any text"
-            )
+            known = ", ".join(map(repr, self.prompts))
+            found = f" must be one of this model's {known}, found {name!r}; any text can be passed as "
+            raise worded(ValueError, Option("prompt_name"), found, Option("prompt"))
         return self.prompts[name]
 
     def longest_of(self, task: str | None) -> int | None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from minibert.errors import CheckpointError, UnknownFamilyError
+from minibert.errors import CheckpointError, Option, UnknownFamilyError, parts_of, worded
 from minibert.files.checkpoint import INDEX, SINGLE
 from minibert.files.reading import sha256_of
 from minibert.threads import cores
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 KINDS = ("sentence", "input")
 
 ADVICE = (
-    'vectors="input" takes the input layer alone: for each text the mean over its tokens\' rows before any attention, '
-    "which know no context"
+    Option("vectors", "input"),
+    " takes the input layer alone: for each text the mean over its tokens' rows before any attention, which know no "
+    "context",
 )
 
 
@@ -91,9 +92,10 @@ def open_vectors(
     try:
         encoder = encoder_of(opened, local_files_only)
     except (CheckpointError, UnknownFamilyError) as error:
-        if NO_BLOCKS not in str(error):
+        *parts, end = parts_of(error)
+        if end != NO_BLOCKS:
             raise
-        raise type(error)(str(error).replace(NO_BLOCKS, ADVICE)) from None
+        raise worded(type(error), *parts, *ADVICE) from None
     if max_seq_length is not None:
         encoder.max_seq_length = max_seq_length
     encoder.pipeline(prompt_name, prompt)  # raises for a prompt that is not there, before any text is read
@@ -105,7 +107,8 @@ def check_kind(vectors: str, prompt_name: str | None, prompt: str | None, max_se
     if vectors not in KINDS:
         raise ValueError(f"vectors must be {' or '.join(map(repr, KINDS))}, found {vectors!r}")
     if vectors == "input" and (prompt_name is not None or prompt is not None):
-        raise ValueError('prompts are for sentence vectors; leave prompt_name and prompt out with vectors="input"')
+        names = Option("prompt_name"), " and ", Option("prompt"), " out with ", Option("vectors", "input")
+        raise worded(ValueError, "prompts are for sentence vectors; leave ", *names)
     if max_seq_length is not None:
         if vectors == "input":
             raise ValueError('max_seq_length is for sentence vectors; leave it out with vectors="input"')

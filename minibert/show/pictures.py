@@ -9,6 +9,7 @@ import numpy as np
 
 from minibert.equations.attention_positions import alibi_slopes
 from minibert.equations.input_layer import Array
+from minibert.errors import Option, worded
 from minibert.families.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
 from minibert.families.rotations import Rotation
 from minibert.families.steps import Add, Lookup, Norm, Positions
@@ -85,7 +86,7 @@ def position_table(layer: EmbeddingLayer) -> Array:
 
 def _needed(text: str | None, kind: str) -> str:
     if text is None:
-        raise ValueError(f"the picture {kind!r} is about a text; give one, --text TEXT on the command line")
+        raise worded(ValueError, f"the picture {kind!r} is about a text; give one as ", Option("text"))
     return text
 
 
@@ -96,9 +97,7 @@ def _encoded(layer: EmbeddingLayer, text: str, token: int | None = None) -> tupl
     count = batch["input_ids"].shape[1]
     if token is not None:
         if not 0 <= token < count:
-            raise IndexError(
-                f"token is {token}, but the text has the tokens 0..{count - 1}; minibert explain lists them"
-            )
+            raise IndexError(f"token is {token}, but the text has the tokens 0..{count - 1}; `explain` lists them")
         return batch, layer.tokens(batch["input_ids"][0]), token
     ids, alone = batch["input_ids"][0].tolist(), layer.tokenize("")["input_ids"][0].tolist()
     if ids == alone:
@@ -114,7 +113,7 @@ def _rows(layer: EmbeddingLayer, asked: Asked) -> Any:
     table = position_table(layer)
     if text is None:
         if token is not None:
-            raise ValueError("a token is one of a text; give a text too, --text TEXT on the command line")
+            raise worded(ValueError, "a token is one of a text; give a text too, as ", Option("text"))
         return plot.position_rows(table)
     batch, tokens, first = _encoded(layer, text, token)
     word = layer.steps[0].module(batch["input_ids"][0, first])

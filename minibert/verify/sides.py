@@ -227,7 +227,7 @@ class File(Side):
         report.say(*(f"missing: {key} in {', '.join(kinds)}" for key, kinds in missing.items() if kinds))
         if count:
             there = " ".join(key for key, kinds in missing.items() if not kinds) or "KEY..."
-            self._faults.append(f"{count} of {len(asked)} are missing; to compare a part: --only {there}")
+            self._faults.append(f"{count} of {len(asked)} are missing; to compare a part (only): {there}")
 
 
 def _unlike(name: str, theirs: Array, ours: Array) -> str:

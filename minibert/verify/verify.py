@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, Option, worded
 from minibert.files.writing import same_file
 from minibert.models.load import is_folder, load
 from minibert.models.load_encoder import load_encoder
@@ -84,7 +84,7 @@ def verify(
                 return report
         if other is None:
             if save is None:
-                raise ValueError(_nothing(model, encoder))
+                raise _nothing(model, encoder)
             report.say("compared with nothing: torch and transformers are not installed")
     return report
 
@@ -105,12 +105,14 @@ def _side(subject: Subject, model: str, options: dict[str, Any]) -> Side | None:
     return None if found is None else Shipped(found, subject)
 
 
-def _nothing(model: str, encoder: bool) -> str:
+def _nothing(model: str, encoder: bool) -> ValueError:
     others = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
-    return (
+    return worded(
+        ValueError,
         f"nothing to compare {model} with: torch and transformers are not installed{others}, and it has not the "
         f"numbers of {', '.join(shipped.names())}, of which the reference's values ship; install both (the extra "
-        "`reference`), or pass --against FILE"
+        "`reference`), or name a file with ",
+        Option("against"),
     )
 
 

@@ -135,7 +135,7 @@ def test_parquet_with_bytes_that_are_no_text_in_a_dictionary(tmp_path: Path) -> 
 WRONG = [
     ("a.csv", b"", "expected a first line with the names of the columns, found nothing"),
     ("a.csv", b"\xef\xbb\xbf", "expected a first line with the names of the columns, found nothing"),
-    ("a.csv", b"a,b\n1,2\n", "expected a column 'text'; it has 'a', 'b'; name another with --text-column"),
+    ("a.csv", b"a,b\n1,2\n", "expected a column 'text'; it has 'a', 'b'; name another with text_column"),
     ("a.csv", b"text,text\n1,2\n", "expected a column 'text'; it has 2 of them"),
     ("a.csv", b'"text\n', r"not readable as CSV \(unexpected end of data\); is it whole\?"),
     ("a.parquet", b"", r"not readable as Parquet \(.*\); is it whole\?"),
@@ -194,7 +194,7 @@ def test_names_that_are_no_files(tmp_path: Path) -> None:
         Records([str(tmp_path / "none.txt")])
     with pytest.raises(IsADirectoryError, match=r"is a folder; name the files in it, as in .*\*\.parquet"):
         Records([str(tmp_path)])
-    with pytest.raises(ValueError, match=r"a\.json: the file must end in \.parquet, .*found '\.json'; --input-format"):
+    with pytest.raises(ValueError, match=r"a\.json: the file must end in \.parquet, .*found '\.json'; input_format"):
         Records([str(made(tmp_path / "a.json", "{}"))])
 
 

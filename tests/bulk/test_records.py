@@ -135,11 +135,11 @@ def test_ids_of_the_first_file_are_asked_of_all(tmp_path: Path) -> None:
     assert good(first, made(tmp_path / "b.jsonl", '{"id": "y", "text": "b"}')) == [("x", "a"), ("y", "b")]
     absent = read(first, made(tmp_path / "b.jsonl", '{"text": "b"}'))[1]
     assert absent.problem == "there is no 'id'; it has 'text'"
-    with pytest.raises(ValueError, match=r"b\.csv: expected a column 'id'; it has 'text'; name another with --id-col"):
+    with pytest.raises(ValueError, match=r"b\.csv: expected a column 'id'; it has 'text'; name another with id_col"):
         read(first, made(tmp_path / "b.csv", "text\nb\n"))
     with pytest.raises(ValueError, match=r"b\.txt: plain lines have no column 'id', which the first file has"):
         read(first, made(tmp_path / "b.txt", "b\n"))
-    with pytest.raises(ValueError, match="plain lines have no column 'key'; leave --id-column out"):
+    with pytest.raises(ValueError, match="plain lines have no column 'key'; leave id_column out"):
         read(tmp_path / "b.txt", id_column="key")
 
 

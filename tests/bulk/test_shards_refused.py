@@ -63,7 +63,7 @@ def test_a_whole_folder_without_a_row_keeps_its_settings(path: Path) -> None:
 def test_a_folder_of_others(path: Path) -> None:
     path.mkdir()
     (path / "thesis.txt").write_text("years of work")
-    refused(path, r"the folder holds 'thesis\.txt' and no meta\.json, so `minibert bulk` has not made it; choose a new")
+    refused(path, r"the folder holds 'thesis\.txt' and no meta\.json, so `bulk` has not made it; choose a new")
     assert [file.name for file in path.iterdir()] == ["thesis.txt"]  # not even a lock
     (path / "meta.json").write_text('{"title": "thesis"}')
     refused(path, 'was made with model null, now it is "m"')
@@ -81,7 +81,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("meta.json", lambda old: old[:20], r"meta\.json: not readable as JSON"),
     ("meta.json", lambda old: b"[1]", r"meta\.json: .*expected an object, found list"),
     ("meta.json", lambda old: b"\xff", r"meta\.json: not readable as JSON"),
-    ("shards.jsonl", lambda old: b"x\n" + old, r"shards\.jsonl: a line is not one of `minibert bulk`, found b'x'; put"),
+    ("shards.jsonl", lambda old: b"x\n" + old, r"shards\.jsonl: a line is not one of `bulk`, found b'x'; put"),
     ("shards.jsonl", lambda old: b"[1]\n", "is not one of"),
     ("shards.jsonl", lambda old: b"{}\n", "is not one of"),
     ("shards.jsonl", lambda old: b"[" * 100_000 + b"\n", "is not one of"),
@@ -196,7 +196,7 @@ def test_lines_of_shards_that_are_lost_or_in_another_order(path: Path) -> None:
     first, second, third = (path / "shards.jsonl").read_bytes().splitlines(keepends=True)
     for lines in ([second, third], [first, third], [second, first, third], [first, second, second, third]):
         (path / "shards.jsonl").write_bytes(b"".join(lines))
-        refused(path, r"shards\.jsonl: a line is not one of `minibert bulk`")
+        refused(path, r"shards\.jsonl: a line is not one of `bulk`")
     (path / "shards.jsonl").write_bytes(first + second)  # as a killed run leaves it
     assert len(opened(path)) == 2
 

@@ -332,7 +332,7 @@ def test_no_hub_costs_three_seconds_and_names_the_other_ways(
         assert f"has not answered for {transfer.FIRST_ANSWER} seconds" in str(error.value)
     if kind == "refused":
         assert "cannot fetch it from" in str(error.value)
-    for way in ("a folder", "local_files_only", "minibert extract", "HF_ENDPOINT"):
+    for way in ("a folder", "local_files_only", "`extract`", "HF_ENDPOINT"):
         assert way in str(error.value)
 
 

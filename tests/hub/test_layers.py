@@ -270,7 +270,7 @@ def test_what_is_not_cached_fails_at_once(tmp_path: Path, how: str) -> None:
     # would take fake_hub.PATIENCE
     assert seconds < 10.0
     assert "org/bert at" in message
-    assert "minibert extract" in message
+    assert "`extract`" in message
 
 
 # -- killed, and watched by a person ----------------------------------------------------------------------------

@@ -178,8 +178,8 @@ def test_each_kind_of_model_gets_the_advice_that_works_for_it(
 ) -> None:
     use(monkeypatch, fake_hub.refused(), tmp_path)
     for load, way, not_this in (
-        (minibert.load, "a folder made elsewhere with `minibert extract`", "hf download"),
-        (minibert.load_encoder, "made elsewhere with `hf download org/tiny --local-dir FOLDER`", "minibert extract"),
+        (minibert.load, "a folder made elsewhere with `extract`", "hf download"),
+        (minibert.load_encoder, "made elsewhere with `hf download org/tiny --local-dir FOLDER`", "`extract`"),
     ):
         with pytest.raises(HubError) as error:
             load("org/tiny", local_files_only=offline)

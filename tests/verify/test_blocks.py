@@ -332,7 +332,7 @@ def test_what_cannot_be_done_is_said(folders: dict[str, Path], tmp_path: Path, c
     command = ["verify", "--encoder", "--model"]
     assert main([*command, str(folders["bert"])]) == 1
     said = capsys.readouterr().err
-    assert "torch and transformers are not installed" in said and "--against FILE" in said
+    assert "torch and transformers are not installed" in said and "name a file with --against" in said
     t5 = encoders.checkpoints.write(tmp_path / "t5", encoders.checkpoints.T5)
     assert main([*command, str(t5), "--save", str(tmp_path / "t.safetensors")]) == 1
     assert "'t5' has an input layer here, but no blocks" in capsys.readouterr().err

@@ -179,7 +179,7 @@ def test_without_a_network_nothing_is_a_pass(
     assert said.splitlines()[-2:] == ["bert-base-uncased: not run here", "gpt2: not run here"]
     for seed in SEEDS:
         assert f"not run here: {seed.model} at {seed.commit}: cannot fetch it from http://127.0.0.1" in said
-    assert "passed" not in said and "--local-files-only" in said
+    assert "passed" not in said and "local_files_only" in said
     assert main(["verify", "--seeds", "--local-files-only"]) == NOT_RUN
 
 

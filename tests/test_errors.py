@@ -1,0 +1,67 @@
+"""Errors carry data, and the library speaks no shell: the command line says an argument in its own words."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from checkpoints import write, write_vocab
+
+import minibert
+from minibert.cli import main
+from minibert.errors import Option, Text, TokenizerError, parts_of, worded
+from minibert.models.extract import extract
+
+PACKAGE = Path(minibert.__file__).parent
+SHELL = re.compile(r"(?<![\w-])--[a-z]|`minibert [a-z]")
+OTHER = " --local-dir FOLDER`"  # the end of another program's command line, which has no other name
+
+
+def messages(source: str) -> Iterator[str]:
+    """Every text in a file that is no docstring."""
+    tree = ast.parse(source)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_the_library_speaks_no_shell() -> None:
+    files = [path for path in PACKAGE.rglob("*.py") if "commands" not in path.parts and path.name != "cli.py"]
+    assert len(files) > 50
+    found = {(path.name, text) for path in files for text in messages(path.read_text(encoding="utf-8"))}
+    assert [(name, text) for name, text in found if SHELL.search(text) and OTHER not in text] == []
+    assert {name for name, text in found if OTHER in text} == {"errors.py"}
+
+
+def test_an_error_has_its_data(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    layer = minibert.load(write_vocab(write(tmp_path)))
+    with pytest.raises(ValueError, match=r"text 1 has 22 tokens.*or pass truncation=True") as caught:
+        layer.tokenize(["we", "we " * 20])
+    error = caught.value
+    assert error.text == 1 and error.option == Option("truncation", True) and error.place is None  # type: ignore[attr-defined]
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) and again.option == error.option  # type: ignore[attr-defined]
+    with pytest.raises(FileExistsError, match="pass force=True to replace") as there:
+        extract(tmp_path, tmp_path_factory.mktemp("made"))
+    assert there.value.option.name == "force"  # type: ignore[attr-defined]
+
+
+def test_a_place_is_data_too() -> None:
+    inner = worded(ValueError, Text(3, "texts"), " is bad; pass ", Option("bad_rows", "skip"))
+    error = worded(TokenizerError, *parts_of(inner), place="a.csv, row 4")
+    assert str(error) == 'a.csv, row 4: texts[3] is bad; pass bad_rows="skip"'
+    assert (error.place, error.text, error.option.value) == ("a.csv, row 4", 3, "skip")  # type: ignore[attr-defined]
+    assert parts_of(ValueError("plain")) == ("plain",)
+
+
+def test_words_in_a_name_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the data becomes an option: a folder may be called as an argument is."""
+    model, made = write(tmp_path / "model"), tmp_path / "pass force=True"
+    made.mkdir()
+    assert main(["extract", str(model), "-o", str(made)]) == 1
+    assert f"{made} exists; choose another name, or pass --force to replace" in capsys.readouterr().err
