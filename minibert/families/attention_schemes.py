@@ -1,14 +1,15 @@
 """The position scheme that acts inside attention, bound to a checkpoint's numbers: what `layer.attention_position` is.
 
-First the schemes, each answering to one method; then the functions that read a scheme's numbers from config.json;
-last, those that also take its tensors from the checkpoint.
+First the schemes, each answering to one method; then what the families' rows name: functions that read a scheme's
+numbers from config.json, and its tensors from the checkpoint.
 The formulas are in `attention_positions`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
@@ -24,11 +25,11 @@ from minibert.equations.attention_positions import (
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.errors import CheckpointError
 
+from .config import Config
 from .frozen import Frozen, thawed
 from .rotations import Rotation, flag, number, read_rotation, rope_parameters, whole
 
 if TYPE_CHECKING:
-    from .config import Config
     from .steps import Binder
 
 
@@ -168,8 +169,11 @@ class RelativeSinusoids(AttentionPosition):
         return relative_sinusoids(query_length, key_length, self.dim, self.attention, self.clamp_length)
 
 
-def rotary_from_config(
+def rotary(
     config: Mapping[str, Any],
+    binder: Binder | None = None,
+    side: str = "",
+    *,
     theta: float = 10000.0,
     share: float | None = None,
     theta_key: str = "rope_theta",
@@ -189,9 +193,9 @@ def rotary_from_config(
     that are absent or impossible.
 
     >>> config = {"hidden_size": 8, "num_attention_heads": 2, "rope_theta": 100.0}
-    >>> rotary_from_config(config).frequencies[None]
+    >>> rotary(config).frequencies[None]
     array([1. , 0.1], dtype=float32)
-    >>> rotary_from_config({**config, "rope_scaling": {"type": "linear", "factor": 4.0}}).frequencies[None]
+    >>> rotary({**config, "rope_scaling": {"type": "linear", "factor": 4.0}}).frequencies[None]
     array([0.25 , 0.025], dtype=float32)
     """
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
@@ -210,6 +214,7 @@ def rotary_from_config(
     return Rotary(rotations={None: read_rotation(config, given, share is not None, longrope_names)}, pairing=pairing)
 
 
+# layer type -> (older key, default)
 MODERNBERT_THETAS = {
     "full_attention": ("global_rope_theta", 160000.0),
     "sliding_attention": ("local_rope_theta", 10000.0),
@@ -220,8 +225,11 @@ GEMMA3_THETAS = {
 }
 
 
-def layered_rotary_from_config(
+def layered_rotary(
     config: Mapping[str, Any],
+    binder: Binder | None = None,
+    side: str = "",
+    *,
     thetas: Mapping[str, tuple[str, float]] = MODERNBERT_THETAS,
     scaled: Collection[str] = ("full_attention", "sliding_attention"),
 ) -> Rotary:
@@ -231,10 +239,10 @@ def layered_rotary_from_config(
     (Gemma 3: the full layers alone). There the reference reads "rope_type" alone: under the older word "type" it finds
     no scaling, and so it is here.
 
-    Raises CheckpointError as `rotary_from_config`, and for `rope_parameters` that are not sorted by layer type.
+    Raises CheckpointError as `rotary`, and for `rope_parameters` that are not sorted by layer type.
 
     >>> config = {"hidden_size": 8, "num_attention_heads": 2, "local_rope_theta": 100.0}
-    >>> layered_rotary_from_config(config).frequencies["sliding_attention"]
+    >>> layered_rotary(config).frequencies["sliding_attention"]
     array([1. , 0.1], dtype=float32)
     """
     by_type, scaling = rope_parameters(config, "rope_parameters"), rope_parameters(config, "rope_scaling")
@@ -253,46 +261,56 @@ def layered_rotary_from_config(
     return Rotary(rotations=rotations)
 
 
-def relative_bias_from_config(config: Mapping[str, Any], table: Array, bidirectional: bool = True) -> RelativeBias:
-    """Read T5's buckets and distance; `bidirectional` in the encoder, not in the decoder.
+gemma3_rotary = partial(layered_rotary, thetas=GEMMA3_THETAS, scaled=("full_attention",))
+"""The same with Gemma 3's words and numbers; an older config's scaling is that of its full layers."""
 
-    MPNet's code fixes both numbers, whatever its config says: build `RelativeBias(table=table)` there.
 
-    Raises CheckpointError for a table with another number of rows than the config has buckets.
+def t5_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
+    """Read T5's bias, whose table the first block of each stack owns; the encoder's looks both ways.
 
-    >>> relative_bias_from_config({"relative_attention_num_buckets": 8}, np.zeros((8, 2)))
+    >>> from types import SimpleNamespace
+    >>> zeros = SimpleNamespace(vector=lambda names, shape: np.zeros(shape))
+    >>> t5_bias(Config({"relative_attention_num_buckets": 8, "num_attention_heads": 2}), zeros, "encoder")
     RelativeBias(buckets=8, max_distance=128, bidirectional=True)
     """
     buckets = whole(config, "relative_attention_num_buckets", default=32)
-    distance = whole(config, "relative_attention_max_distance", default=128)
-    if table.ndim != 2 or len(table) != buckets:
-        expected = f"relative_attention_bias.weight must be ({buckets} buckets, heads), as config.json says"
-        raise CheckpointError(f"{expected}; found {table.shape}")
-    return RelativeBias(table=table, buckets=buckets, max_distance=distance, bidirectional=bidirectional)
+    name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return RelativeBias(
+        table=binder.vector((name,), (buckets, config.integer("num_attention_heads"))),
+        buckets=buckets,
+        max_distance=whole(config, "relative_attention_max_distance", default=128),
+        bidirectional=side == "encoder",
+    )
 
 
-def alibi_from_config(config: Mapping[str, Any]) -> Alibi:
-    """Read the number of heads, `n_head` in BLOOM's config.
+def mpnet_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
+    """Read MPNet's; the config key only sizes the table, the reference computes 32 buckets up to distance 128."""
+    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
+    return RelativeBias(table=binder.vector(("encoder.relative_attention_bias.weight",), shape))
 
-    >>> alibi_from_config({"n_head": 16})
+
+def alibi(config: Mapping[str, Any], binder: Binder | None = None, side: str = "") -> Alibi:
+    """Read the number of heads, `n_head` in BLOOM's config. Raises CheckpointError for more than the model is wide.
+
+    >>> alibi({"n_head": 16})
     Alibi(heads=16)
     """
-    return Alibi(heads=whole(config, "n_head", "num_attention_heads"))
+    heads, dim = whole(config, "n_head", "num_attention_heads"), config.get("hidden_size")
+    if isinstance(dim, int) and heads > dim:
+        raise CheckpointError(f"'hidden_size' {dim} in config.json is too small for {heads} heads")
+    return Alibi(heads=heads)
 
 
-def log_buckets_from_config(
-    config: Mapping[str, Any], tensor: Callable[[str, tuple[int, ...]], Array]
-) -> LogBuckets | None:
+def deberta_log_buckets(config: Mapping[str, Any], binder: Binder, side: str = "") -> LogBuckets | None:
     """Read DeBERTa's scheme; None where the config does not set `relative_attention`.
 
-    tensor(name, shape) gives a tensor of the checkpoint. `encoder.rel_embeddings.weight` (2 span, dim) is asked for,
-    and `encoder.LayerNorm` where `norm_rel_ebd` holds "layer_norm". `max_relative_positions` below 1 means
-    `max_position_embeddings`.
+    `encoder.rel_embeddings.weight` (2 span, dim) is asked for, and `encoder.LayerNorm` where `norm_rel_ebd` holds
+    "layer_norm". `max_relative_positions` below 1 means `max_position_embeddings`. Raises CheckpointError.
 
-    Raises CheckpointError for impossible numbers, and whatever `tensor` raises.
-
+    >>> from types import SimpleNamespace
+    >>> zeros = SimpleNamespace(vector=lambda names, shape: np.zeros(shape))
     >>> config = {"relative_attention": True, "hidden_size": 4, "position_buckets": 8, "max_position_embeddings": 17}
-    >>> log_buckets_from_config(config, lambda name, shape: np.zeros(shape))
+    >>> deberta_log_buckets(config, zeros)
     LogBuckets(buckets=8, max_positions=17)
     """
     if not flag(config, "relative_attention"):
@@ -302,19 +320,19 @@ def log_buckets_from_config(
         max_positions = whole(config, "max_position_embeddings", default=512)
     buckets = whole(config, "position_buckets", default=-1, above=-math.inf)
     dim = whole(config, "hidden_size")
-    table = tensor("encoder.rel_embeddings.weight", (2 * (buckets if buckets > 0 else max_positions), dim))
+    table = binder.vector(("encoder.rel_embeddings.weight",), (2 * (buckets if buckets > 0 else max_positions), dim))
     if "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]:
-        weight, bias = (tensor(f"encoder.LayerNorm.{part}", (dim,)) for part in ("weight", "bias"))
+        weight, bias = (binder.vector((f"encoder.LayerNorm.{part}",), (dim,)) for part in ("weight", "bias"))
         table = layer_norm(table, weight, bias, number(config, "layer_norm_eps", default=1e-7))
     return LogBuckets(relative_embeddings=table, buckets=buckets, max_positions=max_positions)
 
 
-def relative_sinusoids_from_config(config: Mapping[str, Any]) -> RelativeSinusoids:
+def xlnet_sinusoids(config: Mapping[str, Any], binder: Binder | None = None, side: str = "") -> RelativeSinusoids:
     """Read XLNet's `d_model`, `attn_type` and `clamp_len`.
 
     Raises CheckpointError for `bi_data` (the second half of a batch read backwards, a pretraining device).
 
-    >>> relative_sinusoids_from_config({"d_model": 1024})
+    >>> xlnet_sinusoids({"d_model": 1024})
     RelativeSinusoids(dim=1024, attention='bi', clamp_length=-1)
     """
     attention = config.get("attn_type") or "bi"
@@ -324,52 +342,3 @@ def relative_sinusoids_from_config(config: Mapping[str, Any]) -> RelativeSinusoi
     dim = whole(config, "d_model", "hidden_size")
     clamp_length = whole(config, "clamp_len", default=-1, above=-math.inf)
     return RelativeSinusoids(dim=dim, attention=attention, clamp_length=clamp_length)
-
-
-# -- with a checkpoint's tensors: what the families' rows name ----------------------------------------------------
-
-
-def rotary(config: Config, binder: Binder, side: str, **families_own: Any) -> AttentionPosition:
-    """Rotary positions, with what this family's config leaves out or calls by another name."""
-    return rotary_from_config(config, **families_own)
-
-
-def layered_rotary(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """Rotary positions with two thetas: ModernBERT's full and sliding layers."""
-    return layered_rotary_from_config(config)
-
-
-def gemma3_rotary(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """The same with Gemma 3's words and numbers; an older config's scaling is that of its full layers."""
-    return layered_rotary_from_config(config, GEMMA3_THETAS, scaled=("full_attention",))
-
-
-def alibi(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """A slope for each head."""
-    scheme = alibi_from_config(config)
-    if scheme.heads > config.integer("hidden_size"):
-        raise config.refused(f"'hidden_size' {config.integer('hidden_size')} is too small for {scheme.heads} heads")
-    return scheme
-
-
-def t5_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """The bias whose table the first block of each stack owns and all its blocks use."""
-    name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
-    return relative_bias_from_config(config, binder.vector((name,), shape), bidirectional=side == "encoder")
-
-
-def mpnet_bias(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """T5's bias; the config key only sizes the table, the reference computes 32 buckets up to distance 128."""
-    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
-    return RelativeBias(table=binder.vector(("encoder.relative_attention_bias.weight",), shape))
-
-
-def deberta_log_buckets(config: Config, binder: Binder, side: str) -> AttentionPosition | None:
-    """Learned rows for bucketed distances, layer-normed where the config says so."""
-    return log_buckets_from_config(config, lambda name, shape: binder.vector((name,), shape))
-
-
-def xlnet_sinusoids(config: Config, binder: Binder, side: str) -> AttentionPosition:
-    """Fixed rows for distances."""
-    return relative_sinusoids_from_config(config)

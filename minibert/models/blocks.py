@@ -8,17 +8,18 @@ together. Therefore nothing is computed for padding, and no mask is needed excep
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from minibert.equations.attention_positions import rotate
 from minibert.equations.encoder import additive_mask
 from minibert.equations.fast import ACTIVATIONS, attention_scores, linear, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.attention_schemes import Rotary
 from minibert.families.block_parts import Attention, Block, Dense, FeedForward, Modules
 from minibert.families.steps import Inputs
+
+if TYPE_CHECKING:
+    from minibert.families.attention_schemes import Rotary
 
 TILE_TOKENS = 1024  # a matrix product of more rows is no faster, and takes more memory
 SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
@@ -310,6 +311,9 @@ def _heads(x: Array, group: Group, head_dim: int) -> Array:
 def _each_head(modules: Modules, own: Attention, path: str) -> Works:
     """What happens to queries or keys in each head: a norm, and a rotation."""
     norms = norming(modules, path)
+    if not norms and not own.rotated:
+        return ()
+    from minibert.equations.attention_positions import rotate  # here, since most models have no use for it
 
     def work(run: _Run, x: Array) -> Array:
         y = np.ascontiguousarray(x).reshape(len(x), -1, own.head_dim)  # (tokens, heads, head_dim)
@@ -320,7 +324,7 @@ def _each_head(modules: Modules, own: Attention, path: str) -> Works:
             y = rotate(y, cos[:, None], sin[:, None], pairing)
         return y.reshape(x.shape)
 
-    return (work,) if norms or own.rotated else ()
+    return (work,)
 
 
 def feeding(modules: Modules, own: FeedForward) -> Work:

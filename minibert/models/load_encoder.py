@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, UnknownFamilyError, worded
-from minibert.families.attention_schemes import Rotary
 from minibert.families.block_parts import Blocks
 from minibert.families.blocks import BLOCKS
 from minibert.families.config import Config
@@ -23,6 +22,9 @@ from .encoder import Encoder
 from .layer import EmbeddingLayer
 from .load import Opened, TensorBinder, assemble, check_dtype, family_of, load, named_model, open_model
 from .sentence_config import read_sentence_config, transformer_folder
+
+if TYPE_CHECKING:
+    from minibert.families.attention_schemes import Rotary
 
 NO_BLOCKS = "minibert.load loads the input layer"  # ends the error for a model that has no more
 
@@ -98,5 +100,5 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     rotary = layer.attention_position if turned else None
     return Stack(
         bound, config.integer("num_attention_heads"), blocks.causal(config), blocks.last_norm.path, bias,
-        rotary if isinstance(rotary, Rotary) else None, others, tuple(map(ready, bound)), last,
+        cast("Rotary | None", rotary), others, tuple(map(ready, bound)), last,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from binders import Stored
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from minibert.equations import attention_positions as positions
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families import attention_schemes as schemes
+from minibert.families.config import Config
 from minibert.families.rotations import Rotation
 
 # a rotation keeps the length of each pair: relative error of float32, measured at most 2.4e-7
@@ -376,11 +378,11 @@ def test_schemes_compute_what_the_functions_do() -> None:
 
 
 def test_layer_types_are_asked_for_by_name() -> None:
-    layered = schemes.layered_rotary_from_config(HEAD)
+    layered = schemes.layered_rotary(HEAD)
     with pytest.raises(ValueError, match=r"one of 'full_attention', 'sliding_attention' in this model, found None"):
         layered.rotary([[0]])
     with pytest.raises(ValueError, match=r"one of None in this model, found 'full_attention'"):
-        schemes.rotary_from_config(HEAD).rotary([[0]], "full_attention")
+        schemes.rotary(HEAD).rotary([[0]], "full_attention")
 
 
 # what a config says
@@ -410,7 +412,7 @@ NEOX: dict[str, Any] = {"share": 0.25, "theta_key": "rotary_emb_base", "share_ke
 def test_rotary_numbers_come_from_the_config(
     config: dict[str, Any], family: dict[str, Any], dim: int, base: float
 ) -> None:
-    got = schemes.rotary_from_config({**HEAD, **config}, **family).frequencies
+    got = schemes.rotary({**HEAD, **config}, **family).frequencies
     assert list(got) == [None]
     np.testing.assert_array_equal(got[None], positions.rotary_frequencies(dim, base))
 
@@ -425,7 +427,7 @@ def test_rotary_numbers_come_from_the_config(
     ],
 )
 def test_rotary_numbers_differ_by_layer_type(config: dict[str, Any], thetas: tuple[float, float]) -> None:
-    frequencies = schemes.layered_rotary_from_config({**HEAD, **config}).frequencies
+    frequencies = schemes.layered_rotary({**HEAD, **config}).frequencies
     for layer_type, theta in zip(("full_attention", "sliding_attention"), thetas, strict=True):
         np.testing.assert_array_equal(frequencies[layer_type], positions.rotary_frequencies(16, theta))
 
@@ -433,19 +435,19 @@ def test_rotary_numbers_differ_by_layer_type(config: dict[str, Any], thetas: tup
 @pytest.mark.parametrize(
     ("read", "config", "message"),
     [
-        (schemes.rotary_from_config, {}, "must set 'hidden_size'"),
-        (schemes.rotary_from_config, {"hidden_size": 2, "num_attention_heads": 4}, "too small for 4 heads"),
-        (schemes.rotary_from_config, {**HEAD, "rope_theta": 0}, "'rope_theta' .* above 0, found 0"),
-        (schemes.rotary_from_config, {**HEAD, "rope_theta": "1e4"}, "'rope_theta' .* found '1e4'"),
-        (schemes.rotary_from_config, {**HEAD, "rope_theta": True}, "'rope_theta' .* found True"),
-        (schemes.rotary_from_config, {**HEAD, "rope_theta": math.inf}, "'rope_theta' .* found inf"),
-        (schemes.rotary_from_config, {**HEAD, "num_attention_heads": 0}, "'num_attention_heads' .* found 0"),
-        (schemes.rotary_from_config, {**HEAD, "rope_scaling": 2.0}, "'rope_scaling' .* must be an object"),
-        (schemes.rotary_from_config, {**HEAD, "rope_parameters": {"full_attention": {}}}, "one set per layer type"),
-        (schemes.layered_rotary_from_config, {**HEAD, "rope_parameters": {"full_attention": 1}}, "must be an object"),
-        (schemes.alibi_from_config, {}, "must set 'n_head' or 'num_attention_heads'"),
-        (schemes.relative_sinusoids_from_config, {"d_model": 8, "bi_data": True}, "without bi_data"),
-        (schemes.relative_sinusoids_from_config, {"d_model": 8, "attn_type": "both"}, "attn_type='both'"),
+        (schemes.rotary, {}, "must set 'hidden_size'"),
+        (schemes.rotary, {"hidden_size": 2, "num_attention_heads": 4}, "too small for 4 heads"),
+        (schemes.rotary, {**HEAD, "rope_theta": 0}, "'rope_theta' .* above 0, found 0"),
+        (schemes.rotary, {**HEAD, "rope_theta": "1e4"}, "'rope_theta' .* found '1e4'"),
+        (schemes.rotary, {**HEAD, "rope_theta": True}, "'rope_theta' .* found True"),
+        (schemes.rotary, {**HEAD, "rope_theta": math.inf}, "'rope_theta' .* found inf"),
+        (schemes.rotary, {**HEAD, "num_attention_heads": 0}, "'num_attention_heads' .* found 0"),
+        (schemes.rotary, {**HEAD, "rope_scaling": 2.0}, "'rope_scaling' .* must be an object"),
+        (schemes.rotary, {**HEAD, "rope_parameters": {"full_attention": {}}}, "one set per layer type"),
+        (schemes.layered_rotary, {**HEAD, "rope_parameters": {"full_attention": 1}}, "must be an object"),
+        (schemes.alibi, {}, "must set 'n_head' or 'num_attention_heads'"),
+        (schemes.xlnet_sinusoids, {"d_model": 8, "bi_data": True}, "without bi_data"),
+        (schemes.xlnet_sinusoids, {"d_model": 8, "attn_type": "both"}, "attn_type='both'"),
     ],
 )
 def test_configs_that_make_no_sense_are_refused(
@@ -458,15 +460,15 @@ def test_configs_that_make_no_sense_are_refused(
 def test_a_share_of_the_head_must_fit_in_the_head() -> None:
     for share in (0.01, 1.5):
         with pytest.raises(CheckpointError, match=r"rotate \d+ of the 16 dimensions"):
-            schemes.rotary_from_config({**HEAD, "rotary_pct": share}, **NEOX)
+            schemes.rotary({**HEAD, "rotary_pct": share}, **NEOX)
 
 
 def test_bias_numbers_come_from_the_config() -> None:
-    config = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
-    scheme = schemes.relative_bias_from_config(config, np.zeros((8, 3)), bidirectional=False)
-    assert (scheme.buckets, scheme.max_distance, scheme.bidirectional) == (8, 20, False)
-    with pytest.raises(CheckpointError, match=r"must be \(8 buckets, heads\).*found \(32, 3\)"):
-        schemes.relative_bias_from_config(config, np.zeros((32, 3)))
+    numbers = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "num_attention_heads": 3}
+    for side in ("encoder", "decoder"):
+        scheme = schemes.t5_bias(Config(numbers), Stored({}), side)
+        assert (scheme.buckets, scheme.max_distance, scheme.bidirectional) == (8, 20, side == "encoder")
+        assert scheme.table.shape == (8, 3)  # asked for so; another shape is an error of the checkpoint
 
 
 def test_deberta_numbers_come_from_the_config() -> None:
@@ -476,45 +478,37 @@ def test_deberta_numbers_come_from_the_config() -> None:
         "encoder.LayerNorm.bias": normal(6, seed=7),
     }
     table, weight, bias = stored.values()
-    asked: list[tuple[str, tuple[int, ...]]] = []
-
-    def tensor(name: str, shape: tuple[int, ...]) -> Array:
-        asked.append((name, shape))
-        return np.resize(stored[name], shape)
+    binder = Stored(stored)
 
     def read(**more: Any) -> schemes.LogBuckets:
-        asked.clear()
+        binder.asked.clear()
         config = {"relative_attention": True, "hidden_size": 6, "max_position_embeddings": 17, **more}
-        scheme = schemes.log_buckets_from_config(config, tensor)
+        scheme = schemes.deberta_log_buckets(config, binder)
         assert scheme is not None
         return scheme
 
-    assert schemes.log_buckets_from_config({"relative_attention": False}, tensor) is None
-    assert schemes.log_buckets_from_config({}, tensor) is None
-    assert not asked
+    assert schemes.deberta_log_buckets({"relative_attention": False}, binder) is None
+    assert schemes.deberta_log_buckets({}, binder) is None
+    assert not binder.asked
 
     plain = read(position_buckets=8, norm_rel_ebd="none")
     assert (plain.buckets, plain.max_positions) == (8, 17)
-    assert asked == [("encoder.rel_embeddings.weight", (16, 6))]
+    assert binder.asked == {"encoder.rel_embeddings.weight": (16, 6)}
     np.testing.assert_array_equal(plain.relative_embeddings, table[:16])
     assert read(norm_rel_ebd="not layer_norm").relative_embeddings.tobytes() == table[:34].tobytes()
 
     normed = read(norm_rel_ebd="LAYER_NORM | x", position_buckets=None)
-    assert asked[0] == ("encoder.rel_embeddings.weight", (34, 6))
+    assert binder.asked["encoder.rel_embeddings.weight"] == (34, 6)
     row = (table[3] - table[3].mean()) / np.sqrt(table[3].var() + 1e-7) * weight + bias
     np.testing.assert_allclose(normed.relative_embeddings[3], row, atol=NORM_TOLERANCE)
     assert read(max_relative_positions=9).max_positions == 9
     assert read(max_relative_positions=0).max_positions == 17
     with pytest.raises(CheckpointError, match="'position_buckets' in config"):
         read(position_buckets="many")
-    with pytest.raises(KeyError, match="absent"):  # what cannot be given is not made up
-        schemes.log_buckets_from_config(
-            {"relative_attention": True, "hidden_size": 6}, lambda name, shape: {}["absent"]
-        )
 
 
 def test_xlnet_numbers_come_from_the_config() -> None:
-    scheme = schemes.relative_sinusoids_from_config({"d_model": 8, "attn_type": "uni", "clamp_len": 3})
+    scheme = schemes.xlnet_sinusoids({"d_model": 8, "attn_type": "uni", "clamp_len": 3})
     assert (scheme.dim, scheme.attention, scheme.clamp_length) == (8, "uni", 3)
 
 

@@ -159,7 +159,7 @@ def test_the_reached_length_taken_for_the_original_one(name: str) -> None:
         if key in config:
             given = {**config[key], "original_max_position_embeddings": config["max_position_embeddings"]}
             config[key] = given
-    confused = schemes.rotary_from_config(config)
+    confused = schemes.rotary(config)
     wrong = 0.0
     for text in stored["texts"]:
         wrong = max(wrong, off(confused.rotations[None].at(text["length"]), text["frequencies"]))
@@ -263,10 +263,10 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
         ({"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.2}, "even dim .* dim=3"),
         ({"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}, "base other than 1"),
         ({"rope_type": "yarn", "factor": 2.0, "mscale": "1", "mscale_all_dim": 1}, "'mscale' .* found '1'"),
-        ({"rope_type": "longrope", "short_factor": [1.0] * 8}, "must be lists of numbers"),
+        ({"rope_type": "longrope", "short_factor": [1.0] * 8}, "must be a list of numbers"),
         ({"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 7}, "long_factor must be 8 num"),
-        ({"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [0.0] * 8}, "numbers above 0"),
-        ({"rope_type": "longrope", "short_factor": ["x"] * 8, "long_factor": [1.0] * 8}, "could not convert"),
+        ({"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [0.0] * 8}, "a number above 0"),
+        ({"rope_type": "longrope", "short_factor": ["x"] * 8, "long_factor": [1.0] * 8}, "found 'x'"),
         ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}, "must set 'high_freq_factor'"),
         ({**LLAMA3, "high_freq_factor": 1.0}, "high_freq_factor must be above low_freq_factor"),
         ({**LLAMA3, "original_max_position_embeddings": -1}, "'original_max_position_embeddings' .* found -1"),
@@ -278,23 +278,23 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 )
 def test_configs_that_no_frequencies_can_be_made_of(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        schemes.rotary_from_config({**HEAD, "rope_parameters": parameters})
+        schemes.rotary({**HEAD, "rope_parameters": parameters})
     layered = dict.fromkeys(("full_attention", "sliding_attention"), parameters)
     with pytest.raises(CheckpointError, match=message):
-        schemes.layered_rotary_from_config({**HEAD, "rope_parameters": layered})
+        schemes.layered_rotary({**HEAD, "rope_parameters": layered})
 
 
 def test_rules_that_need_the_length_ask_for_it() -> None:
     head = {"hidden_size": 32, "num_attention_heads": 2}
     for parameters in ({"rope_type": "dynamic", "factor": 2.0}, LLAMA3, {"rope_type": "yarn", "factor": 2.0}):
         with pytest.raises(CheckpointError, match="must set 'max_position_embeddings'"):
-            schemes.rotary_from_config({**head, "rope_parameters": parameters})
+            schemes.rotary({**head, "rope_parameters": parameters})
 
 
 def test_parameters_that_are_not_sorted_by_layer_type_are_refused() -> None:
     for flat in ({"rope_type": "linear", "factor": 2.0}, {"type": "linear"}, {"factor": 2.0}):
         with pytest.raises(CheckpointError, match="must hold one set per layer type"):
-            schemes.layered_rotary_from_config({**HEAD, "rope_parameters": flat})
+            schemes.layered_rotary({**HEAD, "rope_parameters": flat})
 
 
 @pytest.mark.parametrize(

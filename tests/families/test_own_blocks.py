@@ -10,6 +10,7 @@ from typing import Any
 import checkpoints
 import numpy as np
 import pytest
+from binders import Stored
 from encoder_files import off
 from own_blocks import CONFIGS, ROWS
 
@@ -30,35 +31,21 @@ HEADS, SHARE = 4, 2  # query heads, and how many of them share a key head in two
 def tensors(model_type: str) -> Tensors:
     """A checkpoint's numbers, in float64: of each shape that the row asks for."""
     row, family, data = ROWS[model_type], minibert.FAMILIES[model_type], CONFIGS[model_type]
-    asked = Asked(row.configure(family, data, "config.json"))
+    binder = Stored(config=row.configure(family, data, "config.json"))
     for i in range(2):
-        row.bind(asked.config, asked, i)
-    row.last_norm.bind(asked.config, asked, "", 12)
+        row.bind(binder.config, binder, i)
+    row.last_norm.bind(binder.config, binder, "", 12)
     if model_type == "bert":
         inside = {"word_embeddings.weight": 29, "position_embeddings.weight": 24, "token_type_embeddings.weight": 2}
-        asked.shapes |= {f"embeddings.{name}": (rows, 12) for name, rows in inside.items()}
-        asked.shapes |= {"embeddings.LayerNorm.weight": (12,), "embeddings.LayerNorm.bias": (12,)}
+        binder.asked |= {f"embeddings.{name}": (rows, 12) for name, rows in inside.items()}
+        binder.asked |= {"embeddings.LayerNorm.weight": (12,), "embeddings.LayerNorm.bias": (12,)}
     else:
-        asked.shapes["embed_tokens.weight"] = (29, 12)
+        binder.asked["embed_tokens.weight"] = (29, 12)
     made = {}
-    for number, (name, shape) in enumerate(sorted(asked.shapes.items())):
+    for number, (name, shape) in enumerate(sorted(binder.asked.items())):
         spread = np.random.default_rng(number).standard_normal(shape) / (3 if len(shape) == 1 else 2)
         made[name] = (spread + ("norm" in name.lower() and name.endswith("weight"))).astype(np.float32)
     return made
-
-
-class Asked:
-    """A binder that writes down what is asked for."""
-
-    def __init__(self, config: Any) -> None:
-        self.config, self.shapes = config, dict[str, tuple[int, ...]]()
-
-    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        self.shapes[names[0]] = shape
-        return np.zeros(shape)
-
-    def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> None:
-        raise NotImplementedError
 
 
 def attended(

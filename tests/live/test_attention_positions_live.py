@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from binders import Stored
 
+import minibert
 from minibert.equations import attention_positions as positions
 from minibert.equations.input_layer import Array
 from minibert.families import attention_schemes as schemes
@@ -88,7 +90,7 @@ def test_angles_up_to_the_longest_position(torch: ModuleType, base: float) -> No
     for dim in DIMS:
         module, config = rotary_module("llama", "Llama", head_dim=dim, rope_theta=base)
         want = module(torch.zeros(1), torch.from_numpy(ids))
-        scheme = schemes.rotary_from_config(config)
+        scheme = schemes.rotary(config)
         shared = positions.rotary_angles(ids, numpy(module.inv_freq))
         for got, same, cos_or_sin in zip(scheme.rotary(ids), shared, want, strict=True):
             assert largest(same, numpy(cos_or_sin)) <= SAME_FREQUENCIES_TOLERANCE
@@ -123,7 +125,7 @@ def test_config_of_every_family_old_and_new(
     module, written = rotary_module(family, name, **config)
     ids = np.array([[0, 1, 5, LONGEST - 1], [7, 7, 0, 2]])
     for source in ({**HEAD, **config}, written):  # an old config.json, and the one that transformers writes today
-        scheme = schemes.rotary_from_config(source, **defaults)
+        scheme = schemes.rotary(source, **defaults)
         np.testing.assert_array_equal(scheme.frequencies[None], numpy(module.inv_freq))
         for got, want in zip(scheme.rotary(ids), module(torch.zeros(1), torch.from_numpy(ids)), strict=True):
             assert largest(got, numpy(want)) <= SAME_FREQUENCIES_TOLERANCE
@@ -141,7 +143,7 @@ def test_config_of_modernbert_old_and_new(torch: ModuleType, config: dict[str, A
     module, written = rotary_module("modernbert", "ModernBert", **{"num_hidden_layers": 3, **config})
     ids = np.arange(0, LONGEST, 5)[None]
     for source in ({**HEAD, **config}, written):
-        scheme = schemes.layered_rotary_from_config(source)
+        scheme = schemes.layered_rotary(source)
         for layer_type in ("full_attention", "sliding_attention"):
             want = module(torch.zeros(1), torch.from_numpy(ids), layer_type)
             for got, cos_or_sin in zip(scheme.rotary(ids, layer_type), want, strict=True):
@@ -195,7 +197,7 @@ def test_alibi_of_every_head_count(torch: ModuleType, heads: int) -> None:
 
 def test_heads_of_bloom_from_the_config(torch: ModuleType) -> None:
     written = reference("bloom", "BloomConfig")(n_head=6, hidden_size=12).to_dict()
-    assert schemes.alibi_from_config(written).heads == 6
+    assert schemes.alibi(written).heads == 6
 
 
 # T5 and MPNet
@@ -254,7 +256,9 @@ def test_bias_of_t5(torch: ModuleType, family: str, name: str, side: str, query:
     want = numpy(attention.compute_bias(query, key, past_seen_tokens=past))[0]
 
     table = numpy(attention.relative_attention_bias.weight)
-    scheme = schemes.relative_bias_from_config(model.config.to_dict(), table, bidirectional=side == "encoder")
+    config = minibert.FAMILIES[family].configure(model.config.to_dict())
+    name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    scheme = schemes.t5_bias(config, Stored({name: table}), side)
     np.testing.assert_array_equal(scheme.relative_bias(query, key, past), want)
     other_side = schemes.RelativeBias(table=table, bidirectional=side == "decoder")
     assert largest(other_side.relative_bias(query, key, past), want) > 0.1
@@ -317,7 +321,7 @@ def test_scores_of_deberta_assembled_from_rows(torch: ModuleType, buckets: int, 
         weight, bias = normal(64, seed=6), normal(64, seed=7)
         encoder.LayerNorm.weight.data, encoder.LayerNorm.bias.data = map(torch.from_numpy, (weight, bias))
     stored = {f"encoder.{name}": numpy(value) for name, value in encoder.state_dict().items()}
-    scheme = schemes.log_buckets_from_config(config.to_dict(), lambda name, shape: stored[name].reshape(shape))
+    scheme = schemes.deberta_log_buckets(config.to_dict(), Stored(stored))
     assert scheme is not None
     assert largest(scheme.relative_embeddings, numpy(encoder.get_rel_embedding())) <= NORM_TOLERANCE
 
@@ -353,7 +357,7 @@ def test_sinusoids_of_xlnet(torch: ModuleType, query: int, key: int, clamp_lengt
         vocab_size=8, d_model=64, n_layer=1, n_head=4, d_inner=8, attn_type=attention, clamp_len=clamp_length
     )
     want = numpy(reference("xlnet", "XLNetModel")(config).relative_positional_encoding(query, key))[:, 0]
-    scheme = schemes.relative_sinusoids_from_config(config.to_dict())
+    scheme = schemes.xlnet_sinusoids(config.to_dict())
     assert largest(scheme.relative_sinusoids(query, key), want) <= SAME_FREQUENCIES_TOLERANCE
     if clamp_length < 0:
         off_by_one = scheme.relative_sinusoids(query + 1, key + 1)[: len(want)]

@@ -268,7 +268,7 @@ def test_configs_in_both_spellings(torch: ModuleType, name: str) -> None:
         for source in ({**SIZES, **config}, written):
             if family == "qwen3":
                 source = {"head_dim": 128, **source}
-            scheme = schemes.rotary_from_config(source, **own)
+            scheme = schemes.rotary(source, **own)
             lengths = [reached] if name.endswith("dynamic") else [4096, reached]
             for length in [*lengths, *([3 * reached] if name.endswith("dynamic") else [])]:
                 compare_texts(torch, rotary_module(family, stem, **config)[0], scheme, length, None)
@@ -289,7 +289,7 @@ def test_phi3_calls_longrope_by_three_names(torch: ModuleType, share: float, rop
     module, written = rotary_module("phi3", "Phi3", **config)
     for source in ({**SIZES, **config}, written):
         for length in (4096, 4097, 131072):
-            compare_texts(torch, module, schemes.rotary_from_config(source, **PHI), length, None)
+            compare_texts(torch, module, schemes.rotary(source, **PHI), length, None)
 
 
 GEMMA3 = {"thetas": schemes.GEMMA3_THETAS, "scaled": ("full_attention",)}
@@ -324,7 +324,7 @@ def test_configs_by_layer_type(torch: ModuleType, name: str) -> None:
     }  # fmt: skip
     module, written = rotary_module(family, stem, **config)
     for source in (config, written):
-        scheme = schemes.layered_rotary_from_config(source, **own)
+        scheme = schemes.layered_rotary(source, **own)
         for layer in SLIDING:
             compare_texts(torch, module, scheme, reached, layer)
 
@@ -334,7 +334,7 @@ def test_configs_by_layer_type(torch: ModuleType, name: str) -> None:
 
 def test_cohere_turns_neighbours_to_the_bit(torch: ModuleType) -> None:
     module, config = rotary_module("cohere2", "Cohere2", **HEAD, rope_theta=5e4)
-    scheme = schemes.rotary_from_config(config, pairing="neighbours")
+    scheme = schemes.rotary(config, pairing="neighbours")
     ids = np.arange(0, 8192, 128)[None]
     compare = positions.rotary_angles(ids, numpy(module.inv_freq))
     twice = module(torch.zeros(1), torch.from_numpy(ids))

@@ -12,11 +12,11 @@ from typing import Any
 
 import checkpoints
 import numpy as np
+from binders import Stored
 
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.families.blocks import BLOCKS
-from minibert.families.config import Config
 
 DIM, HEADS, WIDTH, DEPTH, LONGEST = 16, 4, 24, 2, 24
 COMMON = {
@@ -72,13 +72,13 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
     row = BLOCKS[config["model_type"]]
     read = row.configure(minibert.FAMILIES[config["model_type"]], config, "config.json")
     for i in range(read.integer("num_hidden_layers")):
-        asked = Asked(read)
-        row.bind(read, asked, i)
-        for name, shape in asked.matrices_first():
+        binder = Stored(config=read)
+        row.bind(read, binder, i)
+        for name, shape in matrices_first(binder.asked):
             if len(shape) == 2:
                 # 1.5 times what keeps a row's size: softmax is neither flat nor a choice of one
                 made[name] = normal(*shape, spread=1.5 / np.sqrt(shape[0 if row.transposed else 1]))
-            elif f"{name.rpartition('.')[0]}.weight" in asked.matrices:
+            elif mapped(name, binder.asked):
                 made[name] = normal(*shape, spread=0.3)
             else:
                 made[name] = name.endswith("weight") + normal(*shape, spread=0.2)
@@ -89,26 +89,14 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
     return made
 
 
-class Asked:
-    """A binder that writes down what is asked for."""
+def matrices_first(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes: each map's weight and bias, then the norms'."""
+    return sorted(shapes.items(), key=lambda item: not mapped(item[0], shapes))
 
-    def __init__(self, config: Config) -> None:
-        self.config, self.shapes = config, dict[str, tuple[int, ...]]()
 
-    @property
-    def matrices(self) -> list[str]:
-        return [name for name, shape in self.shapes.items() if len(shape) == 2]
-
-    def matrices_first(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Names and shapes: each map's weight and bias, then the norms'."""
-        return sorted(self.shapes.items(), key=lambda item: f"{item[0].rpartition('.')[0]}.weight" not in self.matrices)
-
-    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        self.shapes[names[0]] = shape
-        return np.zeros(shape, np.float32)
-
-    def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> None:
-        raise NotImplementedError
+def mapped(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether a weight or a bias is a map's, not a norm's."""
+    return len(shapes[f"{name.rpartition('.')[0]}.weight"]) == 2
 
 
 def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str, Array]:
