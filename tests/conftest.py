@@ -16,10 +16,11 @@ import os
 import shutil
 import urllib.request
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from needed import IN_CI, absent, missing
 
 pytest_plugins = ["in_browser"]  # the fixtures of tests that open a page
 
@@ -35,19 +36,7 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None, print_blob=True)
 # For a search at leisure: HYPOTHESIS_PROFILE=long sh scripts/test
 settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
-IN_CI = os.environ.get("CI") == "true"
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "default"))
-
-
-def missing(reason: str) -> NoReturn:
-    """Skip the test with the reason, or fail it in CI."""
-    if IN_CI:
-        pytest.fail(f"missing in CI: {reason}", pytrace=False)
-    pytest.skip(reason)
-
-
-def absent(*modules: str) -> list[str]:
-    return [module for module in modules if importlib.util.find_spec(module) is None]
 
 
 @functools.cache

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import absent, missing
 from many_texts import many_texts
+from needed import absent, missing
 from reference_files import REFERENCE
 
 import minibert

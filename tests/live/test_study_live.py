@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import probes
 import pytest
-from conftest import missing
 from drawn import normal
+from needed import missing
 
 from minibert.equations import gradients
 from minibert.equations.input_layer import Array, sinusoidal_positions

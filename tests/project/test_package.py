@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import absent, missing
+from needed import absent, missing
 
 import minibert
 

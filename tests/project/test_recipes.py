@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import absent, missing
+from needed import absent, missing
 
 import minibert
 

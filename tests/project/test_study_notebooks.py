@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from conftest import absent, missing
+from needed import absent, missing
 
 STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 NEEDS = ("jupytext", "nbclient", "nbconvert", "ipykernel")

@@ -1,0 +1,22 @@
+"""What a test needs and may not have here: it skips and says why, or fails in CI."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import NoReturn
+
+import pytest
+
+IN_CI = os.environ.get("CI") == "true"
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip the test with the reason, or fail it in CI."""
+    if IN_CI:
+        pytest.fail(f"missing in CI: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def absent(*modules: str) -> list[str]:
+    return [module for module in modules if importlib.util.find_spec(module) is None]
