@@ -215,7 +215,6 @@ class Records:
             if form == "csv" and name != STDIN:
                 good = (row for row in self._csv(name, look_for_kind=False) if not row[3])
                 found.update(type(ident) is int for _, ident, text, _ in good if not _no_text(text, ""))
-        self._share = 0.0
         return None if not found else int if found == {True} else str
 
     def _parquet(self, name: str) -> Iterator[Row]:

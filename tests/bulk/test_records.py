@@ -211,8 +211,9 @@ def test_a_bad_id(first: str, second: str, problem: str, tmp_path: Path) -> None
 
 
 def test_the_first_good_row_decides_about_ids(tmp_path: Path) -> None:
-    path = made(tmp_path / "a.jsonl", '{"id": [1], "text": "a"}\n{"id": "x", "text": "b"}\n')
-    assert problems(path) == {1: "'id' must be an integer or a text, found [1]"}
+    for wrong, shown in (("[1]", "[1]"), ("true", "True"), ("null", "null"), ("1.5", "1.5")):
+        path = made(tmp_path / "a.jsonl", f'{{"id": {wrong}, "text": "a"}}\n{{"id": "x", "text": "b"}}\n')
+        assert problems(path) == {1: f"'id' must be an integer or a text, found {shown}"}
 
 
 @pytest.mark.parametrize("write", [write_csv, write_jsonl, write_parquet])
