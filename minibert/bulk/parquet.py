@@ -57,8 +57,7 @@ def write_vectors(ids: Sequence[int | str], vectors: Sequence[Array], file: Bina
     pa = arrow()
     from pyarrow import parquet
 
-    kind = pa.string() if ids and isinstance(ids[0], str) else pa.int64()
     rows = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), part.shape[1]) for part in vectors]
-    table = pa.table({"id": pa.array(ids, kind), "vector": pa.chunked_array(rows)})
+    table = pa.table({"id": pa.array(ids), "vector": pa.chunked_array(rows)})
     # a vector's numbers hardly repeat and hardly shrink: dictionaries and compression would only cost time
     parquet.write_table(table, file, use_dictionary=False, compression="none")

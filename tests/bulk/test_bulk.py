@@ -91,7 +91,8 @@ def test_vectors_are_those_of_encode(folder: str | None, model: Path, tmp_path: 
 def test_chunks_are_smaller_than_shards(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bits of sentence vectors hang on the chunk; those of the input layer on nothing."""
     source = lines(tmp_path / "a.txt", TEXTS)
-    opened = open_vectors(model, "input", truncation=True)._replace(chunk=16)
+    opened = open_vectors(model, "input", truncation=True)
+    opened = opened._replace(make=lambda whole=opened.pipeline: whole._replace(chunk=16))
     bulk(Records([str(source)]), ShardFolder(tmp_path / "a", "npy"), opened, {}, rows_per_shard=50, truncation=True)
     run(model, source, tmp_path / "b", rows_per_shard=50, truncation=True)
     first, second = content(tmp_path / "a"), content(tmp_path / "b")

@@ -115,8 +115,9 @@ def test_what_a_killed_run_leaves_is_cut_off(path: Path) -> None:
             file.write(torn)
     for name in (".vectors-00002.parquet", ".meta.json", ".ids-00002.json", ".vectors-123456.npy"):
         (path / f"{name}.0123456789abcdef").write_bytes(b"half")
+    (path / ".meta.json.0123456789abcdef.kept").write_bytes(b"somebody's")
     assert len(opened(path)) == 2
-    assert files(path) == before
+    assert files(path) == before | {".meta.json.0123456789abcdef.kept": b"somebody's"}
 
 
 def test_a_run_that_was_killed_before_its_first_shard(path: Path) -> None:
