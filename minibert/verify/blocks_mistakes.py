@@ -1,8 +1,8 @@
 """The classic mistakes of the blocks: a simple computation of the blocks, and the one part that each mistake replaces.
 
-`plain_trace` computes a padded batch from the equations, without packing, as a port does. A `Choices` holds the parts
+`plain_trace` computes a padded batch from the equations, without packing, as a port does. `Choices` hold the parts
 that ports get wrong. Without arguments all parts are right, and a test compares the numbers with the encoder's. A
-mistake is a name, one sentence, and a function that gives a choices with one wrong part, or None where a model cannot
+mistake is a name, one sentence, and a function that gives choices with one wrong part, or None where a model cannot
 have this mistake. First the computation, then the wrong parts, last the list.
 """
 
@@ -55,7 +55,7 @@ class Choices(NamedTuple):
 
 
 def plain_trace(encoder: Encoder, inputs: Mapping[str, Array], choices: Choices | None = None) -> dict[str, Array]:
-    """Trace one padded batch by a choices: keys as of `Encoder.trace`, with numbers at padding where that has zeros."""
+    """Trace one padded batch by choices: keys as of `Encoder.trace`, with numbers at padding where that has zeros."""
     keywords = dict(inputs)
     found = encoder.embeddings.trace(keywords.pop("input_ids", None), **keywords)
     x = found[next(reversed(found))]
@@ -162,42 +162,30 @@ def join_without_turning(x: Array) -> Array:
     return x.reshape(batch, seq, heads * head_dim)
 
 
-OTHER_GELU: Mapping[Any, Formula] = {gelu: gelu_tanh, gelu_tanh: gelu}
-
-
 # -- the list ----------------------------------------------------------------------------------------------------
 
 
-def _always(**changes: Any) -> Callable[[Stack], Choices | None]:
-    return lambda stack: Choices(**changes)
+def _made(where: Callable[[Stack], bool] = lambda stack: True, **changes: Any) -> Callable[[Stack], Choices | None]:
+    """A mistake that can be made in models of which this is true."""
+    return lambda stack: Choices(**changes) if where(stack) else None
+
+
+def _norms(before: bool, **changes: Any) -> Callable[[Stack], Choices | None]:
+    return _made(lambda stack: stack.pre_norm == before, **changes)
 
 
 def _heads(**changes: Any) -> Callable[[Stack], Choices | None]:
-    """With one head there is nothing to split, and sqrt(dim) is sqrt(head_dim)."""
-    return lambda stack: Choices(**changes) if stack.heads > 1 else None
-
-
-def _causal(where: bool, **changes: Any) -> Callable[[Stack], Choices | None]:
-    return lambda stack: Choices(**changes) if stack.causal == where else None
-
-
-def _pre_norm(where: bool, **changes: Any) -> Callable[[Stack], Choices | None]:
-    return lambda stack: Choices(**changes) if stack.pre_norm == where else None
+    """With one head there is nothing to split."""
+    return _made(lambda stack: stack.heads > 1, **changes)
 
 
 def _scaled(scale: Callable[[Attention], float], least_heads: int = 1) -> Callable[[Stack], Choices | None]:
     """Of a model that divides by sqrt(head_dim): GPT-2's config can say that it does not."""
-    wrong = Choices(scale=scale)
-    return lambda stack: wrong if stack.blocks[0].attention.scale != 1 and stack.heads >= least_heads else None
+    return _made(lambda stack: stack.blocks[0].attention.scale != 1 and stack.heads >= least_heads, scale=scale)
 
 
-def _other_gelu(right: Formula) -> Callable[[Stack], Choices | None]:
-    other = Choices(activation=lambda formula: OTHER_GELU[formula])
-    return lambda stack: other if stack.blocks[0].feed_forward.activate is right else None
-
-
-def _square(stack: Stack) -> Choices | None:
-    return Choices(dense=transposed)  # the output's map always is square
+def _gelu(right: Formula, wrong: Formula) -> Callable[[Stack], Choices | None]:
+    return _made(lambda stack: stack.blocks[0].feed_forward.activate is right, activation=lambda formula: wrong)
 
 
 # fmt: off
@@ -207,24 +195,24 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("division by sqrt(dim)", "Each head's product has head_dim terms, not dim.",
             _scaled(lambda own: own.scale / math.sqrt(own.heads), least_heads=2)),
     Mistake("gelu by tanh", "This model's gelu is the exact one, by erf; the tanh form is up to 5e-4 away.",
-            _other_gelu(gelu)),
+            _gelu(gelu, gelu_tanh)),
     Mistake("gelu by erf", "This model's gelu is the tanh form (gelu_new); the exact one is up to 5e-4 away.",
-            _other_gelu(gelu_tanh)),
+            _gelu(gelu_tanh, gelu)),
     Mistake("mask added as 0 and 1", "A mask that is added is 0 for kept tokens, the most negative number for others.",
-            _always(mask=lambda keep, dtype: keep.astype(dtype))),
-    Mistake("mask ignored", "Padding gets attention weights.", _always(mask=lambda keep, dtype: np.zeros((), dtype))),
+            _made(mask=lambda keep, dtype: keep.astype(dtype))),
+    Mistake("mask ignored", "Padding gets attention weights.", _made(mask=lambda keep, dtype: np.zeros((), dtype))),
     Mistake("softmax over the queries", "Each query's probabilities sum to 1: softmax is over the keys, the last axis.",
-            _always(softmax=softmax_over(-2))),
+            _made(softmax=softmax_over(-2))),
     Mistake("softmax over the heads", "Each query's probabilities sum to 1: softmax is over the keys, the last axis.",
             _heads(softmax=softmax_over(-3))),
     Mistake("norm before instead of after", "BERT normalises each sum, GPT-2 what enters attention and feed-forward.",
-            _pre_norm(False, part=lambda part: part._replace(before=part.after, after=""))),
+            _norms(False, part=lambda part: part._replace(before=part.after, after=""))),
     Mistake("norm after instead of before", "GPT-2 normalises what enters attention and feed-forward, BERT each sum.",
-            _pre_norm(True, part=lambda part: part._replace(before="", after=part.before))),
+            _norms(True, part=lambda part: part._replace(before="", after=part.before))),
     Mistake("residual from the normed x", "In GPT-2 x itself is not normalised between blocks, only what is added.",
-            _pre_norm(True, residual=lambda x, normed, total: normed)),
+            _norms(True, residual=lambda x, normed, total: normed)),
     Mistake("residual from before the norm", "In BERT the second sum begins with the first norm's output.",
-            _pre_norm(False, residual=lambda x, normed, total: total)),
+            _norms(False, residual=lambda x, normed, total: total)),
     Mistake("heads split without turning the axes", "Cut rows into (heads, head_dim), then exchange seq and heads.",
             _heads(split=split_without_turning)),
     Mistake("heads interleaved", "A head's numbers stand side by side in a row; the axes are (heads, head_dim).",
@@ -232,16 +220,18 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("heads joined without turning the axes", "Exchange heads and seq before rows are made of them again.",
             _heads(join=join_without_turning)),
     Mistake("square weights transposed", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
-            _square),
+            _made(dense=transposed)),  # the output's map always is square
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
-              _always(order=order)) for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1))),
+              _made(order=order)) for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1))),
     Mistake("last norm forgotten", "After GPT-2's last block comes one more norm, ln_f.",
-            lambda stack: Choices(last_norm=False) if stack.last_norm else None),
+            _made(lambda stack: bool(stack.last_norm), last_norm=False)),
     Mistake("causal mask one token too far", "A token sees itself and those before it, not the next one.",
-            _causal(True, ahead=1)),
-    Mistake("causal mask hides the token itself", "A token sees itself and those before it.", _causal(True, ahead=-1)),
-    Mistake("causal mask forgotten", "No token of this model sees those after it.", _causal(True, causal=False)),
+            _made(lambda stack: stack.causal, ahead=1)),
+    Mistake("causal mask hides the token itself", "A token sees itself and those before it.",
+            _made(lambda stack: stack.causal, ahead=-1)),
+    Mistake("causal mask forgotten", "No token of this model sees those after it.",
+            _made(lambda stack: stack.causal, causal=False)),
     Mistake("causal mask where there is none", "Every token of this model sees all others.",
-            _causal(False, causal=True)),
+            _made(lambda stack: not stack.causal, causal=True)),
 )
 # fmt: on

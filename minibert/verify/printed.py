@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import TokenizerError
 from minibert.models.layer import EmbeddingLayer
 
 from .input_layer import tolerances
-from .report import Checked, Report, table
+from .report import Checked, Report, compare_ids, table
 from .traces import trace
 
 DATA = Path(__file__).parent / "data"
@@ -55,13 +54,8 @@ def compare(report: Report, layer: EmbeddingLayer, values: Mapping[str, Any], be
         rows.append([c.key, str(c.numbers), f"{c.largest:.2g}", f"{c.allowed:.2g}", verdict])
     report.say("", *table(rows), "")
     right = all(c.passes for c in report.checked)
-    try:
-        if wrong := check_texts(layer, values):
-            report.fail(*wrong)
-        else:
-            report.say(f"ids of {len(values['texts'])} texts: as printed")
-    except TokenizerError as error:
-        report.say(f"ids of {len(values['texts'])} texts not compared: {error}")
+    texts = [((text["text"],), {"input_ids": text["input_ids"]}) for text in values["texts"]]
+    compare_ids(report, layer, texts, "as printed")
     if not right:
         report.fail()
     elif report.passed:
@@ -113,12 +107,3 @@ def half_steps(printed: Array) -> Array:
     array([1.86264515e-09, 7.45058060e-09])
     """
     return np.asarray(np.spacing(np.abs(printed).astype(np.float32)) / 2, np.float64)
-
-
-def check_texts(layer: EmbeddingLayer, stored: Mapping[str, Any]) -> list[str]:
-    """Tokenize the stored texts; give a sentence for each whose ids are not those that were printed."""
-    return [
-        f"{text['text']!r} gives the ids {ids}, printed are {text['input_ids']}"
-        for text in stored["texts"]
-        if (ids := layer.tokenize(text["text"])["input_ids"][0].tolist()) != text["input_ids"]
-    ]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from minibert.errors import TokenizerError
+
 from .compare import Difference, Shares, over_kinds
 from .subject import Subject
+
+Text = tuple[Sequence[str], Mapping[str, list[int]]]  # a text or two, and what the tokenizer should give
 
 
 class Checked(NamedTuple):
@@ -42,6 +46,24 @@ class Report:
         """Add lines that say why it has not passed."""
         self.passed = False
         self.lines += lines
+
+
+def compare_ids(report: Report, model: Any, texts: Sequence[Text], whose: str) -> None:
+    """Tokenize texts, and fail with a sentence for each whose ids or types are others."""
+    wrong = []
+    try:
+        for text, inputs in texts:
+            batch = model.tokenize(*text)
+            for name, theirs in inputs.items():
+                if (ours := batch[name][0].tolist()) != theirs:
+                    wrong.append(f"{' | '.join(text)!r} gives {name} {ours}, expected {theirs}")
+    except TokenizerError as error:
+        report.say(f"ids of {len(texts)} texts not compared: {error}")
+        return
+    if wrong:
+        report.fail(*wrong)
+    else:
+        report.say(f"ids of {len(texts)} texts: {whose}")
 
 
 def show(report: Report, subject: Subject, keys: Sequence[str], whose: str, against: str, shares: Shares) -> str:

@@ -20,6 +20,7 @@ from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
 from minibert.models.layer import EmbeddingLayer
 
+from .report import Text
 from .traces import Traces, read_traces
 
 DATA = Path(__file__).parent / "data"
@@ -31,7 +32,7 @@ class Values(NamedTuple):
 
     model: str
     reference: str  # such as "transformers 5.23.0 on torch 2.13.0"
-    texts: dict[str, list[str]]  # kind -> a text, or two that go together
+    texts: list[Text]  # the ids and types of each text, or of two that go together
     inputs: Traces
     traces: Traces  # of the input layer for every kind, and for some hidden_states.1 and so on
 
@@ -51,17 +52,6 @@ def find(model: EmbeddingLayer | Encoder) -> Values | None:
 def names() -> list[str]:
     """The checkpoints of which values ship."""
     return [_about(path)["model"] for path in sorted(DATA.glob("*.safetensors"))]
-
-
-def check_texts(model: EmbeddingLayer | Encoder, stored: Values) -> list[str]:
-    """Tokenize the stored texts; give a sentence for each whose ids or types are not the reference's."""
-    wrong = []
-    for kind, texts in stored.texts.items():
-        batch = model.tokenize(*texts)
-        for name, theirs in stored.inputs[kind].items():
-            if (ours := batch[name].tolist()) != theirs.tolist():
-                wrong.append(f"{' | '.join(texts)!r} gives {name} {ours[0]}, the reference's are {theirs[0].tolist()}")
-    return wrong
 
 
 # -- is it that checkpoint? --------------------------------------------------------------------------------------
@@ -115,7 +105,10 @@ def _read(path: Path) -> Values:
     return Values(
         about["model"],
         f"transformers {versions['transformers']} on torch {versions['torch']}",
-        {f"text {number}": texts for number, texts in enumerate(about["texts"], 1)},
+        [
+            (text, {name: ids[0].tolist() for name, ids in inputs[f"text {number}"].items()})
+            for number, text in enumerate(about["texts"], 1)
+        ],
         inputs,
         traces,
     )

@@ -11,12 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import TokenizerError
 
 from . import shipped
 from .compare import ERROR_SHARE, OF_A_PORT, PORT_SHARE, Shares, misfits, over_kinds
 from .reference import Reference
-from .report import Report
+from .report import Report, compare_ids
 from .subject import Subject
 from .traces import Traces, keys_of
 
@@ -113,14 +112,7 @@ class Shipped(Side):
 
     def close(self, report: Report, subject: Subject) -> None:
         """Compare the ids of the stored texts."""
-        found = self.found
-        try:
-            if wrong := shipped.check_texts(subject.model, found):
-                report.fail(*wrong)
-            else:
-                report.say(f"ids of {len(found.texts)} texts: the reference's")
-        except TokenizerError as error:
-            report.say(f"ids of {len(found.texts)} texts not compared: {error}")
+        compare_ids(report, subject.model, self.found.texts, "the reference's")
         if report.passed:
             largest = (f"{d.key.rpartition('.')[2]} {d.largest:.2g}" for d in over_kinds(report.differences))
             report.say(f"passed; largest differences: {', '.join(largest)}")

@@ -16,7 +16,7 @@ import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.verify import verify as verify_module
-from minibert.verify.compare import Difference, over_kinds
+from minibert.verify.compare import Difference, compare, over_kinds
 from minibert.verify.input_layer import AFTER_NORM, batches
 from minibert.verify.traces import read_traces, trace
 from minibert.verify.verify import verify
@@ -480,6 +480,12 @@ def test_summing_up_keeps_the_worst() -> None:
     assert (two.error_ours, two.error_theirs) == (5.0, 10.0)  # root mean squares, no means
     (three,) = over_kinds(some)
     assert np.isnan(three.largest) and not three.passes
+
+
+def test_a_difference_is_relative_to_theirs() -> None:
+    ours, theirs = {"plain": {"sum": np.array([1.0, 0.5])}}, {"plain": {"sum": np.array([-4.0, 0.25])}}
+    (difference,) = compare(ours, theirs, {}, {"sum": 0.0})
+    assert (difference.largest, difference.equal) == (1.25, 0.0)
 
 
 def test_a_share_is_never_rounded_up_to_all(tmp_path: Path) -> None:

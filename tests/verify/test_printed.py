@@ -22,7 +22,8 @@ from minibert.equations.input_layer import Array
 from minibert.verify import printed
 from minibert.verify import verify as verify_module
 from minibert.verify.input_layer import tolerances
-from minibert.verify.printed import check, check_texts, find, half_units
+from minibert.verify.printed import check, find, half_units
+from minibert.verify.report import Report, compare_ids
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
@@ -106,9 +107,13 @@ def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
     """all-MiniLM-L6-v2 has the vocabulary of bert-base-uncased."""
     values = stored("bert-base-uncased")
     with minibert.load(minilm) as layer:
-        assert check_texts(layer, values) == []
-        wrong = {"texts": [{"text": "We lived", "input_ids": [1, 2]}]}
-        assert check_texts(layer, wrong) == ["'We lived' gives the ids [101, 2057, 2973, 102], printed are [1, 2]"]
+        texts = [((text["text"],), {"input_ids": text["input_ids"]}) for text in values["texts"]]
+        report = Report()
+        compare_ids(report, layer, texts, "as printed")
+        assert report.passed and report.lines == [f"ids of {len(texts)} texts: as printed"]
+        compare_ids(report, layer, [(("We lived",), {"input_ids": [1, 2]})], "as printed")
+        assert not report.passed
+        assert report.lines[1:] == ["'We lived' gives input_ids [101, 2057, 2973, 102], expected [1, 2]"]
         assert repr(layer).replace("384", "768") == values["tree"]
 
 
@@ -198,7 +203,7 @@ def test_other_ids_than_printed_fail(planted: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(printed, "find", lambda model, layer: wrong)
     report = verify(str(planted))
     assert not report.passed and all(c.passes for c in report.checked)
-    assert [line for line in report.lines if line.startswith("'we lived' gives the ids ")]
+    assert [line for line in report.lines if line.startswith("'we lived' gives input_ids ")]
 
 
 def test_printed_values_name_a_mistake_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
