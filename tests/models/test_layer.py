@@ -2,92 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
-import os
 import shutil
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 from checkpoints import (
     BERT,
-    DEBERTA,
-    DISTILBERT,
-    ELECTRA,
     GPT2,
-    ROBERTA,
-    T5,
     VOCAB,
     same_bits,
     tensors,
-    wordpiece_json,
     write,
-    write_byte_level,
 )
-from hypothesis import given
-from hypothesis import strategies as st
+from layers import CONFIGS, Make, opened_once, some_ids, tile_of, write_each
 
 import minibert
-from minibert import EmbeddingLayer
-from minibert.equations import sentences as pooling
-from minibert.equations.input_layer import Array
-from minibert.families import modules
-from minibert.models import layer as layer_file
-from minibert.models import layer as layer_module
-from minibert.models import tiles
 
-CONFIGS = {"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "gpt2": GPT2, "t5": T5} | {
-    "electra": ELECTRA,  # projected
-    "deberta-v2": DEBERTA,  # masked
-}
 # a float32 layer against the same in float64, numbers below 30: measured at most 3.4e-6 over 300 batches
 FLOAT64_TOLERANCE = 2e-5
-# pooled float32 rows against their mean in float64: measured at most 2.4e-7
-MEAN_TOLERANCE = 2e-6
-# a normalized vector against exact arithmetic: measured at most 3.2e-8 and 8.4e-17
-NORMALIZED_TOLERANCE = {"float32": 2e-7, "float64": 1e-15}
-
-Make = Callable[[str], EmbeddingLayer]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = {}
-    for name, config in CONFIGS.items():
-        made[name] = write(tmp_path_factory.mktemp(name), config)
-        if name == "gpt2":
-            write_byte_level(made[name])
-        else:
-            (made[name] / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    return made
+    return write_each(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def load(folders: dict[str, Path]) -> Make:
-    """One layer for each config; they hold nothing that a call could change."""
-    made: dict[str, EmbeddingLayer] = {}
-    return lambda name: made.setdefault(name, minibert.load(folders[name]))
-
-
-@contextlib.contextmanager
-def tile_of(numbers: int) -> Iterator[None]:
-    """Make tiles as small as a few tokens, so that a tiny batch is cut as a large one is."""
-    with mock.patch.object(tiles, "TILE_NUMBERS", numbers), mock.patch.object(layer_file, "TILE_NUMBERS", numbers):
-        yield
-
-
-def some_ids(*shape: int, below: int = VOCAB, seed: int = 0) -> Array:
-    return np.random.default_rng((seed, *shape)).integers(0, below, shape)
+    return opened_once(folders)
 
 
 # -- calls ---------------------------------------------------------------------------------------------------------
@@ -281,173 +227,6 @@ def test_dtype_by_any_name(folders: dict[str, Path], dtype: object) -> None:
     assert minibert.load(folders["bert"], dtype=dtype).dtype == np.float32  # type: ignore[arg-type]
 
 
-# -- what never shows in the bits ----------------------------------------------------------------------------------
-
-
-@given(
-    name=st.sampled_from(sorted(CONFIGS)),
-    batch=st.integers(1, 5),
-    seq=st.integers(1, 16),
-    tile=st.integers(1, 400),
-    threads=st.sampled_from([None, 1, 2, 3]),
-    seed=st.integers(0, 99),
-)
-def test_tiles_and_threads_do_not_show(
-    load: Make, name: str, batch: int, seq: int, tile: int, threads: int | None, seed: int
-) -> None:
-    layer, ids = load(name), some_ids(batch, seq, seed=seed)
-    whole = layer(ids, threads=1)
-    with tile_of(tile), mock.patch("minibert.threads.NUMBERS_A_THREAD", 1):
-        assert same_bits(layer(ids, threads=threads), whole)
-        positions = some_ids(batch, seq, below=10, seed=seed)
-        keywords = {"position_ids": positions} if name not in ("t5",) else {}
-        cut = layer(ids, threads=threads, **keywords)
-    assert same_bits(cut, layer(ids, threads=1, **keywords))
-    assert same_bits(list(layer.trace(ids).values())[-1], whole)
-
-
-@given(name=st.sampled_from(sorted(CONFIGS)), batch=st.integers(1, 5), seq=st.integers(1, 16), seed=st.integers(0, 99))
-def test_neighbours_in_the_batch_do_not_show(load: Make, name: str, batch: int, seq: int, seed: int) -> None:
-    layer, ids = load(name), some_ids(batch, seq, seed=seed)
-    y = layer(ids)
-    for i in range(batch):
-        assert same_bits(layer(ids[i : i + 1]), y[i : i + 1])
-
-
-@given(name=st.sampled_from(sorted(CONFIGS)), seq=st.integers(1, 12), more=st.integers(1, 4), seed=st.integers(0, 99))
-def test_right_padding_leaves_other_tokens_alone(load: Make, name: str, seq: int, more: int, seed: int) -> None:
-    layer, ids = load(name), some_ids(2, seq, seed=seed)
-    padding = np.full((2, more), layer.config.get("pad_token_id") or 0)
-    mask = np.concatenate([np.ones_like(ids), np.zeros_like(padding)], axis=1)
-    y = layer(np.concatenate([ids, padding], axis=1), attention_mask=mask)
-    assert same_bits(np.ascontiguousarray(y[:, :seq]), layer(ids))
-
-
-def test_real_size_is_cut_and_spread_without_a_trace(minilm: Path) -> None:
-    layer, ids = minibert.load(minilm), some_ids(12, 500, below=30522)
-    types = (np.arange(500) > 250).astype(int)[None]
-    whole = np.stack([layer(row[None], token_type_ids=types, threads=1)[0] for row in ids])
-    for threads in (1, 2, 5, None):
-        assert same_bits(layer(ids, token_type_ids=types, threads=threads), whole)
-
-
-def test_a_token_of_real_size_has_the_same_bits_alone(minilm: Path) -> None:
-    """One row is normed at once, many in blocks of sixteen and with NumPy's buffer made shorter."""
-    layer, ids = minibert.load(minilm), some_ids(1, 67, below=30522)
-    alone = np.stack([layer([[int(token)]], position_ids=[[place]])[0, 0] for place, token in enumerate(ids[0])])
-    assert same_bits(layer(ids)[0], alone)
-
-
-def test_numpy_s_buffer_is_given_back(minilm: Path) -> None:
-    layer, ids = minibert.load(minilm), some_ids(2, 300, below=30522)
-    with np.errstate():
-        np.setbufsize(4096)
-        layer(ids, threads=2)
-        assert np.getbufsize() == 4096
-        with mock.patch.object(modules, "layer_norm", side_effect=MemoryError), pytest.raises(MemoryError):
-            layer(ids)
-        assert np.getbufsize() == 4096
-
-
-def test_wide_projection_keeps_its_bits(tmp_path: Path) -> None:
-    # as wide as a small ELECTRA: a matrix product of several rows would be another sum
-    config = {**ELECTRA, "embedding_size": 128, "hidden_size": 256}
-    rng = np.random.default_rng(0)
-    shapes = {"word": VOCAB, "position": 16, "token_type": 2}
-    t = {f"embeddings.{n}_embeddings.weight": rng.standard_normal((r, 128)).astype("f4") for n, r in shapes.items()}
-    t |= {f"embeddings.LayerNorm.{part}": rng.standard_normal(128).astype("f4") for part in ("weight", "bias")}
-    t |= {"embeddings_project.weight": rng.standard_normal((256, 128)).astype("f4")}
-    t |= {"embeddings_project.bias": rng.standard_normal(256).astype("f4")}
-    ids = some_ids(40, 16)
-    for shift in (0, 1):
-        layer = minibert.load(write(tmp_path / str(shift), config, t, shift=shift))
-        y = layer(ids)
-        alone = np.stack([[layer([[int(token)]], position_ids=[[j]])[0, 0] for j, token in enumerate(r)] for r in ids])
-        assert same_bits(y, alone)
-        assert same_bits(layer(ids, threads=3), y)
-
-
-def test_many_threads_may_share_a_layer(load: Make) -> None:
-    layer = load("bert")
-    texts = [["we lived above the clouds"[: i % 25 + 1]] * (i % 3 + 1) for i in range(64)]
-    serial = [layer.embed(some, threads=1) for some in texts]
-    with tile_of(64), mock.patch("minibert.threads.NUMBERS_A_THREAD", 1), ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda some: layer.embed(some, threads=2), texts))
-        called = list(pool.map(lambda some: layer(**layer.tokenize(some)), texts))
-    assert all(map(same_bits, together, serial))
-    assert all(same_bits(y, layer(**layer.tokenize(some))) for y, some in zip(called, texts, strict=True))
-
-
-class RefusedError(Exception):
-    pass
-
-
-def failing_tiles(begun: list[int], fails: Callable[[int], bool]) -> Callable[..., Array]:
-    """Stands in for `run_steps`: of two tiles under way at once one fails, and all other tiles take their time."""
-    lock, both, failed = threading.Lock(), threading.Event(), threading.Event()
-
-    def run_steps(steps: object, inputs: object, out: Array, *rest: object) -> Array:
-        with lock:
-            begun.append(threading.get_ident())
-            number = len(begun)
-        if number == 2:
-            both.set()
-        assert both.wait(60)  # nobody fails before a second thread is at work
-        if number <= 2 and fails(number):
-            failed.set()
-            raise RefusedError
-        assert failed.wait(60)
-        time.sleep(0.02)  # the failure has 4 seconds, of 200 such tiles, to be heard of on a busy machine
-        return out
-
-    return run_steps
-
-
-@pytest.mark.parametrize("way", ["call", "embed"])
-@pytest.mark.parametrize("who", ["caller", "helper", "first", "second"])
-def test_an_error_in_any_tile_reaches_the_caller_and_ends_the_work(load: Make, who: str, way: str) -> None:
-    layer, begun, me = load("bert"), list[int](), threading.get_ident()
-    fails = {
-        "caller": lambda number: me not in begun[:2] or begun[number - 1] == me,
-        "helper": lambda number: begun[number - 1] != me,
-        "first": lambda number: number == 1,
-        "second": lambda number: number == 2,
-    }
-    tiles_in_all = 400
-    work = {
-        "call": lambda: layer(some_ids(tiles_in_all, 16), threads=2),
-        "embed": lambda: layer.embed([" ".join("a" * 14)] * tiles_in_all, threads=2),
-    }
-    stand_in = mock.patch.object(
-        {"call": tiles, "embed": layer_file}[way], "run_steps", failing_tiles(begun, fails[who])
-    )
-    with (
-        tile_of(8 * 16),
-        mock.patch("minibert.threads.NUMBERS_A_THREAD", 1),
-        stand_in,
-        pytest.raises(RefusedError),
-    ):
-        work[way]()
-    assert len(set(begun)) == 2
-    assert len(begun) < tiles_in_all // 2, "after an error no further tile is begun"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_computes_too(folders: dict[str, Path]) -> None:
-    code = (
-        "import os, sys, numpy as np, minibert\n"
-        "from minibert import threads; from minibert.models import tiles\n"
-        "tiles.TILE_NUMBERS = 64; threads.NUMBERS_A_THREAD = 1\n"
-        "layer = minibert.load(sys.argv[1]); ids = np.arange(60).reshape(5, 12)\n"
-        "before = layer(ids, threads=3).tobytes()\n"
-        "child = os.fork()\n"
-        "if child == 0: os._exit(0 if layer(ids, threads=5).tobytes() == before else 7)\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-    )
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, str(folders["bert"])]
-    assert subprocess.run(command, timeout=60).returncode == 0
-
-
 # -- looking inside ------------------------------------------------------------------------------------------------
 
 KEYS = {
@@ -635,184 +414,6 @@ def test_config_is_read_only(load: Make) -> None:
     with pytest.raises(TypeError):
         config["task_specific_params"]["new"] = 1
     assert config.d_model == 8
-
-
-# -- embed ---------------------------------------------------------------------------------------------------------
-
-TEXTS = ["we lived above the clouds", "a", "", "the clouds!", "we", "zz zz zz"]
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_embed_pools_the_rows_of_each_text(load: Make, name: str) -> None:
-    layer = load(name)
-    rows = layer.embed(TEXTS, pooling=None)
-    assert [row.shape for row in rows] == [(int(layer.tokenize(text)["attention_mask"].sum()), 8) for text in TEXTS]
-    for text, row in zip(TEXTS, rows, strict=True):
-        if len(row):
-            assert same_bits(row, layer(**layer.tokenize(text))[0])
-    means, maxima = layer.embed(TEXTS), layer.embed(TEXTS, "max")
-    assert means.shape == maxima.shape == (6, 8) and means.dtype == maxima.dtype == np.float32
-    for row, mean, largest in zip(rows, means, maxima, strict=True):
-        if not len(row):  # gpt2 gives an empty text no token at all
-            assert not mean.any() and not largest.any()
-            continue
-        assert np.abs(row.astype(np.float64).mean(axis=0) - mean).max() <= MEAN_TOLERANCE
-        assert same_bits(row.max(axis=0), largest)
-
-
-@given(
-    name=st.sampled_from(["bert", "gpt2", "roberta"]),
-    texts=st.lists(st.text("abc we.", max_size=14), max_size=12),
-    pairs=st.one_of(st.none(), st.lists(st.text("ab.", max_size=5), min_size=12, max_size=12)),
-    pool=st.sampled_from(["mean", "max", None]),
-    normalize=st.booleans(),
-    threads=st.sampled_from([None, 1, 3]),
-    tile=st.integers(8, 400),
-)
-def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
-    load: Make,
-    name: str,
-    texts: list[str],
-    pairs: list[str] | None,
-    pool: str | None,
-    normalize: bool,
-    threads: int | None,
-    tile: int,
-) -> None:
-    layer = load(name)
-    pairs = None if pairs is None or name == "roberta" else pairs[: len(texts)]  # roberta's table has one type
-    alone = [
-        layer.embed(text, pool, text_pair=pair, normalize=normalize, truncation=True)[0]
-        for text, pair in zip(texts, pairs if pairs is not None else [None] * len(texts), strict=True)
-    ]
-    with (
-        tile_of(tile),
-        mock.patch("minibert.threads.NUMBERS_A_THREAD", 1),
-        mock.patch.object(layer_module, "CHUNK", 5),
-    ):
-        together = layer.embed(texts, pool, text_pair=pairs, normalize=normalize, truncation=True, threads=threads)
-    assert len(together) == len(texts)
-    assert all(map(same_bits, together, alone))
-
-
-@pytest.mark.parametrize("pool", ["mean", "max"])
-def test_embed_equals_the_padded_batch_with_padding_left_out(load: Make, pool: str) -> None:
-    # gpt2's tokenizer has no padding token: id 0 stands there, and the mask says so
-    for name in ("bert", "gpt2"):
-        layer = load(name)
-        texts = [text for text in TEXTS if text]
-        batch = layer.tokenize(texts)
-        y, keep = layer(**batch), batch["attention_mask"].astype(bool)
-        rows = [row[mask] for row, mask in zip(y, keep, strict=True)]
-        expected = np.stack([pooling.POOLINGS[pool](row[None], 0)[0] for row in rows])
-        assert same_bits(layer.embed(texts, pool), expected)
-        assert (~keep).any()
-
-
-def test_embed_of_nothing(load: Make) -> None:
-    layer = load("bert")
-    assert layer.embed([]).shape == (0, 8) and layer.embed([]).dtype == np.float32
-    assert layer.embed([], "max").shape == (0, 8)
-    assert layer.embed([], None) == []
-    assert layer.embed(iter(["we", "the"])).shape == (2, 8)
-    assert layer.embed(np.array(["we", "the"])).shape == (2, 8)
-
-
-def test_embed_normalizes(load: Make) -> None:
-    gpt2 = load("gpt2")
-    vectors = gpt2.embed(TEXTS, normalize=True)
-    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
-    assert np.abs(lengths - [1, 1, 0, 1, 1, 1]).max() <= 1e-6  # the empty text stays zero; measured 6e-8
-    rows = gpt2.embed(TEXTS, None, normalize=True)
-    assert [row.shape for row in rows] == [row.shape for row in gpt2.embed(TEXTS, None)]
-    assert np.abs(np.linalg.norm(rows[0], axis=1) - 1).max() <= 1e-6
-
-
-def test_embed_of_pairs(load: Make) -> None:
-    layer = load("bert")
-    pairs = layer.embed(["we lived", "a"], text_pair=["the clouds", ""])
-    batch = layer.tokenize("we lived", "the clouds")
-    assert batch["token_type_ids"].any()
-    assert same_bits(pairs[0], pooling.mean(layer(**batch))[0])
-    assert same_bits(pairs[1], pooling.mean(layer(**layer.tokenize(["a"], [""])))[0])
-
-
-@pytest.mark.parametrize("name", ["distilbert", "gpt2", "t5", "deberta-v2"])
-def test_embed_of_pairs_adds_no_types_where_the_family_adds_none(load: Make, name: str) -> None:
-    """GPT-2 adds a word row for a type that is passed, others refuse one: embed passes none."""
-    layer = load(name)
-    rows = layer.embed(["we lived"], None, text_pair=["the clouds"])[0]
-    batch = layer.tokenize("we lived", "the clouds")
-    assert "token_type_ids" not in batch
-    assert same_bits(rows, layer(**batch)[0])
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_rows_of_a_text_keep_nothing_else_alive(load: Make, normalize: bool) -> None:
-    for row in load("bert").embed([*TEXTS, *["we lived above the clouds"] * 50], None, normalize=normalize):
-        assert row.base is None and row.flags.owndata and row.flags.writeable
-
-
-SIZES = [1e-40, 1e-25, 1e-15, 1.0, 1e15, 1e25, 1e38]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "size"),
-    [
-        *(("float32", size) for size in [1e-44, *SIZES]),
-        *(("float64", size) for size in [1e-320, 1e-300, *SIZES, 1e300]),
-    ],
-)
-def test_a_vector_of_any_size_is_normalized(dtype: str, size: float) -> None:
-    vectors = (np.random.default_rng(0).uniform(-1, 1, (6, 40)) * size).astype(dtype)
-    assert np.isfinite(vectors).all() and vectors.any(axis=1).all()
-    exact = np.array([[Fraction(float(number)) for number in row] for row in vectors])
-    largest = np.abs(exact).max(1, keepdims=True)
-    scaled = (exact / largest).astype(np.float64)
-    truth = scaled / np.sqrt((scaled * scaled).sum(1, keepdims=True))
-    found = pooling.normalized(vectors)
-    assert found.dtype == dtype
-    assert np.abs(found - truth).max() <= NORMALIZED_TOLERANCE[dtype]
-    for row, vector in zip(found, vectors, strict=True):
-        assert same_bits(pooling.normalized(vector), row) and same_bits(pooling.normalized(vector[None])[0], row)
-
-
-def test_a_vector_without_a_direction_is_normalized_by_itself() -> None:
-    vectors = np.array([[0, 0, 0], [np.inf, 1, 0], [-np.inf, np.inf, 1], [np.nan, 1, 0], [0, 3, 4]], np.float32)
-    expected = np.array([[0, 0, 0], [np.nan, 0, 0], [np.nan, np.nan, 0], [np.nan] * 3, [0, 0.6, 0.8]], np.float32)
-    assert np.array_equal(pooling.normalized(vectors), expected, equal_nan=True)
-    assert pooling.normalized(np.empty((0, 3), np.float32)).shape == (0, 3)
-
-
-def test_normalizing_changes_no_digit_of_ordinary_vectors(load: Make) -> None:
-    vectors = load("bert").embed(TEXTS)
-    assert same_bits(pooling.normalized(vectors), vectors / np.sqrt(np.vecdot(vectors, vectors))[:, None])
-
-
-def test_embed_shows_its_progress(load: Make, capfd: pytest.CaptureFixture[str]) -> None:
-    quiet = load("bert").embed(TEXTS)
-    assert capfd.readouterr() == ("", "")
-    assert same_bits(load("bert").embed(TEXTS, progress=True), quiet)
-    out, err = capfd.readouterr()
-    assert out == "" and "embed" in err
-
-
-# -- tokens --------------------------------------------------------------------------------------------------------
-
-
-def test_tokens_follow_the_shape_of_the_ids(load: Make) -> None:
-    layer = load("bert")
-    batch = layer.tokenize(["we lived", "a"])
-    assert layer.tokens(batch["input_ids"]) == [["[CLS]", "we", "lived", "[SEP]"], ["[CLS]", "a", "[SEP]", "[PAD]"]]
-    assert layer.tokens(batch["input_ids"][0]) == ["[CLS]", "we", "lived", "[SEP]"]
-    assert layer.tokens(2) == "[CLS]"
-    assert layer.tokens([]) == []
-    assert load("gpt2").tokens(load("gpt2").tokenize("he w")["input_ids"]) == [["he", "Ġw"]]
-    for wrong in (-1, VOCAB):
-        with pytest.raises(IndexError, match=f"rows 0..{VOCAB - 1}"):
-            layer.tokens([wrong])
-    with pytest.raises(TypeError, match="integers"):
-        layer.tokens(["we"])
 
 
 # -- close ---------------------------------------------------------------------------------------------------------

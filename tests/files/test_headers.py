@@ -1,0 +1,234 @@
+"""Headers that lie: what a file says of its own tensors is read where it is true, and refused where it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import (
+    BERT,
+    Array,
+    assemble,
+    write,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minibert
+from minibert import CheckpointError
+from minibert.files.checkpoint import SafetensorsFile, parse_header
+
+IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
+
+
+def result(folder: Path, **keywords: Any) -> Array:
+    with minibert.load(folder, **keywords) as layer:
+        return layer(IDS)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Array:
+    """What the tiny BERT gives when its file is as simple as can be."""
+    return result(write(tmp_path_factory.mktemp("plain")))
+
+
+# -- headers that lie ----------------------------------------------------------------------------------------------
+
+A = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+B = {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}
+LIES: dict[str, tuple[Any, int]] = {
+    "a hole before the first": ({"a": {**A, "data_offsets": [4, 12]}}, 12),
+    "a hole between two": ({"a": A, "b": {**B, "data_offsets": [12, 16]}}, 16),
+    "an overlap": ({"a": A, "b": {**B, "data_offsets": [4, 8]}}, 8),
+    "the same place twice": ({"a": A, "b": A}, 8),
+    "more bytes than described": ({"a": A}, 12),
+    "fewer bytes than described": ({"a": A}, 4),
+    "no bytes at all": ({"a": A}, 0),
+    "a shape too large for its bytes": ({"a": {**A, "shape": [3]}}, 8),
+    "a shape too small for its bytes": ({"a": {**A, "shape": [1]}}, 8),
+    "a negative size": ({"a": {**A, "shape": [-1, -2]}}, 8),
+    "a size that overflows": ({"a": {**A, "shape": [2**62, 2**3]}}, 8),
+    "sizes that wrap around to the right one": ({"a": {**A, "shape": [2**33, 2**31 + 1]}}, 8),
+    "a size beyond 64 bits": ({"a": {**A, "shape": [2**64 + 2]}}, 8),
+    "a size that is a float": ({"a": {**A, "shape": [2.0]}}, 8),
+    "a size that is true": ({"a": {**B, "shape": [True], "data_offsets": [0, 4]}}, 4),
+    "a size that is a text": ({"a": {**A, "shape": ["2"]}}, 8),
+    "a shape that is a number": ({"a": {**A, "shape": 2}}, 8),
+    "a shape that is a text": ({"a": {**A, "shape": "2"}}, 8),
+    "no shape": ({"a": {"dtype": "F32", "data_offsets": [0, 8]}}, 8),
+    "no format": ({"a": {"shape": [2], "data_offsets": [0, 8]}}, 8),
+    "no offsets": ({"a": {"dtype": "F32", "shape": [2]}}, 8),
+    "an unknown format": ({"a": {**A, "dtype": "F99"}}, 8),
+    "a format that is a list": ({"a": {**A, "dtype": ["F32"]}}, 8),
+    "another format of another size": ({"a": {**A, "dtype": "F64"}}, 8),
+    "offsets the wrong way round": ({"a": {**A, "data_offsets": [8, 0]}}, 8),
+    "one offset": ({"a": {**A, "data_offsets": [0]}}, 8),
+    "three offsets": ({"a": {**A, "data_offsets": [0, 8, 8]}}, 8),
+    "negative offsets": ({"a": {**A, "data_offsets": [-8, 0]}}, 8),
+    "offsets that are floats": ({"a": {**A, "data_offsets": [0.0, 8.0]}}, 8),
+    "offsets beyond 64 bits": ({"a": {**A, "data_offsets": [2**64, 2**64 + 8]}}, 8),
+    "a tensor that is a number": ({"a": 3}, 0),
+    "a tensor that is null": ({"a": None}, 0),
+    "a list": ([], 0),
+    "a number": (b"3", 0),
+    "nothing": (b"", 0),
+    "no JSON": (b"{'a': 1}", 0),
+    "no UTF-8": (b'{"\xff": 1}', 0),
+    "a name twice": (b'{"a": %b, "a": %b}' % ((json.dumps(A).encode(),) * 2), 8),
+    "a field twice": (b'{"a": {"dtype": "F32", "shape": [2], "shape": [2], "data_offsets": [0, 8]}}', 8),
+    "depth without end": (b"[" * 100_000, 0),
+    "depth inside": (b'{"a": ' + b'{"a": ' * 100_000, 0),
+    "metadata that is a list": ({"__metadata__": ["x"], "a": A}, 8),
+    "metadata that is a text": ({"__metadata__": "x", "a": A}, 8),
+    "metadata that holds numbers": ({"__metadata__": {"x": 3}, "a": A}, 8),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_header_that_lies(tmp_path: Path, lie: str) -> None:
+    header, size = LIES[lie]
+    folder = write(tmp_path)
+    (folder / "model.safetensors").write_bytes(assemble(header, bytes(size)))
+    with pytest.raises(CheckpointError, match=r"model.safetensors"):
+        minibert.load(folder)
+    # our own reading of the header holds without safetensors' judgement too: lazily fetched files have none
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    with pytest.raises(CheckpointError, match=r"file: the safetensors header is wrong: .* fetch it again"):
+        parse_header(text, 8 + len(text), 8 + len(text) + size, "file")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00",
+        b"\x00" * 7,
+        b"\x00" * 8,
+        b"\x00" * 64,
+        b"\xff" * 64,
+        b"{}",
+        b"PK\x03\x04" + bytes(100),
+        b"\x80\x02}q\x00." + bytes(100),
+        (2**63).to_bytes(8, "little") + b"{}",
+        (100_000_001).to_bytes(8, "little") + b"{}",
+        (3).to_bytes(8, "little") + b"{}",
+        b"<!doctype html><html>not found</html>",
+    ],
+)
+def test_a_foreign_or_truncated_file(tmp_path: Path, content: bytes) -> None:
+    (write(tmp_path) / "model.safetensors").write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match=r"model.safetensors: not a whole safetensors file \(.*\); .* fetch it again"
+    ):
+        minibert.load(tmp_path)
+
+
+def test_a_pointer_that_git_left_behind(tmp_path: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 440449768\n"
+    (write(tmp_path) / "model.safetensors").write_bytes(pointer)
+    with pytest.raises(CheckpointError, match="is a Git LFS pointer, not the tensors; run git lfs pull"):
+        minibert.load(tmp_path)
+
+
+@given(st.integers(0, 10_000))
+def test_a_file_cut_anywhere(tmp_path_factory: pytest.TempPathFactory, place: int) -> None:
+    folder = write(tmp_path_factory.mktemp("cut"))
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: place % len(content)])
+    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
+        minibert.load(folder)
+    path.write_bytes(content + b"\0" * (1 + place % 9))
+    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
+        minibert.load(folder)
+
+
+def agrees_with_safetensors(path: Path) -> None:
+    """Either refuse a file, or read in it what the format's own library reads."""
+    from safetensors import safe_open
+
+    try:
+        ours = SafetensorsFile(path)
+    except CheckpointError:
+        return
+    with safe_open(str(path), framework="np") as theirs:
+        assert sorted(ours.tensors) == sorted(theirs.keys())
+        assert (ours.metadata or None) == (theirs.metadata() or None)
+        for name, tensor in ours.tensors.items():
+            place = theirs.get_slice(name)
+            assert (tensor.dtype, list(tensor.shape)) == (place.get_dtype(), place.get_shape())
+            if tensor.dtype in ("F32", "F64", "F16") and math.prod(tensor.shape):
+                assert ours.raw(tensor).tobytes() == theirs.get_tensor(name).tobytes()
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("bytes") / "model.safetensors"
+    path.write_bytes(content)
+    agrees_with_safetensors(path)
+    path.write_bytes(len(content).to_bytes(8, "little") + content)
+    agrees_with_safetensors(path)
+
+
+@given(data=st.data())
+@settings(max_examples=200)
+def test_mutated_bytes_are_refused_or_read_right(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, plain: Array
+) -> None:
+    folder = write(tmp_path_factory.mktemp("mutated"), BERT, metadata={"format": "pt"})
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    stop = 8 + int.from_bytes(content[:8], "little")
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, stop - 1))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(
+            st.one_of(st.binary(max_size=3), st.sampled_from([b"0", b"1", b"9", b'"', b",", b"]", b"}", b"-", b"."]))
+        )
+    path.write_bytes(content)
+    agrees_with_safetensors(path)
+    with contextlib.suppress(CheckpointError):
+        assert result(folder).shape == plain.shape
+
+
+VALUES = st.one_of(
+    st.integers(-2, 40),
+    st.sampled_from([2**31, 2**62, 2**63, 2**64]),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=3),
+)
+SOME_ENTRY = st.fixed_dictionaries(
+    {},
+    optional={
+        "dtype": st.one_of(st.sampled_from(["F32", "F16", "BF16", "U8", "F8_E4M3", "F4", "BOOL"]), VALUES),
+        "shape": st.one_of(st.lists(st.integers(0, 4), max_size=3), st.lists(VALUES, max_size=3), VALUES),
+        "data_offsets": st.one_of(st.lists(st.integers(0, 24), max_size=3), st.lists(VALUES, max_size=3), VALUES),
+        "more": VALUES,
+    },
+)
+NAMES = st.one_of(st.sampled_from(["a", "b", "__metadata__"]), st.text(max_size=3))
+
+
+@given(
+    st.dictionaries(NAMES, st.one_of(SOME_ENTRY, VALUES, st.dictionaries(st.text(), VALUES, max_size=2)), max_size=3),
+    st.integers(0, 24),
+)
+@settings(max_examples=300)
+def test_arbitrary_headers(tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], size: int) -> None:
+    path = tmp_path_factory.mktemp("header") / "model.safetensors"
+    content = assemble(header, bytes(range(size)))
+    path.write_bytes(content)
+    agrees_with_safetensors(path)
+    length = int.from_bytes(content[:8], "little")
+    try:
+        found, metadata = parse_header(content[8 : 8 + length], 8 + length, len(content), "file")
+    except CheckpointError:
+        return
+    assert all(isinstance(value, str) for value in metadata.values())
+    assert sum(tensor.stop - tensor.start for tensor in found.values()) == size

@@ -1,0 +1,228 @@
+"""Number formats: what each one stores is widened exactly, and read where it lies."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import (
+    BERT,
+    Array,
+    bfloat16,
+    entries,
+    numbers,
+    pack,
+    same_bits,
+    stored,
+    tensors,
+    write,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minibert
+from minibert import CheckpointError
+from minibert.files.checkpoint import BITS, open_folder, parse_header
+from minibert.files.tables import NUMPY_DTYPE, StoredTable, as_table, widen
+
+IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
+
+WORD = "embeddings.word_embeddings.weight"
+
+POSITION = "embeddings.position_embeddings.weight"
+
+
+def result(folder: Path, **keywords: Any) -> Array:
+    with minibert.load(folder, **keywords) as layer:
+        return layer(IDS)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Array:
+    """What the tiny BERT gives when its file is as simple as can be."""
+    return result(write(tmp_path_factory.mktemp("plain")))
+
+
+# -- number formats ------------------------------------------------------------------------------------------------
+
+
+def float_of(bits: int, exponent_bits: int, mantissa_bits: int) -> float:
+    """The number that bits mean, by IEEE 754 in plain Python; the largest exponent is infinity and NaN."""
+    sign = -1.0 if bits >> (exponent_bits + mantissa_bits) else 1.0
+    exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1)
+    mantissa = bits & ((1 << mantissa_bits) - 1)
+    bias = (1 << (exponent_bits - 1)) - 1
+    if exponent == (1 << exponent_bits) - 1:
+        return sign * (math.nan if mantissa else math.inf)
+    if exponent:
+        return sign * math.ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits)
+    return sign * math.ldexp(mantissa, 1 - bias - mantissa_bits)
+
+
+def float8_e4m3(bits: int) -> float:
+    """Without infinities: the largest exponent holds numbers too, but for the last, which is NaN."""
+    if bits & 0x7F == 0x7F:
+        return math.nan
+    if bits & 0x78 == 0x78:
+        return (-1.0 if bits & 0x80 else 1.0) * math.ldexp(8 + (bits & 7), 8 - 3)
+    return float_of(bits, 4, 3)
+
+
+NARROW: dict[str, tuple[int, Callable[[int], float]]] = {
+    "F16": (16, lambda bits: float_of(bits, 5, 10)),
+    "BF16": (16, lambda bits: float_of(bits, 8, 7)),
+    "F8_E5M2": (8, lambda bits: float_of(bits, 5, 2)),
+    "F8_E4M3": (8, float8_e4m3),
+}
+
+
+def every_pattern(kind: str, path: Path, shift: int = 0) -> tuple[Path, Array]:
+    """A file with a table of all bit patterns, 16 a row, and the numbers that they mean."""
+    bits, meaning = NARROW[kind]
+    patterns = np.arange(1 << bits, dtype="<u2" if bits == 16 else "u1")
+    table = (kind, ((1 << bits) // 16, 16), patterns.tobytes())
+    path.write_bytes(pack({"before": numbers(3), "table": table}, shift=shift))
+    return path.parent, np.array([meaning(int(p)) for p in patterns]).reshape(-1, 16)
+
+
+def same_numbers(a: Array, b: Array) -> bool:
+    """Equal with the sign of zero, and NaN where NaN is."""
+    return bool(np.array_equal(a, b, equal_nan=True) and (np.signbit(a) == np.signbit(b))[~np.isnan(b)].all())
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("kind", NARROW)
+def test_every_narrow_number_is_widened_exactly(tmp_path: Path, kind: str, dtype: str, shift: int, mmap: bool) -> None:
+    folder, truth = every_pattern(kind, tmp_path / "model.safetensors", shift)
+    checkpoint = open_folder(folder, mmap)
+    table = checkpoint.table("table", dtype)
+    assert table.stored == kind and table.dtype == dtype and table.shape == truth.shape
+    whole = table.array()
+    assert whole.dtype == dtype and not whole.flags.writeable
+    assert same_numbers(whole, truth)
+    ids = np.arange(len(truth))[::-1]
+    assert same_numbers(table.rows(ids), truth[::-1])
+    assert same_numbers(table.rows(slice(1, 9)), truth[1:9])
+    out = np.empty((2, 2, 16), dtype)
+    assert same_numbers(table.rows(np.array([[0, 3], [7, 7]]), out), truth[[[0, 3], [7, 7]]])
+    assert same_numbers(out, truth[[[0, 3], [7, 7]]])
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("kind", NARROW)
+def test_every_narrow_number_is_what_torch_reads(tmp_path: Path, kind: str) -> None:
+    from safetensors.torch import load_file
+
+    folder, truth = every_pattern(kind, tmp_path / "model.safetensors")
+    assert same_numbers(load_file(folder / "model.safetensors")["table"].double().numpy(), truth)
+
+
+def narrowed(array: Array, kind: str) -> tuple[str, tuple[int, ...], bytes]:
+    if kind == "BF16":
+        return bfloat16(array)
+    if kind.startswith("F8"):
+        patterns = np.random.default_rng(0).integers(0x20, 0x50, array.shape).astype("u1")  # neither huge nor NaN
+        return kind, array.shape, patterns.tobytes()
+    return stored(array.astype({"F16": "<f2", "F64": "<f8", "F32": "<f4"}[kind]))
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "F8_E4M3", "F8_E5M2", "F64"])
+def test_a_layer_of_another_format_gives_the_rows_its_file_holds(tmp_path: Path, kind: str) -> None:
+    named = {name: narrowed(array, kind) for name, array in tensors(BERT).items()}
+    folder = write(tmp_path / "narrow", BERT, named)
+    layer = minibert.load(folder)
+    held = {name: layer[name.removesuffix(".weight")].weight for name in named if name.endswith("_embeddings.weight")}
+    assert {str(weight.dtype) for weight in held.values()} == {"float32"}
+    norm = {f"embeddings.LayerNorm.{part}": getattr(layer.LayerNorm, part) for part in ("weight", "bias")}
+    wide = write(tmp_path / "wide", BERT, {name: np.array(array) for name, array in (held | norm).items()})
+    assert same_bits(layer(IDS), result(wide))
+    for shift in (1, 2):
+        assert same_bits(result(write(tmp_path / f"shifted{shift}", BERT, named, shift=shift)), result(wide))
+    assert same_bits(result(folder, mmap=False), result(wide))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_a_table_hands_out_nothing_that_would_change_it(dtype: str) -> None:
+    """Also one over an array of a caller's own, such as the sinusoids that a family computes."""
+    own = np.ones((4, 3), dtype)
+    table = as_table(own)
+    for handed_out in (table.array(), table.stored_numbers, table.rows(slice(0, 2))):
+        with pytest.raises(ValueError, match="read-only"):
+            handed_out[0, 0] = 7
+    table.rows(np.array([0, 1]))[...] = 7  # rows by ids are a copy
+    assert (table.array() == 1).all() and own.flags.writeable
+
+
+def test_float64_tables_are_rounded_to_nearest(tmp_path: Path) -> None:
+    hard = [
+        0.1,
+        1 + 2**-24,
+        1 + 3 * 2**-24,
+        2**-150,
+        1e-40,
+        -1e-300,
+        1e300,
+        -1e300,
+        math.inf,
+        -math.inf,
+        math.nan,
+        -0.0,
+    ]
+    with np.errstate(all="ignore"):
+        expected = np.array(hard).astype(np.float32)
+    named = tensors(BERT)
+    word = named[WORD].astype(np.float64)
+    word[1] = hard[:8]
+    named[WORD] = word
+    (tmp_path / "model.safetensors").write_bytes(pack(named | {"hard": np.array([hard])}))
+    checkpoint = open_folder(tmp_path)
+    assert same_numbers(checkpoint.table("hard").rows(np.array([0])), expected[None])  # warnings are errors here
+    assert same_numbers(checkpoint.table("hard").array(), expected[None])
+    assert same_numbers(checkpoint.table("hard", "float64").array(), np.array([hard]))
+    assert same_numbers(checkpoint.table(WORD).rows(np.array([1])), expected[None, :8])
+
+
+def test_float32_in_a_float64_layer_is_exact(tmp_path: Path) -> None:
+    layer = minibert.load(write(tmp_path), dtype="float64")
+    assert same_bits(layer.word_embeddings.weight, tensors(BERT)[WORD].astype(np.float64))
+    assert same_bits(layer.word_embeddings([[3]]), tensors(BERT)[WORD][[[3]]].astype(np.float64))
+
+
+@given(st.sampled_from(["F16", "BF16", "F8_E4M3", "F8_E5M2"]), st.binary(min_size=2, max_size=64))
+def test_widening_does_not_depend_on_where_it_writes(kind: str, content: bytes) -> None:
+    held = NUMPY_DTYPE[kind]
+    raw = np.frombuffer(content[: len(content) // held.itemsize * held.itemsize], held)
+    whole = widen(raw, kind, np.dtype("float32"))
+    strided = np.empty((len(raw), 2), np.float32)
+    assert same_numbers(widen(raw, kind, np.dtype("float32"), strided[:, 1]), whole)
+    with np.errstate(invalid="ignore"):  # NumPy's word on signalling NaNs, in this comparison's own cast
+        assert same_numbers(widen(raw, kind, np.dtype("float64")), whole.astype(np.float64))
+    for i in range(len(raw)):
+        assert same_numbers(StoredTable(raw[:, None], kind).rows(np.array([i])), whole[i : i + 1, None])
+
+
+@pytest.mark.parametrize("kind", sorted(set(BITS) - set(NUMPY_DTYPE)))
+def test_other_formats_are_refused_where_they_are_needed(tmp_path: Path, kind: str) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    named: dict[str, Any] = tensors(BERT)
+    named[POSITION] = (kind, (16, 8), bytes(16 * 8 * BITS[kind] // 8))
+    folder = write(tmp_path, BERT, named)
+    try:
+        with safe_open(str(folder / "model.safetensors"), framework="np"):
+            says = f"tensor '{POSITION}' is stored as {kind}; this layer reads F64, F32, F16, BF16, F8_E4M3, F8_E5M2"
+    except SafetensorError:  # a release that is older than the format
+        says = "not a whole safetensors file"
+    with pytest.raises(CheckpointError, match=says):
+        minibert.load(folder)
+    # elsewhere in the file it is nobody's business
+    header, data = entries({**tensors(BERT), "extra": (kind, (2,), bytes(2 * BITS[kind] // 8 or 1))})
+    if BITS[kind] % 8 == 0:
+        assert "extra" in parse_header(json.dumps(header).encode(), 0, len(data), "file")[0]

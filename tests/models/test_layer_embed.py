@@ -1,0 +1,214 @@
+"""Texts through the layer: pooling, normalization, streams, and what an id is called."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from checkpoints import (
+    VOCAB,
+    same_bits,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from layers import CONFIGS, Make, opened_once, tile_of, write_each
+
+from minibert.equations import sentences as pooling
+from minibert.models import layer as layer_module
+
+# pooled float32 rows against their mean in float64: measured at most 2.4e-7
+MEAN_TOLERANCE = 2e-6
+
+# a normalized vector against exact arithmetic: measured at most 3.2e-8 and 8.4e-17
+NORMALIZED_TOLERANCE = {"float32": 2e-7, "float64": 1e-15}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_each(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def load(folders: dict[str, Path]) -> Make:
+    return opened_once(folders)
+
+
+# -- embed ---------------------------------------------------------------------------------------------------------
+
+TEXTS = ["we lived above the clouds", "a", "", "the clouds!", "we", "zz zz zz"]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_embed_pools_the_rows_of_each_text(load: Make, name: str) -> None:
+    layer = load(name)
+    rows = layer.embed(TEXTS, pooling=None)
+    assert [row.shape for row in rows] == [(int(layer.tokenize(text)["attention_mask"].sum()), 8) for text in TEXTS]
+    for text, row in zip(TEXTS, rows, strict=True):
+        if len(row):
+            assert same_bits(row, layer(**layer.tokenize(text))[0])
+    means, maxima = layer.embed(TEXTS), layer.embed(TEXTS, "max")
+    assert means.shape == maxima.shape == (6, 8) and means.dtype == maxima.dtype == np.float32
+    for row, mean, largest in zip(rows, means, maxima, strict=True):
+        if not len(row):  # gpt2 gives an empty text no token at all
+            assert not mean.any() and not largest.any()
+            continue
+        assert np.abs(row.astype(np.float64).mean(axis=0) - mean).max() <= MEAN_TOLERANCE
+        assert same_bits(row.max(axis=0), largest)
+
+
+@given(
+    name=st.sampled_from(["bert", "gpt2", "roberta"]),
+    texts=st.lists(st.text("abc we.", max_size=14), max_size=12),
+    pairs=st.one_of(st.none(), st.lists(st.text("ab.", max_size=5), min_size=12, max_size=12)),
+    pool=st.sampled_from(["mean", "max", None]),
+    normalize=st.booleans(),
+    threads=st.sampled_from([None, 1, 3]),
+    tile=st.integers(8, 400),
+)
+def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
+    load: Make,
+    name: str,
+    texts: list[str],
+    pairs: list[str] | None,
+    pool: str | None,
+    normalize: bool,
+    threads: int | None,
+    tile: int,
+) -> None:
+    layer = load(name)
+    pairs = None if pairs is None or name == "roberta" else pairs[: len(texts)]  # roberta's table has one type
+    alone = [
+        layer.embed(text, pool, text_pair=pair, normalize=normalize, truncation=True)[0]
+        for text, pair in zip(texts, pairs if pairs is not None else [None] * len(texts), strict=True)
+    ]
+    with (
+        tile_of(tile),
+        mock.patch("minibert.threads.NUMBERS_A_THREAD", 1),
+        mock.patch.object(layer_module, "CHUNK", 5),
+    ):
+        together = layer.embed(texts, pool, text_pair=pairs, normalize=normalize, truncation=True, threads=threads)
+    assert len(together) == len(texts)
+    assert all(map(same_bits, together, alone))
+
+
+@pytest.mark.parametrize("pool", ["mean", "max"])
+def test_embed_equals_the_padded_batch_with_padding_left_out(load: Make, pool: str) -> None:
+    # gpt2's tokenizer has no padding token: id 0 stands there, and the mask says so
+    for name in ("bert", "gpt2"):
+        layer = load(name)
+        texts = [text for text in TEXTS if text]
+        batch = layer.tokenize(texts)
+        y, keep = layer(**batch), batch["attention_mask"].astype(bool)
+        rows = [row[mask] for row, mask in zip(y, keep, strict=True)]
+        expected = np.stack([pooling.POOLINGS[pool](row[None], 0)[0] for row in rows])
+        assert same_bits(layer.embed(texts, pool), expected)
+        assert (~keep).any()
+
+
+def test_embed_of_nothing(load: Make) -> None:
+    layer = load("bert")
+    assert layer.embed([]).shape == (0, 8) and layer.embed([]).dtype == np.float32
+    assert layer.embed([], "max").shape == (0, 8)
+    assert layer.embed([], None) == []
+    assert layer.embed(iter(["we", "the"])).shape == (2, 8)
+    assert layer.embed(np.array(["we", "the"])).shape == (2, 8)
+
+
+def test_embed_normalizes(load: Make) -> None:
+    gpt2 = load("gpt2")
+    vectors = gpt2.embed(TEXTS, normalize=True)
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    assert np.abs(lengths - [1, 1, 0, 1, 1, 1]).max() <= 1e-6  # the empty text stays zero; measured 6e-8
+    rows = gpt2.embed(TEXTS, None, normalize=True)
+    assert [row.shape for row in rows] == [row.shape for row in gpt2.embed(TEXTS, None)]
+    assert np.abs(np.linalg.norm(rows[0], axis=1) - 1).max() <= 1e-6
+
+
+def test_embed_of_pairs(load: Make) -> None:
+    layer = load("bert")
+    pairs = layer.embed(["we lived", "a"], text_pair=["the clouds", ""])
+    batch = layer.tokenize("we lived", "the clouds")
+    assert batch["token_type_ids"].any()
+    assert same_bits(pairs[0], pooling.mean(layer(**batch))[0])
+    assert same_bits(pairs[1], pooling.mean(layer(**layer.tokenize(["a"], [""])))[0])
+
+
+@pytest.mark.parametrize("name", ["distilbert", "gpt2", "t5", "deberta-v2"])
+def test_embed_of_pairs_adds_no_types_where_the_family_adds_none(load: Make, name: str) -> None:
+    """GPT-2 adds a word row for a type that is passed, others refuse one: embed passes none."""
+    layer = load(name)
+    rows = layer.embed(["we lived"], None, text_pair=["the clouds"])[0]
+    batch = layer.tokenize("we lived", "the clouds")
+    assert "token_type_ids" not in batch
+    assert same_bits(rows, layer(**batch)[0])
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_rows_of_a_text_keep_nothing_else_alive(load: Make, normalize: bool) -> None:
+    for row in load("bert").embed([*TEXTS, *["we lived above the clouds"] * 50], None, normalize=normalize):
+        assert row.base is None and row.flags.owndata and row.flags.writeable
+
+
+SIZES = [1e-40, 1e-25, 1e-15, 1.0, 1e15, 1e25, 1e38]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [
+        *(("float32", size) for size in [1e-44, *SIZES]),
+        *(("float64", size) for size in [1e-320, 1e-300, *SIZES, 1e300]),
+    ],
+)
+def test_a_vector_of_any_size_is_normalized(dtype: str, size: float) -> None:
+    vectors = (np.random.default_rng(0).uniform(-1, 1, (6, 40)) * size).astype(dtype)
+    assert np.isfinite(vectors).all() and vectors.any(axis=1).all()
+    exact = np.array([[Fraction(float(number)) for number in row] for row in vectors])
+    largest = np.abs(exact).max(1, keepdims=True)
+    scaled = (exact / largest).astype(np.float64)
+    truth = scaled / np.sqrt((scaled * scaled).sum(1, keepdims=True))
+    found = pooling.normalized(vectors)
+    assert found.dtype == dtype
+    assert np.abs(found - truth).max() <= NORMALIZED_TOLERANCE[dtype]
+    for row, vector in zip(found, vectors, strict=True):
+        assert same_bits(pooling.normalized(vector), row) and same_bits(pooling.normalized(vector[None])[0], row)
+
+
+def test_a_vector_without_a_direction_is_normalized_by_itself() -> None:
+    vectors = np.array([[0, 0, 0], [np.inf, 1, 0], [-np.inf, np.inf, 1], [np.nan, 1, 0], [0, 3, 4]], np.float32)
+    expected = np.array([[0, 0, 0], [np.nan, 0, 0], [np.nan, np.nan, 0], [np.nan] * 3, [0, 0.6, 0.8]], np.float32)
+    assert np.array_equal(pooling.normalized(vectors), expected, equal_nan=True)
+    assert pooling.normalized(np.empty((0, 3), np.float32)).shape == (0, 3)
+
+
+def test_normalizing_changes_no_digit_of_ordinary_vectors(load: Make) -> None:
+    vectors = load("bert").embed(TEXTS)
+    assert same_bits(pooling.normalized(vectors), vectors / np.sqrt(np.vecdot(vectors, vectors))[:, None])
+
+
+def test_embed_shows_its_progress(load: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    quiet = load("bert").embed(TEXTS)
+    assert capfd.readouterr() == ("", "")
+    assert same_bits(load("bert").embed(TEXTS, progress=True), quiet)
+    out, err = capfd.readouterr()
+    assert out == "" and "embed" in err
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_follow_the_shape_of_the_ids(load: Make) -> None:
+    layer = load("bert")
+    batch = layer.tokenize(["we lived", "a"])
+    assert layer.tokens(batch["input_ids"]) == [["[CLS]", "we", "lived", "[SEP]"], ["[CLS]", "a", "[SEP]", "[PAD]"]]
+    assert layer.tokens(batch["input_ids"][0]) == ["[CLS]", "we", "lived", "[SEP]"]
+    assert layer.tokens(2) == "[CLS]"
+    assert layer.tokens([]) == []
+    assert load("gpt2").tokens(load("gpt2").tokenize("he w")["input_ids"]) == [["he", "Ġw"]]
+    for wrong in (-1, VOCAB):
+        with pytest.raises(IndexError, match=f"rows 0..{VOCAB - 1}"):
+            layer.tokens([wrong])
+    with pytest.raises(TypeError, match="integers"):
+        layer.tokens(["we"])

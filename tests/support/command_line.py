@@ -1,0 +1,70 @@
+"""Runs of the command line, on a BERT of twelve words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from seeded import values, write_safetensors
+
+from minibert.cli import main
+from minibert.equations.input_layer import Array
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "lived", "above", "the", "clouds", "dog", "bites", "man"]
+VOCAB, DIM, LONGEST = len(WORDS), 8, 16
+
+Printed = pytest.CaptureFixture[str]
+
+
+def without_named_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("MINIBERT_MODEL", raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    yield
+    if "matplotlib.pyplot" in sys.modules:  # no figure stays for the tests of another file
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
+def tiny(folder: Path) -> Path:
+    """A BERT of twelve words, eight numbers each, with its vocabulary."""
+    made = folder / "tiny"
+    made.mkdir()
+    config = {"model_type": "bert", "vocab_size": VOCAB, "hidden_size": DIM, "max_position_embeddings": LONGEST}
+    (made / "config.json").write_text(json.dumps(config), "utf-8")
+    (made / "vocab.txt").write_text("\n".join(WORDS) + "\n", "utf-8")
+    shapes = {
+        "word_embeddings.weight": (VOCAB, DIM),
+        "position_embeddings.weight": (LONGEST, DIM),
+        "token_type_embeddings.weight": (2, DIM),
+        "LayerNorm.weight": (DIM,),
+        "LayerNorm.bias": (DIM,),
+    }
+    tensors = {f"embeddings.{name}": values(shape, salt) for salt, (name, shape) in enumerate(shapes.items())}
+    write_safetensors(made / "model.safetensors", tensors)
+    return made
+
+
+def started(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "minibert", *arguments],
+        input=stdin, capture_output=True, text=True, encoding="utf-8", env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def failure(printed: Printed, *arguments: str) -> str:
+    """The message of a run that must fail: one line on stderr, exit code 1, nothing on stdout."""
+    assert main(arguments) == 1
+    out, err = printed.readouterr()
+    assert out == ""
+    assert err.startswith("minibert: error: ") and err.count("\n") == 1
+    return err.removeprefix("minibert: error: ").rstrip("\n")
+
+
+def numbers(text: str) -> Array:
+    return np.array([line.split(" ") for line in text.splitlines()], np.float32)

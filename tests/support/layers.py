@@ -1,0 +1,66 @@
+"""Tiny layers of each kind, opened once for a file of tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from checkpoints import (
+    BERT,
+    DEBERTA,
+    DISTILBERT,
+    ELECTRA,
+    GPT2,
+    ROBERTA,
+    T5,
+    VOCAB,
+    wordpiece_json,
+    write,
+    write_byte_level,
+)  # fmt: skip
+
+import minibert
+from minibert import EmbeddingLayer
+from minibert.equations.input_layer import Array
+from minibert.models import layer as layer_file
+from minibert.models import tiles
+
+CONFIGS = {"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "gpt2": GPT2, "t5": T5} | {
+    "electra": ELECTRA,  # projected
+    "deberta-v2": DEBERTA,  # masked
+}
+
+Make = Callable[[str], EmbeddingLayer]
+
+
+def write_each(factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder for each config, with a tokenizer."""
+    made = {}
+    for name, config in CONFIGS.items():
+        made[name] = write(factory.mktemp(name), config)
+        if name == "gpt2":
+            write_byte_level(made[name])
+        else:
+            (made[name] / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    return made
+
+
+def opened_once(folders: dict[str, Path]) -> Make:
+    """One layer for each config; they hold nothing that a call could change."""
+    made: dict[str, EmbeddingLayer] = {}
+    return lambda name: made.setdefault(name, minibert.load(folders[name]))
+
+
+@contextlib.contextmanager
+def tile_of(numbers: int) -> Iterator[None]:
+    """Make tiles as small as a few tokens, so that a tiny batch is cut as a large one is."""
+    with mock.patch.object(tiles, "TILE_NUMBERS", numbers), mock.patch.object(layer_file, "TILE_NUMBERS", numbers):
+        yield
+
+
+def some_ids(*shape: int, below: int = VOCAB, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).integers(0, below, shape)
