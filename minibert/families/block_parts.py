@@ -69,9 +69,13 @@ class Dense:
 class RMSNorm(LayerNorm):
     """`x / sqrt(mean(x^2) + eps) * weight` over the last axis: see `equations.encoder.rms_norm`. It has no bias."""
 
+    def formula(self, x: Array) -> Array:
+        """Compute it for rows that fit."""
+        return rms_norm(x, self.weight, self.eps)
+
     def in_place(self, x: Array) -> None:
         """Normalize the rows of x in place."""
-        x[...] = rms_norm(x, self.weight, self.eps)
+        x[...] = self.formula(x)
 
     def __repr__(self) -> str:
         return f"RMSNorm(({len(self.weight)},), eps={self.eps})"

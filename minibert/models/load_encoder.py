@@ -97,8 +97,10 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
         scheme = layer.attention_position
         bias = lambda length: np.asarray(scheme.relative_bias(length, length), layer.dtype)  # noqa: E731
     turned = any(block.attention.rotated for block in bound)
-    rotary = layer.attention_position if turned else None
+    rotary = cast("Rotary | None", layer.attention_position if turned else None)
+    if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):
+        raise config.refused("rotary frequencies that change with a text's length are not computed in the blocks")
     return Stack(
         bound, config.integer("num_attention_heads"), blocks.causal(config), blocks.last_norm.path, bias,
-        cast("Rotary | None", rotary), others, tuple(map(ready, bound)), last,
+        rotary, others, tuple(map(ready, bound)), last,
     )  # fmt: skip

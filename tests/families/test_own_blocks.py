@@ -149,3 +149,26 @@ def test_key_heads_that_do_not_divide_the_heads_are_refused(tmp_path: Path, monk
     config = {"model_type": "qwen3", **CONFIGS["qwen3"], "num_key_value_heads": 3}
     with pytest.raises(minibert.CheckpointError, match="'num_key_value_heads' must divide the 4 heads, found 3"):
         minibert.load_encoder(checkpoints.write(tmp_path, config, tensors("qwen3")))
+
+
+def test_frequencies_by_length_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text's vectors would change with the texts around it."""
+    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
+    scaling = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+    config = {"model_type": "qwen3", **CONFIGS["qwen3"], **scaling}
+    with pytest.raises(minibert.CheckpointError, match="change with a text's length are not computed"):
+        minibert.load_encoder(checkpoints.write(tmp_path, config, tensors("qwen3")))
+
+
+def test_the_modules_of_such_a_row_are_called_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
+    numbers = tensors("gemma3_text")
+    folder = checkpoints.write(tmp_path, {"model_type": "gemma3_text", **CONFIGS["gemma3_text"]}, numbers)
+    x = np.linspace(-3, 4, 24, dtype=np.float32).reshape(2, 12)
+    with minibert.load_encoder(folder) as encoder:
+        norm, gate = encoder["layers.0.input_layernorm"], encoder["layers.0.mlp.gate_proj"]
+        np.testing.assert_array_equal(norm(x), rms_norm(x, 1 + numbers["layers.0.input_layernorm.weight"], 1e-5))
+        assert repr(norm) == "RMSNorm((12,), eps=1e-05)"
+        assert repr(gate) == "Linear(in_features=12, out_features=20, bias=False)"
+        with pytest.raises(ValueError, match="RMSNorm: the last axis must be 12 wide"):
+            norm(x[:, :1])
