@@ -159,5 +159,4 @@ def _mask_unlike_ids(ids: Array, padding: int) -> dict[str, Array]:
     mask, padded = np.ones_like(ids), ids.copy()
     mask[0, 1::3] = 0
     padded[1, ::3] = padding
-    mask[2, : ids.shape[1] // 2] = 0
     return {"input_ids": padded, "attention_mask": mask}

@@ -20,7 +20,7 @@ import study
 
 from minibert.equations.input_layer import layer_norm
 from minibert.show import plot
-from minibert.verify import mistakes
+from minibert.verify import input_layer_mistakes as mistakes
 from minibert.verify.compare import compare, rms
 from minibert.verify.input_layer import batches, tolerances
 from minibert.verify.input_layer_mistakes import MISTAKES
@@ -139,7 +139,7 @@ measure("type row 0 added", on="gpt2")
 
 # %%
 measure("positions counted by the mask", "cached tokens not counted")
-measure("positions counted from 0", "padding counted as tokens", on="roberta")
+measure("positions counted from 0", "padding counted as tokens", "mask instead of the ids", on="roberta")
 measure("padding id from the config", on="mpnet-pad5")
 measure("ids instead of the mask", "mask ignored in positions", on="opt")
 

@@ -207,6 +207,15 @@ def test_a_batch_of_the_port_s_own_is_compared_with_its_own_inputs(tmp_path: Pat
         verify(str(BERT.folder), against=ported(arrays, tmp_path))
 
 
+def test_ids_that_a_port_gives_as_numbers_of_its_own_are_compared(tmp_path: Path) -> None:
+    """Its tokenizer's, beside the inputs that it was given."""
+    arrays = saved()
+    for ids, passes in ((arrays["plain|inputs|input_ids"], True), (arrays["types|inputs|input_ids"] + 1, False)):
+        report = verify(str(BERT.folder), against=ported(arrays | {"plain|input_ids": ids}, tmp_path))
+        assert report.passed == passes and ("input_ids differs in plain" in report.lines) != passes
+        assert [d.kinds for d in report.differences if d.key == "input_ids"] == [("plain",)]
+
+
 def test_a_batch_of_no_rows_is_nothing_compared(tmp_path: Path) -> None:
     none = {"mine|inputs|input_ids": np.zeros((0, 7), np.int64), "mine|sum": np.zeros((0, 7, 16), np.float32)}
     report = verify(str(BERT.folder), against=ported(none, tmp_path))

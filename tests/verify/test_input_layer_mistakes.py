@@ -192,6 +192,18 @@ def test_generated_batches_show_every_mistake_that_can_be_seen(name: str) -> Non
     assert unseen == UNSEEN[name]
 
 
+def test_a_mistake_that_cannot_be_computed_is_passed_over(tmp_path: Path) -> None:
+    """With MPNet's positions from the config's pad id the longest batch is too long for the table."""
+    case = BY_NAME["mpnet-pad5"]
+    with case.layer() as layer:
+        inputs = batches(layer)
+        traces = {kind: trace(layer, batch) for kind, batch in inputs.items()}
+    traces["plain"]["sum"] = traces["plain"]["sum"] + np.float32(1)
+    write_traces(tmp_path / "port.safetensors", inputs, traces)
+    report = verify(str(case.folder), against=tmp_path / "port.safetensors")
+    assert not report.passed and report.lines[-1].startswith("none of the ")
+
+
 def test_two_mistakes_at_once_fit_none(tmp_path: Path) -> None:
     case = BY_NAME["bert"]
     row = MISTAKE["type rows left out"].make(minibert.FAMILIES["bert"])
