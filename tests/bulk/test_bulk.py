@@ -322,6 +322,12 @@ def test_texts_are_let_go_when_their_vectors_are_there(
     assert len(kept) == 2 and max(kept) < 3000
 
 
+def test_an_integer_of_numpy_is_a_number_of_rows(model: Path, tmp_path: Path) -> None:
+    source = lines(tmp_path / "a.txt", ["we", "lived", "above"])
+    assert run(model, source, tmp_path / "out", rows_per_shard=np.int64(2))["shards"] == 2
+    assert run(model, source, tmp_path / "out", rows_per_shard=2)["shards"] == 2
+
+
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "3"])
 def test_arguments_that_are_refused(wrong: Any, model: Path, tmp_path: Path) -> None:
     source = lines(tmp_path / "a.txt", ["we"])
