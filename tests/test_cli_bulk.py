@@ -11,7 +11,8 @@ import shutil
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,11 @@ def test_a_model_of_the_hub(
         told(capsys, source, "-o", tmp_path / "hub", "-m", "org/model", *more)
         commit = meta(tmp_path / "hub")["commit"]
         assert commit is not None and any(commit in request.path for request in hub.requests)
+        hub.forget()
+        told(capsys, source, "-o", tmp_path / "hub", "-m", "org/model", "--local-files-only", *more)
+        assert not hub.requests
+        error = failure(capsys, source, "-o", tmp_path / "no", "-m", "org/model", "--revision", "a-branch", *more)
+        assert "a-branch" in error and not (tmp_path / "no").exists()
     told(capsys, source, "-o", tmp_path / "local", "-m", folder, *more)
     there, here = meta(tmp_path / "hub"), meta(tmp_path / "local")
     assert {name for name in here if here[name] != there[name]} == {"model", "commit"}
@@ -360,14 +366,13 @@ def test_a_short_run_tells_the_end_alone(source: Path, tmp_path: Path, capsys: P
     assert told(capsys, source, "-o", tmp_path / "out", "-m", DENSE).count("\n") == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals of POSIX")
-def test_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, moments: Iterator[float], *argv: str | Path) -> str:
+    """What a run shows there; a bar looks at these moments."""
     import fcntl
     import termios
 
     import tqdm.std
 
-    rows = made(tmp_path / "a.txt", "we lived\n" * 50)
     reading, writing = os.openpty()
     fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     pieces: list[bytes] = []
@@ -379,16 +384,24 @@ def test_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    moments = iter(range(10_000))
-    monkeypatch.setattr(tqdm.std, "time", lambda: float(next(moments)))  # tqdm's own: a second at every look
+    monkeypatch.setattr(tqdm.std, "time", lambda: next(moments))
     with open(writing, "w") as terminal, monkeypatch.context() as change:
         change.setattr(sys, "stderr", terminal)
-        argv = ["bulk", str(rows), "-o", str(tmp_path / "out"), "-m", str(DENSE), "--rows-per-shard", "10"]
-        assert main(argv) == 0
+        assert main(["bulk", *map(str, argv)]) == 0
     watcher.join()
     os.close(reading)
-    shown = b"".join(pieces).decode()
-    assert "bulk:" in shown and "50/50" in shown and "row/s" in shown
+    return b"".join(pieces).decode()
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals of POSIX")
+@pytest.mark.parametrize("step", [1, 0])
+def test_a_bar_on_a_terminal(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second goes by at every look; or none, and what is done at once needs no bar."""
+    rows = made(tmp_path / "a.txt", "we lived\n" * 50)
+    argv = [rows, "-o", tmp_path / "out", "-m", DENSE, "--rows-per-shard", "10"]
+    shown = on_a_terminal(monkeypatch, count(0.0, float(step)), *argv)
+    assert ("bulk:" in shown and "50/50" in shown and "row/s" in shown) == bool(step)
+    assert "bulk:" not in shown or step
     assert shown.rstrip().endswith("50 vectors of 6 in 5 shards, 0 rows left out, 0 texts truncated")
 
 
