@@ -111,12 +111,15 @@ def test_similar_prints_a_table(minilm: Path, capsys: Printed) -> None:
     )
 
 
-def test_similar_finds_the_nearest_lines_of_a_file(minilm: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_similar_finds_the_nearest_lines_of_a_file(
+    minilm: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a file of several chunks, the best in the last one; of two equal lines the first comes first."""
+    monkeypatch.setattr("minibert.models.encoder.CHUNK", 64)
     lines = [
-        *["How do I boil an egg?", ""] * 400,
+        *["How do I boil an egg?", ""] * 50,
         "Reset the password ",
-        *["eggs"] * 700,
+        *["eggs"] * 90,
         "I forgot my login credentials",
     ]
     file = tmp_path / "lines.txt"

@@ -328,7 +328,9 @@ print(sum(1 for _ in Records([many])), peak() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process's peak of memory is Linux's to say")
-@pytest.mark.parametrize("ending", [".parquet", ".csv", ".txt"])
+@pytest.mark.parametrize(
+    "ending", [pytest.param(".parquet", marks=pytest.mark.slow), pytest.param(".csv", marks=pytest.mark.slow), ".txt"]
+)
 def test_memory_does_not_grow_with_the_file(ending: str, tmp_path: Path) -> None:
     rows = [(str(i), f"{i} {'we lived ' * 100}") for i in range(LARGE // 900)]
     path, few = tmp_path / f"a{ending}", tmp_path / f"few{ending}"

@@ -219,6 +219,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("mount") is None, reason="mounts a tmpfs of Linux")
 @pytest.mark.parametrize("form", ["parquet", "npy"])
 def test_a_disk_that_is_really_full(form: str, small_disk: Path, runs: Runs, model: Path, tmp_path: Path) -> None:

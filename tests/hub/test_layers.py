@@ -277,7 +277,7 @@ def test_what_is_not_cached_fails_at_once(tmp_path: Path, how: str) -> None:
 
 
 @POSIX
-@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("lazy", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_killed_at_any_moment_the_next_run_is_right(small: Path, tmp_path: Path, lazy: bool) -> None:
     code = EMBED.replace("NAME", f"'org/bert', lazy={lazy}") + "import json, sys\nsys.stdout.write(json.dumps(result))"
     with FakeHub() as hub:
@@ -322,6 +322,7 @@ def said_on_a_terminal(code: str, env: dict[str, str]) -> str:
     return said.decode()
 
 
+@pytest.mark.slow
 @POSIX
 def test_a_bar_for_what_takes_longer_than_a_second_on_a_terminal_only(small: Path, tmp_path: Path) -> None:
     with FakeHub() as hub:

@@ -318,6 +318,7 @@ def test_names_on_the_map_cover_neither_each_other_nor_a_point(ax: Axes) -> None
     assert not any(box.contains(*point) for box in boxes for point in ax.transData.transform(coordinates))
 
 
+@pytest.mark.slow
 def test_names_on_a_crowded_map_cover_nothing_and_the_map_grows_with_them() -> None:
     coordinates = np.concatenate([0.05 * normal(40, 2), 1 + 0.05 * normal(40, 2, seed=4)])
     ax = plot.token_map(coordinates, [f"token{i}" for i in range(80)])

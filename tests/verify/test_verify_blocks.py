@@ -310,6 +310,7 @@ def test_a_published_model_is_compared_with_what_ships(minilm: Path) -> None:
     assert "ids of 3 texts: the reference's" in report.lines
 
 
+@pytest.mark.slow
 def test_a_wrong_encoder_does_not_pass_what_ships(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The float64 that is compared with has the same mistake, and yet it is found."""
     attend, feed = blocks.BERT.parts
