@@ -12,9 +12,18 @@ from typing import Any
 
 from .tokenizer_classes import CLIP, QWEN
 
-# between a visible letter of ASCII and a single space before another one: no letter is composed, changed or removed
-# across it, and each splitting below begins a piece at the space or behind it
-SPACE = r"(?<=[!-~])(?= [!-~])"
+# what stands around a cut: visible ASCII, and letters of scripts that write spaces. None of these is a mark, begins a
+# cluster that a space would be part of, or has a space in any of its normal forms
+VISIBLE = (
+    "!-~\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f"  # Latin
+    "\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03ff\u0400-\u0481\u048a-\u052f"  # Greek, Cyrillic
+    "\u0531-\u0556\u0561-\u0587\u10d0-\u10fa"  # Armenian, Georgian
+    "\u05d0-\u05ea\u0621-\u063a\u0641-\u064a"  # Hebrew, Arabic
+    "\u0904-\u0939\uac00-\ud7a3"  # Devanagari, Hangul
+)
+# between one of them and a single space before another one: no letter is composed, changed or removed across it, and
+# each splitting below begins a piece at the space or behind it
+SPACE = f"(?<=[{VISIBLE}])(?= [{VISIBLE}])"
 HAN = "(?<=[\u4e00-\u9fa5])(?=[\u4e00-\u9fa5])"  # BERT's splitting makes each of these a piece of its own
 MARKS = '!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'  # punctuation of ASCII; ' begins pieces such as 's
 
@@ -33,11 +42,14 @@ def safe_cuts(tokenizer: Any) -> re.Pattern[str] | None:
     tokenizer: of the library, as it stands.
     """
     changing, splitting = _steps(tokenizer.normalizer, "normalizers"), _steps(tokenizer.pre_tokenizer, "pretokenizers")
-    added = "\n".join(token.content for token in tokenizer.get_added_tokens_decoder().values())
+    tokens = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    added = "\n".join(tokens)
     if not all(map(_changes_nothing_across, changing)) or getattr(tokenizer.model, "dropout", None):
         return None
     # an added token is found before all splitting, and might lie across the cut
-    if re.search("[!-~][ \u2581]", added) or not _splits_at_spaces(splitting) or not _takes_texts_once(tokenizer):
+    if any(re.search(r"\S[\s\u2581]", token) for token in tokens):
+        return None
+    if not _splits_at_spaces(splitting) or not _takes_texts_once(tokenizer):
         return None
     cuts = [SPACE]
     marks = re.escape("".join(mark for mark in MARKS if mark not in added))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from tokenizer_folders import BASES, tokenizer_json, write_tokenizer
 import minibert
 from minibert.files import tokenizer as module
 from minibert.files.tokenizer import Tokenizer
-from minibert.files.tokenizer_cuts import safe_cuts
+from minibert.files.tokenizer_cuts import VISIBLE, safe_cuts
 from minibert.files.tokenizer_files import open_tokenizer
 
 # where a text may be cut at all; Llama's and Gemma's rules do not split it, so a piece may go on behind any cut
@@ -28,6 +29,24 @@ PIECES = [
     *(" ", "  ", "\n", "\t", "we", "W\u00e9", "e\u0301", "\u0301", "12", "ab" * 60, "'s", "'", "``", "''", ".", ","),
     *("[CLS]", "[", "MASK]", "<mask>", " <mask>", "<s>", "</s> ", "<|endoftext|>", "<|", "<", "\u4e2d\u6587", "\u4e2d"),
     *("\u200b", "\x00", "\ufb01", "\u0130", "\u2581", "\u2028", "\u00a0", "x y", "don't", "the clouds", "--", "("),
+    *(
+        "\u0441\u043b\u043e\u0432\u043e \u0434",
+        "\u03a3 \u03c3\u03c2",
+        "\ud55c \uad6d",
+        "\u1112\u1161 ",
+        "\u0623 \u0644",
+        "\u0651 ",
+    ),
+    *(
+        "\u0928 \u093f",
+        "\u0915\u094d ",
+        "\u0600 x",
+        "\u037a x",
+        "\u00e9 \u00e9",
+        "\u05d0 \u05d1",
+        "\u1fbd ",
+        "\u0d4e x",
+    ),
 ]
 TEXT = st.lists(st.sampled_from(PIECES), max_size=24).map("".join)
 PAIR = st.one_of(st.none(), TEXT, st.just(""), st.just("we lived " * 9))
@@ -99,7 +118,8 @@ def test_any_text_has_the_ids_of_the_whole_with_a_real_vocabulary(minilm: Path, 
             cuts.append(same(cutting, whole, text, pair, room))
 
     equal()
-    for text in ("\u4e2d\u6587" * 40, "a+b/" * 40, "we lived " * 40):
+    cyrillic, hangul = "\u0441\u043b\u043e\u0432\u043e ", "\ud55c\uad6d\uc5b4 "
+    for text in ("\u4e2d\u6587" * 40, "a+b/" * 40, "we lived " * 40, cyrillic * 40, hangul * 40):
         assert same(cutting, whole, text, None, 6), "this text is not cut"
     assert any(cuts)
 
@@ -157,6 +177,11 @@ SPLIT = {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated", "in
         (added("a b"), None),  # it would be found across the cut
         (added("b "), None),
         (added("x\u2581y"), None),
+        (added("\u0434 \u043b"), None),
+        (added("x\u00a0y"), None),  # which some rules make a space
+        ({}, "\u0441\u043b\u043e\u0432\u043e| \u0434"),
+        ({}, "\u0441\u043b\u043e\u0432\u043e| a"),
+        ({}, "\ud55c\uad6d| \uc5b4"),
         (added(".b"), "we| lived"),
         (added("."), "we| lived"),
         ({"normalizer": None}, "we| lived"),
@@ -182,6 +207,22 @@ def test_where_a_text_may_be_cut(changes: dict[str, Any], cut: str | None) -> No
         assert not cuts.search("a.b") and cuts.search("a,b") and cuts.search("\u4e2d\u6587")
     if "normalizer" in changes:  # which would put spaces around
         assert cuts.search("a.b") and not cuts.search("\u4e2d\u6587")
+
+
+def test_what_stands_around_a_cut_has_no_part_in_what_stands_beyond() -> None:
+    """No mark, no letter with a space in a normal form, none that changes beside a space, in any normal form."""
+    import unicodedata
+    from itertools import chain
+
+    visible = re.compile(f"[{VISIBLE}]")
+    letters = [letter for letter in map(chr, chain(range(0xD800), range(0xE000, 0x30000))) if visible.match(letter)]
+    assert len(letters) > 11_172 + 500  # Hangul, and the others
+    for letter in letters:
+        assert not unicodedata.category(letter).startswith(("M", "Z", "C")), hex(ord(letter))
+        for form in ("NFC", "NFD", "NFKC", "NFKD"):
+            own = unicodedata.normalize(form, letter)
+            assert " " not in own and own.strip() == own, hex(ord(letter))
+            assert unicodedata.normalize(form, f"{letter} {letter}") == f"{own} {own}"
 
 
 def test_letters_of_han_are_cut_only_where_no_token_is_made_of_them() -> None:
@@ -211,7 +252,8 @@ layer = minibert.load(sys.argv[1])
 layer.embed(["we lived above the clouds"] * 9, truncation=True)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 line = ("We lived, above the clouds. " * 8000)[:200_000]
-many = [line + str(i) for i in range(512)]
+other = ("\\u041c\\u044b \\u0436\\u0438\\u043b\\u0438 " * 20000)[:200_000]
+many = [line + str(i) for i in range(448)] + [other + str(i) for i in range(64)]
 own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 vectors = layer.embed(many, truncation=True)
 long = "We lived above the clouds. " * 2_000_000
