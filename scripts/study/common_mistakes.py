@@ -23,7 +23,7 @@ from minibert.show import plot
 from minibert.verify import input_layer_mistakes as mistakes
 from minibert.verify.compare import compare, rms
 from minibert.verify.input_layer import batches, tolerances
-from minibert.verify.input_layer_mistakes import MISTAKES
+from minibert.verify.input_layer_mistakes import MISTAKES, one_pass
 from minibert.verify.traces import trace
 
 MISTAKE = {mistake.name: mistake for mistake in MISTAKES}
@@ -103,9 +103,9 @@ measure("eps outside the root", "eps 1e-12", on="roberta")
 far = (100 + np.random.default_rng(0).integers(-16, 17, (32, 16)) / 8).astype(np.float32)
 ones = np.ones(16, np.float32)
 truth = layer_norm(far.astype(np.float64), np.ones(16), eps=1e-5)
-one_pass, two_passes = mistakes.one_pass(far, 1e-5), layer_norm(far, ones, eps=1e-5)
+in_one_pass, two_passes = one_pass(far, 1e-5), layer_norm(far, ones, eps=1e-5)
 name = "variance in one pass"
-off = float(np.abs(one_pass - truth).max())
+off = float(np.abs(in_one_pass - truth).max())
 measured[name] = "mean 100", off / rms(truth)
 print(f"off by {off:7.1e} of {rms(truth):4.2f} {name}: {MISTAKE[name].why} Two passes: ", end="")
 print(f"{np.abs(two_passes - truth).max():.1e}")
@@ -131,7 +131,7 @@ measure("type row 0 added", on="gpt2")
 # ## Which position does a token have?
 #
 #     BERT:     p = 0, 1, 2, ...                         padding counts
-#     RoBERTa:  p = cumsum(ids != pad) * (ids != pad) + pad    padding does not, and the first token is at pad + 1
+#     RoBERTa:  p = cumsum(ids != pad) * (ids != pad) + pad    ids that are padding do not; the first is at pad + 1
 #     OPT:      p = cumsum(mask) * mask - 1               the mask decides, not the ids
 #
 # With padding on the right, or none, most of these mistakes do not show. Padding on the left, or in the middle, shows

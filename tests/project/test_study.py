@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib
 import importlib.util
 import os
 import re
@@ -17,6 +19,7 @@ import pytest
 from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level, write_wordpiece
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
+from minibert.verify.input_layer_mistakes import MISTAKES
 
 STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 # each file and its pictures
@@ -206,6 +209,22 @@ def cells(name: str) -> list[tuple[bool, str]]:
     parts = re.split(r"^# %%(.*)\n", source, flags=re.MULTILINE)
     assert parts[0] == "", "a notebook begins with a cell"
     return [(mark.strip() == "[markdown]", text) for mark, text in zip(parts[1::2], parts[2::2], strict=True)]
+
+
+@pytest.mark.parametrize("path", sorted(STUDY.glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_file_takes_from_the_package_is_there(path: Path) -> None:
+    """The files themselves are run by slow tests alone; a name that has moved is seen here."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minibert"):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                there = hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
+                assert there, f"line {node.lineno}: {node.module} has no {alias.name}"
+
+
+def test_every_mistake_of_the_list_is_made() -> None:
+    source = (STUDY / "common_mistakes.py").read_text("utf-8")
+    assert [mistake.name for mistake in MISTAKES if f'"{mistake.name}"' not in source] == []
 
 
 @pytest.mark.parametrize("name", FILES)
