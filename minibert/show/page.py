@@ -263,8 +263,8 @@ def _norm_lines(normed: Normed, tokens: Sequence[str]) -> Iterator[str]:
 def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:
     if has_table:
         return (
-            "The cosine of the angle between the position rows of every two tokens. 1 is the same direction; the words "
-            "themselves play no part."
+            "The cosine of the angle between the position rows of every two tokens. 1 is the same direction. The words "
+            "do not matter here."
         )
     where = "they act inside attention" if layer.family.attention is not None else "it has none"
     return escape(f"{layer.family.model_type} adds no positions in its input layer: {where}.")

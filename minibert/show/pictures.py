@@ -123,7 +123,7 @@ def _rows(layer: EmbeddingLayer, asked: Asked) -> Any:
 
 
 def _similarity(layer: EmbeddingLayer, _: Asked) -> Any:
-    """Which positions resemble each other."""
+    """Which positions are similar."""
     return plot.similarity_matrix(analysis.cosine_similarity(position_table(layer)))
 
 
