@@ -14,7 +14,9 @@ import importlib.util
 import io
 import os
 import shutil
+import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,14 @@ def reference_folder() -> Path:
     if not Path(named).is_dir():
         pytest.fail(f"MINIBERT_REFERENCE names {named}, which is no folder", pytrace=False)
     return Path(named)
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    """No figure of one test is open in the next."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
 
 
 @pytest.fixture(scope="session")
