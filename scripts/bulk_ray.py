@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 VECTOR = "vector"
 
 
+# what errors advise as arguments of a function -> what to type here; of an error in a worker only its text is left
+IN_SHELL = {"truncation=True": "--truncate", "local_files_only=True": "--local-files-only"}
+
+
 def arguments_of(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "bulk_ray.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -231,8 +235,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def in_words(error: Exception) -> str:
     """Of an error in a worker Ray keeps its text alone, as the first of several tracebacks."""
-    from minibert.cli import IN_SHELL
-
     text = str(error)
     if type(error).__module__.startswith("ray."):
         text = text.partition("\n\nThe above exception was the direct cause")[0].rstrip().rpartition("\n")[2]
