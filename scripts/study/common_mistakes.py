@@ -20,7 +20,6 @@ import study
 
 from minibert.equations.input_layer import layer_norm
 from minibert.show import plot
-from minibert.verify import input_layer_mistakes as mistakes
 from minibert.verify.compare import compare, rms
 from minibert.verify.input_layer import batches, tolerances
 from minibert.verify.input_layer_mistakes import MISTAKES, one_pass
