@@ -16,11 +16,12 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from fake_hub import FakeHub, commit_of, environment, no_range, redirect_to_second, slow, status, use
-from huggingface_hub import constants
+from fake_hub import FakeHub, commit_of, environment, late, no_range, redirect_to_second, slow, status, use
+from huggingface_hub import constants, hf_hub_download
 from safetensors.numpy import save
 
 from minibert.errors import HubError
+from minibert.files.writing import write_output
 from minibert.hub import caches, remote, transfer
 from minibert.hub.repository import resolve
 
@@ -81,6 +82,14 @@ def test_a_branch_a_tag_a_pull_request_and_a_commit(hub: FakeHub, revision: str)
     hub.forget()
     assert np.array_equal(rows("org/tiny", [1], revision=revision, local_files_only=True), WORD[[1]])
     assert hub.requests == []
+
+
+def test_threads_ask_once_for_the_list_of_files(hub: FakeHub) -> None:
+    repository = resolve("org/tiny", commit_of("org/tiny"))
+    hub.misbehave("/api/", late(0.2))
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(repository.file, ["vocab.txt", "merges.txt"])) == [None, None]
+    assert len(hub.requests) == 1
 
 
 def test_what_the_client_knows_to_be_absent_is_not_asked_for(hub: FakeHub, tmp_path: Path) -> None:
@@ -201,8 +210,6 @@ def test_our_cache_lies_where_it_is_told(hub: FakeHub, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_file_in_the_hubs_cache_is_mapped_where_it_lies(hub: FakeHub, tmp_path: Path, sharded: bool) -> None:
-    from huggingface_hub import hf_hub_download
-
     if sharded:
         index = json.dumps({"weight_map": dict.fromkeys(TENSORS, "one.safetensors")}).encode()
         files = {"config.json": b"{}", "model.safetensors.index.json": index, "one.safetensors": save(TENSORS)}
@@ -210,9 +217,9 @@ def test_a_file_in_the_hubs_cache_is_mapped_where_it_lies(hub: FakeHub, tmp_path
     for file in hub.repositories["org/tiny"].files:
         hf_hub_download("org/tiny", file, cache_dir=tmp_path / "home" / "hub", endpoint=hub.endpoint)
     for options, requests in [
+        ({"revision": commit_of("org/tiny")}, 0),  # first, while we have noted nothing ourselves
         ({}, 1),
         ({"local_files_only": True}, 0),
-        ({"revision": commit_of("org/tiny")}, 0),
     ]:
         hub.forget()
         repository = resolve("org/tiny", **options)
@@ -224,6 +231,29 @@ def test_a_file_in_the_hubs_cache_is_mapped_where_it_lies(hub: FakeHub, tmp_path
         assert len(hub.requests) == requests
         place = Path(checkpoint.tensor("embeddings.word").file)
         assert tmp_path / "home" / "hub" in place.parents
+
+
+def test_a_cache_that_has_the_config_alone_is_not_a_model_without_weights(hub: FakeHub, tmp_path: Path) -> None:
+    hf_hub_download("org/tiny", "config.json", cache_dir=tmp_path / "home" / "hub", endpoint=hub.endpoint)
+    repository = resolve("org/tiny", commit_of("org/tiny"), local_files_only=True)
+    assert repository.file("vocab.txt") is None
+    with pytest.raises(HubError, match=r"model\.safetensors: not \(all\) in the cache, and local_files_only=True"):
+        repository.checkpoint()
+
+
+def test_a_shard_that_was_not_opened_is_written_over_by_nobody(hub: FakeHub, tmp_path: Path) -> None:
+    index = json.dumps({"weight_map": {"embeddings.word": "a.safetensors", "rest": "b.safetensors"}}).encode()
+    hub.add("org/two", {"model.safetensors.index.json": index, "a.safetensors": FILES["model.safetensors"]} | {
+        "b.safetensors": save({"rest": np.zeros(3, np.float32)})
+    })  # fmt: skip
+    cache = tmp_path / "home" / "hub"
+    paths = [
+        hf_hub_download("org/two", file, cache_dir=cache, endpoint=hub.endpoint)
+        for file in hub.repositories["org/two"].files
+    ]
+    rows("org/two", [1])
+    with pytest.raises(ValueError, match="a file of the model that is read here"):
+        write_output(paths[2], b"mine")
 
 
 def test_a_server_without_ranges_gives_the_whole_file_once(
@@ -331,8 +361,9 @@ def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, mon
     rows("org/tiny", [9, 4])
     hub.misbehave("/api/", status(503))
     assert np.array_equal(rows("org/tiny", [4]), WORD[[4]])
-    with pytest.raises(HubError, match="status 503"):
+    with pytest.raises(HubError, match="status 503") as error:
         rows("org/tiny", [5])
+    assert str(error.value).count("minibert extract") == 1  # advice once, not also what an offline user gets
 
 
 # -- several processes -------------------------------------------------------------------------------------------

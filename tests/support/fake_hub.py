@@ -146,6 +146,8 @@ def announced(size: int) -> Fault:
     def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
         answer.headers["Content-Length"] = str(size)
         answer.endless = size > answer.stop - answer.start
+        if not answer.endless:  # what comes after the announced size is not the next answer
+            answer.headers["Connection"] = "close"
         return answer
 
     return fault
@@ -399,7 +401,7 @@ class FakeHub:
         if answer.endless:
             self._send_for_ever(handler, request, answer)
             return
-        handler.close_connection = int(answer.headers["Content-Length"]) < answer.stop - answer.start  # `announced`
+        handler.close_connection = "Connection" in answer.headers
         for piece in _pieces(answer):
             if answer.cut_after is not None:
                 piece = piece[: answer.cut_after - request.sent]
