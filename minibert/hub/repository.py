@@ -78,7 +78,7 @@ def _endpoint(address: str) -> str:
     except ValueError:
         pass
     raise HubError(
-        "HF_ENDPOINT is no address of a Hub: expected one such as https://hf-mirror.com; in a name or a password in "
+        "HF_ENDPOINT is not the address of a Hub, such as https://hf-mirror.com; in a name or a password in "
         "front of an @ write all but letters and digits as %XX"
     )
 

@@ -176,8 +176,8 @@ def _authorization() -> dict[str, str]:
         raise HubError(f"the token cannot be read from {where} ({type(error).__name__}); log in again") from None
     if token and not re.fullmatch(r"[!-~]+", token):
         raise HubError(
-            f"the token in {where} is none: it holds other characters than letters, digits and signs of ASCII. Copy it "
-            "again from the settings of your account, or log in again with `hf auth login`"
+            f"the token in {where} cannot be right: it has characters outside printable ASCII. Copy it again from the "
+            "settings of your account, or log in again with `hf auth login`"
         )
     return {"authorization": f"Bearer {token}"} if token else {}  # in small letters, as the client looks for it
 

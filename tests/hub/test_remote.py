@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from safetensors.numpy import save
 from minibert.errors import CheckpointError, HubError
 from minibert.hub import remote
 from minibert.hub.remote import RemoteCheckpoint
+from minibert.hub.transfer import Part
 
 ROWS, WIDTH = 400, 320  # 512 kB as float32: large enough to come by rows
 
@@ -146,6 +148,18 @@ def test_a_file_that_lies_is_refused_and_not_kept(tmp_path: Path, content: bytes
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         open_memory(memory)
     assert memory.cache("model.safetensors").load("header") is None
+
+
+def test_a_header_larger_than_the_format_allows_is_not_fetched(tmp_path: Path) -> None:
+    class Large(Memory):
+        def part(self, *arguments: Any) -> Part:
+            part = super().part(*arguments)
+            return Part(part.content, 10**9)
+
+    memory = Large(tmp_path, {"model.safetensors": (150_000_000).to_bytes(8, "little") + b"{}"})
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
+        open_memory(memory)
+    assert memory.asked == [(0, remote.HEADER_GUESS)]
 
 
 def test_a_file_that_changes_under_its_commit_is_refused(tmp_path: Path) -> None:

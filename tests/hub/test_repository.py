@@ -273,7 +273,17 @@ def test_a_server_without_ranges_gives_the_whole_file_once(
 
 def test_ranges_that_stop_working_after_the_header(hub: FakeHub) -> None:
     hub.misbehave("model.safetensors", no_range, skip=1)
+    hub.misbehave("model.safetensors", late(0.2), method="HEAD")
     assert np.array_equal(rows("org/tiny", [9, 4, 77]), WORD[[9, 4, 77]])
+    assert len(hub.asked("model.safetensors", "HEAD")) == 1  # three threads want the whole file, one fetches it
+
+
+def test_a_whole_file_of_another_size_than_its_header_said(hub: FakeHub) -> None:
+    table = resolve("org/tiny").checkpoint(lazy=True).table("embeddings.word", FLOAT32)
+    hub.misbehave("model.safetensors", no_range)
+    hub.add("org/tiny", FILES | {"model.safetensors": FILES["model.safetensors"] + b"more"})
+    with pytest.raises(HubError, match="changed the file under one commit"):
+        table.rows(np.array([1]))
 
 
 @pytest.mark.parametrize("where", ["home", "MINIBERT_CACHE"])

@@ -111,7 +111,7 @@ def test_an_endpoint_that_is_none_is_named_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
 ) -> None:
     use(monkeypatch, endpoint, tmp_path)
-    with pytest.raises(HubError, match="HF_ENDPOINT is no address of a Hub: expected one such as") as error:
+    with pytest.raises(HubError, match="HF_ENDPOINT is not the address of a Hub, such as") as error:
         resolve("org/tiny")
     assert "cret" not in str(error.value)
 
@@ -128,7 +128,7 @@ def test_a_token_that_is_none_is_named_by_its_variable(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, token: str, variable: str, whole: bool
 ) -> None:
     monkeypatch.setenv(variable, token)
-    with pytest.raises(HubError, match=rf"the token in {variable} is none.*hf auth login") as error:
+    with pytest.raises(HubError, match=rf"the token in {variable} cannot be right.*hf auth login") as error:
         read(whole)
     assert "geh" not in str(error.value)
     assert hub.requests == []
