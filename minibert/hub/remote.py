@@ -136,7 +136,7 @@ class RemoteFile(SafetensorsFile):
         if length > len(content):
             content = self._fetch([(0, length)])[0].tobytes()
         self.tensors, self.metadata = parse_header(content[8:length], length, self._size or 0, where)
-        if stored is None and self._whole is None:
+        if stored is None:
             self.cache.store("header", json.dumps([self._size, self._etag]).encode() + b"\n" + content[:length])
 
 

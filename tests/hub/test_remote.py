@@ -128,6 +128,42 @@ def test_many_scattered_rows_fetch_the_table_once(tmp_path: Path, monkeypatch: p
     assert np.array_equal(open_memory(memory, lazy=False).table("table", np.dtype("float32")).array(), TABLE)
 
 
+def test_more_than_half_of_the_rows_are_all_of_them(tmp_path: Path) -> None:
+    memory = Memory(tmp_path, {"model.safetensors": FILE})
+    for rows, fetched in ((200, 200), (201, ROWS)):
+        table = open_memory(memory).table("table", np.dtype("float32"))
+        memory.asked.clear()
+        memory.folder = tmp_path / f"{rows}"
+        table._file.cache = memory.cache("model.safetensors")
+        assert np.array_equal(table.rows(np.arange(rows)), TABLE[:rows])
+        assert [stop - start for start, stop in memory.asked] == [fetched * WIDTH * 4]
+
+
+def test_a_fetch_that_fails_stops_the_others(tmp_path: Path) -> None:
+    class Failing(Memory):
+        def part(self, *arguments: Any) -> Part:
+            part = super().part(*arguments)
+            if len(self.asked) > 1:
+                raise HubError("no more")
+            return part
+
+    memory = Failing(tmp_path, {"model.safetensors": FILE})
+    table = open_memory(memory).table("table", np.dtype("float32"))
+    with pytest.raises(HubError, match="no more"):
+        table.rows(np.arange(0, ROWS, 10))
+    assert len(memory.asked) < 30  # of 40 rows that are apart
+
+
+def test_what_is_no_table_of_rows_comes_whole_and_read_only(tmp_path: Path) -> None:
+    flat = np.random.default_rng(2).normal(size=70_000).astype(np.float32)
+    checkpoint = open_memory(Memory(tmp_path, {"model.safetensors": save({"flat": flat})}))
+    table = checkpoint.table("flat", np.dtype("float32"))
+    assert not isinstance(table, remote.RowTable)
+    assert np.array_equal(table.array(), flat)
+    raw = checkpoint._file("model.safetensors").raw(checkpoint.tensor("flat"))
+    assert not raw.flags.writeable
+
+
 def test_a_header_larger_than_the_guess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "HEADER_GUESS", 20)
     memory = Memory(tmp_path, {"model.safetensors": FILE})
