@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_hub import environment
+from fake_hub import environment, use
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -194,6 +194,61 @@ def test_what_a_killed_process_left_is_swept_a_day_later(cache: RangeCache) -> N
     assert cache.spans() == [(0, 3)]
     assert fresh.exists()
     assert not old.exists()
+
+
+def test_an_entry_of_another_length_than_its_name_says_is_absent(cache: RangeCache) -> None:
+    cache.store("0-3", b"ab")
+    assert cache.load("0-3") is not None
+    assert cache.load_span((0, 3)) is None
+
+
+@pytest.mark.parametrize("other", ["name", "commit", "file", "endpoint"])
+def test_an_entry_of_another_model_commit_or_file_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path))
+    own = {"name": "org/model", "endpoint": "https://hub.example", "commit": "a" * 40, "file": "x"}
+
+    def opened(**changed: str) -> RangeCache:
+        parts = own | changed
+        return Caches(Address(parts["name"], "main", parts["endpoint"])).range_cache(parts["commit"], parts["file"])
+
+    opened().store("0-3", b"abc")
+    moved = opened(**{other: own[other].replace("a", "b") + "c"})
+    moved.folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(opened().folder, moved.folder)
+    assert opened().load("0-3") is not None
+    assert moved.load("0-3") is None
+
+
+# -- the commit of a revision ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noted", [b"../../x", b"main", b"\xff" * 40, b"", b"A" * 40])
+@pytest.mark.parametrize("by", ["the client", "us"])
+def test_a_note_that_is_no_commit_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: bytes, by: str
+) -> None:
+    use(monkeypatch, "https://hub.example", tmp_path)
+    caches = Caches(Address("org/model", "v1", "https://hub.example"))
+    if by == "us":
+        caches.range_cache().store("revision-v1", noted)
+    else:
+        refs = tmp_path / "hub" / "models--org--model" / "refs"
+        refs.mkdir(parents=True)
+        (refs / "v1").write_bytes(noted)
+    assert caches.last_known() is None
+
+
+def test_a_commit_is_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "https://hub.example", tmp_path)
+    caches = Caches(Address("org/model", "refs/pr/7", "https://hub.example"))
+    for commit in ("a" * 40, "b" * 40):
+        caches.remember(commit)
+        assert caches.last_known() == commit
+    written = (caches.range_cache().folder / "revision-refs%2Fpr%2F7").stat().st_ino
+    caches.remember("b" * 40)
+    assert (caches.range_cache().folder / "revision-refs%2Fpr%2F7").stat().st_ino == written
 
 
 # -- links in our own folder ---------------------------------------------------------------------------------------

@@ -157,11 +157,13 @@ def test_a_fetch_that_fails_stops_the_others(tmp_path: Path) -> None:
 def test_what_is_no_table_of_rows_comes_whole_and_read_only(tmp_path: Path) -> None:
     flat = np.random.default_rng(2).normal(size=70_000).astype(np.float32)
     checkpoint = open_memory(Memory(tmp_path, {"model.safetensors": save({"flat": flat})}))
+    for _ in range(2):  # fetched, then from the cache
+        raw = checkpoint._file("model.safetensors").raw(checkpoint.tensor("flat"))
+        assert np.array_equal(raw, flat)
+        assert not raw.flags.writeable
     table = checkpoint.table("flat", np.dtype("float32"))
     assert not isinstance(table, remote.RowTable)
     assert np.array_equal(table.array(), flat)
-    raw = checkpoint._file("model.safetensors").raw(checkpoint.tensor("flat"))
-    assert not raw.flags.writeable
 
 
 def test_a_header_larger_than_the_guess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
