@@ -237,7 +237,7 @@ def test_a_cache_that_has_the_config_alone_is_not_a_model_without_weights(hub: F
     hf_hub_download("org/tiny", "config.json", cache_dir=tmp_path / "home" / "hub", endpoint=hub.endpoint)
     repository = resolve("org/tiny", commit_of("org/tiny"), local_files_only=True)
     assert repository.file("vocab.txt") is None
-    with pytest.raises(HubError, match=r"model\.safetensors: not \(all\) in the cache, and local_files_only=True"):
+    with pytest.raises(HubError, match=r"model\.safetensors: not \(all\) in the cache, and local"):
         repository.checkpoint()
 
 
@@ -373,7 +373,7 @@ def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, mon
     assert np.array_equal(rows("org/tiny", [4]), WORD[[4]])
     with pytest.raises(HubError, match="status 503") as error:
         rows("org/tiny", [5])
-    assert str(error.value).count("minibert extract") == 1  # advice once, not also what an offline user gets
+    assert str(error.value).count("`extract`") == 1  # advice once, not also what an offline user gets
 
 
 # -- several processes -------------------------------------------------------------------------------------------
