@@ -114,7 +114,7 @@ class Shipped(Side):
         """Compare the ids of the stored texts."""
         compare_ids(report, subject.model, self.found.texts, "the reference's")
         if report.passed:
-            largest = (f"{d.key.rpartition('.')[2]} {d.largest:.2g}" for d in over_kinds(report.differences))
+            largest = (f"{d.key.removeprefix('embeddings.')} {d.largest:.2g}" for d in over_kinds(report.differences))
             report.say(f"passed; largest differences: {', '.join(largest)}")
 
 
