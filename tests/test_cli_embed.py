@@ -19,9 +19,9 @@ from safetensors.numpy import load, load_file
 
 import minibert
 from minibert.cli import main
-from minibert.commands import embed
 from minibert.commands.stdin import lines_as_they_come
 from minibert.equations.input_layer import Array
+from minibert.files.arrays import write_vectors
 
 no_model_named = pytest.fixture(autouse=True)(without_named_model)
 
@@ -159,7 +159,7 @@ def test_a_stream_into_a_file_keeps_no_chunk(folder: Path, tmp_path: Path) -> No
             assert sum(ref() is not None for ref in kept) == 1
 
     path = tmp_path / "vectors.npy"
-    embed.write_vectors(path, ".npy", vectors(), DIM, np.dtype("f4"), "mean")
+    write_vectors(path, ".npy", vectors(), DIM, np.dtype("f4"), "mean")
     assert np.load(path)[:, 0].tolist() == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any
 
 from .common import Parser, add_model, add_whole, load_layer, print_lines, tell
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from minibert.equations.input_layer import Array
     from minibert.models.layer import EmbeddingLayer
 
-BLOCK = 1 << 20  # bytes copied at a time
 BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
 
@@ -64,10 +62,7 @@ def run(arguments: Any) -> None:
     first = next(chunks, [])
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
         vectors = _vectors(layer, chain([first], chunks), pooling, arguments)
-        if output is None:
-            print_vectors(vectors, layer.dim, pooling)
-        else:
-            write_vectors(output, ending, vectors, layer.dim, layer.dtype, pooling)
+        give(vectors, layer.dim, layer.dtype, pooling, output, ending)
 
 
 def ending_of(output: Path, pooling: str | None) -> str:
@@ -104,13 +99,20 @@ def _vectors(layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | 
         (texts,) = chunks
         yield layer.embed(texts, pooling, text_pair=arguments.pair, **options)
         return
+    yield from streamed(lambda chunks: layer.embed_stream(chunks, pooling, **options), chunks, "embed", arguments)
+
+
+def streamed(
+    vectors: Callable[[Iterable[list[str]]], Iterator[Any]], chunks: Iterable[list[str]], name: str, arguments: Any
+) -> Iterator[Any]:
+    """Give the vectors of chunks of texts, with a bar where a person waits; an error names a line of stdin."""
     if wants_bar(arguments):
         from minibert.models.pipeline import shown
 
         total = None if arguments.from_stdin else len(arguments.texts)
-        chunks = shown(chunks, total, "embed", BAR_AFTER)
+        chunks = shown(chunks, total, name, BAR_AFTER)
     try:
-        yield from layer.embed_stream(chunks, pooling, **options)
+        yield from vectors(chunks)
     except ValueError as error:
         from .stdin import of_line
 
@@ -123,6 +125,19 @@ def wants_bar(arguments: Any) -> bool:
     return stderr and not (arguments.from_stdin and stdin) and (arguments.output is not None or not stdout)
 
 
+def give(
+    vectors: Iterator[Any], dim: int, dtype: np.dtype[Any], pooling: str | None, output: Path | None, ending: str
+) -> None:
+    """Print the vectors, or write them into the file that is named."""
+    if output is None:
+        print_vectors(vectors, dim, pooling)
+        return
+    from minibert.files.arrays import write_vectors
+
+    shapes = write_vectors(output, ending, vectors, dim, dtype, pooling)
+    tell(f"wrote {output}: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items()))
+
+
 def print_vectors(vectors: Iterable[Any], dim: int, pooling: str | None) -> None:
     """Print a line for each vector, and where nothing is pooled an empty line after each text."""
     pattern = " ".join(["%.9g"] * dim)  # nine digits tell any two float32 numbers apart
@@ -131,65 +146,3 @@ def print_vectors(vectors: Iterable[Any], dim: int, pooling: str | None) -> None
             print_lines(pattern % tuple(row.tolist()) for row in chunk)
         else:
             print_lines(line for rows in chunk for line in [*(pattern % tuple(row.tolist()) for row in rows), ""])
-
-
-def write_vectors(
-    path: Path, ending: str, vectors: Iterable[Any], dim: int, dtype: np.dtype[Any], pooling: str | None
-) -> None:
-    """Write the vectors; the file appears complete or not at all.
-
-    The file's header has their number, which is known only after the last text. Until then they are in a temporary file
-    beside it: memory holds only one chunk of them.
-    """
-    import numpy as np
-
-    from minibert.files.writing import naming, refuse_model_file, write_output
-
-    refuse_model_file(path)  # before anything is computed
-    lengths = [0]  # of each text, where a text has several rows
-    with _temporary(path) as spool:
-        for chunk in vectors:
-            if not pooling:
-                lengths += [len(rows) for rows in chunk]
-            for rows in [chunk] if pooling else chunk:
-                with naming(path):
-                    spool.write(np.ascontiguousarray(rows).data)
-        with naming(path):
-            spool.flush()
-        shape = (spool.tell() // (dim * dtype.itemsize), dim)
-        arrays = {"embeddings": np.broadcast_to(np.zeros((), dtype), shape)}  # as large, in no memory
-        if not pooling:
-            arrays["offsets"] = np.cumsum(lengths, dtype=np.int64)
-        spool.seek(0)
-        # read block by block: the pages of a map would count as memory of this process
-        write_output(path, *_header(arrays, ending), iter(lambda: spool.read(BLOCK), b""))
-    tell(f"wrote {path}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
-
-
-def _temporary(path: Path) -> BinaryIO:
-    """Open a file without a name on the disk that `path` is on; for a pipe or a device, where such files belong."""
-    from tempfile import TemporaryFile
-
-    from minibert.files.writing import naming
-
-    with naming(path):
-        beside = path.absolute().parent if path.is_file() or not path.exists() else None
-        return cast(BinaryIO, TemporaryFile(dir=beside))
-
-
-def _header(arrays: dict[str, Array], ending: str) -> list[Any]:
-    """Give the part of a file before the numbers of the embeddings, piece by piece."""
-    from io import BytesIO
-
-    import numpy as np
-
-    rows = arrays["embeddings"]
-    if ending == ".npy":
-        header = BytesIO()  # np.save wants a file that it can seek in, and forgets why a write failed
-        fields = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": rows.shape}
-        np.lib.format.write_array_header_1_0(header, fields)
-        return [header.getvalue()]
-    from minibert.models.extract import safetensors_header
-
-    formats = {name: (f"{array.dtype.kind.upper()}{8 * array.itemsize}", array) for name, array in arrays.items()}
-    return [safetensors_header(formats), *(array.data for name, array in arrays.items() if name == "offsets")]

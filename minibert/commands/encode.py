@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .common import Parser, add_model, add_prompts, load_model
-from .embed import BAR_AFTER, chunks_of, ending_of, print_vectors, wants_bar, write_vectors
+from .embed import chunks_of, ending_of, give, streamed
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -38,25 +38,13 @@ def run(arguments: Any) -> None:
     arguments.pair = None
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
-        dim = encoder.get_embedding_dimension()
         vectors = _vectors(encoder, chunks, arguments)
-        if output is None:
-            print_vectors(vectors, dim, "mean")
-        else:
-            write_vectors(output, ending, vectors, dim, encoder.dtype, "mean")
+        give(vectors, encoder.get_embedding_dimension(), encoder.dtype, "mean", output, ending)
 
 
 def _vectors(encoder: Encoder, chunks: Iterable[list[str]], arguments: Any) -> Iterator[Any]:
-    from minibert.models.pipeline import chunked, shown
+    from minibert.models.pipeline import chunked
 
     pipeline = encoder.pipeline(arguments.prompt_name, arguments.prompt)
     chunks = (part for chunk in chunks for part in chunked(chunk, pipeline.chunk))
-    if wants_bar(arguments):
-        total = None if arguments.from_stdin else len(arguments.texts)
-        chunks = shown(chunks, total, "encode", BAR_AFTER)
-    try:
-        yield from pipeline.stream(chunks)
-    except ValueError as error:
-        from .stdin import of_line
-
-        raise of_line(error) if arguments.from_stdin else error from None
+    return streamed(pipeline.stream, chunks, "encode", arguments)

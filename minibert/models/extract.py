@@ -20,6 +20,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, MinibertError, Option, worded
 from minibert.families.family import Family
+from minibert.files.arrays import ordered, safetensors_header
 from minibert.files.checkpoint import SINGLE, SafetensorsFile, Source, Tensor
 from minibert.files.reading import sha256_of
 from minibert.files.tables import Table, widen
@@ -205,7 +206,7 @@ def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]], beside:
     """
 
     def contents() -> Iterator[memoryview]:
-        for _, (_, raw) in _ordered(entries):
+        for _, (_, raw) in ordered(entries):
             yield np.ascontiguousarray(raw).data.cast("B")  # a strided array would be written in another order
 
     numbers = hashlib.sha256()
@@ -213,27 +214,6 @@ def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]], beside:
         numbers.update(content)
     noted = {SINGLE: numbers.hexdigest(), **{name: hashlib.sha256(each).hexdigest() for name, each in beside.items()}}
     atomic_write(path, safetensors_header(entries, {MARK: json.dumps(noted)}), contents())
-
-
-def _ordered(entries: dict[str, tuple[str, Array]]) -> list[tuple[str, tuple[str, Array]]]:
-    """Put wide formats first: then each number is aligned."""
-    return sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
-
-
-def safetensors_header(entries: dict[str, tuple[str, Array]], metadata: Mapping[str, str] = {}) -> bytes:
-    """Give the file's header for name -> (format, array): each tensor's place among the numbers, wide formats first.
-
-    Written here because safetensors' functions for NumPy take no bfloat16, and the arguments of its lower functions
-    changed between versions. safetensors' own reader checks the file when it is loaded again.
-    """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}  # the first is what transformers looks for
-    stop = 0
-    for name, (stored, raw) in _ordered(entries):
-        start, stop = stop, stop + raw.nbytes
-        header[name] = {"dtype": stored, "shape": list(raw.shape), "data_offsets": [start, stop]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def _held(table: Table, name: str) -> Array:

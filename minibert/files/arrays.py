@@ -1,0 +1,87 @@
+"""Arrays into files: the header of a safetensors file, and vectors that come one chunk after another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+
+from .writing import naming, refuse_model_file, write_output
+
+BLOCK = 1 << 20  # bytes copied at a time
+
+
+def ordered(entries: dict[str, tuple[str, Array]]) -> list[tuple[str, tuple[str, Array]]]:
+    """Put wide formats first: then each number is aligned."""
+    return sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
+
+
+def safetensors_header(entries: dict[str, tuple[str, Array]], metadata: Mapping[str, str] = {}) -> bytes:
+    """Give the file's header for name -> (format, array): each tensor's place among the numbers, wide formats first.
+
+    Written here because safetensors' functions for NumPy take no bfloat16, and the arguments of its lower functions
+    changed between versions. safetensors' own reader checks the file when it is loaded again.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}  # the first is what transformers looks for
+    stop = 0
+    for name, (stored, raw) in ordered(entries):
+        start, stop = stop, stop + raw.nbytes
+        header[name] = {"dtype": stored, "shape": list(raw.shape), "data_offsets": [start, stop]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_vectors(
+    path: Path, ending: str, vectors: Iterable[Any], dim: int, dtype: np.dtype[Any], pooling: str | None
+) -> dict[str, tuple[int, ...]]:
+    """Write the vectors; the file appears complete or not at all. Gives the arrays in it: name -> shape.
+
+    The file's header has their number, which is known only after the last text. Until then they are in a temporary file
+    beside it: memory holds only one chunk of them.
+    """
+    refuse_model_file(path)  # before anything is computed
+    lengths = [0]  # of each text, where a text has several rows
+    with _temporary(path) as spool:
+        for chunk in vectors:
+            if not pooling:
+                lengths += [len(rows) for rows in chunk]
+            for rows in [chunk] if pooling else chunk:
+                with naming(path):
+                    spool.write(np.ascontiguousarray(rows).data)
+        with naming(path):
+            spool.flush()
+        shape = (spool.tell() // (dim * dtype.itemsize), dim)
+        arrays = {"embeddings": np.broadcast_to(np.zeros((), dtype), shape)}  # as large, in no memory
+        if not pooling:
+            arrays["offsets"] = np.cumsum(lengths, dtype=np.int64)
+        spool.seek(0)
+        # read block by block: the pages of a map would count as memory of this process
+        write_output(path, *_header(arrays, ending), iter(lambda: spool.read(BLOCK), b""))
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def _temporary(path: Path) -> BinaryIO:
+    """Open a file without a name on the disk that `path` is on; for a pipe or a device, where such files belong."""
+    with naming(path):
+        beside = path.absolute().parent if path.is_file() or not path.exists() else None
+        return cast(BinaryIO, TemporaryFile(dir=beside))
+
+
+def _header(arrays: dict[str, Array], ending: str) -> list[Any]:
+    """Give the part of a file before the numbers of the embeddings, piece by piece."""
+    rows = arrays["embeddings"]
+    if ending == ".npy":
+        header = BytesIO()  # np.save wants a file that it can seek in, and forgets why a write failed
+        fields = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": rows.shape}
+        np.lib.format.write_array_header_1_0(header, fields)
+        return [header.getvalue()]
+    formats = {name: (f"{array.dtype.kind.upper()}{8 * array.itemsize}", array) for name, array in arrays.items()}
+    return [safetensors_header(formats), *(array.data for name, array in arrays.items() if name == "offsets")]
