@@ -25,7 +25,7 @@ Tensors = Mapping[str, Array]
 SAME = 1e-10  # both in float64, numbers up to 30; measured 4e-14
 FLOAT32 = 2e-5  # measured 2.1e-6
 LENGTHS = (9, 3, 9, 1, 6)
-HEADS, SHARE = 4, 2  # query heads, and how many of them share a key head in two of the rows
+HEADS, SHARE = 4, 2  # query heads, and how many of them share a key head
 
 
 def tensors(model_type: str) -> Tensors:
@@ -104,13 +104,14 @@ def mine(ids: list[int], t: Tensors) -> Array:
     x = x + t["embeddings.position_embeddings.weight"][: len(ids)]
     x = layer_norm(x, t["embeddings.LayerNorm.weight"], t["embeddings.LayerNorm.bias"], 1e-5)
     for at in ("encoder.layer.0", "encoder.layer.1"):
-        looks = (f"{at}.attention.self.{name}" for name in ("query", "key", "value"))
-        q, k, v = (linear(x, t[f"{name}.weight"], t[f"{name}.bias"]) for name in looks)
+        side_by_side = linear(x, *(t[f"{at}.attention.self.qkv.{part}"] for part in ("weight", "bias")))
+        q, k, v = side_by_side[:, :12], side_by_side[:, 12:18], side_by_side[:, 18:]
         context = np.zeros_like(q)
-        for own in (slice(head * 3, head * 3 + 3) for head in range(HEADS)):
+        for head in range(HEADS):
+            own, shared = (slice(h * 3, h * 3 + 3) for h in (head, head // SHARE))
             for i in range(len(ids)):
                 near = slice(max(0, i - 2), i + 3)
-                context[i, own] = softmax(q[i, own] @ k[near, own].T / math.sqrt(3)) @ v[near, own]
+                context[i, own] = softmax(q[i, own] @ k[near, shared].T / math.sqrt(3)) @ v[near, shared]
         y = linear(context, t[f"{at}.attention.output.dense.weight"])
         x = layer_norm(x + y, t[f"{at}.attention.output.LayerNorm.weight"], None, 1e-5)
         y = linear(gelu(linear(x, t[f"{at}.intermediate.dense.weight"])), t[f"{at}.output.dense.weight"])

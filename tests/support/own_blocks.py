@@ -2,7 +2,7 @@
 
 qwen3    RMSNorm before, no biases, queries wider than the model, fewer key heads, a norm in each head, rotation, a gate
 gemma3   norms before and within, 1 + weight, a scale and a window, a rotation of its own in every second block
-mine     LayerNorm without a bias after each sum, biases of q, k and v alone, no gate, a window without a causal mask
+mine     LayerNorm without a bias after each sum, one map for q, k and v, its bias alone, a window that looks both ways
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ MINE = Blocks(
     parts=(
         Add(
             work=Attend(
-                maps=("attention.self.query", "attention.self.key", "attention.self.value"),
+                maps=("attention.self.qkv",),
+                key_heads="num_key_value_heads",
                 output="attention.output.dense",
                 output_biased=False,
                 reach=lambda config, i: 2,
@@ -93,6 +94,6 @@ CONFIGS: Mapping[str, dict[str, Any]] = {
     },
     "bert": {
         "vocab_size": 29, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 20,
-        "max_position_embeddings": 24, "type_vocab_size": 2, "layer_norm_eps": 1e-5,
+        "max_position_embeddings": 24, "type_vocab_size": 2, "layer_norm_eps": 1e-5, "num_key_value_heads": 2,
     },
 }  # fmt: skip
