@@ -141,7 +141,7 @@ class Attend(Frozen):
         dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
         head_dim = _given(config, self.head_dim) or dim // heads_of(config)
         key_heads = _given(config, self.key_heads) or heads
-        if heads % key_heads:
+        if not heads or heads % key_heads:
             raise config.refused(f"{self.key_heads!r} must divide the {heads} heads, found {key_heads}")
         widths = (heads * head_dim, key_heads * head_dim, key_heads * head_dim)
         outs = widths if len(self.maps) == 3 else (sum(widths),)

@@ -145,10 +145,14 @@ def test_a_row_of_one_s_own(
         assert off(found[row, :length], BY_HAND[model_type](ids[row, :length].tolist(), exact)) <= tolerance
 
 
-def test_key_heads_that_do_not_divide_the_heads_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("heads", "key_heads"), [(4, 3), (0, 0), (0, 2)])
+def test_key_heads_that_do_not_divide_the_heads_are_refused(
+    heads: int, key_heads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
-    config = {"model_type": "qwen3", **CONFIGS["qwen3"], "num_key_value_heads": 3}
-    with pytest.raises(minibert.CheckpointError, match="'num_key_value_heads' must divide the 4 heads, found 3"):
+    sizes = {"num_attention_heads": heads, "num_key_value_heads": key_heads}
+    config = {"model_type": "qwen3", **CONFIGS["qwen3"], **sizes}
+    with pytest.raises(minibert.CheckpointError, match=f"must divide the {heads} heads, found {key_heads}"):
         minibert.load_encoder(checkpoints.write(tmp_path, config, tensors("qwen3")))
 
 
