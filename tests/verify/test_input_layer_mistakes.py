@@ -196,9 +196,9 @@ def test_a_mistake_that_cannot_be_computed_is_passed_over(tmp_path: Path) -> Non
     """With MPNet's positions from the config's pad id the longest batch is too long for the table."""
     case = BY_NAME["mpnet-pad5"]
     with case.layer() as layer:
-        inputs = batches(layer)
-        traces = {kind: trace(layer, batch) for kind, batch in inputs.items()}
-    traces["plain"]["sum"] = traces["plain"]["sum"] + np.float32(1)
+        inputs = {"full_length": batches(layer)["full_length"]}
+        traces = {"full_length": trace(layer, inputs["full_length"])}
+    traces["full_length"]["sum"] = traces["full_length"]["sum"] + np.float32(1)
     write_traces(tmp_path / "port.safetensors", inputs, traces)
     report = verify(str(case.folder), against=tmp_path / "port.safetensors")
     assert not report.passed and report.lines[-1].startswith("none of the ")
