@@ -81,11 +81,13 @@ class Preparation:
         """Complete the ids of texts, as a call does for sequences without padding: all tokens as one long sequence."""
         ids = check_ids(packed.ids, self._rows, "input_ids")
         inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
-        batches = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in packed.batches()]
+        batches = [inputs]
+        if len(packed.texts) > 1:
+            batches = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in packed.batches()]
         if self._masks:
             for batch in batches:
                 batch.attention_mask = self._masks[0].default(batch, self._config)
-            inputs.attention_mask = _joined([batch.attention_mask for batch in batches])
+            inputs.attention_mask = _joined([batch.attention_mask for batch in batches], packed.lengths)
         for step, rows in self._lookups:
             if step.ids == "token_type_ids" and packed.types is not None:
                 inputs.ids[step.ids] = check_ids(packed.types, rows - step.extra, step.ids, step.lowest())[None]
@@ -138,14 +140,14 @@ class Preparation:
             inputs.ids[step.ids] = ids
 
 
-def _joined(defaults: Sequence[Any], lengths: Array | None = None) -> Any:
+def _joined(defaults: Sequence[Any], lengths: Array) -> Any:
     """Join what stands for each batch of texts: a number, arrays, or a slice, of as many numbers as a text has tokens.
 
     A slice is the same for every length, but for its end.
     """
-    if not defaults or defaults[0] is None or isinstance(defaults[0], int):
+    if len(lengths) == 1 or not defaults or defaults[0] is None or isinstance(defaults[0], int):
         return defaults[0] if defaults else None
-    if lengths is not None and isinstance(defaults[0], slice):
+    if isinstance(defaults[0], slice):
         starts = np.cumsum(lengths) - lengths
         return (np.arange(lengths.sum()) - np.repeat(starts - defaults[0].start, lengths))[None]
     return np.concatenate([each.reshape(-1) for each in defaults])[None]

@@ -292,7 +292,7 @@ class EmbeddingLayer(Guarded):
             (normalized,) if normalize else (),
             self.dim,
             self.dtype,
-            tile=TILE_NUMBERS // self.dim,
+            tile=TILE_NUMBERS // 2 // self.dim,  # each gets memory of its own, and more than 2 MB would be fetched anew
             chunk=CHUNK,
             threads=lambda tokens: max(1, usable_threads(tokens * self.dim, threads) - at_once),
             typed=self.adds_types,

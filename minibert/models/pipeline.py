@@ -9,7 +9,7 @@ vectors together is here, once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, groupby, islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -51,14 +51,17 @@ class Packed(NamedTuple):
 
     def batches(self) -> Iterator[Batch]:
         """Give the texts of each length."""
-        lengths, starts = np.unique(self.lengths, return_index=True)
-        first = 0
-        for length, start, stop in zip(lengths.tolist(), starts, [*starts, len(self.texts)][1:], strict=True):
-            yield Batch(first, self.texts[start:stop], length)
-            first += (stop - start) * length
+        first = start = 0
+        for length, same in groupby(self.lengths.tolist()):
+            count = len(list(same))
+            yield Batch(first, self.texts[start : start + count], length)
+            first, start = first + count * length, start + count
 
     def tiles(self, tokens: int) -> Iterator[Packed]:
         """Cut into parts of about so many tokens, each of whole texts."""
+        if len(self.ids) <= tokens:
+            yield from [self] * bool(len(self.texts))
+            return
         ends = np.cumsum(self.lengths)
         start = before = 0
         while start < len(ends):
@@ -80,7 +83,7 @@ def pack(encoded: Sequence[Encoded], typed: bool = True) -> Packed:
     ordered = [encoded[i] for i in texts.tolist()]
 
     def joined(rows: Iterable[Sequence[int]]) -> Array:
-        return np.array([number for row in rows for number in row], np.int64)
+        return np.array(list(chain.from_iterable(rows)), np.int64)
 
     types = None
     if typed and any(each.token_type_ids is not None for each in ordered):

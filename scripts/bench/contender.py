@@ -26,6 +26,7 @@ if hasattr(os, "sched_setaffinity"):  # before NumPy, which counts the cores whe
 import numpy as np  # noqa: E402
 
 from .measure import seconds_of  # noqa: E402
+from .models import torch_sentences  # noqa: E402
 
 Call = Callable[[], Any]
 SINGLE = 9  # texts that stand for "one text"
@@ -92,15 +93,6 @@ def minibert_sentences(folder: str, _: str) -> Callable[[Any], Any]:
     import minibert
 
     return minibert.load_encoder(folder).encode
-
-
-def torch_sentences(folder: str, _: str) -> Callable[[Any], Any]:
-    import torch
-    from sentence_transformers import SentenceTransformer
-
-    torch.set_num_threads(THREADS)
-    model = SentenceTransformer(folder, device="cpu")
-    return lambda texts: model.encode(texts, show_progress_bar=False)
 
 
 def onnx_sentences(folder: str, file: str) -> Callable[[Any], Any]:

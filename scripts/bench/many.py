@@ -85,7 +85,7 @@ def model2vec(folder: str, file: str) -> Call:
 
 
 def sentence_transformers(folder: str, file: str) -> Call:
-    from .contender import torch_sentences
+    from .models import torch_sentences
 
     encode, given = torch_sentences(folder, ""), read(file)
     return lambda: encode(given)

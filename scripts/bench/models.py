@@ -109,3 +109,12 @@ def reference(folder: Path, model_type: str, threads: int) -> Callable[[Any], An
         return model.drop(model.wte(ids) + model.wpe(positions))
 
     return gpt2
+
+
+def torch_sentences(folder: str, _: str) -> Callable[[Any], Any]:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(2)  # as every contender
+    model = SentenceTransformer(folder, device="cpu")
+    return lambda texts: model.encode(texts, show_progress_bar=False)

@@ -99,22 +99,23 @@ def test_an_error_while_splitting_ahead_reaches_the_caller() -> None:
 # -- packed ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["mixed", "one", "alike", "empty"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_packed_texts_have_the_rows_of_each_alone(case: Case) -> None:
+def test_packed_texts_have_the_rows_of_each_alone(case: Case, kind: str) -> None:
     """For every family and its rule of positions, with ids of padding inside a text and texts of no tokens."""
     layer = case.layer()
     generator = np.random.default_rng(0)
     vocab, longest = layer.steps[0].module.table.shape[0], min(layer.max_length or 9, 9)
-    lengths = [longest, 3, 0, 1, 3, 0, longest - 1]
+    lengths = {"mixed": [longest, 3, 0, 1, 3, 0, longest - 1], "one": [5], "alike": [4, 4, 4], "empty": [0, 0]}[kind]
     pad_id = layer.config.get("pad_token_id")
     texts = [generator.integers(0, vocab, length).tolist() for length in lengths]
-    if isinstance(pad_id, int) and 0 <= pad_id < vocab:
-        texts[0][1] = texts[1][-1] = pad_id
+    if isinstance(pad_id, int) and 0 <= pad_id < vocab and max(lengths):
+        texts[0][1] = texts[-1][-1] = pad_id
     types = [[i % 2 for i in range(length)] for length in lengths] if layer.adds_types else [None] * len(lengths)
     if layer.adds_types and layer.config.get("type_vocab_size", 2) < 2:
         types = [None] * len(lengths)
     packed = pack([Encoded(*each) for each in zip(texts, types, strict=True)], layer.adds_types)
-    assert packed.texts.tolist() == sorted(range(7), key=lambda i: lengths[i])
+    assert packed.texts.tolist() == sorted(range(len(lengths)), key=lambda i: lengths[i])
     found = layer.rows(packed)
     for batch in packed.batches():
         for i, rows in zip(batch.texts, batch.of(found), strict=True):
