@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,17 @@ def test_one_bit_makes_it_another_checkpoint(
     assert main(["verify", "--model", str(copied)]) == 1
     said = capsys.readouterr()
     assert said.out == "" and f"and it has not the numbers of {MODEL}" in said.err
+
+
+@pytest.mark.parametrize("left_out", ["encoder.layer.5.", "encoder.layer.0.output.dense", "embeddings.token_type"])
+def test_a_part_of_the_numbers_is_another_model(left_out: str, minilm: Path) -> None:
+    """A MiniLM of fewer blocks has right numbers only, and is not that checkpoint."""
+    with minibert.load_encoder(minilm) as encoder:
+        every = encoder.modules
+        part: Any = SimpleNamespace(modules={p: module for p, module in every.items() if not p.startswith(left_out)})
+        assert shipped.find(part) is None and len(part.modules) < len(every)
+        same: Any = SimpleNamespace(modules=every)
+        assert shipped.find(same) is not None
 
 
 def test_no_large_table_is_read_where_a_small_one_differs(
