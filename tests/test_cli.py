@@ -147,6 +147,23 @@ def test_minibert_model_names_the_default(folder: Path, monkeypatch: pytest.Monk
     assert "Embedding(12, 8, padding_idx=0)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("named", "asked"), [("", "bert-base-uncased"), ("org/tiny", "org/tiny")])
+def test_an_empty_minibert_model_names_nothing(
+    named: str, asked: str, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    """The default is asked for, and only then an error of the Hub says that no model was named."""
+    seen: list[str] = []
+
+    def unreachable(name: str, *_: Any, **__: Any) -> None:
+        seen.append(name)
+        raise minibert.HubError("no network")
+
+    monkeypatch.setattr("minibert.models.load.open_model", unreachable)
+    monkeypatch.setenv("MINIBERT_MODEL", named)
+    assert ("no model was named, and the default, bert-base-uncased" in failure(capsys, "info")) == (named == "")
+    assert seen == [asked]
+
+
 def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path: Path) -> None:
     start = time.monotonic()
     # nobody listens at port 9 of this machine

@@ -232,3 +232,11 @@ def test_arbitrary_headers(tmp_path_factory: pytest.TempPathFactory, header: dic
         return
     assert all(isinstance(value, str) for value in metadata.values())
     assert sum(tensor.stop - tensor.start for tensor in found.values()) == size
+
+
+@pytest.mark.parametrize("shape", [[0, 2**63], [2**70, 0], [0, -1]])
+def test_an_empty_tensor_has_sizes_too(shape: list[int]) -> None:
+    """Its bytes say nothing of them: nought times any number is nought."""
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    with pytest.raises(CheckpointError, match="sizes and offsets must be integers >= 0"):
+        parse_header(header, 8 + len(header), 8 + len(header), "a.safetensors")
