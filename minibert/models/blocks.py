@@ -1,8 +1,8 @@
 """Runs bound blocks over packed tokens: what `Encoder` calls for each tile of sequences.
 
-Packed: the tokens of all sequences of a tile follow one another, (tokens, dim), without padding. Matrix products,
-norms and activations work on all tokens at once. Only attention works sequence by sequence, on several of one length
-together. Therefore nothing is computed for padding, and no mask is needed except the causal one.
+Matrix products, norms and activations work on all tokens of a tile at once. Only attention works sequence by sequence,
+on several of one length together. Therefore nothing is computed for padding, and no mask is needed but for what a token
+does not see: those after it, and those out of reach.
 """
 
 from __future__ import annotations
@@ -16,35 +16,14 @@ from minibert.equations.encoder import additive_mask
 from minibert.equations.fast import ACTIVATIONS, attention_scores, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.block_parts import Attention, Block, Dense, FeedForward, Modules
-from minibert.families.steps import Inputs
+
+from . import packing
+from .packing import Group, Tile
 
 if TYPE_CHECKING:
     from minibert.families.attention_schemes import Rotary
 
-TILE_TOKENS = 1024  # a matrix product of more rows is no faster, and takes more memory
-SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
 PIECE = 1 << 15  # how many numbers an activation works on at once: its intermediates stay in the L2 cache
-
-
-class Group(NamedTuple):
-    """Some sequences of one length, side by side among a tile's tokens."""
-
-    first: int  # their first token
-    texts: Array  # which sequences of the batch they are
-    length: int
-    places: Array | None  # of the tokens in the sequence, where padding stands between them; else None
-
-    @property
-    def tokens(self) -> slice:
-        return slice(self.first, self.first + len(self.texts) * self.length)
-
-
-class Tile(NamedTuple):
-    """The tokens of some sequences: token t is number `places[t]` of sequence `rows[t]`."""
-
-    rows: Array
-    places: Array
-    groups: list[Group]
 
 
 class Stack(NamedTuple):
@@ -96,70 +75,6 @@ class Recorder(Protocol):
 
     def pairs(self, name: str, x: Array, group: Group) -> None:
         """One number for each head, query and key of some sequences."""
-
-
-# -- packing -----------------------------------------------------------------------------------------------------
-
-
-def pack(keep: Array, heads: int, tokens: int = TILE_TOKENS, holes: bool = False) -> Iterator[Tile]:
-    """Cut a batch into tiles of about `tokens` kept tokens, sequences of one length together.
-
-    keep (batch, seq) says which tokens are no padding. `holes`: distances inside a sequence matter, so that one with
-    padding between its tokens stands alone.
-    """
-    lengths = np.count_nonzero(keep, axis=1)
-    order = np.argsort(lengths, kind="stable")
-    start = 0
-    while start < max(1, len(order)):  # of a batch without sequences one tile, so that a trace has all its names
-        stop = start + max(1, int(np.searchsorted(np.cumsum(lengths[order[start:]]), tokens, side="right")))
-        texts = order[start:stop]
-        member, places = np.nonzero(keep[texts])
-        yield Tile(texts[member], places, list(_groups(texts, lengths[texts], places, heads, holes)))
-        start = stop
-
-
-def tile_of(lengths: Array, heads: int) -> Tile:
-    """Describe tokens that are packed already: `lengths` says where each sequence ends, the shortest first."""
-    lengths = lengths[lengths > 0]
-    texts, starts = np.arange(len(lengths)), np.cumsum(lengths) - lengths
-    places = np.arange(lengths.sum()) - np.repeat(starts, lengths)
-    return Tile(np.repeat(texts, lengths), places, list(_groups(texts, lengths, places, heads, holes=False)))
-
-
-def _groups(texts: Array, lengths: Array, places: Array, heads: int, holes: bool) -> Iterator[Group]:
-    token = i = 0
-    while i < len(texts) and len(places):  # sequences of no tokens at all have nothing to attend to
-        length = int(lengths[i])
-        own = places[token : token + length]
-        if holes and own[-1] - own[0] != length - 1:
-            yield Group(token, texts[i : i + 1], length, own)
-            token, i = token + length, i + 1
-            continue
-        same = int(np.searchsorted(lengths[i:], length, side="right"))
-        count = min(same, max(1, SCORES // (heads * length * length)))
-        if holes:
-            count = 1  # the next one may have holes
-        yield Group(token, texts[i : i + count], length, None)
-        token, i = token + count * length, i + count
-
-
-def gather(inputs: Inputs, tile: Tile) -> Inputs:
-    """Take one tile's tokens out of checked inputs, as one long sequence: the input layer's rows know no neighbours."""
-
-    def of(ids: Any) -> Any:
-        if isinstance(ids, slice):
-            return (tile.places + ids.start)[None]
-        if isinstance(ids, int):
-            return ids
-        return np.broadcast_to(ids, (inputs.batch, inputs.seq))[tile.rows, tile.places][None]
-
-    embeds = inputs.inputs_embeds
-    return Inputs(
-        1,
-        len(tile.rows),
-        {name: of(ids) for name, ids in inputs.ids.items()},
-        None if embeds is None else embeds[tile.rows, tile.places][None],
-    )
 
 
 # -- computing ---------------------------------------------------------------------------------------------------
@@ -356,7 +271,7 @@ def _pieces(stack: Stack, tile: Tile, dtype: np.dtype[Any], whole: bool) -> Iter
         places = np.arange(group.length) if group.places is None else group.places
         masks = {reach: _mask(places, stack.causal, reach, dtype) for reach in reaches}
         numbers = len(group.texts) * stack.heads * group.length**2
-        step = stack.heads if whole else -(-stack.heads // -(-numbers // SCORES))
+        step = stack.heads if whole else -(-stack.heads // -(-numbers // packing.SCORES))
         for first in range(0, stack.heads, step):
             heads = slice(first, first + step)
             yield _Piece(group, heads, None if bias is None else bias[heads], masks)

@@ -16,10 +16,11 @@ from minibert.families.steps import Inputs
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 
 from .attributes import Guarded
-from .blocks import TILE_TOKENS, Group, Stack, Tile, gather, pack, run_blocks, tile_of
+from .blocks import Stack, run_blocks
 from .inputs import Preparation
 from .layer import EmbeddingLayer
 from .module_tree import print_encoder
+from .packing import TILE_TOKENS, Group, Tile, gather, pack, tile_of
 from .pipeline import Packed, Pipeline, check_positive, chunked
 from .sentence_config import SentenceConfig
 from .tiles import run_steps

@@ -18,6 +18,7 @@ from encoder_files import TINY, EncoderCase, off
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.models import blocks as engine
+from minibert.models import packing
 
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
 FLOAT64 = 1e-12  # the same in float64; measured 6e-15
@@ -47,9 +48,9 @@ def test_attention_in_parts_is_the_whole(
     ids, mask = batch(case)
     with case.load() as encoder:
         trace = encoder.trace(ids, attention_mask=mask)
-        monkeypatch.setattr(engine, "SCORES", scores)
+        monkeypatch.setattr(packing, "SCORES", scores)
         monkeypatch.setattr(engine, "PIECE", piece)
-        monkeypatch.setattr(engine.pack, "__defaults__", (tokens, False))
+        monkeypatch.setattr(packing.pack, "__defaults__", (tokens, False))
         assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= CUT
 
 
@@ -59,7 +60,7 @@ def test_tiles_of_every_size_hold_each_token_once(case: EncoderCase, tokens: int
     mask = batch(case)[1]
     with case.load() as encoder:
         holes = encoder.stack.by_distance
-        tiles = list(engine.pack(mask != 0, encoder.stack.heads, tokens=tokens, holes=holes))
+        tiles = list(packing.pack(mask != 0, encoder.stack.heads, tokens=tokens, holes=holes))
         found = sorted((row, place) for tile in tiles for row, place in zip(tile.rows, tile.places, strict=True))
         assert found == sorted(zip(*np.nonzero(mask), strict=True))
         assert all(len(tile.rows) <= max(tokens, 9) for tile in tiles)
