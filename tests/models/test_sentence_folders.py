@@ -280,3 +280,18 @@ def test_an_input_layer_in_a_subfolder_says_where_it_is() -> None:
     with pytest.raises(minibert.CheckpointError, match=r"it is in '0_Transformer': .*, load takes that folder itself"):
         minibert.load(REFERENCE / "sentences-cls")
     assert minibert.load(REFERENCE / "sentences-cls" / "0_Transformer").dim == 8
+
+
+def test_prompts_that_a_folder_does_not_name_are_empty(tmp_path: Path) -> None:
+    """ "query" and "document" are there in any case, and null is no text."""
+    file = "config_sentence_transformers.json"
+    for prompts in (None, {}, {"passage": "a: "}, {"query": None, "document": "", "passage": "a: "}):
+        encoder = changed(tmp_path, file, {"prompts": prompts})
+        for method in (encoder.encode_query, encoder.encode_document):
+            assert same_bits(method("we lived"), encoder.encode("we lived"))
+    assert np.abs(encoder.encode("we lived", "passage") - encoder.encode("a: we lived")).max() <= 1e-6
+
+
+def test_an_argument_of_the_tokenizer_wins_over_the_length_beside_it(tmp_path: Path) -> None:
+    settings = {"max_seq_length": 9, "tokenizer_args": {"model_max_length": 6}}
+    assert changed(tmp_path, "sentence_bert_config.json", settings).max_seq_length == 6
