@@ -354,19 +354,19 @@ def _read_pooling(files: _Files, dim: int) -> SentenceConfig:
     return SentenceConfig(poolings=poolings, include_prompt=include, dim=dim * len(poolings))
 
 
-Step = Callable[[Array], Array]
+After = Callable[[Array], Array]
 
 
-def _normalize(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[Step, int]:
+def _normalize(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
     return normalized, dim
 
 
-def _dropout(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[Step, int]:
+def _dropout(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
     """Outside training it changes nothing."""
     return ACTIVATIONS["Identity"], dim
 
 
-def _layer_norm(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[Step, int]:
+def _layer_norm(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
     if settings.get("dimension") != dim:
         raise files.refuse(
             f"LayerNorm is for {settings.get('dimension')!r} numbers, but {dim} come out of the module before"
@@ -375,7 +375,7 @@ def _layer_norm(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dty
     return partial(layer_norm, weight=weight, bias=bias, eps=LAYER_NORM_EPS), dim
 
 
-def _dense(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[Step, int]:
+def _dense(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
     """`y = f(x @ weight^T + bias)`, plus x or x @ residual^T where the folder says so."""
     width, out = settings.get("in_features"), settings.get("out_features")
     if width != dim or type(out) is not int or out < 1:
@@ -403,7 +403,7 @@ def _dense(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[An
     return dense, out
 
 
-STEPS: Mapping[str, Callable[[dict[str, Any], _Files, int, np.dtype[Any] | None], tuple[Step, int]]] = {
+STEPS: Mapping[str, Callable[[dict[str, Any], _Files, int, np.dtype[Any] | None], tuple[After, int]]] = {
     "Dense": _dense,
     "LayerNorm": _layer_norm,
     "Dropout": _dropout,
