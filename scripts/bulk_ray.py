@@ -39,7 +39,11 @@ VECTOR = "vector"
 
 
 # what errors advise as arguments of a function -> what to type here; of an error in a worker only its text is left
-IN_SHELL = {"truncation=True": "--truncate", "local_files_only=True": "--local-files-only"}
+IN_SHELL = {
+    "truncation=True": "--truncate",
+    "local_files_only=True": "--local-files-only",
+    'vectors="input"': "--vectors input",
+}
 
 
 def arguments_of(argv: list[str] | None) -> argparse.Namespace:

@@ -52,7 +52,7 @@ def check_ids(ids: ArrayLike, rows: int, name: str = "ids", first: int = 0) -> A
     if (checked - first if first else checked).view(np.uint64).max() >= rows - first:  # unsigned, -1 is the largest
         where = tuple(int(i) for i in np.argwhere((checked < first) | (checked >= rows))[0])
         at = f"{name}[{', '.join(map(str, where))}]" if where else name
-        hint = "; is this the right tokenizer?" if name in ("ids", "input_ids") else ""
+        hint = "; is this the right tokenizer?" if name.partition("[")[0] in ("ids", "input_ids") else ""
         raise IndexError(f"{at} is {ids[where]}, but the table has rows {first}..{rows - 1}{hint}")
     return checked
 

@@ -79,7 +79,7 @@ class Preparation:
 
     def packed(self, packed: Packed) -> Inputs:
         """Complete the ids of texts, as a call does for sequences without padding: all tokens as one long sequence."""
-        ids = check_ids(packed.ids, self._rows, "input_ids")
+        ids = _checked_in(packed, packed.ids, self._rows, "input_ids")
         inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
         batches = [inputs]
         if len(packed.texts) > 1:
@@ -90,7 +90,8 @@ class Preparation:
             inputs.attention_mask = _joined([batch.attention_mask for batch in batches], packed.lengths)
         for step, rows in self._lookups:
             if step.ids == "token_type_ids" and packed.types is not None:
-                inputs.ids[step.ids] = check_ids(packed.types, rows - step.extra, step.ids, step.lowest())[None]
+                types = _checked_in(packed, packed.types, rows - step.extra, step.ids, step.lowest())
+                inputs.ids[step.ids] = types[None]
                 continue
             default = _joined([step.default(batch, self._config, 0) for batch in batches], packed.lengths)
             if default is not None:
@@ -138,6 +139,18 @@ class Preparation:
             if ids.shape != shape and not (ids.ndim == 2 and ids.shape == (1, inputs.seq)):
                 raise ValueError(f"{step.ids} must be {shape} as the ids are, found shape {np.shape(value)}")
             inputs.ids[step.ids] = ids
+
+
+def _checked_in(packed: Packed, ids: Array, rows: int, name: str, first: int = 0) -> Array:
+    """Check the ids of packed tokens. An error names the text and the place in it."""
+    try:
+        return check_ids(ids, rows, name, first)
+    except IndexError:
+        token = int(np.flatnonzero((ids < first) | (ids >= rows))[0])
+        starts = np.cumsum(packed.lengths) - packed.lengths
+        i = int(np.searchsorted(starts, token, side="right")) - 1
+        check_ids(ids[token], rows, f"{name}[{packed.texts[i]}, {token - starts[i]}]", first)
+        raise
 
 
 def _joined(defaults: Sequence[Any], lengths: Array) -> Any:

@@ -297,3 +297,5 @@ def test_a_tokenizer_of_another_model_is_told_by_its_ids(tmp_path: Path) -> None
         layer(**layer.tokenize("we"))
     with pytest.raises(IndexError, match=says):
         layer.embed("we")
+    with pytest.raises(IndexError, match=r"input_ids\[1, 1\] is"):  # of many texts, the shortest are packed first
+        layer.embed(["we we", "we"])
