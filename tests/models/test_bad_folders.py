@@ -247,3 +247,8 @@ def test_a_family_of_another_kind_does_not_fit(tmp_path: Path) -> None:
     # without this check a config that only claims to be DistilBERT would lose its segments in silence
     with pytest.raises(CheckpointError, match=r"does not use: embeddings.token_type_embeddings.weight"):
         minibert.load(write(tmp_path, {**BERT, "model_type": "distilbert", "dim": 8}, tensors(BERT)))
+
+
+def test_a_folder_has_no_revision(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"revision is for a name on the Hub; .* is a folder"):
+        minibert.load(write(tmp_path), revision="main")
