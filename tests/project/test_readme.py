@@ -101,6 +101,18 @@ def test_what_a_page_points_to_is_there(page: Path) -> None:
     assert [path for path in runs if not path.is_file()] == []
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "tests/reference/GOLDEN.md"], ids=lambda page: str(page.parent.name))
+def test_tables_and_code_keep_their_lines(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    fences = [line for line in text.splitlines() if "```" in line]
+    assert [line for line in fences if not re.fullmatch(r" *```\w*", line)] == []
+    assert len(fences) % 2 == 0
+    prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    for table in re.findall(r"(?:^\| .*\n)+", prose, re.MULTILINE):
+        rows = [re.sub(r"`[^`]*`", "", row) for row in table.splitlines()]  # a recipe in backticks may hold a bar
+        assert [row for row in rows if not row.endswith("|") or row.count("|") != rows[1].count("|")] == []
+
+
 def test_readme_leads_to_every_page() -> None:
     """Each page is linked by README, by a page that it links to, or stands in a folder that one of them links to."""
     found, waiting = set(), [ROOT / "README.md"]
