@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from minibert.bulk.embedder import Embedder
     from minibert.equations.input_layer import sinusoidal_positions
     from minibert.families.family import Family
-    from minibert.families.rows import FAMILIES
+    from minibert.families.input_layer import FAMILIES
     from minibert.models.encoder import Encoder
-    from minibert.models.layer import EmbeddingLayer
+    from minibert.models.input_layer import EmbeddingLayer
     from minibert.models.load import load
     from minibert.models.load_encoder import load_encoder
     from minibert.models.search import search
@@ -29,10 +29,10 @@ _FILES = {
     "minibert.equations.input_layer": ("sinusoidal_positions",),
     "minibert.errors": ("CheckpointError", "HubError", "MinibertError", "TokenizerError", "UnknownFamilyError"),
     "minibert.families.family": ("Family",),
-    "minibert.families.rows": ("FAMILIES",),
+    "minibert.families.input_layer": ("FAMILIES",),
     "minibert.bulk.embedder": ("Embedder",),
     "minibert.models.encoder": ("Encoder",),
-    "minibert.models.layer": ("EmbeddingLayer",),
+    "minibert.models.input_layer": ("EmbeddingLayer",),
     "minibert.models.load": ("load",),
     "minibert.models.load_encoder": ("load_encoder",),
     "minibert.models.search": ("search",),

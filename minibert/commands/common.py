@@ -14,7 +14,7 @@ from minibert.files.writing import naming
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
-    from minibert.models.layer import EmbeddingLayer
+    from minibert.models.input_layer import EmbeddingLayer
 
 DEFAULT_MODEL = "bert-base-uncased"
 

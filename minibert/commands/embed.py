@@ -13,7 +13,7 @@ from .common import Parser, add_model, add_whole, load_layer, print_lines, tell
 if TYPE_CHECKING:
     import numpy as np
 
-    from minibert.models.layer import EmbeddingLayer
+    from minibert.models.input_layer import EmbeddingLayer
 
 BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
@@ -80,7 +80,7 @@ def ending_of(output: Path, pooling: str | None) -> str:
 
 def chunks_of(arguments: Any) -> Iterator[list[str]]:
     """Give the texts in chunks: those of the command line, or stdin's lines as they come."""
-    from minibert.models.layer import CHUNK
+    from minibert.models.input_layer import CHUNK
     from minibert.models.pipeline import chunked
 
     from .stdin import lines_as_they_come

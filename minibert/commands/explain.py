@@ -9,7 +9,7 @@ from .common import Parser, add_model, add_whole, coloured, load_layer, print_li
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
-    from minibert.models.layer import EmbeddingLayer
+    from minibert.models.input_layer import EmbeddingLayer
 
 ABOUT = """show each step that the layer takes for a text
 by its name, shape, formula, the function in minibert.equations, and the first

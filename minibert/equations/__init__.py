@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 FILES = (
-    "input_layer", "encoder", "sentences", "similarity", "gradients", "attention_positions", "rotary_scaling",
+    "input_layer", "blocks", "sentences", "similarity", "gradients", "attention_positions", "rotary_scaling",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Some formulas of `encoder` for speed: the same numbers but for the last bits, in fewer passes over memory.
+"""Some formulas of `blocks` for speed: the same numbers but for the last bits, in fewer passes over memory.
 
 `Encoder` computes with these. Whoever learns the formulas can leave this file out; a test holds each equal to its twin.
 """
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from . import encoder
-from .encoder import Activation
+from . import blocks
+from .blocks import Activation
 from .input_layer import Array
 
 # A product of few tokens reads the weights as they are stored, tokens as columns: 1.1 to 2 times as fast. Of more
@@ -23,7 +23,7 @@ FLAT = 4.0  # from here on erf is 1 in float32: 1 - erf(4) = 1.5e-8
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None = None) -> Array:
-    """As `encoder.linear`; few rows (tokens, dim) are taken as columns. `out` (tokens, out) lends its memory."""
+    """As `blocks.linear`; few rows (tokens, dim) are taken as columns. `out` (tokens, out) lends its memory."""
     few = x.ndim == 2 and len(x) <= FEW_TOKENS
     turned = out if out is None or not few else out.reshape(out.shape[::-1])
     y: Array = np.matmul(weight, x.T, out=turned).T if few else np.matmul(x, weight.T, out=out)  # (..., out)
@@ -31,7 +31,7 @@ def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None
 
 
 def softmax(x: Array, out: Array | None = None) -> Array:
-    """As `encoder.softmax`; `out` may be x."""
+    """As `blocks.softmax`; `out` may be x."""
     y: Array = np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
     np.exp(y, out=y)
     # each row's sum: sooner than by np.sum, and with the memory order of `attention_scores` rounded less
@@ -40,9 +40,9 @@ def softmax(x: Array, out: Array | None = None) -> Array:
 
 
 def erf(x: Array) -> Array:
-    """As `encoder.erf`; in float32 `1 - exp(p(|x|))` with x's sign, p a polynomial of degree 7: within 2e-7."""
+    """As `blocks.erf`; in float32 `1 - exp(p(|x|))` with x's sign, p a polynomial of degree 7: within 2e-7."""
     if x.dtype != np.float32:
-        return encoder.erf(x)
+        return blocks.erf(x)
     size = np.minimum(np.abs(x), np.float32(FLAT))
     y = size * np.float32(LOG_ERFC[-1])
     for factor in LOG_ERFC[-2::-1]:  # Horner's rule
@@ -53,16 +53,16 @@ def erf(x: Array) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """As `encoder.gelu`, by the `erf` above."""
+    """As `blocks.gelu`, by the `erf` above."""
     half = x.dtype.type(0.5)
     return np.asarray(half * x * (1 + erf(x * np.sqrt(half))))
 
 
 def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None) -> Array:
-    """As `encoder.attention_scores`; in memory key stands before query, which makes softmax faster."""
+    """As `blocks.attention_scores`; in memory key stands before query, which makes softmax faster."""
     scores: Array = np.matmul(k, (q * q.dtype.type(scale)).swapaxes(-1, -2)).swapaxes(-1, -2)
     return scores if bias is None else np.add(scores, bias, out=scores)
 
 
-ACTIVATIONS: Mapping[Activation, Activation] = {encoder.gelu: gelu}
+ACTIVATIONS: Mapping[Activation, Activation] = {blocks.gelu: gelu}
 """The textbook's activation -> the one that is faster."""

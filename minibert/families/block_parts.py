@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.encoder import Activation, gelu, gelu_tanh, mish, quick_gelu, relu, rms_norm, silu, tanh
+from minibert.equations.blocks import Activation, gelu, gelu_tanh, mish, quick_gelu, relu, rms_norm, silu, tanh
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 
@@ -45,7 +45,7 @@ Modules = dict[str, Any]  # path -> Dense or a norm, or the printed activation; 
 
 
 class Dense:
-    """`y = x @ weight^T + bias`: see `equations.encoder.linear`. `transposed`: the file holds (in, out)."""
+    """`y = x @ weight^T + bias`: see `equations.blocks.linear`. `transposed`: the file holds (in, out)."""
 
     def __init__(self, weight: Array, bias: Array | None, transposed: bool = False) -> None:
         self.weight, self.bias, self.transposed = weight, bias, transposed
@@ -67,7 +67,7 @@ class Dense:
 
 
 class RMSNorm(LayerNorm):
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis: see `equations.encoder.rms_norm`. It has no bias."""
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis: see `equations.blocks.rms_norm`. It has no bias."""
 
     def formula(self, x: Array) -> Array:
         """Compute it for rows that fit."""
@@ -296,7 +296,7 @@ class Part(NamedTuple):
         return tuple(filter(None, (self.before, *self.work.keys, self.within, self.sum, self.after)))
 
 
-class Block(NamedTuple):
+class BoundBlock(NamedTuple):
     """One block bound to a checkpoint: its modules by path, and its parts in the order of computing."""
 
     modules: Modules
@@ -351,11 +351,11 @@ class Blocks(Frozen):
         )
         return both.configure(dict(data), where)
 
-    def bind(self, config: Config, binder: Binder, i: int) -> Block:
+    def bind(self, config: Config, binder: Binder, i: int) -> BoundBlock:
         """Take one block's tensors from the checkpoint."""
         prefix, modules = f"{self.path.format(i=i)}.", Modules()
         parts = tuple(add.bind(config, binder, prefix, i, self.transposed, modules) for add in self.parts)
-        return Block(modules, parts)
+        return BoundBlock(modules, parts)
 
     @property
     def feed(self) -> Feed:

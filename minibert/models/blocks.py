@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from minibert.equations.encoder import additive_mask
+from minibert.equations.blocks import additive_mask
 from minibert.equations.fast import ACTIVATIONS, attention_scores, linear, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Attention, Block, Dense, FeedForward, Modules
+from minibert.families.block_parts import Attention, BoundBlock, Dense, FeedForward, Modules
 
 from . import packing
 from .packing import Group, Tile
@@ -29,7 +29,7 @@ PIECE = 1 << 15  # how many numbers an activation works on at once: its intermed
 class Stack(NamedTuple):
     """All blocks of a model, and what they share."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[BoundBlock, ...]
     heads: int
     causal: bool
     last_norm: str
@@ -138,7 +138,7 @@ def run_blocks(stack: Stack, x: Array, tile: Tile, record: Recorder | None = Non
     return x
 
 
-def ready(block: Block) -> tuple[Ready, ...]:
+def ready(block: BoundBlock) -> tuple[Ready, ...]:
     """Make one block ready to run. What a part lacks is asked for here, once."""
     made = []
     for before, own, within, summed, after in block.parts:

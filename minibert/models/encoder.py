@@ -17,8 +17,8 @@ from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 
 from .attributes import Guarded
 from .blocks import Stack, run_blocks
+from .input_layer import EmbeddingLayer
 from .inputs import Preparation
-from .layer import EmbeddingLayer
 from .module_tree import print_encoder
 from .packing import TILE_TOKENS, Group, Tile, gather, pack, tile_of
 from .pipeline import Packed, Pipeline, check_positive, chunked

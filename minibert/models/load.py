@@ -14,14 +14,14 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, UnknownFamilyError
 from minibert.families.config import Config
 from minibert.families.family import Family
-from minibert.families.rows import FAMILIES
+from minibert.families.input_layer import FAMILIES
 from minibert.families.steps import Tokens
 from minibert.files.checkpoint import SINGLE, Source, Tensor, open_folder
 from minibert.files.reading import FileName, existing, note_model_file, read_object
 from minibert.files.tables import Table
 from minibert.files.tokenizer_files import Find, open_tokenizer
 
-from .layer import EmbeddingLayer
+from .input_layer import EmbeddingLayer
 from .tiles import Bound
 
 

@@ -19,7 +19,7 @@ from minibert.files.checkpoint import Checkpoint
 
 from .blocks import Stack, norming, ready
 from .encoder import Encoder
-from .layer import EmbeddingLayer
+from .input_layer import EmbeddingLayer
 from .load import Opened, TensorBinder, assemble, check_dtype, family_of, load, named_model, open_model
 from .sentence_config import read_sentence_config, transformer_folder
 

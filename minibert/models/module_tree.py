@@ -7,7 +7,7 @@ from typing import Any
 from minibert.families.block_parts import Blocks
 
 from .blocks import Stack
-from .layer import EmbeddingLayer
+from .input_layer import EmbeddingLayer
 
 Tree = dict[str, Any]  # a module's name -> its own tree, or its printed line
 

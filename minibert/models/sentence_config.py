@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.encoder import (
+from minibert.equations.blocks import (
     elu,
     gelu,
     hardswish,

@@ -22,7 +22,7 @@ from .pipeline import Pipeline, check_positive
 
 if TYPE_CHECKING:
     from .encoder import Encoder
-    from .layer import EmbeddingLayer
+    from .input_layer import EmbeddingLayer
 
 KINDS = ("sentence", "input")
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations import encoder as equations
-from minibert.equations.encoder import Affine, additive_mask
+from minibert.equations import blocks as equations
+from minibert.equations.blocks import Affine, additive_mask
 from minibert.equations.input_layer import Array, layer_norm
-from minibert.families.block_parts import Attention, Block
+from minibert.families.block_parts import Attention, BoundBlock
 from minibert.models.encoder import Encoder
 
 from .explain import BOLD, DIM, EDGE, PLAIN, beginning, columns_of, first_of_text, fitting, torch_text, wrap
@@ -24,7 +24,7 @@ COLUMN = 7  # columns of one number of a table: a sign, and four decimals
 CUT = " ..."
 
 
-class Step(NamedTuple):
+class Told(NamedTuple):
     """How one intermediate is computed: the formula, and the function of `equations`."""
 
     formula: str
@@ -89,7 +89,7 @@ def _check(what: str, number: int, count: int) -> None:
         raise ValueError(f"{what} {number} is not there: this model has {what}s {there}; choose one of them")
 
 
-def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Iterator[tuple[str, str, Step]]:
+def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Iterator[tuple[str, str, Told]]:
     """Give each intermediate of block i in the order of computing: name, key of the trace, formula and function."""
     keys, last = list(trace), f"hidden_states.{i + 1}"
     own = keys[keys.index(f"hidden_states.{i}") : keys.index(last) + 1]
@@ -102,11 +102,11 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
         yield f"{name} = {last}" if after == last else name, key, told[key]
 
 
-def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Step]:
+def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Told]:
     stack, block = encoder.stack, encoder.stack.blocks[i]
     modules, x = block.modules | stack.others, f"hidden_states.{i}"
     entering = {x: "what enters: " + (f"the output of block {i - 1}" if i else "the output of the input layer")}
-    told = {key: Step(formula, "") for key, formula in entering.items()}
+    told = {key: Told(formula, "") for key, formula in entering.items()}
     prefix = encoder.block_family.path.format(i=i) + "."
     short: Callable[[str], str] = lambda path: path.removeprefix(prefix)  # noqa: E731
 
@@ -116,12 +116,12 @@ def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Step]:
         formula = (
             f"(x - mean) / sqrt(variance + {modules[path].eps}) * weight + bias, x = {short(x)}, each row by itself"
         )
-        told[path] = Step(formula, named(layer_norm))
+        told[path] = Told(formula, named(layer_norm))
         return path
 
     def mapped(path: str, x: str) -> str:
         stored = "weight" if modules[path].transposed else "weight^T"
-        told[path] = Step(f"{modules[path]!r}: {short(x)} @ {stored} + bias", named(equations.linear))
+        told[path] = Told(f"{modules[path]!r}: {short(x)} @ {stored} + bias", named(equations.linear))
         return path
 
     for part in block.parts:
@@ -134,15 +134,15 @@ def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Step]:
         else:
             _, _, docstring = (work.activate.__doc__ or "").partition("`")  # the equation's own has its formula
             formula = f"{docstring.partition('`')[0]}, x = {short(mapped(work.up, y))}, each number by itself"
-            told[work.activation] = Step(formula, named(work.activate))
+            told[work.activation] = Told(formula, named(work.activate))
             y = mapped(work.output, work.activation)
-        told[part.sum] = Step(f"{short(x)} + {short(normed(part.within, y))}", "")
+        told[part.sum] = Told(f"{short(x)} + {short(normed(part.within, y))}", "")
         x = normed(part.after, part.sum)
     normed(stack.last_norm, x)
     return told
 
 
-def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Step]:
+def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Told]:
     width, stack = own.head_dim, encoder.stack
     q, k, v = ("q", "k", "v") if len(own.maps) == 1 else (path.rpartition(".")[2] for path in own.maps)
     of_root = f", 1 / sqrt({width}) = {own.scale:.6g}" if math.isclose(own.scale, 1 / math.sqrt(width)) else ""
@@ -150,16 +150,16 @@ def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Step]:
     parts = "" if len(own.maps) == 3 else " (q, k and v side by side)"
     mask = ", later tokens masked" if stack.causal else ""
     return {
-        own.scores: Step(
+        own.scores: Told(
             f"{own.scale:.6g} * {q} @ {k}^T{bias}{of_root}; columns {head * width} to {(head + 1) * width - 1} of "
             f"each are head {head}{parts}",
             named(equations.attention_scores),
         ),
-        own.probabilities: Step(
+        own.probabilities: Told(
             f"softmax(scores){mask}: the attention weights of each row's token; their sum is 1",
             named(equations.softmax),
         ),
-        own.context: Step(
+        own.context: Told(
             f"probabilities @ {v} in each head, all {stack.heads} heads side by side", named(equations.join_heads)
         ),
     }
@@ -169,7 +169,7 @@ def named(function: Callable[..., Any]) -> str:
     """The name of a function of `equations`, with its file.
 
     >>> named(equations.softmax)
-    'equations.encoder.softmax'
+    'equations.blocks.softmax'
     """
     return f"{function.__module__}.{function.__name__}".removeprefix("minibert.")
 
@@ -217,7 +217,7 @@ def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | No
     return [f"{named(function)}(hidden_states.{i}, ...)", f"  differs from the encoder by {most}"]
 
 
-def plain_block(block: Block) -> equations.Block:
+def plain_block(block: BoundBlock) -> equations.Block:
     """A bound block's arrays as the equations expect them: (out, in); query, key and value separate."""
 
     def affine(path: str) -> Affine:

@@ -17,7 +17,7 @@ import numpy as np
 from minibert import equations
 from minibert.equations.input_layer import Array
 from minibert.families.steps import Add, Lookup, Mask, Norm, Positions, Project, Scale, Step, Tokens
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.tiles import Bound
 
 WIDTH = 80  # columns of a page, and torch's own line width

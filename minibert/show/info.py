@@ -14,7 +14,7 @@ from minibert.families.modules import Embedding, LayerNorm, Linear
 from minibert.families.steps import Positions
 from minibert.files.checkpoint import Tensor
 from minibert.files.tokenizer_files import Find
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 
 
 def info(layer: EmbeddingLayer, find: Find | None = None) -> Iterator[str]:

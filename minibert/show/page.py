@@ -21,7 +21,7 @@ from minibert.equations.input_layer import Array
 from minibert.families.modules import LayerNorm
 from minibert.families.steps import Add, Lookup, Norm, Positions, Project, Scale, Step
 from minibert.files.writing import write_output
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 
 from .analysis import cosine_similarity
 from .explain import by_hand, looked_up, name_of

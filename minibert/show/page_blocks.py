@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations import encoder as equations
+from minibert.equations import blocks as equations
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 from minibert.models.encoder import Encoder
@@ -92,7 +92,7 @@ def _sizes(rows: Array) -> list[float]:
 
 
 def _formulas(encoder: Encoder) -> Iterator[Callable[..., Any]]:
-    """Give the functions that these blocks are, in the order of `equations.encoder`."""
+    """Give the functions that these blocks are, in the order of `equations.blocks`."""
     stack = encoder.stack
     used: set[Callable[..., Any]] = {
         equations.linear, equations.softmax, equations.split_heads, equations.join_heads, equations.additive_mask,

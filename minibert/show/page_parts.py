@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 
 LARGEST = 10_000_000  # bytes of a page
 # for advice on a shorter text: what a page has besides numbers, and what a token's lines of its tables have at most

@@ -13,7 +13,7 @@ from minibert.errors import Option, worded
 from minibert.families.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
 from minibert.families.rotations import Rotation
 from minibert.families.steps import Add, Lookup, Norm, Positions
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 
 from . import analysis, plot, plot_blocks
 

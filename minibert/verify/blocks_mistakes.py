@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.encoder import (
+from minibert.equations.blocks import (
     additive_mask,
     attention_scores,
     gelu,
@@ -24,7 +24,7 @@ from minibert.equations.encoder import (
     split_heads,
 )
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Attention, Block, Dense, FeedForward, Part
+from minibert.families.block_parts import Attention, BoundBlock, Dense, FeedForward, Part
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 
@@ -90,7 +90,7 @@ class PlainBlocks:
         self.found[name] = x
         return x
 
-    def block(self, block: Block, x: Array) -> Array:
+    def block(self, block: BoundBlock, x: Array) -> Array:
         """`x = after(x + within(work(before(x))))`, part by part."""
         total = x
         for part in map(self.choices.part, block.parts):
@@ -104,14 +104,14 @@ class PlainBlocks:
             x = self.module(block, part.after, total)
         return x
 
-    def module(self, block: Block, path: str, x: Array) -> Array:
+    def module(self, block: BoundBlock, path: str, x: Array) -> Array:
         """Apply one module of the block; without a path there is none."""
         if not path:
             return x
         module = block.modules[path]
         return self.record(path, (self.choices.dense(module) if isinstance(module, Dense) else module)(x))
 
-    def attention(self, block: Block, own: Attention, x: Array) -> Array:
+    def attention(self, block: BoundBlock, own: Attention, x: Array) -> Array:
         """Queries, keys and values, attention in each head, and the output's map."""
         choices = self.choices
         if len(own.maps) == 3:  # a wrong order is then one of the weights
@@ -126,7 +126,7 @@ class PlainBlocks:
         context = self.record(own.context, choices.join(np.matmul(weights, v)))
         return self.module(block, own.output, context)
 
-    def feed_forward(self, block: Block, own: FeedForward, x: Array) -> Array:
+    def feed_forward(self, block: BoundBlock, own: FeedForward, x: Array) -> Array:
         """To the larger width, the activation, and back."""
         hidden = self.choices.activation(own.activate)(self.module(block, own.up, x))
         return self.module(block, own.output, self.record(own.activation, hidden))

@@ -8,7 +8,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.steps import Add, Lookup, Norm, Positions, Project
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 
 from .input_layer_mistakes import MISTAKES
 from .subject import Attempt, Subject

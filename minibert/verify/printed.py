@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 
 from .input_layer import tolerances
 from .report import Checked, Report, compare_ids, table

@@ -18,7 +18,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 
 from .report import Text
 from .traces import Traces, read_traces

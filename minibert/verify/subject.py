@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from minibert.equations.input_layer import Array
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 
 from .compare import Difference, compare
 from .traces import Traces, trace

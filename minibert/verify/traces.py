@@ -15,7 +15,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.files.writing import write_output
 from minibert.models.encoder import Encoder
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 

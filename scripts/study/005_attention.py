@@ -18,7 +18,7 @@ import numpy as np
 import study
 
 import minibert
-from minibert.equations.encoder import additive_mask, attention, softmax
+from minibert.equations.blocks import additive_mask, attention, softmax
 from minibert.show import plot_blocks
 
 # two right programs differ in the last bits of a matrix product; measured here, with two kernels of BLAS: 8e-6

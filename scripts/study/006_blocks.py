@@ -16,7 +16,7 @@ import study
 from safetensors import safe_open
 
 import minibert
-from minibert.equations.encoder import (
+from minibert.equations.blocks import (
     additive_mask,
     bert_encoder,
     feed_forward,

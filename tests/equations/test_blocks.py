@@ -12,7 +12,7 @@ from encoder_files import CASE, EncoderCase, kept, off
 from safetensors.numpy import load_file
 
 from minibert.equations import fast
-from minibert.equations.encoder import (
+from minibert.equations.blocks import (
     Affine,
     Block,
     additive_mask,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from minibert.equations.encoder import (
+from minibert.equations.blocks import (
     Affine,
     Block,
     additive_mask,

@@ -41,6 +41,6 @@ def test_what_is_no_formula_is_none() -> None:
 
 
 def test_only_what_is_asked_for_is_read() -> None:
-    code = "import sys; from minibert.equations import attention, encoder; print(sorted(sys.modules))"
+    code = "import sys; from minibert.equations import attention, blocks; print(sorted(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "minibert.equations.encoder" in said and "minibert.equations.rotary_scaling" not in said
+    assert "minibert.equations.blocks" in said and "minibert.equations.rotary_scaling" not in said

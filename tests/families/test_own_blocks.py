@@ -16,7 +16,7 @@ from own_blocks import CONFIGS, ROWS
 
 import minibert
 from minibert.equations.attention_positions import rotary_angles, rotary_frequencies, rotate
-from minibert.equations.encoder import gelu, gelu_tanh, linear, rms_norm, silu, softmax
+from minibert.equations.blocks import gelu, gelu_tanh, linear, rms_norm, silu, softmax
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.models import packing
 

@@ -21,7 +21,7 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.files.tables import SMALL_TABLE
 from minibert.hub import remote
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.load import assemble
 
 FORMATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")

@@ -13,7 +13,7 @@ from checkpoints import BERT, DISTILBERT, ELECTRA, GPT2, T5, wordpiece_json, wri
 from in_browser import CONTRAST, Open, lowest_contrast
 
 import minibert
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.page import page
 
 pytestmark = pytest.mark.browser

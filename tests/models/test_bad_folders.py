@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert import CheckpointError, EmbeddingLayer, UnknownFamilyError
-from minibert.families.rows import FAMILIES
+from minibert.families.input_layer import FAMILIES
 
 CONFIGS = {"bert": BERT, "roberta": ROBERTA, "gpt2": GPT2, "t5": T5, "electra": ELECTRA, "deberta-v2": DEBERTA}
 

@@ -328,7 +328,7 @@ LOADED = """
 import sys, minibert
 layer = minibert.load(sys.argv[1])
 layer([[3, 4]])
-print(sorted(name for name in sys.modules if name in ("minibert.equations.encoder", "minibert.families.blocks",
+print(sorted(name for name in sys.modules if name in ("minibert.equations.blocks", "minibert.families.blocks",
     "minibert.models.blocks", "minibert.models.encoder")))
 """
 

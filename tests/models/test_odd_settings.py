@@ -23,7 +23,7 @@ import minibert
 from minibert.errors import CheckpointError, MinibertError, TokenizerError
 from minibert.families.blocks import BLOCKS
 from minibert.families.config import Config
-from minibert.families.rows import FAMILIES
+from minibert.families.input_layer import FAMILIES
 from minibert.show.info import info
 
 CASES = sorted(path.parent.name for path in REFERENCE.glob("*/case.json"))

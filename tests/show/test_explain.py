@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 import minibert
 from minibert import equations
 from minibert.equations.input_layer import Array
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.explain import by_hand, columns_of, explain, looked_up, other_order, torch_text
 
 SENTENCE = "We lived above the clouds"

@@ -133,7 +133,7 @@ def test_full_shows_all_rows_and_the_block_by_hand(bert: Encoder) -> None:
         assert "  " + torch_text(trace[key], indent=2) in page
     assert lines[-3:-1] == [
         "by hand, with the weights of this block",
-        "  equations.encoder.post_norm_block(hidden_states.0, ...)",
+        "  equations.blocks.post_norm_block(hidden_states.0, ...)",
     ]
     assert re.fullmatch(r"    differs from the encoder by (at most \d\.\de-0[678]|0)", lines[-1])
 

@@ -21,7 +21,7 @@ import minibert
 from minibert.cli import main
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.page import page
 
 SENTENCE = "We lived above the clouds"

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import minibert
-from minibert.models.layer import EmbeddingLayer
+from minibert.models.input_layer import EmbeddingLayer
 from minibert.show import plot
 from minibert.show.analysis import cosine_similarity
 from minibert.show.pictures import OF_BLOCKS, PICTURES, picture, position_table
