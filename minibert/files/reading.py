@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -35,6 +34,8 @@ def model_file(path: FileName) -> str | None:
 
 def sha256_of(path: FileName, start: int = 0) -> str:
     """Give the sha256 of a file's bytes from `start` on."""
+    import hashlib  # brings OpenSSL: 3 MiB that most processes do without
+
     found = hashlib.sha256()
     with open(path, "rb") as file:
         file.seek(start)

@@ -68,9 +68,14 @@ class Tokenizer:
         tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
         tokenizer.no_truncation()  # or be cut silently at the length of some training
         self._tokenizer, self._file, self._cut_left = tokenizer, file, cut_left
-        self._cuts = safe_cuts(tokenizer)
         self.pad_id = pad_id if pad_id is not None else 0
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
+
+    @cached_property
+    def _cuts(self) -> re.Pattern[str] | None:
+        """Where a long text may be cut: see `safe_cuts`. Most processes never meet a text so long."""
+        with without_panic(self._file):
+            return safe_cuts(self._tokenizer)
 
     @property
     def kind(self) -> str:
@@ -143,7 +148,7 @@ class Tokenizer:
         """
         size = LETTERS_A_TOKEN * (max_length or 0) + FEWEST if truncation else EXACT
         longest = max((len(part) for text in texts for part in _parts(text)), default=0)
-        if max_length is None or self._cuts is None or self._cut_left or longest <= GROWTH * size:
+        if max_length is None or self._cut_left or longest <= GROWTH * size or self._cuts is None:
             return self._encoded(texts, range(start, start + len(texts))), set()
         encodings: list[Any] = [None] * len(texts)
         left, shortened = list(range(len(texts))), set[int]()

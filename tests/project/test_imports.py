@@ -223,3 +223,21 @@ def test_import_minibert_loads_numpy_and_the_standard_library_only() -> None:
     assert "minibert" in loaded
     assert loaded - sys.stdlib_module_names - {"minibert", "numpy"} == set()
     assert loaded.isdisjoint({"dataclasses", "pathlib"})  # both took longer than opening a checkpoint
+
+
+ONE_SENTENCE = """
+import sys
+import numpy, tokenizers
+before = set(sys.modules)
+import minibert
+minibert.load_encoder(sys.argv[1]).encode("a text")
+print(*sorted(set(sys.modules) - before))
+"""
+# each cost milliseconds or megabytes of a process that embeds one sentence
+NOT_FOR_ONE_SENTENCE = {"_hashlib", "dataclasses", "huggingface_hub", "pathlib", "pickle", "ssl", "tqdm"}
+
+
+def test_one_sentence_loads_only_what_it_needs(minilm: Path) -> None:
+    result = subprocess.run([sys.executable, "-c", ONE_SENTENCE, str(minilm)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert set(result.stdout.split()) & NOT_FOR_ONE_SENTENCE == set()
