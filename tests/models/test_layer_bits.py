@@ -27,7 +27,7 @@ from layers import CONFIGS, Make, opened_once, some_ids, tile_of, write_each
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.families import modules
-from minibert.models import layer as layer_file
+from minibert.models import input_layer as layer_file
 from minibert.models import tiles
 
 

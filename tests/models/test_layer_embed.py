@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from layers import CONFIGS, Make, opened_once, tile_of, write_each
 
 from minibert.equations import sentences as pooling
-from minibert.models import layer as layer_module
+from minibert.models import input_layer as layer_module
 
 # pooled float32 rows against their mean in float64: measured at most 2.4e-7
 MEAN_TOLERANCE = 2e-6
