@@ -152,6 +152,11 @@ def used(folder: Path, what: str, layers: bool = True) -> list[str]:
     return wrong
 
 
+def config_of(folder: Path) -> Path:
+    """The transformer's config.json, which may be in a subfolder."""
+    return next(path for path in (folder / "0_Transformer/config.json", folder / "config.json") if path.exists())
+
+
 def keys_of(folder: Path) -> list[str]:
     """Every key of a folder's config.json that something here asks for, whether it is in the file or not."""
     asked: set[str] = set()
@@ -167,7 +172,7 @@ def keys_of(folder: Path) -> list[str]:
         used(folder, "")
     finally:
         patch.undo()
-    data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    data = json.loads(config_of(folder).read_text(encoding="utf-8"))
     return sorted(asked | {"model_type", "architectures"} | {key for key in data if isinstance(data[key], dict)})
 
 
@@ -182,16 +187,17 @@ def prepared(name: str, folder: Path) -> Path:
             shutil.copytree(path, folder / path.name)
         else:
             shutil.copy(path, folder / path.name)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    path = config_of(folder)
+    config = json.loads(path.read_text(encoding="utf-8"))
     if name == "longrope":
         half = config["hidden_size"] // config["num_attention_heads"] // 2
         factors = {"short_factor": [1.0] * half, "long_factor": [2.0] * half, "rope_theta": 100.0}
         changes = {"rope_parameters": {"rope_type": "longrope", **factors, "original_max_position_embeddings": 16}}
-    (folder / "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
+    path.write_text(json.dumps(config | changes), encoding="utf-8")
     for file, content in files.items():
         (folder / file).write_text(json.dumps(content), encoding="utf-8")
-    if not (folder / "tokenizer.json").exists():
-        (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    if not (path.parent / "tokenizer.json").exists():
+        (path.parent / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
     return folder
 
 
@@ -203,7 +209,7 @@ def every_change(folder: Path) -> list[tuple[str, tuple[Any, ...], Any]]:
         name = str(path.relative_to(folder))
         data = json.loads(path.read_text(encoding="utf-8"))
         spots = [(), *places(data)]
-        if name == "config.json":
+        if path == config_of(folder):
             keys = keys_of(folder)
             spots = [spot for spot in spots if not spot or spot[0] in keys]
             spots += [(key,) for key in keys if (key,) not in spots]
