@@ -109,7 +109,7 @@ def test_a_click_chooses_the_token(opened: Open, real: tuple[Encoder, str]) -> N
     assert tab.locator("fieldset input:checked").get_attribute("value") == "7"
     tab.locator(".lines rect[data-taker='5']").click()
     assert tab.locator("fieldset input:checked").get_attribute("value") == "5"
-    assert "river takes" in said(tab)
+    assert "river gives" in said(tab)
 
 
 def test_block_and_head_are_chosen_by_keyboard(opened: Open, real: tuple[Encoder, str]) -> None:
