@@ -18,6 +18,7 @@ from checkpoints import (
     DISTILBERT,
     ELECTRA,
     GPT2,
+    IDS,
     ROBERTA,
     T5,
     VOCAB,
@@ -25,6 +26,7 @@ from checkpoints import (
     assemble,
     entries,
     numbers,
+    result,
     same_bits,
     tensors,
     wordpiece_json,
@@ -39,19 +41,12 @@ import minibert
 from minibert import CheckpointError
 from minibert.files.checkpoint import SafetensorsFile, open_folder
 
-IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
-
 WORD = "embeddings.word_embeddings.weight"
 
 # resident memory that loading a file of bert-base's size and a call on one sentence may add: measured 0.1 MiB
 MEMORY_LIMIT = 2**20
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at the process in /proc")
-
-
-def result(folder: Path, **keywords: Any) -> Array:
-    with minibert.load(folder, **keywords) as layer:
-        return layer(IDS)
 
 
 @pytest.fixture(scope="module")

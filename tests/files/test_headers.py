@@ -8,12 +8,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from checkpoints import (
     BERT,
     Array,
     assemble,
+    result,
     write,
 )
 from hypothesis import given, settings
@@ -22,13 +22,6 @@ from hypothesis import strategies as st
 import minibert
 from minibert import CheckpointError
 from minibert.files.checkpoint import SafetensorsFile, parse_header
-
-IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
-
-
-def result(folder: Path, **keywords: Any) -> Array:
-    with minibert.load(folder, **keywords) as layer:
-        return layer(IDS)
 
 
 @pytest.fixture(scope="module")

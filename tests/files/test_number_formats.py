@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from checkpoints import (
     BERT,
+    IDS,
     Array,
     bfloat16,
     entries,
     numbers,
     pack,
+    result,
     same_bits,
     stored,
     tensors,
@@ -30,16 +32,9 @@ from minibert import CheckpointError
 from minibert.files.checkpoint import BITS, open_folder, parse_header
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, as_table, rounded, widen
 
-IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
-
 WORD = "embeddings.word_embeddings.weight"
 
 POSITION = "embeddings.position_embeddings.weight"
-
-
-def result(folder: Path, **keywords: Any) -> Array:
-    with minibert.load(folder, **keywords) as layer:
-        return layer(IDS)
 
 
 @pytest.fixture(scope="module")

@@ -181,3 +181,14 @@ def write_byte_level(folder: Path, special: tuple[str, ...] = ("<|endoftext|>",)
 def same_bits(a: Array, b: Array) -> bool:
     """Whether two arrays are equal to the bit: -0.0 is not 0.0, and a NaN equals itself."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
+
+
+def result(folder: Path, **keywords: Any) -> Array:
+    """What the model in a folder gives for IDS."""
+    import minibert
+
+    with minibert.load(folder, **keywords) as layer:
+        return layer(IDS)
