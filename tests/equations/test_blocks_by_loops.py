@@ -1,4 +1,4 @@
-"""The blocks of the textbook against the same formulas written as loops over numbers, no argument at its default."""
+"""The blocks and whole models of the textbook against the same formulas as loops, no argument at its default."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from minibert.equations.blocks import (
     silu,
 )
 from minibert.equations.input_layer import Array
+from minibert.equations.whole_models import BertWeights, Gpt2Weights, bert_model, gpt2_model
 
 Row = list[float]
 
@@ -140,3 +141,40 @@ def test_gpt2_blocks(x: Array) -> None:
         for part in (block(1), block(20)):
             rows = pre(rows, part, FORMULAS[gelu_tanh], np.tri(SEQ) * keep)
         np.testing.assert_allclose(y, normed(rows, norm(50), EPS), rtol=0, atol=SAME)
+
+
+# -- whole models ------------------------------------------------------------------------------------------------
+
+IDS, TYPES = np.array([[3, 0, 6, 3], [1, 5, 5, 2]]), np.array([[0, 0, 1, 1], [1, 0, 0, 0]])
+MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 1]])
+WORD, PLACE, KIND = numbers(7, DIM, seed=70), numbers(SEQ + 2, DIM, seed=71), numbers(2, DIM, seed=72)
+
+
+def against_all_words(rows: list[Row], bias: Row) -> list[Row]:
+    words = WORD.tolist()
+    return [[sum(a * b for a, b in zip(row, w, strict=True)) + n for w, n in zip(words, bias, strict=True)]
+            for row in rows]  # fmt: skip
+
+
+def test_bert_model() -> None:
+    transform, bias, parts = affine(DIM, DIM, 80), numbers(7, seed=81), [block(1), block(20)]
+    weights = BertWeights(WORD, KIND, PLACE, norm(50), parts, transform, norm(60), bias)
+    found = bert_model(IDS, TYPES, MASK, weights, HEADS, EPS)
+    for ids, types, keep, y in zip(IDS, TYPES, MASK, found, strict=True):
+        rows = [(WORD[i] + KIND[t] + PLACE[p]).tolist() for p, (i, t) in enumerate(zip(ids, types, strict=True))]
+        rows = normed(rows, norm(50), EPS)
+        for part in parts:
+            rows = post(rows, part, FORMULAS[gelu], np.tile(keep, (SEQ, 1)), NO_BIAS)
+        rows = normed([[FORMULAS[gelu](n) for n in row] for row in mapped(rows, transform)], norm(60), EPS)
+        np.testing.assert_allclose(y, against_all_words(rows, bias.tolist()), rtol=0, atol=SAME)
+
+
+def test_gpt2_model() -> None:
+    weights = Gpt2Weights(WORD, PLACE, [block(1), block(20)], norm(50))
+    found = gpt2_model(IDS, MASK, weights, HEADS, EPS)
+    for ids, keep, y in zip(IDS, MASK, found, strict=True):
+        rows = [(WORD[i] + PLACE[p]).tolist() for p, i in enumerate(ids)]
+        for part in weights.blocks:
+            rows = pre(rows, part, FORMULAS[gelu_tanh], np.tri(SEQ) * keep)
+        rows = normed(rows, norm(50), EPS)
+        np.testing.assert_allclose(y, against_all_words(rows, [0.0] * 7), rtol=0, atol=SAME)

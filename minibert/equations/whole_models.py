@@ -1,0 +1,87 @@
+"""BERT and GPT-2 whole, one function each: ids in, a number for each word of the vocabulary out.
+
+Read `input_layer` and `blocks` first: what they end with are the parts of these two. `softmax` of the numbers (the
+logits) gives probabilities: for BERT of the word that a mask hides, for GPT-2 of the word that comes next.
+
+Sources
+    Devlin et al. 2018, "BERT" (arXiv:1810.04805): a word for the mask
+    Radford et al. 2019, "Language Models are Unsupervised Multitask Learners": GPT-2, the next word
+    Press, Wolf 2016, "Using the Output Embedding to Improve Language Models" (arXiv:1608.05859): the word table again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .blocks import Affine, Block, bert_encoder, gelu, gpt2_blocks, linear
+from .input_layer import Array, bert_input, gpt2_input, layer_norm
+
+
+class BertWeights(NamedTuple):
+    """All arrays of BERT: three tables and a norm, the blocks, and the head for masked words.
+
+    word (vocab, dim), token_type (types, dim), position (positions, dim). The head has a map `transform` (dim, dim)
+    with a norm, and one number for each word, `bias` (vocab,). It uses the table `word` a second time.
+    """
+
+    word: Array
+    token_type: Array
+    position: Array
+    norm: Affine
+    blocks: Sequence[Block]
+    transform: Affine
+    transform_norm: Affine
+    bias: Array
+
+
+class Gpt2Weights(NamedTuple):
+    """All arrays of GPT-2: wte (vocab, dim), wpe (positions, dim), the blocks and the last norm.
+
+    No array is the head's own: it uses `wte` a second time, without a bias.
+    """
+
+    wte: Array
+    wpe: Array
+    blocks: Sequence[Block]
+    last_norm: Affine
+
+
+def bert_model(
+    input_ids: Array, token_type_ids: Array, attention_mask: Array, weights: BertWeights, heads: int, eps: float = 1e-12
+) -> Array:
+    """BERT from ids to logits: input layer, blocks, and `LayerNorm(gelu(x @ transform^T + b)) @ word^T + bias`.
+
+    input_ids, token_type_ids and attention_mask (batch, seq) -> (batch, seq, vocab). Only the rows at masks are a
+    prediction. A word's logit is large where the token's vector points the same way as that word's row.
+
+    >>> import numpy as np
+    >>> table, none, norm = np.array([[0.0, 1.0], [2.0, 5.0]]), np.zeros((1, 2)), Affine(np.ones(2), np.zeros(2))
+    >>> transform = Affine(np.eye(2), np.zeros(2))
+    >>> weights = BertWeights(table, none, none, norm, [], transform, norm, bias=np.array([0.0, 10.0]))
+    >>> bert_model(np.array([[1]]), np.array([[0]]), np.array([[1]]), weights, heads=1).round(3)
+    array([[[ 1., 13.]]])
+    """
+    x = bert_input(
+        input_ids, token_type_ids, weights.word, weights.token_type, weights.position, *weights.norm, eps
+    )  # (batch, seq, dim)
+    x = bert_encoder(x, attention_mask, weights.blocks, heads, eps)
+    x = layer_norm(gelu(linear(x, *weights.transform)), *weights.transform_norm, eps)
+    return linear(x, weights.word, weights.bias)  # (batch, seq, vocab)
+
+
+def gpt2_model(input_ids: Array, attention_mask: Array, weights: Gpt2Weights, heads: int, eps: float = 1e-5) -> Array:
+    """GPT-2 from ids to logits: input layer, blocks with the last norm, and `x @ wte^T`.
+
+    input_ids and attention_mask (batch, seq) -> (batch, seq, vocab). Row t tells what comes after token t, so the last
+    row is the prediction.
+
+    >>> import numpy as np
+    >>> wte, wpe = np.array([[0.0, 1.0], [2.0, 5.0]]), np.zeros((1, 2))
+    >>> weights = Gpt2Weights(wte, wpe, [], Affine(np.ones(2), np.zeros(2)))
+    >>> gpt2_model(np.array([[1]]), np.array([[1]]), weights, heads=1, eps=0.0)
+    array([[[1., 3.]]])
+    """
+    x = gpt2_input(input_ids, weights.wte, weights.wpe)  # (batch, seq, dim)
+    x = gpt2_blocks(x, attention_mask, weights.blocks, weights.last_norm, heads, eps)
+    return linear(x, weights.wte)  # (batch, seq, vocab)
