@@ -60,7 +60,7 @@ def check_folder(path: Path) -> dict[str, int]:
 
     Raises ValueError for a folder that is not complete or not what was written, OSError; both name the file.
     """
-    found = read_object(path / META, MEND)
+    found = read_object(path / META, ValueError, MEND)
     shards, end = read_shards(path)
     check_files(path, shards)
     if found.get("complete") is not True:

@@ -121,7 +121,7 @@ class ShardFolder:
                 open_own(self.path / name, "rb").close()
         if not (self.path / META).exists():
             self._write_meta(dict(settings), {"complete": False})
-        found = read_object(self.path / META, MEND)
+        found = read_object(self.path / META, ValueError, MEND)
         now = json.loads(json.dumps(settings))
         if found != {**now, "complete": False} and self._made_nothing(found, settings):
             found = self._write_meta(now, {"complete": False})

@@ -272,10 +272,7 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
         return path
 
     index = os.path.join(folder, INDEX)
-    try:
-        single, shards = existing(os.path.join(folder, SINGLE)), existing(index)
-    except ValueError as error:
-        raise CheckpointError(str(error)) from None
+    single, shards = existing(os.path.join(folder, SINGLE)), existing(index)
     if single:
         return Checkpoint(locate, mmap=mmap)
     if shards:

@@ -8,6 +8,8 @@ import stat
 from contextlib import suppress
 from typing import Any
 
+from minibert.errors import CheckpointError
+
 FileName = str | os.PathLike[str]
 
 BLOCK = 1 << 20  # bytes that are hashed at once
@@ -47,29 +49,33 @@ def sha256_of(path: FileName, start: int = 0) -> str:
 def existing(path: FileName) -> bool:
     """Whether a file is there. What stands under its name and is no file is an error, and not an absent file.
 
-    Raises ValueError for a folder, a pipe, a link to nothing or to itself, and a file that may not be looked at.
+    Raises CheckpointError for a folder, a pipe, a link to nothing or to itself, and a file that may not be looked at.
     """
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         if not os.path.lexists(path):
             return False
-        raise ValueError(f"{path} is a link to nothing; fetch the file again") from None
+        raise CheckpointError(f"{path} is a link to nothing; fetch the file again") from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be opened ({error.strerror}); fetch it again") from None
+        raise CheckpointError(f"{path} cannot be opened ({error.strerror}); fetch it again") from None
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "no file"
-        raise ValueError(f"{path} is {kind}, where a file of this name is read; take it away, or fetch the file")
+        raise CheckpointError(f"{path} is {kind}, where a file of this name is read; take it away, or fetch the file")
     return True
 
 
-def read_object(path: FileName, advice: str = "fetch it again") -> dict[str, Any]:
-    """Read a JSON file that holds an object. Raises ValueError that names the file and gives advice."""
+def read_object(
+    path: FileName | None, kind: type[Exception] = CheckpointError, advice: str = "fetch it again"
+) -> dict[str, Any]:
+    """Read a JSON file that holds an object; {} without a path. Raises `kind`, which names the file."""
+    if path is None:
+        return {}
     try:
         with open(path, "rb") as file:
             data = json.loads(file.read().decode("utf-8"))
         if not isinstance(data, dict):
             raise ValueError(f"expected an object, found {type(data).__name__}")
     except (ValueError, RecursionError, OSError) as error:
-        raise ValueError(f"{path}: not readable as JSON ({error}); {advice}") from None
+        raise kind(f"{path}: not readable as JSON ({error}); {advice}") from None
     return data

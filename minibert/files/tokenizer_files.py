@@ -139,20 +139,10 @@ def _from_older(path: FileName, row: TokenizerClass, settings: Json, find: Find,
 
 def _settings(find: Find) -> Json:
     """Read tokenizer_config.json, and special_tokens_map.json where the first one is not the newer kind of file."""
-    settings = _object(find, "tokenizer_config.json")
+    settings = read_object(find("tokenizer_config.json"), TokenizerError)
     if "added_tokens_decoder" not in settings:
-        settings |= _object(find, "special_tokens_map.json")
+        settings |= read_object(find("special_tokens_map.json"), TokenizerError)
     return settings
-
-
-def _object(find: Find, name: str) -> Json:
-    path = find(name)
-    if path is None:
-        return {}
-    try:
-        return read_object(path)
-    except ValueError as error:
-        raise TokenizerError(str(error)) from None
 
 
 def _say(settings: Json, row: TokenizerClass, normalizer: Any) -> Settings:
@@ -250,7 +240,7 @@ def _listed_tokens(settings: Json, find: Find, stored: Mapping[int, Any]) -> dic
     names = {_content(settings.get(f"{name}_token"), f"{name}_token") for name in NAMED}
     names |= {_content(token, "extra_special_tokens") for token in _extra(settings)}
     found = {}
-    for content, row in _object(find, "added_tokens.json").items():
+    for content, row in read_object(find("added_tokens.json"), TokenizerError).items():
         if type(row) is not int:
             raise _UnfitError(f"added_tokens.json: {content!r} must have an id, found {row!r:.40}")
         found[row] = AddedToken(content, normalized=content not in names, special=content in names)

@@ -173,11 +173,8 @@ def _open_local(folder: str) -> Find:
 
     def find(name: str) -> str | None:
         path = os.path.join(folder, name)
-        try:
-            if not existing(path):
-                return None
-        except ValueError as error:
-            raise CheckpointError(str(error)) from None
+        if not existing(path):
+            return None
         note_model_file(path)
         return path
 
@@ -207,10 +204,7 @@ def _read_config(find: Find, where: str, root: Find) -> dict[str, Any]:
         raise CheckpointError(
             f"{where} has no config.json, which says what the tensors mean; " + _instead_of_config(root, where)
         )
-    try:
-        return read_object(path)
-    except ValueError as error:
-        raise CheckpointError(str(error)) from None
+    return read_object(path)
 
 
 def _instead_of_config(root: Find, where: str) -> str:

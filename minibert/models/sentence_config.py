@@ -15,18 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.blocks import (
-    elu,
-    gelu,
-    hardswish,
-    leaky_relu,
-    linear,
-    mish,
-    relu,
-    sigmoid,
-    silu,
-    softmax,
-)
+from minibert.equations import blocks
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
 from minibert.errors import CheckpointError, Option, worded
@@ -60,16 +49,16 @@ FLAGS = {
 }  # older files have one flag for each pooling; several are laid side by side in this order
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "Identity": lambda x: x,
-    "Tanh": np.tanh,
-    "ReLU": relu,
-    "GELU": gelu,
-    "SiLU": silu,
-    "Sigmoid": sigmoid,
-    "LeakyReLU": leaky_relu,
-    "ELU": elu,
-    "Hardswish": hardswish,
-    "Mish": mish,
-    "Softmax": softmax,
+    "Tanh": blocks.tanh,
+    "ReLU": blocks.relu,
+    "GELU": blocks.gelu,
+    "SiLU": blocks.silu,
+    "Sigmoid": blocks.sigmoid,
+    "LeakyReLU": blocks.leaky_relu,
+    "ELU": blocks.elu,
+    "Hardswish": blocks.hardswish,
+    "Mish": blocks.mish,
+    "Softmax": blocks.softmax,
 }  # each as its class makes it without arguments: a folder keeps the name of the class alone
 LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's own, which no folder changes
 
@@ -254,11 +243,7 @@ class _Files:
 
     def object(self, name: str) -> dict[str, Any]:
         """Read a file that holds an object; {} where there is none."""
-        path = self.path(name)
-        try:
-            return {} if path is None else read_object(path)
-        except ValueError as error:
-            raise CheckpointError(str(error)) from None
+        return read_object(self.path(name))
 
     def flag(self, settings: Mapping[str, Any], key: str, default: bool) -> bool:
         """Give a setting that is true or false; in Python "false", 1 and NaN would all count as true."""
@@ -357,15 +342,6 @@ def _read_pooling(files: _Files, dim: int) -> SentenceConfig:
 After = Callable[[Array], Array]
 
 
-def _normalize(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
-    return normalized, dim
-
-
-def _dropout(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
-    """Outside training it changes nothing."""
-    return ACTIVATIONS["Identity"], dim
-
-
 def _layer_norm(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
     if settings.get("dimension") != dim:
         raise files.refuse(
@@ -395,9 +371,9 @@ def _dense(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[An
     assert weight is not None  # it is always asked for
 
     def dense(x: Array) -> Array:
-        y = activation(linear(x, weight, bias))
+        y = activation(blocks.linear(x, weight, bias))
         if keeps:
-            y = y + (x if residual is None else linear(x, residual))
+            y = y + (x if residual is None else blocks.linear(x, residual))
         return y
 
     return dense, out
@@ -406,8 +382,8 @@ def _dense(settings: dict[str, Any], files: _Files, dim: int, dtype: np.dtype[An
 STEPS: Mapping[str, Callable[[dict[str, Any], _Files, int, np.dtype[Any] | None], tuple[After, int]]] = {
     "Dense": _dense,
     "LayerNorm": _layer_norm,
-    "Dropout": _dropout,
-    "Normalize": _normalize,
+    "Dropout": lambda settings, files, dim, dtype: (ACTIVATIONS["Identity"], dim),  # changes nothing outside training
+    "Normalize": lambda settings, files, dim, dtype: (normalized, dim),
 }
 """Module -> a function of its settings, its files, the width before it and the dtype: the step and the width after."""
 
