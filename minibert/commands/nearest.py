@@ -21,16 +21,13 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print each word, and below it its neighbours with their cosines."""
-    from minibert.show.explain import columns_of, fitting
+    from minibert.show.explain import columns_of, fitting, padded, styles
 
     with load_layer(arguments) as layer:  # every row is read
         answers = [(word, layer.nearest(word, arguments.k)) for word in arguments.words]
-    bold, plain = ("\x1b[1m", "\x1b[0m") if coloured() else ("", "")
+    bold, _ = styles(coloured())
     for i, (word, found) in enumerate(answers):
         names = [fitting(token) for token, _ in found]
         wide = max((columns_of(name) for name in names), default=0)
-        lines = [
-            f"  {name}{' ' * (wide - columns_of(name))}  {cosine:7.4f}"
-            for name, (_, cosine) in zip(names, found, strict=True)
-        ]
-        print_lines([*([""] if i else []), f"{bold}{fitting(word)}{plain}", *lines])
+        lines = [f"  {padded(name, wide)}  {cosine:7.4f}" for name, (_, cosine) in zip(names, found, strict=True)]
+        print_lines([*([""] if i else []), bold(fitting(word)), *lines])

@@ -101,6 +101,11 @@ class Step(Frozen):
         """Give the next x. `record` is called with each named intermediate for a trace."""
         raise NotImplementedError
 
+    @property
+    def key(self) -> str:
+        """The name of what it gives, in a trace."""
+        return self.path + getattr(self, "role", "")
+
     def tensors(self, part: str = "weight") -> tuple[str, ...]:
         """Candidate names of one tensor of this step: its own path unless the row names others."""
         return self.names if self.names and part == "weight" else (f"{self.path}.{part}",)
@@ -201,7 +206,7 @@ class Add(Lookup):
             ids = int(ids.flat[0])  # one row for the whole tile, the common case of types
         rows = module.table.rows(slice(ids, ids + 1) if isinstance(ids, int) else ids)
         if record:
-            record(self.path + self.role, np.broadcast_to(rows, x.shape))
+            record(self.key, np.broadcast_to(rows, x.shape))
         return np.add(x, rows, out=x)
 
 

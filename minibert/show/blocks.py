@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,17 +18,11 @@ from minibert.equations.input_layer import Array, layer_norm
 from minibert.families.block_parts import Attention, BoundBlock
 from minibert.models.encoder import Encoder
 
-from .explain import BOLD, DIM, EDGE, PLAIN, beginning, columns_of, first_of_text, fitting, torch_text, wrap
+from . import explain
+from .explain import EDGE, Style, Told, columns_of, padded
 
 COLUMN = 7  # columns of one number of a table: a sign, and four decimals
 CUT = " ..."
-
-
-class Told(NamedTuple):
-    """How one intermediate is computed: the formula, and the function of `equations`."""
-
-    formula: str
-    function: str
 
 
 def explain_block(
@@ -51,32 +45,26 @@ def explain_block(
     _check("block", block, len(stack.blocks))
     _check("head", head, stack.heads)
     batch: dict[str, Any] = encoder.tokenize(text, text_pair, truncation=truncation and encoder.max_length is not None)
-    tokens = [fitting(token) for token in encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])]
+    tokens = [explain.fitting(token) for token in encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])]
     if not tokens:
         raise ValueError("this text has no tokens, so no block can be computed; give another one")
     trace = encoder.trace(**batch)
-    place = first_of_text(encoder.embeddings, batch["input_ids"][0])
-
-    def bold(line: str) -> str:
-        return f"{BOLD}{line}{PLAIN}" if colour else line
-
-    def dim(line: str) -> str:
-        return f"{DIM}{line}{PLAIN}" if colour else line
-
+    place = explain.first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0
+    bold, dim = explain.styles(colour)
     shape = trace["hidden_states.0"].shape
     yield bold(f"block {block} of {len(stack.blocks)} of {encoder.embeddings.family.model_type} -> {shape}")
-    yield from wrap(f"head {head} of {stack.heads} in scores and weights, {shape[2] // stack.heads} numbers wide", 2)
+    yield from explain.wrap(
+        f"head {head} of {stack.heads} in scores and weights, {shape[2] // stack.heads} numbers wide", 2
+    )
     for name, key, step in steps(encoder, trace, block, head):
         x = trace[key]
-        yield ""
-        yield bold(f"{name}  {x.shape}") + (dim(f"  {step.function}") if step.function else "")
-        yield from (dim(line) for line in wrap(step.formula, 2))
+        yield from explain.heading(name, step, x, bold, dim)
         if x.ndim == 4 and (full or key.startswith("attentions.")):
             yield from pair_table(tokens, x[0, head], bold)
         elif full:
-            yield from ("  " + torch_text(x, indent=2)).split("\n")
+            yield from explain.all_rows(x)
         else:
-            yield f"  {tokens[place]}  {beginning(x[0, head, place] if x.ndim == 4 else x[0, place])}"
+            yield f"  {tokens[place]}  {explain.beginning(x[0, head, place] if x.ndim == 4 else x[0, place])}"
     if full and (closing := by_hand(encoder, trace, block)) is not None:
         yield ""
         yield bold("by hand, with the weights of this block")
@@ -106,7 +94,7 @@ def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Told]:
     stack, block = encoder.stack, encoder.stack.blocks[i]
     modules, x = block.modules | stack.others, f"hidden_states.{i}"
     entering = {x: "what enters: " + (f"the output of block {i - 1}" if i else "the output of the input layer")}
-    told = {key: Told(formula, "") for key, formula in entering.items()}
+    told = {key: Told(formula) for key, formula in entering.items()}
     prefix = encoder.block_family.path.format(i=i) + "."
     short: Callable[[str], str] = lambda path: path.removeprefix(prefix)  # noqa: E731
 
@@ -116,12 +104,12 @@ def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Told]:
         formula = (
             f"(x - mean) / sqrt(variance + {modules[path].eps}) * weight + bias, x = {short(x)}, each row by itself"
         )
-        told[path] = Told(formula, named(layer_norm))
+        told[path] = Told(formula, layer_norm)
         return path
 
     def mapped(path: str, x: str) -> str:
         stored = "weight" if modules[path].transposed else "weight^T"
-        told[path] = Told(f"{modules[path]!r}: {short(x)} @ {stored} + bias", named(equations.linear))
+        told[path] = Told(f"{modules[path]!r}: {short(x)} @ {stored} + bias", equations.linear)
         return path
 
     for part in block.parts:
@@ -134,9 +122,9 @@ def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Told]:
         else:
             _, _, docstring = (work.activate.__doc__ or "").partition("`")  # the equation's own has its formula
             formula = f"{docstring.partition('`')[0]}, x = {short(mapped(work.up, y))}, each number by itself"
-            told[work.activation] = Told(formula, named(work.activate))
+            told[work.activation] = Told(formula, work.activate)
             y = mapped(work.output, work.activation)
-        told[part.sum] = Told(f"{short(x)} + {short(normed(part.within, y))}", "")
+        told[part.sum] = Told(f"{short(x)} + {short(normed(part.within, y))}")
         x = normed(part.after, part.sum)
     normed(stack.last_norm, x)
     return told
@@ -153,28 +141,19 @@ def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Told]:
         own.scores: Told(
             f"{own.scale:.6g} * {q} @ {k}^T{bias}{of_root}; columns {head * width} to {(head + 1) * width - 1} of "
             f"each are head {head}{parts}",
-            named(equations.attention_scores),
+            equations.attention_scores,
         ),
         own.probabilities: Told(
             f"softmax(scores){mask}: the attention weights of each row's token; their sum is 1",
-            named(equations.softmax),
+            equations.softmax,
         ),
         own.context: Told(
-            f"probabilities @ {v} in each head, all {stack.heads} heads side by side", named(equations.join_heads)
+            f"probabilities @ {v} in each head, all {stack.heads} heads side by side", equations.join_heads
         ),
     }
 
 
-def named(function: Callable[..., Any]) -> str:
-    """The name of a function of `equations`, with its file.
-
-    >>> named(equations.softmax)
-    'equations.blocks.softmax'
-    """
-    return f"{function.__module__}.{function.__name__}".removeprefix("minibert.")
-
-
-def pair_table(tokens: Sequence[str], x: Array, bold: Callable[[str], str]) -> Iterator[str]:
+def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
     """Write one number for each pair of tokens, (seq, seq): rows are queries, columns keys.
 
     What does not fit into a line is left out in the middle.
@@ -190,7 +169,7 @@ def pair_table(tokens: Sequence[str], x: Array, bold: Callable[[str], str]) -> I
     for token, row in zip(tokens, x[:, shown].tolist(), strict=True):
         numbers = [f"{number:{COLUMN}.4f}" if abs(number) < 100 else f"{number:{COLUMN}.1f}" for number in row]
         numbers[EDGE:EDGE] = [CUT] * cut
-        yield "  " + token + " " * (wide - columns_of(token)) + "  " + "  ".join(numbers)
+        yield "  " + padded(token, wide) + "  " + "  ".join(numbers)
 
 
 def _cell(token: str) -> str:
@@ -212,9 +191,8 @@ def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | No
     function: Callable[..., Array] = equations.pre_norm_block if stack.pre_norm else equations.post_norm_block
     options = {} if stack.bias is None else {"bias": stack.bias(seq)}
     y = function(x, arrays, stack.heads, eps, block.feed_forward.activate, mask, **options)
-    off = float(np.max(np.abs(y - trace[last.after or last.sum])))
-    most = f"at most {off:.1e}" if off else "0"
-    return [f"{named(function)}(hidden_states.{i}, ...)", f"  differs from the encoder by {most}"]
+    computed = explain.differs(y, trace[last.after or last.sum], "encoder")
+    return [f"equations.{function.__name__}(hidden_states.{i}, ...)", computed]
 
 
 def plain_block(block: BoundBlock) -> equations.Block:

@@ -10,7 +10,7 @@ import math
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,19 @@ WIDTH = 80  # columns of a page, and torch's own line width
 EDGE = 3  # numbers or rows shown at each end of an axis
 WIDEST_TOKEN = 40  # columns; a longer token is shortened
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+Style = Callable[[str], str]  # how a line is written
 
 COUNTED = {"input_ids": "id", "position_ids": "position", "token_type_ids": "type", "langs": "language"}
+FUNCTIONS = {
+    Lookup: equations.lookup, Norm: equations.layer_norm, Project: equations.project, Scale: equations.scale
+}  # fmt: skip
+
+
+class Told(NamedTuple):
+    """How one intermediate is computed: the formula, and the function of `equations`, where it is one."""
+
+    formula: str
+    function: Callable[..., Any] | None = None
 
 
 # -- numbers as torch prints them --------------------------------------------------------------------------------
@@ -49,7 +60,8 @@ def torch_text(x: Array, indent: int = 0) -> str:
     """
     if x.size == 0:
         return "[]"
-    shown = _shown(x).astype(np.float64).reshape(-1)
+    ends = [range(size) if size <= 2 * EDGE else [*range(EDGE), *range(size - EDGE, size)] for size in x.shape]
+    shown = x[np.ix_(*ends)].astype(np.float64)
     counted = shown[np.isfinite(shown) & (shown != 0)]
     sizes = np.abs(counted)
     powers = counted.size > 0 and bool(sizes.max() / sizes.min() > 1000 or sizes.max() > 1e8 or sizes.min() < 1e-4)
@@ -63,30 +75,15 @@ def torch_text(x: Array, indent: int = 0) -> str:
         return f"{number:.4f}"
 
     width = max((len(write(number)) for number in counted.tolist()), default=1)
-    return _block(x, indent, width, lambda number: write(number).rjust(width))
-
-
-def _shown(x: Array) -> Array:
-    """Leave out the middle of every long axis, as in the print."""
-    for axis, size in enumerate(x.shape):
-        if size > 2 * EDGE:
-            x = np.take(x, [*range(EDGE), *range(size - EDGE, size)], axis)
-    return x
-
-
-def _block(x: Array, indent: int, width: int, write: Callable[[float], str]) -> str:
-    """Write numbers in brackets, from column `indent` on: a vector in as many lines as it needs, else its blocks."""
-    cut = len(x) > 2 * EDGE
-    ends = [*x[:EDGE], *x[-EDGE:]] if cut else list(x)
-    if x.ndim == 1:
-        words = [write(float(number)) for number in ends]
-        words[EDGE:EDGE] = [" ..."] * cut
-        fit = max(1, (WIDTH - indent) // (width + 2))
-        lines = [", ".join(words[start : start + fit]) for start in range(0, len(words), fit)]
-        return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
-    blocks = [_block(part, indent + 1, width, write) for part in ends]
-    blocks[EDGE:EDGE] = ["..."] * cut
-    return "[" + ("," + "\n" * (x.ndim - 1) + " " * (indent + 1)).join(blocks) + "]"
+    fit = max(
+        1, (WIDTH - indent - x.ndim + 1) // (width + 2)
+    )  # numbers in a line; the brackets at its end do not count
+    text = np.array2string(
+        x, separator=", ", threshold=0, edgeitems=EDGE, prefix=" " * indent,
+        max_line_width=indent + 2 * x.ndim + fit * (width + 2),
+        formatter={"float_kind": lambda number: write(float(number)).rjust(width)},
+    )  # fmt: skip
+    return text.replace(", ...", ",  ...")
 
 
 # -- the steps by hand --------------------------------------------------------------------------------------------
@@ -128,8 +125,12 @@ def by_hand(steps: Sequence[Bound], ids: Mapping[str, Array], mask: Array) -> tu
 
 def name_of(step: Step) -> str:
     """The step's name in the reference's module tree: the last part of its path."""
-    role = step.role if isinstance(step, Add) else ""
-    return step.path.rpartition(".")[2] + role
+    return step.key.rpartition(".")[2]
+
+
+def function_of(step: Step) -> Callable[..., Array] | None:
+    """The function of `equations` that this step calls."""
+    return next((function for kind, function in FUNCTIONS.items() if isinstance(step, kind)), None)
 
 
 def other_order(steps: Sequence[Bound], ids: Mapping[str, Array]) -> list[Bound] | None:
@@ -167,23 +168,16 @@ def explain(
     output = layer(**batch)
     ids = looked_up(layer.steps, batch, trace)
 
-    def bold(line: str) -> str:
-        return f"{BOLD}{line}{PLAIN}" if colour else line
-
-    def dim(line: str) -> str:
-        return f"{DIM}{line}{PLAIN}" if colour else line
-
+    bold, dim = styles(colour)
     shape = output.shape
     yield bold(f"{shape[1]} token{'s' * (shape[1] != 1)} of {layer.family.model_type} -> {shape}, {output.dtype}")
     yield ""
     yield from _table(tokens, ids, bold)
-    place = first_of_text(layer, batch["input_ids"][0])
-    for name, formula, function, rows in _steps(layer, trace, ids, batch["attention_mask"]):
-        yield ""
-        yield bold(f"{name}  {rows.shape}") + (dim(f"  {function}") if function else "")
-        yield from (dim(line) for line in wrap(formula, 2))
+    place = first_of_text(layer, batch["input_ids"][0]) or 0
+    for name, told, rows in _steps(layer, trace, ids, batch["attention_mask"]):
+        yield from heading(name, told, rows, bold, dim)
         if full:
-            yield from ("  " + torch_text(rows, indent=2)).split("\n")
+            yield from all_rows(rows)
         elif len(tokens):
             yield f"  {fitting(tokens[place])}  {beginning(rows[0, place])}"
     if not full:
@@ -193,11 +187,39 @@ def explain(
     yield from _closing(layer, ids, batch["attention_mask"], output, dim)
 
 
-def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int:
-    """Give the place of the first token of the text, after the special ones; 0 where there is none."""
+def styles(colour: bool) -> tuple[Style, Style]:
+    """How to make a line bold, and how to make it dim: with a terminal's codes, or not at all."""
+
+    def of(code: str) -> Style:
+        return lambda line: f"{code}{line}{PLAIN}" if colour else line
+
+    return of(BOLD), of(DIM)
+
+
+def heading(name: str, told: Told, rows: Array, bold: Style, dim: Style) -> Iterator[str]:
+    """Write what stands above the numbers of a step: its name, shape, function and formula."""
+    yield ""
+    function = "" if told.function is None else dim(f"  equations.{told.function.__name__}")
+    yield bold(f"{name}  {rows.shape}") + function
+    yield from (dim(line) for line in wrap(told.formula, 2))
+
+
+def all_rows(rows: Array) -> list[str]:
+    """Write an array in lines that are two columns to the right."""
+    return ("  " + torch_text(rows, indent=2)).split("\n")
+
+
+def differs(x: Array, y: Array, whom: str) -> str:
+    """Say by how much two arrays differ."""
+    difference = float(np.max(np.abs(x - y), initial=0.0))
+    return f"  differs from the {whom} by {f'at most {difference:.1e}' if difference else '0'}"
+
+
+def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int | None:
+    """Give the place of the first token of the text, after the special ones; None where there is none."""
     alone = layer.tokenize("")["input_ids"][0].tolist()
     pairs = zip(input_ids.tolist(), [*alone, None], strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), None)
 
 
 def beginning(row: Array) -> str:
@@ -214,7 +236,7 @@ def wrap(text: str, indent: int) -> list[str]:
     )
 
 
-def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Callable[[str], str]) -> Iterator[str]:
+def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Style) -> Iterator[str]:
     """Write tokens and what is looked up for each, one line a token, in aligned columns."""
     names = [fitting(token) for token in tokens]
     columns = [(COUNTED.get(name, name.removesuffix("_ids")), value[0].tolist()) for name, value in ids.items()]
@@ -224,7 +246,7 @@ def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Callable[[s
     yield bold("  ".join(["token".ljust(wide), *heads]))
     for i, name in enumerate(names):
         numbers = [str(numbers[i]).rjust(width) for (_, numbers), width in zip(columns, widths, strict=True)]
-        yield "  ".join([name + " " * (wide - columns_of(name)), *numbers])
+        yield "  ".join([padded(name, wide), *numbers])
 
 
 def fitting(token: str | None) -> str:
@@ -251,11 +273,16 @@ def columns_of(text: str) -> int:
     )
 
 
+def padded(text: str, width: int) -> str:
+    """Fill a text up with spaces, to so many columns of a terminal."""
+    return text + " " * (width - columns_of(text))
+
+
 def _steps(
     layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], mask: Array
-) -> Iterator[tuple[str, str, str, Array]]:
-    """Give each intermediate's name, what it is, the function that computes it where one does, and its rows."""
-    by_path = {step.path + (step.role if isinstance(step, Add) else ""): (step, module) for step, module in layer.steps}
+) -> Iterator[tuple[str, Told, Array]]:
+    """Give each intermediate's name, how it is computed, and its rows."""
+    by_key = {step.key: (step, module) for step, module in layer.steps}
     norms = [i for i, (step, _) in enumerate(layer.steps) if isinstance(step, Norm)]
     summing = layer.steps[: norms[0]] if norms else layer.steps
     last: Array | None = None
@@ -263,27 +290,14 @@ def _steps(
         if name in ids:
             continue
         if name != "sum":
-            step, module = by_path[name]
+            step, module = by_key[name]
             formula = _formula(step, module)
             if isinstance(step, Project):  # x may be a sum of which only the addends were shown
                 formula += f", x = {by_hand(layer.steps[: layer.steps.index((step, module))], ids, mask)[1]}"
-            yield name_of(step), formula, _function(step), rows
+            yield name_of(step), Told(formula, function_of(step)), rows
         elif last is None or not np.array_equal(rows, last):  # a sum of one is the rows just shown
-            yield name, by_hand(summing, ids, mask)[1], "", rows
+            yield name, Told(by_hand(summing, ids, mask)[1]), rows
         last = rows
-
-
-def _function(step: Step) -> str:
-    """The function of `equations` that this step calls, as an import path."""
-    functions = {
-        Lookup: equations.lookup,
-        Norm: equations.layer_norm,
-        Project: equations.project,
-        Scale: equations.scale,
-    }
-    return next(
-        (f"equations.{function.__name__}" for kind, function in functions.items() if isinstance(step, kind)), ""
-    )
 
 
 def _formula(step: Step, module: Any) -> str:
@@ -302,19 +316,14 @@ def _formula(step: Step, module: Any) -> str:
     return "times the attention mask, so that rows of padding become zero"
 
 
-def _closing(
-    layer: EmbeddingLayer, ids: Mapping[str, Array], mask: Array, output: Array, dim: Callable[[str], str]
-) -> Iterator[str]:
+def _closing(layer: EmbeddingLayer, ids: Mapping[str, Array], mask: Array, output: Array, dim: Style) -> Iterator[str]:
     """Compare the layer's output with its steps computed by hand, in its own order and in another one."""
     other = other_order(layer.steps, ids)
     for steps in (layer.steps, other):
-        if steps is None:
-            continue
-        result, formula = by_hand(steps, ids, mask)
-        difference = float(np.max(np.abs(result - output), initial=0.0))
-        yield from wrap(formula, 2)
-        most = f"at most {difference:.1e}" if difference else "0"
-        yield f"    differs from the layer by {most}"
+        if steps is not None:
+            result, formula = by_hand(steps, ids, mask)
+            yield from wrap(formula, 2)
+            yield "  " + differs(result, output, "layer")
     notes = ["Both sides come from this layer. This shows what it does; it proves nothing about the reference."]
     if other is not None:
         notes[:0] = [

@@ -19,12 +19,12 @@ import numpy as np
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
 from minibert.families.modules import LayerNorm
-from minibert.families.steps import Add, Lookup, Norm, Positions, Project, Scale, Step
+from minibert.families.steps import Lookup, Norm, Positions, Project, Step
 from minibert.files.writing import write_output
 from minibert.models.input_layer import EmbeddingLayer
 
 from .analysis import cosine_similarity
-from .explain import by_hand, looked_up, name_of
+from .explain import by_hand, function_of, looked_up, name_of
 from .page_parts import BYTES, as_json, check_size, docstring, packed
 
 if TYPE_CHECKING:
@@ -146,17 +146,16 @@ def stages(layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, 
     """The stages of one text in the order of computing, with the sums."""
     addends = 0
     for i, (step, _) in enumerate(layer.steps):
-        key = step.path + (step.role if isinstance(step, Add) else "")
-        if key not in trace:  # a lookup that no ids were passed for
+        if step.key not in trace:  # a lookup that no ids were passed for
             continue
         if isinstance(step, Lookup):
             taken = ids[step.ids][0] + step.extra
-            yield Stage(name_of(step), "+" * bool(addends), trace[key][0], step, taken)
+            yield Stage(name_of(step), "+" * bool(addends), trace[step.key][0], step, taken)
             addends += 1
             continue
         if addends > 1:
             yield Stage("sum", "=", by_hand(layer.steps[:i], ids, mask)[0][0])
-        yield Stage(name_of(step), "→", trace[key][0], step)
+        yield Stage(name_of(step), "→", trace[step.key][0], step)
         addends = 1
     if addends > 1:
         yield Stage("sum", "=", trace["sum"][0])
@@ -272,16 +271,14 @@ def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:
 
 def _formulas(layer: EmbeddingLayer) -> Iterator[str]:
     """Give the formulas that this layer uses, in the order of `equations`, in the words of their docstrings."""
-    used: set[Callable[..., Any]] = {equations.lookup}
+    used: set[Callable[..., Any]] = set()
     for step, module in layer.steps:
         if isinstance(step, Positions):
             used.add(COUNTS[step.rule])
             used |= {equations.sinusoidal_positions} if step.generate else set()
-        elif isinstance(step, Norm):
-            used.add(equations.layer_norm)
-        elif isinstance(step, Project):
-            used.add(equations.project)
-        if isinstance(step, Scale) or getattr(module, "scale", 1.0) != 1.0:
+        if (function := function_of(step)) is not None:
+            used.add(function)
+        if getattr(module, "scale", 1.0) != 1.0:
             used.add(equations.scale)
     full_layer = {"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type)
     for name, function in vars(equations).items():

@@ -12,10 +12,11 @@ from minibert.equations.input_layer import Array
 from minibert.errors import Option, worded
 from minibert.families.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
 from minibert.families.rotations import Rotation
-from minibert.families.steps import Add, Lookup, Norm, Positions
+from minibert.families.steps import Lookup, Norm, Positions
 from minibert.models.input_layer import EmbeddingLayer
 
 from . import analysis, plot, plot_blocks
+from .explain import first_of_text, name_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,17 +95,14 @@ def _encoded(layer: EmbeddingLayer, text: str, token: int | None = None) -> tupl
     """Give the batch of one text, its tokens, and the place of the token that is meant: the first one of the text
     after the special ones, where `token` does not say another place."""
     batch = layer.tokenize(text)
-    count = batch["input_ids"].shape[1]
-    if token is not None:
-        if not 0 <= token < count:
-            raise IndexError(f"token is {token}, but the text has the tokens 0..{count - 1}; `explain` lists them")
-        return batch, layer.tokens(batch["input_ids"][0]), token
-    ids, alone = batch["input_ids"][0].tolist(), layer.tokenize("")["input_ids"][0].tolist()
-    if ids == alone:
-        raise ValueError("the text has no tokens of its own; give another one")
-    # an empty text has the same special tokens before it
-    first = next((i for i, (a, b) in enumerate(zip(ids, alone, strict=False)) if a != b), min(len(ids), len(alone)))
-    return batch, layer.tokens(ids), first
+    (ids,) = batch["input_ids"]
+    if token is None:
+        token = first_of_text(layer, ids)
+        if token is None:
+            raise ValueError("the text has no tokens of its own; give another one")
+    if not 0 <= token < len(ids):
+        raise IndexError(f"token is {token}, but the text has the tokens 0..{len(ids) - 1}; `explain` lists them")
+    return batch, layer.tokens(ids), token
 
 
 def _rows(layer: EmbeddingLayer, asked: Asked) -> Any:
@@ -139,16 +137,14 @@ def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
     addends: dict[str, Array] = {}
     normed = None
     for step, _ in layer.steps:
-        path = step.path + (step.role if isinstance(step, Add) else "")
-        name = path.rpartition(".")[2]
-        if path not in trace:
+        if step.key not in trace:
             continue
         if isinstance(step, Norm):
-            normed = trace[path][0, first]
+            normed = trace[step.key][0, first]
             break
         if not isinstance(step, Lookup):  # a factor or a projection makes one addend of what came before
             addends.clear()
-        addends[name] = trace[path][0, first]
+        addends[name_of(step)] = trace[step.key][0, first]
     ax = plot.sum_steps(addends, normed)
     ax.set_title(f"token {tokens[first]!r} at position {first}", loc="left", parse_math=False)
     return ax

@@ -60,7 +60,7 @@ def tolerances(layer: EmbeddingLayer) -> dict[str, float]:
             allowed["sum"] = so_far
         if isinstance(step, Norm | Project):
             so_far = AFTER_NORM
-        allowed[step.path + getattr(step, "role", "")] = 0.0 if isinstance(step, Lookup) else so_far
+        allowed[step.key] = 0.0 if isinstance(step, Lookup) else so_far
     allowed.setdefault("sum", so_far)
     return allowed
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import encoders
 import numpy as np
 import pytest
 
+from minibert import equations
 from minibert.cli import main
 from minibert.models.encoder import Encoder
 from minibert.models.load_encoder import load_encoder
@@ -70,8 +70,7 @@ def test_every_row_has_a_page_of_each_block(name: str, tmp_path: Path) -> None:
             for key, (_, _, step) in zip(keys, made, strict=True):
                 assert step.formula, key
                 if step.function:  # a reader can import it
-                    module, _, function = step.function.rpartition(".")
-                    assert callable(getattr(import_module(f"minibert.{module}"), function))
+                    assert getattr(equations, step.function.__name__) is step.function
                 assert bool(step.function) != (key.endswith("sum") or key.startswith("hidden_states")), key
             closing = by_hand(encoder, trace, i)
             assert closing is not None and float(closing[1].rpartition(" ")[2]) <= BY_HAND
@@ -133,7 +132,7 @@ def test_full_shows_all_rows_and_the_block_by_hand(bert: Encoder) -> None:
         assert "  " + torch_text(trace[key], indent=2) in page
     assert lines[-3:-1] == [
         "by hand, with the weights of this block",
-        "  equations.blocks.post_norm_block(hidden_states.0, ...)",
+        "  equations.post_norm_block(hidden_states.0, ...)",
     ]
     assert re.fullmatch(r"    differs from the encoder by (at most \d\.\de-0[678]|0)", lines[-1])
 
