@@ -1,4 +1,7 @@
-"""Reads what a folder says about sentence vectors, as sentence-transformers writes it -> a `SentenceConfig`.
+"""Reads what a folder says of its use, as sentence-transformers writes it -> a `SentenceConfig`.
+
+A folder is made for sentence vectors (SentenceTransformer), for scores of pairs (CrossEncoder) or for sparse vectors
+(SparseEncoder).
 
 `modules.json` lists the modules by the names of classes. A name is compared with those that are known here; nothing
 that a file names is ever imported. What a file asks for and this package does not compute is refused by its name.
@@ -34,7 +37,12 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "Dropout": ("dropout",),
     "Normalize": IN_AND_OUT,
 }
-KINDS = ("Transformer", "Pooling", *KEYS)
+MODULES_OF: Mapping[str, tuple[str, ...]] = {
+    "SentenceTransformer": ("Transformer", "Pooling", *KEYS),
+    "CrossEncoder": ("Transformer",),
+    "SparseEncoder": ("Transformer", "MLMTransformer", "SpladePooling"),
+}  # what a folder is saved as -> the modules that are computed here
+USES = {"SentenceTransformer": "encode", "CrossEncoder": "predict and rank", "SparseEncoder": "encode_sparse"}
 TRANSFORMER_CONFIGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -62,14 +70,14 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 }  # each as its class makes it without arguments: a folder keeps the name of the class alone
 LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's own, which no folder changes
 
+# what a folder is saved as -> its transformer's task, what the transformer gives, and the name of that
+TASKS = {
+    "SentenceTransformer": ("feature-extraction", "last_hidden_state", "token_embeddings"),
+    "CrossEncoder": ("sequence-classification", "logits", "scores"),
+    "SparseEncoder": ("fill-mask", "logits", "token_embeddings"),
+}
 # what a transformer's settings may say without changing a number here
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "transformer_task": ("feature-extraction",),
-    "modality_config": (
-        {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-        {"text": {"method": "forward", "method_output_name": ["last_hidden_state"]}},
-    ),
-    "module_output_name": ("token_embeddings",),
     "query_expansion": (None,),
     "processing_kwargs": (None, {}),
     "unpad_inputs": (None, True, False),
@@ -89,8 +97,9 @@ class Module(NamedTuple):
 
 
 class SentenceConfig(NamedTuple):
-    """How a text becomes a vector after the last block.
+    """How a text becomes a vector after the last block, or a pair of texts a score.
 
+    kind            what the folder was saved as, a name in `USES`; "" without modules.json
     poolings        names in `POOLINGS`, laid side by side; `include_prompt`: the prompt's tokens count
     after           what is done to the pooled vectors, in order
     dim             of the vector at the end
@@ -100,8 +109,12 @@ class SentenceConfig(NamedTuple):
     prompts         name -> what is put before a text; `default_prompt` names one
     similarity      name in `SIMILARITIES`
     truncate_dim    so many first numbers of a vector are given
+    activation      what is done to the scores of pairs: the path of a class, None where this folder does not say it
+    splade          how logits become a sparse vector: "max" or "sum" over the tokens, "relu" or "log1p_relu"
+    max_active_dims so many of a sparse vector's largest numbers are kept; None: all
     """
 
+    kind: str = ""
     poolings: tuple[str, ...] = ("mean",)
     include_prompt: bool = True
     after: tuple[Callable[[Array], Array], ...] = ()
@@ -113,6 +126,17 @@ class SentenceConfig(NamedTuple):
     default_prompt: str | None = None
     similarity: str = "cosine"
     truncate_dim: int | None = None
+    activation: str | None = None
+    splade: tuple[str, str] = ("max", "relu")
+    max_active_dims: int | None = None
+
+    def check_use(self, wanted: str) -> None:
+        """Refuse another use than the folder was saved for. Raises ValueError."""
+        if self.kind not in ("", wanted):
+            raise ValueError(
+                f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; "
+                f"{USES[wanted]} needs a {wanted}'s folder"
+            )
 
     def prompt(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Give what is put before each text. Raises ValueError for a name that the folder does not have."""
@@ -134,7 +158,11 @@ class SentenceConfig(NamedTuple):
         return self.lengths.get(task or "", self.longest)
 
     def width(self, truncate_dim: int | None = None) -> int:
-        """How many numbers of a vector are given, where a call asks for so many at most."""
+        """How many numbers of a vector are given, where a call asks for so many at most.
+
+        Raises ValueError where the folder is not for sentence vectors.
+        """
+        self.check_use("SentenceTransformer")
         cut = self.truncate_dim if truncate_dim is None else truncate_dim
         return self.dim if cut is None else min(cut, self.dim)
 
@@ -147,9 +175,10 @@ def transformer_folder(find: Find, where: str) -> str:
     modules = read_modules(find, where)
     if modules is None:
         return ""
-    wrong = _fault(modules)
+    kind = _kind(_Files(find, "", where))
+    wrong = _fault(modules, kind)
     if wrong:
-        alone = find("config.json") is not None
+        alone = find("config.json") is not None and kind == "SentenceTransformer"
         advice = f"; a copy of the folder without {MODULES} gives the tokens' vectors, and their mean" if alone else ""
         raise CheckpointError(f"{where}: {MODULES} {wrong}{advice}")
     return modules[0].path
@@ -199,7 +228,7 @@ def _leaves(path: str) -> bool:
 def read_sentence_config(
     find: Find, config: Mapping[str, Any], dim: int, longest: int | None, dtype: np.dtype[Any] | None, where: str
 ) -> SentenceConfig:
-    """Read all that a folder says of its sentence vectors.
+    """Read all that a folder says of its use.
 
     find: the whole folder's files; config, dim, longest: of the encoder in it; dtype: of its numbers, None where no
     number is to be read. Without modules.json the vector is the mean of the tokens, or the last token of a model that
@@ -213,18 +242,23 @@ def read_sentence_config(
         named = config.get("architectures")  # a list of one, in all files that transformers writes
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and top.flag(config, "is_causal", True) else ("mean",)
-        return SentenceConfig(poolings, dim=dim, longest=_longest({}, top, longest))
-    folder = transformer_folder(find, where)
+        return SentenceConfig(poolings=poolings, dim=dim, longest=_longest({}, top, longest))
+    folder, kind = transformer_folder(find, where), _kind(_Files(find, "", where))
     files = _Files(find, folder, where)
     settings = next((found for name in TRANSFORMER_CONFIGS if (found := files.object(name))), {})
-    _check_settings(settings, files)
-    own = _chain(modules, find, dim, dtype, where)
+    _check_settings(settings, files, modules[0].kind, kind)
+    own = SentenceConfig()
+    if kind == "SentenceTransformer":
+        own = _chain(modules, find, dim, dtype, where)
+    elif kind == "SparseEncoder":
+        own = own._replace(splade=_read_splade(_Files(find, modules[1].path, where)))
     lengths = {
         task: min(limit, longest or limit)
         for task in ("query", "document")
         if (limit := _length(settings.get(f"{task}_length"), f"{task}_length", files)) is not None
     }
     own = own._replace(
+        kind=kind,
         longest=_longest(settings, files, longest),
         lengths=lengths,
         lower_case=files.flag(settings, "do_lower_case", False),
@@ -290,18 +324,45 @@ class _Files:
 # -- the modules -------------------------------------------------------------------------------------------------
 
 
-def _fault(modules: list[Module]) -> str:
-    """Say what keeps a list from being a transformer, a pooling, then modules that work on the pooled vector."""
+def _kind(files: _Files) -> str:
+    """What a folder with modules.json was saved as."""
+    kind = files.object(SETTINGS).get("model_type", "SentenceTransformer")
+    if not isinstance(kind, str) or kind not in USES:
+        raise files.refuse(f"{SETTINGS} says that this is a {kind}; those computed here are {', '.join(USES)}")
+    return kind
+
+
+def _fault(modules: list[Module], kind: str) -> str:
+    """Say what keeps a list from being the modules of such a folder in their order."""
+    known = MODULES_OF[kind]
     for module in modules:
-        if module.kind not in KINDS or not module.type.startswith(FAMILY):
-            return f"names {module.type!r}, but only {', '.join(KINDS)} of sentence-transformers are computed here"
+        if module.kind not in known or not module.type.startswith(FAMILY):
+            return (
+                f"names {module.type!r}, but only {', '.join(known)} of sentence-transformers are computed here in a "
+                f"{kind}"
+            )
     kinds = [module.kind for module in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or "Transformer" in kinds[1:] or "Pooling" in kinds[2:]:
-        return (
-            f"lists {', '.join(kinds) or 'nothing'}; expected a Transformer, a Pooling, then any number of "
-            f"{', '.join(KEYS)}"
-        )
-    return ""
+    if kind == "SentenceTransformer":
+        right = kinds[:2] == ["Transformer", "Pooling"] and not {"Transformer", "Pooling"} & set(kinds[2:])
+        wanted = f"a Transformer, a Pooling, then any number of {', '.join(KEYS)}"
+    elif kind == "CrossEncoder":
+        right, wanted = kinds == ["Transformer"], "a Transformer alone"
+    else:
+        right = len(kinds) == 2 and kinds[0] in known[:2] and kinds[1] == "SpladePooling"
+        wanted = "a Transformer and a SpladePooling"
+    return "" if right else f"lists {', '.join(kinds) or 'nothing'}; expected {wanted}"
+
+
+def _read_splade(files: _Files) -> tuple[str, str]:
+    """Read how the logits of a text's tokens become one sparse vector."""
+    settings = files.object("config.json")
+    names = {"pooling_strategy": ("max", "sum"), "activation_function": ("relu", "log1p_relu")}
+    files.check_keys(settings, (*names, "embedding_dimension", "word_embedding_dimension", "chunk_size"))
+    pooling, activation = (settings.get(name, known[0]) for name, known in names.items())
+    for (name, known), found in zip(names.items(), (pooling, activation), strict=True):
+        if found not in known:
+            raise files.refuse(f"{name!r} must be {' or '.join(map(repr, known))}, found {found!r}")
+    return pooling, activation
 
 
 def _chain(modules: list[Module], find: Find, dim: int, dtype: np.dtype[Any] | None, where: str) -> SentenceConfig:
@@ -391,8 +452,13 @@ STEPS: Mapping[str, Callable[[dict[str, Any], _Files, int, np.dtype[Any] | None]
 # -- the settings ------------------------------------------------------------------------------------------------
 
 
-def _check_settings(settings: dict[str, Any], files: _Files) -> None:
+def _check_settings(settings: dict[str, Any], files: _Files, transformer: str, kind: str) -> None:
     """Refuse what would change the numbers and is not computed here."""
+    task, gives, name = TASKS[kind]
+    forward = ({"text": {"method": "forward", "method_output_name": given}} for given in (gives, [gives]))
+    neutral = dict(NEUTRAL, transformer_task=(task,), modality_config=tuple(forward), module_output_name=(name,))
+    usual = "fill-mask" if transformer == "MLMTransformer" else "feature-extraction"  # where the settings say nothing
+    settings = {"transformer_task": usual} | settings
     known = {"max_seq_length", "do_lower_case", "query_length", "document_length", *TOKENIZER_ARGUMENTS}
     for key, value in settings.items():
         if key in ARGUMENTS or key in TOKENIZER_ARGUMENTS:
@@ -402,8 +468,10 @@ def _check_settings(settings: dict[str, Any], files: _Files) -> None:
             left = [name for name in value or () if name not in (*HARMLESS, *also)]
             if left:
                 raise files.refuse(f"the transformer's {key!r} has {', '.join(map(repr, left))}, not known here")
-        elif key not in known and (key not in NEUTRAL or value not in NEUTRAL[key]):
-            raise files.refuse(f"the transformer's setting {key!r} is {value!r}, which is not computed here")
+        elif key not in known and (key not in neutral or value not in neutral[key]):
+            raise files.refuse(
+                f"the transformer's setting {key!r} is {value!r}, which is not computed here in a {kind}"
+            )
 
 
 def _length(value: Any, key: str, files: _Files) -> int | None:
@@ -432,13 +500,11 @@ def _longest(settings: dict[str, Any], files: _Files, longest: int | None) -> in
 def _with_prompts(found: SentenceConfig, files: _Files) -> SentenceConfig:
     """Add what config_sentence_transformers.json says: prompts, how to compare, how much of a vector to give."""
     settings = files.object(SETTINGS)
-    kind = settings.get("model_type", "SentenceTransformer")
-    if kind != "SentenceTransformer":
-        raise files.refuse(f"{SETTINGS} says that this is a {kind}, which gives no sentence vectors of this kind")
     own = settings.get("prompts") or {}
     if not isinstance(own, dict) or not all(isinstance(text, str | None) for text in own.values()):
         raise files.refuse(f"{SETTINGS}: 'prompts' must be texts by name, found {own!r}")
-    prompts = {"query": "", "document": ""} | {name: text or "" for name, text in own.items()}
+    usual = {} if found.kind == "CrossEncoder" else {"query": "", "document": ""}
+    prompts = usual | {name: text or "" for name, text in own.items()}
     default = settings.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
@@ -448,5 +514,11 @@ def _with_prompts(found: SentenceConfig, files: _Files) -> SentenceConfig:
         raise files.refuse(
             f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"
         )
-    cut = _length(settings.get("truncate_dim"), "truncate_dim", files)
-    return found._replace(prompts=prompts, default_prompt=default, similarity=similarity, truncate_dim=cut)
+    cut, most = (_length(settings.get(key), key, files) for key in ("truncate_dim", "max_active_dims"))
+    activation = settings.get("activation_fn")
+    if not isinstance(activation, str | None):
+        raise files.refuse(f"{SETTINGS}: 'activation_fn' must be the path of a class, found {activation!r}")
+    return found._replace(
+        prompts=prompts, default_prompt=default, similarity=similarity, truncate_dim=cut, activation=activation,
+        max_active_dims=most,
+    )  # fmt: skip

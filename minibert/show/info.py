@@ -143,7 +143,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     """Describe what `encode` gives; no weight is read."""
     from minibert.families.blocks import BLOCKS
-    from minibert.models.sentence_config import read_sentence_config
+    from minibert.models.sentence_config import USES, read_sentence_config
 
     if layer.family.model_type not in BLOCKS or not stored_blocks(layer):
         return {}
@@ -151,6 +151,8 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
         own = read_sentence_config(find, layer.config, layer.dim, layer.max_length, None, "here")
     except MinibertError as error:
         return {"sentence vectors": f"not available: {error}"}
+    if own.kind not in ("", "SentenceTransformer"):
+        return {"made for": f"{USES[own.kind]}, as a {own.kind}"}
     longest = "no limit" if own.longest is None else f"{own.longest} tokens, a longer one is truncated"
     numbers = f"{own.width()} numbers, {' and '.join(own.poolings)} over a text's tokens"
     return {"sentence vectors": f"{numbers}; by {own.similarity}", "longest sentence": longest}

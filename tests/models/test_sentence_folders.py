@@ -72,12 +72,94 @@ def with_module(place: int, **entry: Any) -> Any:
         ("config_sentence_transformers.json", {"similarity_fn_name": ["dot"]}, "must be one of cosine, dot"),
         ("config_sentence_transformers.json", {"prompts": {"a": 1}}, "'prompts' must be texts by name"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "must be one of cosine, dot"),
-        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "this is a SparseEncoder"),
+        ("config_sentence_transformers.json", {"model_type": "MultiVectorEncoder"}, "this is a MultiVectorEncoder; th"),
+        ("config_sentence_transformers.json", {"model_type": ["x"]}, "this is a .'x'.; those computed here are Sente"),
+        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "Pooling', but only .* in a SparseEnco"),
     ],
 )  # fmt: skip
 def test_what_is_not_computed_here_is_refused_by_name(tmp_path: Path, file: str, change: Any, message: str) -> None:
     with pytest.raises(minibert.CheckpointError, match=message):
         changed(tmp_path, file, change)
+
+
+KINDS = {
+    "CrossEncoder": {"transformer_task": "sequence-classification", "module_output_name": "scores"},
+    "SparseEncoder": {"transformer_task": "fill-mask"},
+}
+
+
+def saved_as(kind: str, folder: Path, **files: Any) -> minibert.Encoder:
+    """A folder as sentence-transformers saves it for this use, with some of its JSON files changed."""
+    shutil.copytree(REFERENCE / "sentences-bare", folder)
+    path = "sentence_transformers.base.modules.transformer.Transformer"
+    modules = [{"idx": 0, "name": "0", "path": "", "type": path}]
+    if kind == "SparseEncoder":
+        splade = "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling"
+        modules.append({"idx": 1, "name": "1", "path": "1_SpladePooling", "type": splade})
+    usual = {
+        "modules.json": modules,
+        "config_sentence_transformers.json": {"model_type": kind},
+        "sentence_bert_config.json": KINDS[kind],
+        "1_SpladePooling/config.json": {},
+    }
+    (folder / "1_SpladePooling").mkdir()
+    for file, content in (usual | files).items():
+        (folder / file).write_text(json.dumps(content), encoding="utf-8")
+    return minibert.load_encoder(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_saved_for_another_use_gives_no_sentence_vectors(tmp_path: Path, kind: str) -> None:
+    encoder = saved_as(kind, tmp_path / "model")
+    for use in (lambda: encoder.encode("we"), lambda: encoder.pipeline(), encoder.get_embedding_dimension):
+        with pytest.raises(ValueError, match=f"was saved as a {kind}, whose methods here are .*; encode needs a Sente"):
+            use()
+    assert encoder([2, 40, 3]).shape == (3, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "content", "message"),
+    [
+        ("CrossEncoder", "modules.json", [], "lists nothing; expected a Transformer alone"),
+        ("SparseEncoder", "modules.json", [], "lists nothing; expected a Transformer and a SpladePooling"),
+        ("CrossEncoder", "sentence_bert_config.json", {}, "'transformer_task' is 'feature-extraction', which is not"),
+        ("SparseEncoder", "sentence_bert_config.json", {}, "'transformer_task' is 'feature-extraction', which is not"),
+        (
+            "CrossEncoder",
+            "sentence_bert_config.json",
+            KINDS["CrossEncoder"] | {"module_output_name": "x"},
+            "is 'x', wh",
+        ),
+        (
+            "CrossEncoder",
+            "sentence_bert_config.json",
+            KINDS["CrossEncoder"] | {"modality_config": {"text": 1}},
+            "modal",
+        ),
+        ("SparseEncoder", "1_SpladePooling/config.json", {"pooling_strategy": "mean"}, "'max' or 'sum', found 'mean'"),
+        ("SparseEncoder", "1_SpladePooling/config.json", {"activation_function": None}, "'log1p_relu', found None"),
+        ("SparseEncoder", "1_SpladePooling/config.json", {"top": 1}, "has 'top', not known here"),
+        (
+            "CrossEncoder",
+            "config_sentence_transformers.json",
+            {"model_type": "CrossEncoder", "activation_fn": 3},
+            "'activation_fn' must be the path of a class, found 3",
+        ),
+    ],
+)
+def test_another_use_refuses_what_is_not_computed_here(
+    tmp_path: Path, kind: str, file: str, content: Any, message: str
+) -> None:
+    with pytest.raises(minibert.CheckpointError, match=message):
+        saved_as(kind, tmp_path / "model", **{file: content})
+
+
+@pytest.mark.parametrize("name", ["logit_score.LogitScore", "dense.Dense", "router.Router"])
+def test_a_reranker_with_more_modules_is_refused_by_their_name(tmp_path: Path, name: str) -> None:
+    types = ("sentence_transformers.base.modules.transformer.Transformer", f"sentence_transformers.x.{name}")
+    modules = [{"idx": i, "name": str(i), "path": f"{i}_", "type": kind} for i, kind in enumerate(types)]
+    with pytest.raises(minibert.CheckpointError, match=f"names '.*{name}', but only Transformer of .* in a CrossEnc"):
+        saved_as("CrossEncoder", tmp_path / "model", **{"modules.json": modules})
 
 
 @pytest.mark.parametrize(
