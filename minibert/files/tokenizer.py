@@ -61,14 +61,22 @@ class Encoded(NamedTuple):
 class Tokenizer:
     """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch.
 
-    `file` is for messages; with `cut_left` what is too long loses its beginning.
+    `file` is for messages; with `cut_left` what is too long loses its beginning. `mask` is the token that stands for a
+    hidden word, as a text has it: "[MASK]"; None where the tokenizer has no such token.
     """
 
-    def __init__(self, tokenizer: Any, pad_id: int | None = None, file: str = "", cut_left: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        pad_id: int | None = None,
+        file: str = "",
+        cut_left: bool = False,
+        mask: str | None = None,
+    ) -> None:
         tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
         tokenizer.no_truncation()  # or be cut silently at the length of some training
         self._tokenizer, self._file, self._cut_left = tokenizer, file, cut_left
-        self.pad_id = pad_id if pad_id is not None else 0
+        self.pad_id, self.mask = pad_id if pad_id is not None else 0, mask
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
 
     @cached_property
@@ -246,7 +254,12 @@ class Tokenizer:
             rules["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
         reader = Reader.from_str(json.dumps(rules))
         reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
-        return Tokenizer(reader, self.pad_id, self._file, self._cut_left)
+        return Tokenizer(reader, self.pad_id, self._file, self._cut_left, self.mask)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """Give the text that these ids stand for: "##ing" alone stays as it is, bytes become letters again."""
+        with without_panic(self._file):
+            return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def is_special(self, token_id: int) -> bool:
         """Whether this is a special token, such as [SEP]."""

@@ -33,11 +33,12 @@ class Settings(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """A class's own steps. `model`: attributes of the model that the file cannot change."""
+    """A class's own steps. `model`: attributes of the model that the file cannot change. `decoder`: tokens -> text."""
 
     normalizer: Any = None
     splitting: Any = None
     model: Mapping[str, Any] = {}
+    decoder: Any = None
 
 
 class Template(NamedTuple):
@@ -86,7 +87,7 @@ def _bert(lib: Any, say: Settings) -> Rules:
         lowercase=say.flag("do_lower_case", True),
     )
     model = {"unk_token": say.token("unk"), "max_input_chars_per_word": 100, "continuing_subword_prefix": "##"}
-    return Rules(normalizer, lib.pre_tokenizers.BertPreTokenizer(), model)
+    return Rules(normalizer, lib.pre_tokenizers.BertPreTokenizer(), model, lib.decoders.WordPiece(prefix="##"))
 
 
 def _dpr(lib: Any, say: Settings) -> Rules:
@@ -96,7 +97,8 @@ def _dpr(lib: Any, say: Settings) -> Rules:
 
 def _byte_level(lib: Any, say: Settings) -> Rules:
     """Bytes, merged pair by pair in the order in which the pairs were learned."""
-    return Rules(None, lib.pre_tokenizers.ByteLevel(add_prefix_space=say.flag("add_prefix_space", False)), _bpe())
+    splitting = lib.pre_tokenizers.ByteLevel(add_prefix_space=say.flag("add_prefix_space", False))
+    return Rules(None, splitting, _bpe(), lib.decoders.ByteLevel())
 
 
 def _gpt_neox(lib: Any, say: Settings) -> Rules:
@@ -115,7 +117,7 @@ def _qwen2(lib: Any, say: Settings) -> Rules:
         split.Split(lib.Regex(QWEN), behavior="isolated", invert=False),
         split.ByteLevel(add_prefix_space=say.flag("add_prefix_space", False), use_regex=False),
     ]
-    return Rules(lib.normalizers.NFC(), split.Sequence(steps), _bpe())
+    return Rules(lib.normalizers.NFC(), split.Sequence(steps), _bpe(), lib.decoders.ByteLevel())
 
 
 def _clip(lib: Any, say: Settings) -> Rules:
@@ -125,25 +127,33 @@ def _clip(lib: Any, say: Settings) -> Rules:
         split.Split(lib.Regex(CLIP), behavior="removed", invert=True),
         split.ByteLevel(add_prefix_space=False),
     ]
-    return Rules(normalizer, split.Sequence(steps), _bpe("</w>", say.token("unk")))
+    return Rules(normalizer, split.Sequence(steps), _bpe("</w>", say.token("unk")), lib.decoders.ByteLevel())
 
 
 def _openai(lib: Any, say: Settings) -> Rules:
     normalizer = lib.normalizers.BertNormalizer(lowercase=True)
-    return Rules(normalizer, lib.pre_tokenizers.BertPreTokenizer(), _bpe("</w>", say.token("unk")))
+    decoder = lib.decoders.BPEDecoder(suffix="</w>")
+    return Rules(normalizer, lib.pre_tokenizers.BertPreTokenizer(), _bpe("</w>", say.token("unk")), decoder)
 
 
 def _gemma(lib: Any, say: Settings) -> Rules:
     splitting = lib.pre_tokenizers.Split(pattern=" ", behavior="merged_with_previous", invert=False)
     model = {**_bpe(None, say.token("unk")), "fuse_unk": True, "byte_fallback": True}
-    return Rules(lib.normalizers.Replace(" ", SPACE), splitting, model)
+    return Rules(lib.normalizers.Replace(" ", SPACE), splitting, model, _from_bytes(lib))
 
 
 def _llama(lib: Any, say: Settings) -> Rules:
     scheme = "always" if say.flag("legacy", False) else "first"
     scheme = scheme if say.flag("add_prefix_space", True) else "never"
     splitting = lib.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=False)
-    return Rules(None, splitting, {**_bpe(None), "fuse_unk": True, "byte_fallback": True})
+    decoder = _from_bytes(lib, *([] if scheme == "never" else [lib.decoders.Strip(content=" ", left=1)]))
+    return Rules(None, splitting, {**_bpe(None), "fuse_unk": True, "byte_fallback": True}, decoder)
+
+
+def _from_bytes(lib: Any, *steps: Any) -> Any:
+    """Give the decoder of a vocabulary that spells unknown letters as bytes."""
+    decode = lib.decoders
+    return decode.Sequence([decode.Replace(SPACE, " "), decode.ByteFallback(), decode.Fuse(), *steps])
 
 
 def _bpe(ending: str | None = "", unknown: str | None = None) -> dict[str, Any]:
@@ -165,23 +175,29 @@ def _words(lib: Any, scheme: str) -> Any:
     return split.Sequence([split.WhitespaceSplit(), split.Metaspace(replacement=SPACE, prepend_scheme=scheme)])
 
 
+def _unspelled(lib: Any, scheme: str) -> Any:
+    """Give the decoder that makes the letter for a space a space again."""
+    return lib.decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)
+
+
 def _unigram(lib: Any, say: Settings) -> Rules:
     """Characters by the file's map, words, and of each word the most probable pieces."""
     scheme = "always" if say.flag("add_prefix_space", True) else "never"
-    return Rules(say.charsmap, _words(lib, scheme))
+    return Rules(say.charsmap, _words(lib, scheme), decoder=_unspelled(lib, scheme))
 
 
 def _t5(lib: Any, say: Settings) -> Rules:
-    return Rules(say.charsmap, _words(lib, "always"))
+    return Rules(say.charsmap, _words(lib, "always"), decoder=_unspelled(lib, "always"))
 
 
 def _albert(lib: Any, say: Settings) -> Rules:
     scheme = "always" if say.flag("add_prefix_space", True) else "never"
-    return Rules(_quotes(lib, say, not say.flag("keep_accents", False), True), _words(lib, scheme))
+    normalizer = _quotes(lib, say, not say.flag("keep_accents", False), True)
+    return Rules(normalizer, _words(lib, scheme), decoder=_unspelled(lib, scheme))
 
 
 def _xlnet(lib: Any, say: Settings) -> Rules:
-    return Rules(_quotes(lib, say, True, False), _words(lib, "always"))
+    return Rules(_quotes(lib, say, True, False), _words(lib, "always"), decoder=_unspelled(lib, "always"))
 
 
 def _quotes(lib: Any, say: Settings, no_accents: bool, lower_case: bool) -> Any:
@@ -199,14 +215,15 @@ def _deberta_v2(lib: Any, say: Settings) -> Rules:
     splits = [split.Punctuation(behavior="isolated")] if say.flag("split_by_punct", False) else []
     scheme = "always" if say.flag("add_prefix_space", True) else "first"
     splits.append(split.Metaspace(replacement=SPACE, prepend_scheme=scheme))
-    return Rules(change.Sequence(steps), split.Sequence(splits))
+    return Rules(change.Sequence(steps), split.Sequence(splits), decoder=_unspelled(lib, scheme))
 
 
 def _pegasus(lib: Any, say: Settings) -> Rules:
     change = lib.normalizers
     first = change.Replace(lib.Regex(r"\n"), " ") if say.charsmap is None else say.charsmap
     normalizer = change.Sequence([first, change.Replace(lib.Regex(r" {2,}"), " ")])
-    return Rules(normalizer, lib.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True))
+    splitting = lib.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
+    return Rules(normalizer, splitting, decoder=_unspelled(lib, "always"))
 
 
 _BERT = TokenizerClass(_bert, BERT_TEMPLATE, BERT_TOKENS, "WordPiece", "vocab.txt", "BERT")

@@ -59,7 +59,9 @@ def open_tokenizer(
         with without_panic(str(path)):
             reader, path = _read(find, path, CLASSES.get(name), settings, where, bool(own))
         reader.encode_special_tokens = settings.get("split_special_tokens") is True
-        return Tokenizer(reader, pad_id, str(path), _cut_left(settings))
+        named = _named_tokens(CLASSES.get(name), settings)
+        mask = named["mask_token"].content if "mask_token" in named else None
+        return Tokenizer(reader, pad_id, str(path), _cut_left(settings), mask)
     except _UnfitError as error:
         raise TokenizerError(f"{where}: {error}") from None
     except MinibertError:
@@ -202,7 +204,7 @@ def _apply(reader: Any, row: TokenizerClass, say: Settings) -> None:
     for name, value in rules.model.items():
         if getattr(reader.model, name) != value:
             setattr(reader.model, name, value)
-    reader.normalizer, reader.pre_tokenizer = rules.normalizer, rules.splitting
+    reader.normalizer, reader.pre_tokenizer, reader.decoder = rules.normalizer, rules.splitting, rules.decoder
 
 
 def _add_tokens(reader: Any, row: TokenizerClass | None, settings: Json, find: Find, stored: Mapping[int, Any]) -> None:

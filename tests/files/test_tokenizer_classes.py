@@ -70,6 +70,27 @@ def test_ids_are_the_reference_s(tmp_path: Path, name: str) -> None:
         assert found == wanted[variant], variant
 
 
+@pytest.mark.parametrize(
+    ("name", "mask", "text"),
+    [
+        ("BertTokenizer", "[MASK]", "we lived the clouds."),
+        ("MPNetTokenizer", "<mask>", "we lived the clouds."),
+        ("RobertaTokenizer", "<mask>", "We lived the clouds."),
+        ("GPT2Tokenizer", None, "We lived the clouds."),
+        ("Qwen2Tokenizer", None, "We lived the clouds."),
+        ("LlamaTokenizer", None, "We lived the clouds."),
+        ("GemmaTokenizer", "<mask>", "We lived the clouds."),
+        ("OpenAIGPTTokenizer", None, "we lived the clouds ."),
+        ("XLMRobertaTokenizer", "<mask>", "We lived the clouds."),
+        ("AlbertTokenizer", "[MASK]", "we lived the clouds."),
+    ],
+)
+def test_ids_become_text_by_the_class_s_rules(tmp_path: Path, name: str, mask: str | None, text: str) -> None:
+    tokenizer = opened(write_tokenizer(tmp_path, name, {}))  # whose file has no rule for this
+    assert tokenizer.mask == mask
+    assert tokenizer.decode(tokenizer.encode("We lived the clouds.")[0].input_ids, skip_special_tokens=True) == text
+
+
 @pytest.mark.parametrize("name", sorted(CLASSES.keys() & BASES.keys()))
 def test_the_file_alone_would_give_other_ids(name: str) -> None:
     from tokenizers import Tokenizer as Reader
