@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, add_prompts, tell
+from .common import Parser, add_model, add_prompts, from_hub, tell
 
 EVERY = 5.0  # seconds between two lines in a log
 
@@ -89,8 +89,7 @@ def run(arguments: Any) -> None:
         truncation=True,  # so that one long text ends no chunk; `bulk` says what becomes of it
         prompt_name=arguments.prompt_name,
         prompt=arguments.prompt,
-        revision=arguments.revision,
-        local_files_only=arguments.local_files_only,
+        **from_hub(arguments),
     )
     settings = {
         "minibert": arguments.version,

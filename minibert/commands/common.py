@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from minibert.files.writing import naming
@@ -103,6 +104,15 @@ def add_model(parser: Parser, side: bool = True, argument: bool = False) -> None
     parser.add_argument("--local-files-only", action="store_true", help="use the cache only, not the Hub")
 
 
+def add_texts(parser: Parser) -> None:
+    """Add the texts, and -o for the file of their vectors."""
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, or with -, each line of stdin is a text")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE",
+        help="write FILE.npy or FILE.safetensors instead; into a pipe, .npy",
+    )  # fmt: skip
+
+
 def add_whole(parser: Parser) -> None:
     """Add --whole."""
     parser.add_argument("--whole", action="store_true", help="fetch the whole tables from the Hub, not the rows needed")
@@ -126,17 +136,16 @@ def _settle_model(parser: Parser, arguments: Any) -> None:
     arguments.model = (os.environ.get("MINIBERT_MODEL") or DEFAULT_MODEL) if typed is None else typed
 
 
+def from_hub(arguments: Any) -> dict[str, Any]:
+    """Give the options about the Hub, as every function that opens a model takes them."""
+    return {"revision": arguments.revision, "local_files_only": arguments.local_files_only}
+
+
 def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
     """Load the layer that the arguments of `add_model` name."""
     from minibert.models.load import load
 
-    return load(
-        arguments.model,
-        revision=arguments.revision,
-        local_files_only=arguments.local_files_only,
-        side=arguments.side,
-        lazy=lazy,
-    )
+    return load(arguments.model, side=arguments.side, lazy=lazy, **from_hub(arguments))
 
 
 def coloured() -> bool:
@@ -149,7 +158,9 @@ def load_model(arguments: Any) -> Encoder:
     """Load the whole model that the arguments of `add_model` name."""
     from minibert.models.load_encoder import load_encoder
 
-    return load_encoder(arguments.model, revision=arguments.revision, local_files_only=arguments.local_files_only)
+    if getattr(arguments, "side", None):
+        raise ValueError("this is about a whole model, which has no sides; leave out --side")
+    return load_encoder(arguments.model, **from_hub(arguments))
 
 
 def tell(what: str) -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_whole, load_layer, print_lines, tell
+from .common import Parser, add_model, add_texts, add_whole, load_layer, print_lines, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ EXAMPLE = 'minibert embed "a text" "another text" --normalize -o vectors.npy'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, or with -, each line of stdin is a text")
+    add_texts(parser)
     parser.add_argument(
         "--pair", action="append", metavar="TEXT",
         help="a second text, once for each text, as in question and answer; of an empty one the separator stays, with "
@@ -42,13 +42,6 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
     parser.add_argument("--truncate", action="store_true", help="truncate texts that are too long for the model")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="write FILE.npy or FILE.safetensors instead; into a pipe, .npy",
-    )
     add_model(parser)
     add_whole(parser)
 
@@ -106,7 +99,7 @@ def streamed(
     vectors: Callable[[Iterable[list[str]]], Iterator[Any]], chunks: Iterable[list[str]], name: str, arguments: Any
 ) -> Iterator[Any]:
     """Give the vectors of chunks of texts, with a bar where a person waits; an error names a line of stdin."""
-    if wants_bar(arguments):
+    if wants_bar(arguments.from_stdin, arguments.output is None):
         from minibert.models.pipeline import shown
 
         total = None if arguments.from_stdin else len(arguments.texts)
@@ -119,10 +112,10 @@ def streamed(
         raise of_line(error) if arguments.from_stdin else error from None
 
 
-def wants_bar(arguments: Any) -> bool:
-    """Whether to draw a bar: stderr is a terminal, and neither texts nor vectors are on it."""
+def wants_bar(reads: bool, prints: bool) -> bool:
+    """Whether to draw a bar: stderr is a terminal, and neither what is read from stdin nor what is printed is on it."""
     stdin, stdout, stderr = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-    return stderr and not (arguments.from_stdin and stdin) and (arguments.output is not None or not stdout)
+    return stderr and not (reads and stdin) and not (prints and stdout)
 
 
 def give(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_prompts, load_model
+from .common import Parser, add_model, add_prompts, add_texts, load_model
 from .embed import chunks_of, ending_of, give, streamed
 
 if TYPE_CHECKING:
@@ -22,12 +22,8 @@ EXAMPLE = 'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vect
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, or with -, each line of stdin is a text")
+    add_texts(parser)
     add_prompts(parser)
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE",
-        help="write FILE.npy or FILE.safetensors instead; into a pipe, .npy",
-    )  # fmt: skip
     add_model(parser, side=False)
 
 

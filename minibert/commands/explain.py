@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_whole, coloured, load_layer, print_lines, tell
+from .common import Parser, add_model, add_whole, coloured, load_layer, load_model, print_lines, tell
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -28,10 +28,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--full", action="store_true", help="show the rows of all tokens, and the steps by hand")
     parser.add_argument("--truncate", action="store_true", help="truncate a text that is too long for the model")
     parser.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="write a page for a browser instead, FILE.html; --whole fetches the blocks too",
+        "--html", type=Path, metavar="FILE", help="write a page for a browser instead; --whole fetches the blocks too"
     )
     add_model(parser)
     add_whole(parser)
@@ -87,14 +84,9 @@ def _explain_block(arguments: Any) -> None:
         raise ValueError("--head needs a block; add --block 0")
     if arguments.html is not None:
         raise ValueError("--html shows every block and head; leave out --block and --head")
-    if arguments.side:
-        raise ValueError("--block needs the whole model, which has no sides; leave out --side")
-    from minibert.models.load_encoder import load_encoder
     from minibert.show.blocks import explain_block
 
-    with load_encoder(
-        arguments.model, revision=arguments.revision, local_files_only=arguments.local_files_only
-    ) as encoder:
+    with load_model(arguments) as encoder:
         lines = explain_block(
             encoder, arguments.text, arguments.block, arguments.head or 0, arguments.pair, coloured(), arguments.full,
             arguments.truncate,

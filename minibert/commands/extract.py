@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, print_lines
+from .common import Parser, add_model, from_hub, print_lines
 
 ABOUT = """write a folder with a model's input layer alone
 It has the config, the tokenizer and one safetensors file."""
@@ -27,14 +27,7 @@ def run(arguments: Any) -> None:
     from minibert.models.extract import extract
     from minibert.show.info import size
 
-    made = extract(
-        arguments.model,
-        arguments.output,
-        arguments.dtype,
-        revision=arguments.revision,
-        local_files_only=arguments.local_files_only,
-        force=arguments.force,
-    )
+    made = extract(arguments.model, arguments.output, arguments.dtype, force=arguments.force, **from_hub(arguments))
     share = made.bytes_after / made.bytes_before
     print_lines([
         f"{made.folder}: {made.tensors} tensors",

@@ -26,10 +26,7 @@ def declare(parser: Parser) -> None:
         "--text", metavar="TEXT", help="the text for sum, tokens and attention; for rows, its first token"
     )
     parser.add_argument(
-        "--token",
-        type=int,
-        metavar="N",
-        help="for sum and rows: the token at this position, as explain counts them",
+        "--token", type=int, metavar="N", help="for sum and rows: the token at this position, as explain counts them"
     )
     parser.add_argument("--block", type=int, metavar="N", help="for attention: this block, counted from 0")
     parser.add_argument("--head", type=int, metavar="N", help="for attention: this head, counted from 0")
@@ -56,8 +53,6 @@ def run(arguments: Any) -> None:
         raise ValueError("there is no display to open a window on; write a file: -o FILE.svg, .png or .pdf")
     from minibert.show.pictures import picture
 
-    if arguments.kind in OF_BLOCKS and arguments.side:
-        raise ValueError(f"{arguments.kind} shows the whole model, which has no sides; leave out --side")
     # most pictures show one small table
     loaded = load_model(arguments) if arguments.kind in OF_BLOCKS else load_layer(arguments, lazy=True)
     with loaded as layer, _letters_without_a_font():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
 
 from .common import Parser, add_model, load_model, print_lines
-from .embed import BAR_AFTER
+from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -56,12 +55,6 @@ def table(encoder: Encoder, texts: list[str]) -> Iterator[str]:
         yield "".join([f"{i:>4}", *(f"{number:8.3f}" for number in row), f"  {text}"])
 
 
-def _wants_bar(file: str) -> bool:
-    """Whether to draw a bar: stderr is a terminal, and no line is typed there."""
-    stdin, stderr = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
-    return stderr and not (file == STDIN and stdin)
-
-
 def nearest(encoder: Encoder, text: str, file: str, k: int) -> Iterator[str]:
     """Give the k lines of a file nearest to a text, best first, each after its similarity.
 
@@ -76,7 +69,7 @@ def nearest(encoder: Encoder, text: str, file: str, k: int) -> Iterator[str]:
 
     def read() -> Iterator[list[str]]:
         chunks, count = chunked(_lines(file), pipeline.chunk), 0
-        for chunk in shown(chunks, None, "similar", BAR_AFTER) if _wants_bar(file) else chunks:
+        for chunk in shown(chunks, None, "similar", BAR_AFTER) if wants_bar(file == STDIN, prints=False) else chunks:
             lines.update(enumerate(chunk, count))
             count += len(chunk)
             yield chunk

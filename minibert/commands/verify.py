@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, print_lines
+from .common import Parser, add_model, from_hub, print_lines
 
 ABOUT = """compare every intermediate with the reference
 or with a port's own numbers, or with those that ship with minibert.
@@ -60,11 +60,10 @@ def run(arguments: Any) -> int:
         arguments.text,
         encoder=arguments.encoder,
         side=arguments.side,
-        revision=arguments.revision,
-        local_files_only=arguments.local_files_only,
         against=arguments.against,
         save=arguments.save,
         only=arguments.only,
+        **from_hub(arguments),
     )
     print_lines(report.lines, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
     return 0 if report.passed else 1
