@@ -18,6 +18,7 @@ from minibert.equations.input_layer import Array
 from minibert.families.block_parts import Attention, BoundBlock, Dense, FeedForward, Modules
 
 from . import packing
+from .key_value_cache import KeyValueCache
 from .packing import Group, Tile
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class _Piece(NamedTuple):
     """What attention computes at a time: some sequences of one length, some heads."""
 
     group: Group
+    keys: Group  # as `group`, and of tokens before them that a cache has
     heads: slice
     bias: Array | None
     masks: Mapping[int | None, Array | None]  # a block's reach -> what is added to its scores
@@ -96,6 +98,7 @@ class _Run(NamedTuple):
     angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
     room: dict[str, Array]  # results that every block writes anew: fresh memory would cost a page fault each 4 KiB
     record: Recorder | None
+    cache: KeyValueCache | None
 
     def array(self, name: str, x: Array, width: int) -> Array:
         if name not in self.room:
@@ -115,10 +118,15 @@ class Ready(NamedTuple):
     after: Works
 
 
-def run_blocks(stack: Stack, x: Array, tile: Tile, record: Recorder | None = None) -> Array:
-    """Run all blocks on packed tokens: x (tokens, dim) -> (tokens, dim). x may be overwritten."""
-    pieces = _pieces(stack, tile, x.dtype, whole=record is not None)
-    run = _Run(list(pieces), _angles(stack, tile), {}, record)
+def run_blocks(
+    stack: Stack, x: Array, tile: Tile, record: Recorder | None = None, cache: KeyValueCache | None = None
+) -> Array:
+    """Run all blocks on packed tokens: x (tokens, dim) -> (tokens, dim). x may be overwritten.
+
+    `cache`: the tokens are the next ones of one text, after those that it has; then it has them too.
+    """
+    pieces = _pieces(stack, tile, x.dtype, whole=record is not None, past=cache.length if cache else 0)
+    run = _Run(list(pieces), _angles(stack, tile), {}, record, cache)
     for i, block in enumerate(stack.steps):
         if record and i:
             record.rows(f"hidden_states.{i}", x)
@@ -135,6 +143,8 @@ def run_blocks(stack: Stack, x: Array, tile: Tile, record: Recorder | None = Non
         norm(run, x)
     if record:
         record.rows(f"hidden_states.{len(stack.steps)}", x)
+    if cache:
+        cache.length += len(x)
     return x
 
 
@@ -193,6 +203,8 @@ def attending(modules: Modules, own: Attention) -> Work:
             q = turn(run, q)
         for turn in of_keys:
             k = turn(run, k)
+        if run.cache:
+            k, v = run.cache.joined(own.scores, k, v)
         context = run.array("context", x, q.shape[1])
         if run.record and not run.pieces:  # no token: the names are there all the same
             for key in (own.scores, own.probabilities):
@@ -200,8 +212,8 @@ def attending(modules: Modules, own: Attention) -> Work:
         for piece in run.pieces:  # on one thread: those of BLAS stay awake after a product, a second one gains nothing
             group, heads = piece.group, piece.heads
             their = key_head[heads] if shares else heads
-            q_, k_ = _heads(q, group, own.head_dim)[:, heads], _heads(k, group, own.head_dim)[:, their]
-            v_, context_ = _heads(v, group, own.head_dim)[:, their], _heads(context, group, own.head_dim)[:, heads]
+            q_, context_ = (_heads(x, group, own.head_dim)[:, heads] for x in (q, context))
+            k_, v_ = (_heads(x, piece.keys, own.head_dim)[:, their] for x in (k, v))
             scores = attention_scores(q_, k_, own.scale, piece.bias)  # (texts, heads, query, key)
             if run.record:
                 run.record.pairs(own.scores, scores, group)
@@ -264,24 +276,28 @@ def feeding(modules: Modules, own: FeedForward) -> Work:
 # -- what attention is given besides -----------------------------------------------------------------------------
 
 
-def _pieces(stack: Stack, tile: Tile, dtype: np.dtype[Any], whole: bool) -> Iterator[_Piece]:
+def _pieces(stack: Stack, tile: Tile, dtype: np.dtype[Any], whole: bool, past: int) -> Iterator[_Piece]:
     """Cut attention so that the scores stay in the cache: a long sequence by heads, unless `whole` is wanted."""
     reaches = {block.attention.reach for block in stack.blocks}
     for group, bias in zip(tile.groups, _biases(stack, tile), strict=True):
-        places = np.arange(group.length) if group.places is None else group.places
-        masks = {reach: _mask(places, stack.causal, reach, dtype) for reach in reaches}
-        numbers = len(group.texts) * stack.heads * group.length**2
+        keys = group._replace(length=past + group.length)
+        places = np.arange(keys.length) if group.places is None else group.places
+        masks = {reach: _mask(places, past, stack.causal, reach, dtype) for reach in reaches}
+        numbers = len(group.texts) * stack.heads * group.length * keys.length
         step = stack.heads if whole else -(-stack.heads // -(-numbers // packing.SCORES))
         for first in range(0, stack.heads, step):
             heads = slice(first, first + step)
-            yield _Piece(group, heads, None if bias is None else bias[heads], masks)
+            yield _Piece(group, keys, heads, None if bias is None else bias[heads], masks)
 
 
-def _mask(places: Array, causal: bool, reach: int | None, dtype: np.dtype[Any]) -> Array | None:
-    """What is added to the scores of a sequence whose tokens stand at these places: (query, key)."""
+def _mask(places: Array, past: int, causal: bool, reach: int | None, dtype: np.dtype[Any]) -> Array | None:
+    """What is added to the scores of a sequence whose tokens stand at these places: (query, key).
+
+    The first `past` tokens are keys only.
+    """
     if not causal and reach is None:
         return None
-    back = places[:, None] - places  # how far before the query the key stands
+    back = places[past:, None] - places  # how far before the query the key stands
     keep = back >= 0 if causal else np.ones(back.shape, bool)
     return additive_mask(keep if reach is None else keep & (np.abs(back) <= reach), dtype)
 
