@@ -56,6 +56,8 @@ class Tensor(NamedTuple):
 class Source(Protocol):
     """What load.py needs of a checkpoint, local or remote."""
 
+    taken: dict[str, Tensor]  # all tensors whose tables were asked for
+
     @property
     def names(self) -> Collection[str]: ...
     def tensor(self, name: str) -> Tensor: ...
@@ -184,6 +186,7 @@ class Checkpoint:
         self._locate = locate
         self._mmap = mmap
         self._files: dict[str, SafetensorsFile] = {}
+        self.taken: dict[str, Tensor] = {}
         self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
 
     @property
@@ -211,6 +214,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"{tensor.file}: tensor {name!r} is stored as {tensor.dtype}; this layer reads {', '.join(NUMPY_DTYPE)}"
             )
+        self.taken[name] = tensor
         return StoredTable(self._file(self._weight_map[name]).raw(tensor), tensor.dtype, dtype)
 
     def aliases(self) -> dict[str, str]:

@@ -125,6 +125,21 @@ def widen(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = Non
     return out
 
 
+def narrowed(x: Array, target: str) -> Array:
+    """Round to float32, float16 or bfloat16, ties to even; bfloat16 comes as its bits, which NumPy has no type for.
+
+    >>> narrowed(np.array([1.0, -2.0], np.float32), "BF16")
+    array([16256, 49152], dtype=uint16)
+    """
+    with np.errstate(over="ignore"):
+        if target != "BF16":
+            return x.astype({"F32": np.float32, "F16": np.float16}[target])
+        bits = x.astype(np.float32).view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    quiet_nan = (bits >> np.uint32(16)) | np.uint32(0x40)  # rounding could carry a NaN over into infinity
+    return np.where(np.isnan(x), quiet_nan, rounded >> np.uint32(16)).astype(np.uint16)
+
+
 def rounded(number: float, stored: str) -> float:
     """Round a number to the format that a file stores, over float32 on the way, as torch does with a scalar tensor.
 
@@ -133,13 +148,9 @@ def rounded(number: float, stored: str) -> float:
     >>> rounded(3072**0.5, "BF16"), rounded(3072**0.5, "F16"), rounded(3072**0.5, "F32")
     (55.5, 55.4375, 55.42562484741211)
     """
-    single = np.float32(number)
-    if stored == "F16":
-        return float(np.float16(single))
-    if stored == "BF16":  # the upper half of the bits, to nearest, ties to even
-        bits = int(single.view(np.uint32))
-        return float(np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32))
-    return float(single)
+    single = np.array([number], np.float32)
+    stored = stored if stored in ("F16", "BF16") else "F32"
+    return float(widen(narrowed(single, stored), stored, single.dtype)[0])
 
 
 class StoredTable:

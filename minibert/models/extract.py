@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,9 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, MinibertError, Option, worded
 from minibert.families.family import Family
 from minibert.files.arrays import ordered, safetensors_header
-from minibert.files.checkpoint import SINGLE, SafetensorsFile, Source, Tensor
+from minibert.files.checkpoint import SINGLE, SafetensorsFile, Source
 from minibert.files.reading import sha256_of
-from minibert.files.tables import Table, widen
+from minibert.files.tables import StoredTable, narrowed, widen
 from minibert.files.writing import KEPT, atomic_write, naming, same_file
 
 from .load import Opened, assemble, family_of, is_folder, load, open_model
@@ -76,7 +76,7 @@ def extract(
     if not target.absolute().parent.is_dir():
         raise FileNotFoundError(f"{target}: there is no folder {target.absolute().parent}; make it first")
     opened = open_model(model, revision, local_files_only)
-    source = _Recorder(opened.source())
+    source = opened.source()
     family = family_of(opened)
     sides = _take_all(source, opened, family)
     entries, error = _entries(source, dtype)
@@ -150,26 +150,7 @@ def _refuse_own(target: Path, model: Path) -> None:
             )
 
 
-class _Recorder:
-    """A checkpoint that remembers which of its tensors were asked for."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.taken: dict[str, Tensor] = {}
-        self.names = source.names
-        self.tensor = source.tensor
-        self.known = source.known
-        self.aliases = source.aliases
-
-    def table(self, name: str, dtype: np.dtype[Any] | str) -> Table:
-        self.taken[name] = self._source.tensor(name)
-        return self._source.table(name, dtype)
-
-    def close(self) -> None:
-        self._source.close()
-
-
-def _take_all(source: _Recorder, opened: Opened, family: Family) -> list[str]:
+def _take_all(source: Source, opened: Opened, family: Family) -> list[str]:
     """Let the layer of each side ask for its tensors; give the sides there are (a file may hold a decoder alone)."""
     sides, problems = [], []
     for side in family.sides:
@@ -186,12 +167,14 @@ def _take_all(source: _Recorder, opened: Opened, family: Family) -> list[str]:
     return sides
 
 
-def _entries(source: _Recorder, dtype: str | None) -> tuple[dict[str, tuple[str, Array]], float]:
+def _entries(source: Source, dtype: str | None) -> tuple[dict[str, tuple[str, Array]], float]:
     """Give all taken tensors in the format to write, and the largest rounding error."""
     entries: dict[str, tuple[str, Array]] = {}
     worst = 0.0
     for name, tensor in source.taken.items():
-        raw, stored = _held(source.table(name, "float32"), name), tensor.dtype
+        table, stored = source.table(name, "float32"), tensor.dtype
+        assert isinstance(table, StoredTable)  # a lazy checkpoint alone has others
+        raw = table.stored_numbers
         if dtype is not None and raw.ndim > 1 and stored != NARROW[dtype]:
             raw, error = _converted(raw, stored, NARROW[dtype], name)
             stored, worst = NARROW[dtype], max(worst, error)
@@ -216,14 +199,6 @@ def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]], beside:
     atomic_write(path, safetensors_header(entries, {MARK: json.dumps(noted)}), contents())
 
 
-def _held(table: Table, name: str) -> Array:
-    """Give the numbers as the file holds them."""
-    raw = getattr(table, "stored_numbers", None)
-    if raw is None:
-        raise CheckpointError(f"tensor {name!r} is fetched row by row; load it whole to extract it")
-    return np.asarray(raw)
-
-
 def _converted(raw: Array, stored: str, target: str, name: str) -> tuple[Array, float]:
     """Round to another format, to nearest; give the largest difference too."""
     exact = widen(raw, stored, np.dtype("float64" if stored == "F64" else "float32"))
@@ -234,21 +209,6 @@ def _converted(raw: Array, stored: str, target: str, name: str) -> tuple[Array, 
         largest = float(np.abs(exact[finite]).max())
         raise ValueError(f"tensor {name!r} holds {largest:g}, which {target} cannot hold; use bfloat16 or float32")
     return narrow, float(np.abs(back[finite] - exact[finite]).max(initial=0.0))
-
-
-def narrowed(x: Array, target: str) -> Array:
-    """Round to float32, float16 or bfloat16, ties to even; bfloat16 comes as its bits, which NumPy has no type for.
-
-    >>> narrowed(np.array([1.0, -2.0], np.float32), "BF16")
-    array([16256, 49152], dtype=uint16)
-    """
-    with np.errstate(over="ignore"):
-        if target != "BF16":
-            return x.astype({"F32": np.float32, "F16": np.float16}[target])
-        bits = x.astype(np.float32).view(np.uint32)
-    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    quiet_nan = (bits >> np.uint32(16)) | np.uint32(0x40)  # rounding could carry a NaN over into infinity
-    return np.where(np.isnan(x), quiet_nan, rounded >> np.uint32(16)).astype(np.uint16)
 
 
 def _replace(made: Path, target: Path, old: Path) -> None:

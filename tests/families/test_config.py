@@ -9,8 +9,7 @@ import pytest
 
 from minibert import CheckpointError
 from minibert.families.config import Config
-from minibert.files.tables import widen
-from minibert.models.extract import narrowed
+from minibert.files.tables import narrowed, widen
 
 
 def test_a_value_under_one_name_goes_before_null_under_another() -> None:
