@@ -22,6 +22,6 @@ def run(arguments: Any) -> None:
 
     # sizes alone are told
     opened = open_model(arguments.model, arguments.revision, arguments.local_files_only, lazy=True)
-    family, source = family_of(opened), opened.source()
-    with assemble(family, opened.config, source, opened.find, opened.where, arguments.side) as layer:
+    family = family_of(opened)
+    with assemble(opened, opened.source(), family, arguments.side) as layer:
         print_lines(info(layer, opened.root))

@@ -155,7 +155,7 @@ def _take_all(source: Source, opened: Opened, family: Family) -> list[str]:
     sides, problems = [], []
     for side in family.sides:
         try:
-            layer = assemble(family, opened.config, source, opened.find, opened.where, side)
+            layer = assemble(opened, source, family, side)
         except CheckpointError as error:
             problems.append(error)
             continue

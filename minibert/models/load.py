@@ -61,19 +61,9 @@ def load(
             "leave it out: config.json says which family it is"
         )
     opened = open_model(named_model(name), revision, local_files_only, lazy, mmap)
-    chosen = family if family is not None else family_of(opened)
-    again = partial(
-        load,
-        opened.lasting,
-        revision=opened.commit,
-        local_files_only=local_files_only,
-        lazy=lazy,
-        side=side,
-        dtype=np.dtype(dtype).name,
-        mmap=mmap,
-        family=family,
-    )
-    return assemble(chosen, opened.config, opened.source(), opened.find, opened.where, side, np.dtype(dtype), again)
+    options: dict[str, Any] = dict(local_files_only=local_files_only, lazy=lazy, side=side, mmap=mmap, family=family)
+    again = partial(load, opened.lasting, revision=opened.commit, dtype=np.dtype(dtype).name, **options)
+    return assemble(opened, opened.source(), family or family_of(opened), side, dtype, again)
 
 
 def named_model(name: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
@@ -123,27 +113,35 @@ def open_model(
     `weights_folder`: pass it where all tensors are needed; it says in which subfolder they are, "" for the top folder.
     """
     folder, where = is_folder(name), os.fspath(name)
-    if folder and revision is not None:
-        raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
+    path, repository = os.path.expanduser(where), None
+    found: dict[str, FileName] = {}
     if folder:
-        path = os.path.expanduser(where)
-        found: dict[str, FileName] = {}
-        root = _noting(_open_local(path), found)
-        inside = weights_folder(root, where) if weights_folder else ""
-        find, model = _below(root, inside), os.path.join(path, inside) if inside else path
-        lasting = os.path.abspath(path)
-        config = _read_config(find, where, root)
-        return Opened(config, lambda: open_folder(model, mmap), find, where, lasting, None, root, found)
-    from minibert.hub.repository import resolve
+        if revision is not None:
+            raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
+        every, lasting, commit = _open_local(path), os.path.abspath(path), None
+    else:
+        from minibert.hub.repository import resolve
 
-    repository = resolve(where, revision, local_files_only, whole=weights_folder is not None)
-    found = {}
-    root = _noting(repository.file, found)
+        repository = resolve(where, revision, local_files_only, whole=weights_folder is not None)
+        every, lasting, commit = repository.file, where, repository.commit
+
+    def root(file: str) -> FileName | None:
+        at = every(file)
+        if at is not None:
+            found[file] = at
+        return at
+
     inside = weights_folder(root, where) if weights_folder else ""
-    find = _below(root, inside)
-    source = partial(repository.whole_checkpoint, inside) if weights_folder else partial(repository.checkpoint, lazy)
-    config = _read_config(find, where, root)
-    return Opened(config, lambda: source(mmap=mmap), find, where, where, repository.commit, root, found)
+
+    def find(file: str) -> FileName | None:
+        return root(f"{inside}/{file}" if inside else file)
+
+    def source() -> Source:
+        if repository is None:
+            return open_folder(os.path.join(path, inside) if inside else path, mmap)
+        return repository.whole_checkpoint(inside, mmap) if weights_folder else repository.checkpoint(lazy, mmap)
+
+    return Opened(_read_config(find, where, root), source, find, where, lasting, commit, root, found)
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
@@ -182,20 +180,6 @@ def _open_local(folder: str) -> Find:
         for module in os.listdir(folder):  # whose weights are the model's too, read here or not
             note_model_file(os.path.join(folder, module, SINGLE))
     return find
-
-
-def _noting(find: Find, found: dict[str, FileName]) -> Find:
-    def noting(name: str) -> FileName | None:
-        path = find(name)
-        if path is not None:
-            found[name] = path
-        return path
-
-    return noting
-
-
-def _below(find: Find, folder: str) -> Find:
-    return (lambda name: find(f"{folder}/{name}")) if folder else find
 
 
 def _read_config(find: Find, where: str, root: Find) -> dict[str, Any]:
@@ -239,16 +223,15 @@ def family_of(opened: Opened) -> Family:
 
 
 def assemble(
-    family: Family,
-    data: dict[str, Any],
+    opened: Opened,
     source: Source,
-    find: Find,
-    where: str,
+    family: Family,
     side: str | None = None,
     dtype: np.dtype[Any] | str = "float32",
     again: Callable[[], EmbeddingLayer] | None = None,
 ) -> EmbeddingLayer:
     """Bind a family's steps to a checkpoint's tensors: nothing missing, nothing left over."""
+    data, where = opened.config, opened.where
     side = family.sides[0] if side is None else side
     if side not in family.sides:
         raise ValueError(f"side must be {' or '.join(map(repr, family.sides))} for {family.model_type}, found {side!r}")
@@ -273,7 +256,7 @@ def assemble(
         dtype,
         side,
         tokenizer=lambda: open_tokenizer(
-            find, family.tokenizer, pad_id, where, named, always_usual=family.always_usual
+            opened.find, family.tokenizer, pad_id, where, named, always_usual=family.always_usual
         ),
         attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
         closing=source.close,

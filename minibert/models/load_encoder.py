@@ -67,7 +67,7 @@ def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "flo
         revision=opened.commit, local_files_only=local_files_only, dtype=np.dtype(dtype).name, mmap=mmap
     )
     again = partial(load, opened.lasting, **options)
-    layer = assemble(family, opened.config, source, opened.find, opened.where, "encoder", np.dtype(dtype), again)
+    layer = assemble(opened, source, family, "encoder", dtype, again)
     binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
     if not binder.stored_under((blocks.path.partition("{i}")[0],)):
         raise worded(

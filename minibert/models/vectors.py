@@ -80,8 +80,7 @@ def open_vectors(
     if vectors == "input":
         opened = open_model(name, revision, local_files_only, weights_folder=lambda find, where: "")
         again = partial(load, opened.lasting, revision=opened.commit, local_files_only=local_files_only)
-        source, family = opened.source(), family_of(opened)
-        layer = assemble(family, opened.config, source, opened.find, opened.where, again=again)
+        layer = assemble(opened, opened.source(), family_of(opened), again=again)
         layer.tokenizer  # noqa: B018  raises where there is none, before anything is read
         pipeline = partial(layer.pipeline, truncation=truncation, at_once=cores() > 1)
         return TextModel(vectors, layer, opened, pipeline)

@@ -22,7 +22,7 @@ from minibert.equations.input_layer import Array
 from minibert.files.tables import SMALL_TABLE
 from minibert.hub import remote
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.models.load import assemble
+from minibert.models.load import Opened, assemble
 
 FORMATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 ROWS, POSITIONS = 300, 512
@@ -94,15 +94,20 @@ def test_many_calls_of_a_lazy_layer_give_what_the_file_on_disk_gives(
     memory = Memory(
         tmp_path_factory.mktemp("ranges"), {"model.safetensors": (folder / "model.safetensors").read_bytes()}
     )
+
+    def find(file: str) -> Path | None:
+        return folder / file if (folder / file).exists() else None
+
+    def checkpoint() -> remote.RemoteCheckpoint:
+        return remote.RemoteCheckpoint(memory, None, lazy=True, mmap=True)
+
+    opened = Opened(CONFIG, checkpoint, find, "memory", "memory", None, find, {})
     with (
         mock.patch.object(remote, "ROWWISE_FROM", 0),
         mock.patch.object(remote, "MERGE_BYTES", 0),  # so that nobody's neighbours come along
         minibert.load(folder, dtype=name) as local,
-        assemble(
-            minibert.FAMILIES["bert"], CONFIG, remote.RemoteCheckpoint(memory, None, lazy=True, mmap=True),
-            find=lambda file: folder / file if (folder / file).exists() else None, where="memory", dtype=name,
-        ) as lazy,
-    ):  # fmt: skip
+        assemble(opened, checkpoint(), minibert.FAMILIES["bert"], dtype=name) as lazy,
+    ):
         assert isinstance(lazy.position_embeddings.table, remote.RowTable)
         for asked in asks:
             for found, expected in zip(answer(lazy, asked), answer(local, asked), strict=True):
