@@ -47,6 +47,9 @@ class Binder(Protocol):
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         """Give a small tensor, read into memory in the dtype that the layer computes in."""
 
+    def stores(self, name: str) -> bool:
+        """Whether the checkpoint has a tensor of this name."""
+
 
 class Inputs:
     """The arguments of a call, checked and completed; `tile` cuts a part of all of them.

@@ -99,9 +99,10 @@ class _Run(NamedTuple):
     room: dict[str, Array]  # results that every block writes anew: fresh memory would cost a page fault each 4 KiB
     record: Recorder | None
     cache: KeyValueCache | None
+    take: Array | None = None  # of the last block: the tokens that go on after its attention
 
     def array(self, name: str, x: Array, width: int) -> Array:
-        if name not in self.room:
+        if name not in self.room or len(self.room[name]) != len(x):
             self.room[name] = np.empty((len(x), width), x.dtype)
         return self.room[name]
 
@@ -116,29 +117,41 @@ class Ready(NamedTuple):
     works: Works  # before, work, within
     sum: str
     after: Works
+    attends: bool
 
 
 def run_blocks(
-    stack: Stack, x: Array, tile: Tile, record: Recorder | None = None, cache: KeyValueCache | None = None
+    stack: Stack,
+    x: Array,
+    tile: Tile,
+    record: Recorder | None = None,
+    cache: KeyValueCache | None = None,
+    take: Array | None = None,
 ) -> Array:
     """Run all blocks on packed tokens: x (tokens, dim) -> (tokens, dim). x may be overwritten.
 
     `cache`: the tokens are the next ones of one text, after those that it has; then it has them too.
+    `take`: only these tokens are asked for, (taken, dim). Only they pass what follows attention in the last block.
     """
     pieces = _pieces(stack, tile, x.dtype, whole=record is not None, past=cache.length if cache else 0)
     run = _Run(list(pieces), _angles(stack, tile), {}, record, cache)
     for i, block in enumerate(stack.steps):
         if record and i:
             record.rows(f"hidden_states.{i}", x)
-        for works, summed, after in block:
+        if i + 1 == len(stack.steps):
+            run = run._replace(take=take)
+        for works, summed, after, attends in block:
             y = x
             for work in works:
                 y = work(run, y)
+            if attends and run.take is not None:  # y has the taken tokens alone
+                x = x[take]
             np.add(x, y, out=x)
             if record:
                 record.rows(summed, x)
             for norm in after:
                 norm(run, x)
+    x = x[take] if take is not None and not stack.steps else x
     for norm in stack.last:
         norm(run, x)
     if record:
@@ -154,7 +167,8 @@ def ready(block: BoundBlock) -> tuple[Ready, ...]:
     for before, own, within, summed, after in block.parts:
         work = attending(block.modules, own) if isinstance(own, Attention) else feeding(block.modules, own)
         norms = (norming(block.modules, before, copied=True), norming(block.modules, within))
-        made.append(Ready((*norms[0], work, *norms[1]), summed, norming(block.modules, after)))
+        attends = isinstance(own, Attention)
+        made.append(Ready((*norms[0], work, *norms[1]), summed, norming(block.modules, after), attends))
     return tuple(made)
 
 
@@ -225,7 +239,7 @@ def attending(modules: Modules, own: Attention) -> Work:
             np.matmul(scores, v_, out=context_)
         if run.record:
             run.record.rows(own.context, context)
-        return output(run, context)
+        return output(run, context if run.take is None else context[run.take])
 
     return work
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +24,11 @@ from .packing import TILE_TOKENS, Group, Tile, gather, pack, tile_of
 from .pipeline import Packed, Pipeline, check_positive, chunked
 from .sentence_config import SentenceConfig
 from .tiles import run_steps
+
+if TYPE_CHECKING:
+    from minibert.families.heads import BoundHead
+
+    from .heads import Heads
 
 CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
 OUTPUTS = ("sentence_embedding", "token_embeddings")
@@ -54,11 +59,13 @@ class Encoder(Guarded):
         config: Config,
         again: Callable[[], Encoder],
         sentence_config: SentenceConfig,
+        heads: Callable[[], Heads],
     ) -> None:
         vars(self).update(config=config, dim=embeddings.dim, dtype=embeddings.dtype, block_family=blocks)
         self._layer = embeddings
         self._stack: Stack | None = stack
         self._sentence_config = sentence_config
+        self._heads: Callable[[], Heads] | None = heads
         self._length_set = False
         self._lowercased: Tokenizer | None = None
         self._again = again
@@ -162,26 +169,79 @@ class Encoder(Guarded):
         for tile in pack(keep, stack.heads, holes=stack.by_distance):
             yield tile, run_blocks(stack, self._embedded(inputs, tile), tile)
 
-    def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads that the file holds, of `masked_word`, `next_word`, `classes`, `token_classes`, `next_sentence`
+        and `replaced_token`."""
+        return self._found_heads().names
+
+    def head(self, name: str | None = None) -> BoundHead:
+        """Give a head; without a name the one that `architectures` in config.json names, or the only one.
+
+        Raises CheckpointError where the file has no such head, ValueError for an unknown name, or where one of several
+        heads has to be named.
+        """
+        return self._found_heads()[name]
+
+    def _found_heads(self) -> Heads:
+        heads = self._heads
+        if heads is None:
+            raise ValueError("this encoder is closed; load it again")
+        return heads()
+
+    def logits(
+        self,
+        input_ids: ArrayLike | None = None,
+        *,
+        head: str | None = None,
+        attention_mask: ArrayLike | None = None,
+        inputs_embeds: ArrayLike | None = None,
+        **ids: ArrayLike | None,
+    ) -> Array:
+        """Give what a head computes, as the reference's `logits`: float32 (or the encoder's dtype).
+
+        Takes the arguments of a call; `head` as in `head()`. `masked_word`, `next_word` and `token_classes` give
+        (batch, seq, labels), `replaced_token` (batch, seq), `classes` and `next_sentence` (batch, labels). One sequence
+        of ids gives no batch axis. Rows of padding are zeros. Beyond the result little memory is taken.
+
+        Raises as a call, and as `head`; ValueError where a head takes one token of each sequence, and that is padding.
+        """
+        from .heads import batch_logits
+
+        found = self.head(head)
+        inputs, keep, single = self._given(input_ids, ids, attention_mask, inputs_embeds)
+        y = batch_logits(found, self.stack, self._embedded, inputs, keep)
+        return y[0] if single else y
+
+    def trace(self, input_ids: ArrayLike | None = None, *, head: str | None = None, **inputs: Any) -> dict[str, Array]:
         """Give every named intermediate in the order of computation: the input layer's trace, then each block's.
 
         Takes the arguments of a call. Most keys are module paths of the reference's base model. Other keys:
         `hidden_states.i` and `attentions.i`, numbered as in the reference; `scores`, before mask and softmax;
         `context`, the input of the output projection; `sum`, a module's output plus the residual. Rows of padding are
-        zeros, in `attentions.i` too.
+        zeros, in `attentions.i` too. With the name of a `head` its modules follow, for the tokens that it takes, and
+        `logits` at the end.
         """
         mask, embeds = (inputs.pop(name, None) for name in ("attention_mask", "inputs_embeds"))
-        known = {name: inputs.pop(name, None) for name in ("token_type_ids", "position_ids", "task_type_ids")}
-        if inputs:
-            raise TypeError(f"an encoder takes no {', '.join(inputs)}; leave it out")
-        stack = self.stack
-        prepared, keep, _ = self._checked(input_ids, known, mask, embeds)
-        passed = {name: ids for name, ids in known.items() if ids is not None}
+        stack, found = self.stack, None if head is None else self.head(head)
+        prepared, keep, _ = self._given(input_ids, inputs, mask, embeds)
+        passed = {name: ids for name, ids in inputs.items() if ids is not None}
         trace = self._layer.trace(input_ids, attention_mask=mask, inputs_embeds=embeds, **passed)
         trace["hidden_states.0"] = trace[next(reversed(trace))]
         for tile in pack(keep, stack.heads, tokens=max(1, keep.size), holes=stack.by_distance):
             run_blocks(stack, self._embedded(prepared, tile), tile, _Record(trace, tile, prepared))
+        if found is not None:
+            from .heads import trace_head
+
+            trace_head(found, trace, prepared, keep)
         return trace
+
+    def _given(self, input_ids: Any, ids: dict[str, Any], mask: Any, embeds: Any) -> tuple[Inputs, Array, bool]:
+        """As `_checked`, of ids by any name. Raises TypeError for one that no encoder takes."""
+        known = dict.fromkeys(("token_type_ids", "position_ids", "task_type_ids"))
+        if unknown := ids.keys() - known.keys():
+            raise TypeError(f"an encoder takes no {', '.join(sorted(unknown))}; leave it out")
+        return self._checked(input_ids, {**known, **ids}, mask, embeds)
 
     def _checked(
         self, input_ids: ArrayLike | None, given: dict[str, Any], attention_mask: Any, inputs_embeds: Any
@@ -408,7 +468,7 @@ class Encoder(Guarded):
 
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
-        self._stack = None
+        self._stack = self._heads = None
         self._sentence_config, self._lowercased = SentenceConfig(), None  # the weights of its dense layers too
         self._layer.close()
 

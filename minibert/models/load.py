@@ -16,7 +16,7 @@ from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.input_layer import FAMILIES
 from minibert.families.steps import Tokens
-from minibert.files.checkpoint import SINGLE, Source, Tensor, open_folder
+from minibert.files.checkpoint import SINGLE, Checkpoint, Source, Tensor, open_folder
 from minibert.files.reading import FileName, existing, note_model_file, read_object
 from minibert.files.tables import Table
 from minibert.files.tokenizer_files import Find, open_tokenizer
@@ -307,6 +307,10 @@ class TensorBinder:
         assert table is not None  # not optional
         return table.array()
 
+    def stores(self, name: str) -> bool:
+        """Whether there is a tensor of this name, with one of the prefixes or without."""
+        return self._find((name,)) is not None
+
     def _find(self, names: tuple[str, ...]) -> str | None:
         for name in names:
             found = [prefix + name for prefix in self._prefixes if prefix + name in self._names]
@@ -336,6 +340,11 @@ class TensorBinder:
     def taken(self) -> list[Tensor]:
         """List each tensor that has been asked for, with its place in its file."""
         return [self._source.tensor(name) for name in self._tables]
+
+    def expect(self) -> None:
+        """Hint that what has been asked for will be read in full; the input layer's tables are not."""
+        if isinstance(self._source, Checkpoint):
+            self._source.expect(tensor.name for tensor in self.taken())
 
     def stored_under(self, scope: tuple[str, ...]) -> list[str]:
         """List the tensors of one part of a model, asked for or not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,7 +15,6 @@ from minibert.families.block_parts import Blocks
 from minibert.families.blocks import BLOCKS
 from minibert.families.config import Config
 from minibert.families.modules import Embedding
-from minibert.files.checkpoint import Checkpoint
 
 from .blocks import Stack, norming, ready
 from .encoder import Encoder
@@ -25,6 +24,8 @@ from .sentence_config import read_sentence_config, transformer_folder
 
 if TYPE_CHECKING:
     from minibert.families.attention_schemes import Rotary
+
+    from .heads import Heads
 
 NO_BLOCKS = "minibert.load loads the input layer"  # ends the error for a model that has no more
 
@@ -78,10 +79,22 @@ def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "flo
         )
     stack = _bind(blocks, config, binder, layer)
     binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
-    if isinstance(source, Checkpoint):  # whose maps do not read ahead otherwise, for the input layer's sake
-        source.expect(tensor.name for tensor in binder.taken())
+    binder.expect()
+    head_binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
+    heads = cache(lambda: _heads(config, head_binder, layer, stack.causal, opened.where))  # `encode` needs none
+    if not mmap:  # a file that may change later is read now
+        heads().read()
     sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
-    return Encoder(layer, blocks, stack, config, partial(load_encoder, opened.lasting, **options), sentences)
+    return Encoder(layer, blocks, stack, config, partial(load_encoder, opened.lasting, **options), sentences, heads)
+
+
+def _heads(config: Config, binder: TensorBinder, layer: EmbeddingLayer, causal: bool, where: str) -> Heads:
+    from minibert.families.heads import HEADS
+
+    from .heads import Heads
+
+    rows = HEADS.get(layer.family.model_type, ())
+    return Heads(rows, config, binder, layer.steps[0].module.table.array, causal, where)
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:

@@ -1,0 +1,270 @@
+"""The heads behind the blocks, some rows for each model_type: what a model computes from its last hidden state.
+
+A head takes some tokens (every one, each text's first, or its last) through its steps in order: maps, activations,
+norms. The last step gives the logits. Paths are those of the reference's classes with that head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from minibert.equations.blocks import Activation, gelu, relu, tanh
+from minibert.equations.fast import ACTIVATIONS
+from minibert.equations.input_layer import Array
+
+from .block_parts import Dense, Norm, activation_of
+from .config import Config
+from .frozen import Frozen, replace
+
+if TYPE_CHECKING:
+    from .steps import Binder
+
+LABELS = "labels"  # a width: as many as config.json names classes
+WORDS = "vocab_size"  # a width: a number for each row of the word table
+NAMES = ("masked_word", "next_word", "classes", "token_classes", "next_sentence", "replaced_token")
+REFUSED = {"ForMultipleChoice": "multiple choice", "ForQuestionAnswering": "question answering"}
+
+
+# -- what rows are made of ---------------------------------------------------------------------------------------
+
+
+class Map(Frozen):
+    """A linear map.
+
+    out     the width it gives: a config key, `LABELS`, or the number itself
+    biased  whether it has a bias; `bias` is another name of that, where a file does not have its own
+    tied    without a weight of its own it is the word table, unless config.json says tie_word_embeddings: false
+    """
+
+    path: str
+    out: str | int = "hidden_size"
+    biased: bool = True
+    bias: str = ""
+    tied: bool = False
+
+    def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Array]) -> Dense:
+        """Take its tensors. `words` gives the word table (vocab, width)."""
+        out = labels_of(config) if self.out == LABELS else self.out
+        out = len(out) if isinstance(out, Mapping) else config.integer(out) if isinstance(out, str) else out
+        if self.tied and not binder.stores(f"{self.path}.weight") and tied(config):
+            weight = words()
+        else:
+            weight = binder.vector((f"{self.path}.weight",), (out, width))
+        weight = weight if weight.flags.aligned else np.array(weight)  # or BLAS would copy it at each call
+        biases = (f"{self.path}.bias", *filter(None, [self.bias]))
+        return Dense(weight, binder.vector(biases, (out,)) if self.biased else None)
+
+
+class Act(Frozen):
+    """An activation: a config key that names it, or the function itself. `path` is its name in a trace."""
+
+    path: str
+    act: str | Activation = "hidden_act"
+
+    def function(self, config: Config) -> Activation:
+        """Give it, in the form with fewer passes where there is one."""
+        found = activation_of(config, self.act)[0] if isinstance(self.act, str) else self.act
+        return ACTIVATIONS.get(found, found)
+
+
+class Head(Frozen):
+    """One head of a model_type.
+
+    architectures  ends of the reference's class names that have it: "ForMaskedLM" of BertForMaskedLM
+    takes          which tokens: "every", "first", or "last", which is the last one whose id is not `pad_token_id`
+    causal         the head is there only where no token sees those after it (True), or only where all do (False)
+    single         its one number has no axis of its own: (batch, seq), not (batch, seq, 1)
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    steps: tuple[Map | Act | Norm, ...]
+    takes: str = "every"
+    causal: bool | None = None
+    single: bool = False
+
+    @property
+    def maps(self) -> list[Map]:
+        """Its linear maps in order; the last one gives the logits."""
+        return [step for step in self.steps if isinstance(step, Map)]
+
+    def named_by(self, architectures: Iterable[str]) -> bool:
+        """Whether one of these class names of the reference has it."""
+        return any(name.endswith(self.architectures) for name in architectures)
+
+    def stored(self, config: Config, binder: Binder) -> bool:
+        """Whether a file holds it: the weights of its maps, but for a tied one, which is there with any other."""
+        own = [each for each in self.maps if not each.tied] or ([] if tied(config) else self.maps)
+        return all(binder.stores(f"{each.path}.weight") for each in own)
+
+    def bind(self, config: Config, binder: Binder, words: Callable[[], Array]) -> BoundHead:
+        """Take its tensors. Raises CheckpointError for one that is missing or of another shape."""
+        width, works = config.integer("hidden_size"), list[tuple[str, Callable[[Array], Array]]]()
+        for step in self.steps:
+            if isinstance(step, Map):
+                works.append((step.path, dense := step.bind(config, binder, width, words)))
+                width = dense.shape[0]
+            elif isinstance(step, Act):
+                works.append((step.path, step.function(config)))
+            else:
+                works += step.bind(config, binder, "", width).items()
+        path, last = works.pop()
+        assert isinstance(last, Dense)  # every row ends with a map
+        named = labels_of(config) if self.maps[-1].out == LABELS else {}
+        pad_id = config.get("pad_token_id")
+        return BoundHead(
+            self.name, self.takes, self.single, tuple(works), path, last, width, named,
+            pad_id if type(pad_id) is int else None,
+        )  # fmt: skip
+
+
+class BoundHead(NamedTuple):
+    """A head bound to a checkpoint.
+
+    works     path -> what it does, in order: (tokens, width) -> (tokens, width); `last`, at `path`, gives the logits
+    labels    how many logits a token has; `id2label` names them where they are classes
+    """
+
+    name: str
+    takes: str
+    single: bool
+    works: tuple[tuple[str, Callable[[Array], Array]], ...]
+    path: str
+    last: Dense
+    labels: int
+    id2label: Mapping[int, str]
+    pad_id: int | None
+
+
+def tied(config: Config) -> bool:
+    """Whether a head may use the word table again; families say what holds where config.json says nothing."""
+    return config.flag("tie_word_embeddings", True)
+
+
+def labels_of(config: Config) -> dict[int, str]:
+    """Name the classes: `id2label`, or LABEL_0 .. where it is absent or has not `num_labels` entries; 2 by default."""
+    named, count = config.get("id2label"), config.get("num_labels")
+    if named is not None and not (
+        isinstance(named, Mapping) and all(isinstance(text, str) and key.isdecimal() for key, text in named.items())
+    ):
+        raise config.refused(f"'id2label' must map numbers to names of classes, found {named!r:.80}")
+    if count is not None:
+        count = config.integer("num_labels")
+    if named is None or count not in (None, len(named)):
+        named, count = {}, 2 if count is None else count
+    return {i: named.get(str(i), f"LABEL_{i}") for i in range(len(named) if count is None else count)}
+
+
+# -- the rows ----------------------------------------------------------------------------------------------------
+
+
+def _words(*steps: Map | Act | Norm) -> tuple[Head, ...]:
+    """A word for each token: the masked one where all tokens are seen, the next one where those before alone are."""
+    masked = Head(name="masked_word", architectures=("ForMaskedLM", "ForPreTraining"), steps=steps, causal=False)
+    return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
+
+
+def _classes(*steps: Map | Act | Norm, takes: str = "first") -> Head:
+    return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, takes=takes)
+
+
+CLASSIFIER = Map(path="classifier", out=LABELS)
+TOKEN_CLASSES = Head(name="token_classes", architectures=("ForTokenClassification",), steps=(CLASSIFIER,))
+POOLER = (Map(path="pooler.dense"), Act(path="pooler.activation", act=tanh))
+
+BERT = (
+    *_words(
+        Map(path="cls.predictions.transform.dense"),
+        Act(path="cls.predictions.transform.transform_act_fn"),
+        Norm(path="cls.predictions.transform.LayerNorm"),
+        Map(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
+    ),
+    _classes(*POOLER, CLASSIFIER),
+    TOKEN_CLASSES,
+    Head(
+        name="next_sentence",
+        architectures=("ForNextSentencePrediction",),
+        steps=(*POOLER, Map(path="cls.seq_relationship", out=2)),
+        takes="first",
+    ),
+)
+
+ROBERTA = (
+    *_words(
+        Map(path="lm_head.dense"),
+        Act(path="lm_head.gelu", act=gelu),  # whatever hidden_act says
+        Norm(path="lm_head.layer_norm"),
+        Map(path="lm_head.decoder", out=WORDS, bias="lm_head.bias", tied=True),
+    ),
+    _classes(
+        Map(path="classifier.dense"),
+        Act(path="classifier.tanh", act=tanh),
+        Map(path="classifier.out_proj", out=LABELS),
+    ),
+    TOKEN_CLASSES,
+)
+
+ELECTRA = (
+    *(
+        replace(head, architectures=tuple(name for name in head.architectures if name != "ForPreTraining"))
+        for head in _words(
+            Map(path="generator_predictions.dense", out="embedding_size"),
+            Act(path="generator_predictions.activation", act=gelu),
+            Norm(path="generator_predictions.LayerNorm"),
+            Map(path="generator_lm_head", out=WORDS, tied=True),
+        )
+    ),
+    _classes(
+        Map(path="classifier.dense"),
+        Act(path="classifier.activation", act=gelu),  # not tanh as its kin
+        Map(path="classifier.out_proj", out=LABELS),
+    ),
+    TOKEN_CLASSES,
+    Head(
+        name="replaced_token",
+        architectures=("ForPreTraining",),
+        steps=(
+            Map(path="discriminator_predictions.dense"),
+            Act(path="discriminator_predictions.activation"),
+            Map(path="discriminator_predictions.dense_prediction", out=1),
+        ),
+        single=True,
+    ),
+)
+
+DISTILBERT = (
+    *_words(
+        Map(path="vocab_transform"),
+        Act(path="activation", act="activation"),
+        Norm(path="vocab_layer_norm", eps=1e-12),
+        Map(path="vocab_projector", out=WORDS, tied=True),
+    ),
+    _classes(Map(path="pre_classifier"), Act(path="pre_classifier.relu", act=relu), CLASSIFIER),
+    TOKEN_CLASSES,
+)
+
+GPT2 = (
+    Head(
+        name="next_word",
+        architectures=("LMHeadModel", "DoubleHeadsModel"),
+        steps=(Map(path="lm_head", out=WORDS, biased=False, tied=True),),
+    ),
+    _classes(Map(path="score", out=LABELS, biased=False), takes="last"),
+    TOKEN_CLASSES,
+)
+
+HEADS: Mapping[str, tuple[Head, ...]] = {
+    "bert": BERT,
+    "ernie": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "mpnet": ROBERTA,
+    "electra": ELECTRA,
+    "distilbert": DISTILBERT,
+    "gpt2": GPT2,
+}
+"""model_type -> its heads."""

@@ -1,0 +1,235 @@
+"""Finds the heads that a checkpoint holds, and computes their logits from the hidden states of the tokens they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError
+from minibert.families.block_parts import Dense
+from minibert.families.config import Config
+from minibert.families.heads import LABELS, NAMES, REFUSED, BoundHead, Head
+from minibert.families.steps import Inputs
+
+from .blocks import Stack, run_blocks
+from .input_layer import EmbeddingLayer
+from .load import TensorBinder
+from .packing import Tile, pack, tile_of
+from .pipeline import Packed
+
+# How many logits are computed at once: 16 MiB. Of a word table that are a few thousand words for a tile's tokens, so
+# that the whole table is read once for a tile, and no more than these numbers are kept beyond the result.
+PIECE = 1 << 22
+
+
+class Heads:
+    """The heads that one checkpoint holds. Each is bound when it is first asked for: `encode` needs none of them."""
+
+    def __init__(
+        self,
+        rows: tuple[Head, ...],
+        config: Config,
+        binder: TensorBinder,
+        words: Callable[[], Array],
+        causal: bool,
+        where: str,
+    ) -> None:
+        self._config, self._binder, self._words, self._where = config, binder, words, where
+        self._bound: dict[str, BoundHead] = {}
+        named = config.get("architectures") or ()
+        self._architectures = [name for name in named if isinstance(name, str)] if isinstance(named, tuple) else []
+        self._held = {head.name: head for head in self._find(rows, causal)}
+
+    def _find(self, rows: tuple[Head, ...], causal: bool) -> list[Head]:
+        found = [row for row in rows if row.causal in (None, causal) and row.stored(self._config, self._binder)]
+        if self._refused() == REFUSED["ForMultipleChoice"]:  # whose map to one number has the name of the classes'
+            found = [row for row in found if row.maps[-1].out != LABELS]
+        by_path: dict[str, Head] = {}
+        for row in found:  # sentence and token classes may end in the same map: the one that is named, or has more maps
+            other = by_path.get(row.maps[-1].path, row)
+            by_path[row.maps[-1].path] = max(other, row, key=self._likelihood)
+        return [row for row in found if row in by_path.values()]
+
+    def _likelihood(self, row: Head) -> tuple[bool, int]:
+        return row.named_by(self._architectures), len(row.maps)
+
+    def _refused(self) -> str:
+        """What `architectures` names and is not computed here, in words."""
+        ends = (what for end, what in REFUSED.items() if any(name.endswith(end) for name in self._architectures))
+        return next(ends, "")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._held)
+
+    def __getitem__(self, name: str | None) -> BoundHead:
+        """Give a head by its name, or the one that `architectures` names, or the only one."""
+        name = self._usual() if name is None else name
+        if name not in NAMES:
+            raise ValueError(f"head must be one of {', '.join(NAMES)}, found {name!r}")
+        if name not in self._held:
+            raise CheckpointError(f"{self._where}: there is no head {name!r}; {self._said()}")
+        if name not in self._bound:
+            self._bound[name] = self._held[name].bind(self._config, self._binder, self._words)
+            self._binder.expect()
+        return self._bound[name]
+
+    def read(self) -> None:
+        """Bind all of them now; what is wrong with one is an error when that one is asked for."""
+        for name in self._held:
+            with suppress(CheckpointError):
+                self[name]
+
+    def _usual(self) -> str:
+        named = [row.name for row in self._held.values() if row.named_by(self._architectures)]
+        if not named and (refused := self._refused()):
+            raise CheckpointError(
+                f"{self._where}: config.json names {self._architectures[0]}, but {refused} is not computed here; "
+                + self._said()
+            )
+        named = named or list(self._held)
+        if not named:
+            raise CheckpointError(f"{self._where}: {self._said()}; load the checkpoint of a model with a head")
+        if len(named) > 1:
+            raise ValueError(f"{self._where} has several heads, {', '.join(named)}; name one: head={named[0]!r}")
+        return named[0]
+
+    def _said(self) -> str:
+        return f"its heads are {', '.join(self._held)}" if self._held else "it has no head, only input layer and blocks"
+
+
+# -- logits ------------------------------------------------------------------------------------------------------
+
+
+class Model(Protocol):
+    """What is needed of an encoder."""
+
+    dtype: np.dtype[Any]
+
+    @property
+    def stack(self) -> Stack: ...
+    @property
+    def embeddings(self) -> EmbeddingLayer: ...
+
+
+def hidden_of(encoder: Model, packed: Packed, take: Array | None = None) -> Array:
+    """Take packed texts through the model; only the tokens `take` leave the last block: (taken, dim). None: all."""
+    tile = tile_of(packed.lengths, encoder.stack.heads)
+    return run_blocks(encoder.stack, encoder.embeddings.rows(packed), tile, take=take)
+
+
+def logits_of(encoder: Model, head: BoundHead, packed: Packed, take: Array | None = None) -> Array:
+    """Give the logits of packed texts: (taken tokens, labels).
+
+    `take`: which of the packed tokens; without it what the head takes: every token, or one of each text in the order
+    of the packed texts. The result is as large as it is: cut many texts by `Packed.tiles`, or take `logit_pieces`.
+    """
+    x = hidden_of(encoder, packed, tokens_of(head, packed) if take is None else take)
+    y = np.empty((len(x), head.labels), encoder.dtype)
+    for words, piece in logit_pieces(head, x):
+        y[:, words] = piece
+    return y
+
+
+def logit_pieces(head: BoundHead, x: Array) -> Iterator[tuple[slice, Array]]:
+    """Give the logits of hidden states (tokens, dim) in pieces (tokens, some labels), with where they belong."""
+    for _, work in head.works:
+        x = work(x)
+    step = max(1, PIECE // max(1, len(x)))
+    for first in range(0, head.labels, step):
+        words = slice(first, first + step)
+        bias = head.last.bias
+        yield words, Dense(head.last.weight[words], None if bias is None else bias[words])(x)
+
+
+def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
+    """Which of the packed tokens a head takes; None: every one.
+
+    Raises ValueError for a text without a token, where the head takes one of each.
+    """
+    if head.takes == "every":
+        return None
+    if not packed.lengths.all():
+        text = packed.texts[int(np.argmin(packed.lengths))]
+        raise ValueError(f"texts[{text}] has no token, and {head.name} takes one of each text; leave that text out")
+    starts = np.cumsum(packed.lengths) - packed.lengths
+    if head.takes == "first":
+        return np.asarray(starts)
+    texts = np.split(packed.ids, starts[1:])
+    return np.array([start + _last(ids, head.pad_id) for start, ids in zip(starts, texts, strict=True)], np.int64)
+
+
+def _last(ids: Array, pad_id: int | None) -> int:
+    """The place of the last id that is not padding; the first place where all are."""
+    words = np.arange(len(ids)) if pad_id is None else np.flatnonzero(ids != pad_id)
+    return int(words[-1]) if len(words) else 0
+
+
+# -- of a batch --------------------------------------------------------------------------------------------------
+
+
+def batch_logits(
+    head: BoundHead, stack: Stack, embedded: Callable[[Inputs, Tile], Array], inputs: Inputs, keep: Array
+) -> Array:
+    """Give what the reference calls `logits`: (batch, seq, labels) or (batch, labels); rows of padding are zeros.
+
+    `embedded` gives the input layer's rows of a tile.
+    """
+    taken = _places(head, inputs, keep)
+    shape = (inputs.batch, inputs.seq) if taken is None else (inputs.batch,)
+    make = np.zeros if taken is None and not keep.all() else np.empty
+    y = make((*shape, head.labels), head.last.weight.dtype)
+    for tile in pack(keep, stack.heads, holes=stack.by_distance):
+        take = None if taken is None else np.flatnonzero(tile.places == taken[tile.rows])
+        x = run_blocks(stack, embedded(inputs, tile), tile, take=take)
+        where = (tile.rows, tile.places) if take is None else (tile.rows[take],)
+        for words, piece in logit_pieces(head, x):
+            y[(*where, words)] = piece
+    return y[..., 0] if head.single else y
+
+
+def trace_head(head: BoundHead, trace: dict[str, Array], inputs: Inputs, keep: Array) -> None:
+    """Go on from a trace's last hidden states, by module path, to `logits`. Rows of padding are zeros."""
+    taken, last = _places(head, inputs, keep), trace[next(reversed(trace))]
+    where = np.nonzero(keep) if taken is None else (np.arange(inputs.batch), taken)
+    x = last[where]
+    works: list[tuple[str, Callable[[Array], Array]]] = [*head.works, (head.path, head.last)]
+    for path, work in works:
+        x = work(x)
+        y = np.zeros((*(keep.shape if taken is None else (inputs.batch,)), x.shape[1]), x.dtype)
+        y[where[: y.ndim - 1]] = x
+        trace[path] = y
+    trace["logits"] = y[..., 0] if head.single else y
+
+
+def _places(head: BoundHead, inputs: Inputs, keep: Array) -> Array | None:
+    """The place of the token that a head takes of each sequence; None where it takes every one.
+
+    Judged as the reference does: the first place even if it is padding, the last one by ids and not by the mask.
+    Raises ValueError where that is a token that is not computed.
+    """
+    if head.takes == "every":
+        return None
+    if inputs.seq == 0:
+        raise ValueError(f"{head.name} takes one token of each sequence, found sequences of no token")
+    ids, places = inputs.ids.get("input_ids"), np.zeros(inputs.batch, np.int64)
+    if head.takes == "last" and head.pad_id is None and inputs.batch > 1:
+        raise ValueError(
+            f"{head.name} takes the last token that is not pad_token_id, and config.json has none, so that the ends of "
+            f"{inputs.batch} sequences cannot be found; pass one at a time, without padding"
+        )
+    if head.takes == "last":  # without ids it is the last place, as in the reference
+        pad_id = None if ids is None else head.pad_id
+        places = np.array([_last(row, pad_id) for row in (keep if ids is None else np.asarray(ids))], np.int64)
+    hidden = np.flatnonzero(~keep[np.arange(inputs.batch), places])
+    if len(hidden):
+        i, what = int(hidden[0]), "first token" if head.takes == "first" else "last token that is not pad_token_id"
+        raise ValueError(
+            f"{head.name} takes each sequence's {what}, but attention_mask[{i}, {places[i]}] is 0 there; "
+            + ("pad on the right" if head.takes == "first" else "let ids and mask agree on what is padding")
+        )
+    return places
