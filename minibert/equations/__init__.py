@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 FILES = (
-    "input_layer", "blocks", "whole_models", "sentences", "similarity", "gradients", "attention_positions",
+    "input_layer", "blocks", "heads", "whole_models", "sentences", "similarity", "gradients", "attention_positions",
     "rotary_scaling",
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .blocks import Affine, Block, bert_encoder, gelu, gpt2_blocks, linear
+from .heads import tied_logits
 from .input_layer import Array, bert_input, gpt2_input, layer_norm
 
 
@@ -67,7 +68,7 @@ def bert_model(
     )  # (batch, seq, dim)
     x = bert_encoder(x, attention_mask, weights.blocks, heads, eps)
     x = layer_norm(gelu(linear(x, *weights.transform)), *weights.transform_norm, eps)
-    return linear(x, weights.word, weights.bias)  # (batch, seq, vocab)
+    return tied_logits(x, weights.word, weights.bias)  # (batch, seq, vocab)
 
 
 def gpt2_model(input_ids: Array, attention_mask: Array, weights: Gpt2Weights, heads: int, eps: float = 1e-5) -> Array:
@@ -84,4 +85,4 @@ def gpt2_model(input_ids: Array, attention_mask: Array, weights: Gpt2Weights, he
     """
     x = gpt2_input(input_ids, weights.wte, weights.wpe)  # (batch, seq, dim)
     x = gpt2_blocks(x, attention_mask, weights.blocks, weights.last_norm, heads, eps)
-    return linear(x, weights.wte)  # (batch, seq, vocab)
+    return tied_logits(x, weights.wte)  # (batch, seq, vocab)
