@@ -22,7 +22,7 @@ from .frozen import Frozen, replace
 from .modules import LayerNorm
 
 if TYPE_CHECKING:
-    from .steps import Binder
+    from .steps import Binder, Tensors
 
 # the config's word -> the equation, and how the reference prints it
 ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
@@ -67,11 +67,14 @@ class Dense:
 
 
 class RMSNorm(LayerNorm):
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis: see `equations.blocks.rms_norm`. It has no bias."""
+    """`x / sqrt(mean(x^2) + eps) * (weight + plus)` over the last axis, without a bias: see `equations.rms_norm`."""
+
+    plus = 0.0
 
     def formula(self, x: Array) -> Array:
         """Compute it for rows that fit."""
-        return rms_norm(x, self.weight, self.eps)
+        weight = self.weight + self.weight.dtype.type(self.plus) if self.plus else self.weight
+        return rms_norm(x, weight, self.eps)
 
     def in_place(self, x: Array) -> None:
         """Normalize the rows of x in place."""
@@ -81,6 +84,37 @@ class RMSNorm(LayerNorm):
         return f"RMSNorm(({len(self.weight)},), eps={self.eps})"
 
 
+class GemmaRMSNorm(RMSNorm):
+    """The same with 1 + weight: Gemma's files hold the weight less 1."""
+
+    plus = 1.0
+
+
+class Older(NamedTuple):
+    """The older name of a map or a norm, or of several maps that a file holds one after another: part of how many."""
+
+    path: str
+    part: int = 0
+    parts: int = 1
+
+
+class OlderNames:
+    """Finds one block's tensors in a file with older names; asked for as `steps.Tensors` are."""
+
+    def __init__(self, binder: Tensors, prefix: str, older: str, names: Mapping[str, Older]) -> None:
+        self._binder, self._prefix, self._older, self._names = binder, prefix, older, names
+        self._whole: dict[str, Array] = {}  # by name: a narrow one is widened once for all its parts
+
+    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        """Give a tensor, or the rows of one that holds several."""
+        path, _, last = names[0].removeprefix(self._prefix).rpartition(".")
+        older = self._names[path]
+        name = f"{self._older}{older.path}.{last}"
+        if name not in self._whole:
+            self._whole[name] = self._binder.vector((name,), (older.parts * shape[0], *shape[1:]))
+        return np.asarray(self._whole[name][older.part * shape[0] : (older.part + 1) * shape[0]])
+
+
 # -- what rows are made of ---------------------------------------------------------------------------------------
 
 
@@ -88,36 +122,35 @@ class Norm(Frozen):
     """A norm; without a path there is none.
 
     eps     a config key, or the number itself
-    kind    LayerNorm, or RMSNorm, which has no bias
-    biased  whether a LayerNorm has one
-    plus    what is added to the stored weight: Gemma's files hold it less 1
+    kind    LayerNorm, or RMSNorm and GemmaRMSNorm, which have no bias
+    biased  whether a LayerNorm has one; a config key that decides it
     """
 
     path: str = ""
     eps: str | float = "layer_norm_eps"
     kind: type[LayerNorm] = LayerNorm
-    biased: bool = True
-    plus: float = 0.0
+    biased: bool | str = True
 
-    def bind(self, config: Config, binder: Binder, prefix: str, width: int) -> Modules:
+    def bind(self, config: Config, binder: Tensors, prefix: str, width: int) -> Modules:
         """Take its tensors; gamma and beta are the older names of weight and bias."""
         if not self.path:
             return {}
         path, eps = f"{prefix}{self.path}", config.number(self.eps) if isinstance(self.eps, str) else self.eps
         weight = binder.vector((f"{path}.weight", f"{path}.gamma"), (width,))
-        biased = self.biased and self.kind is LayerNorm
+        biased = self.kind is LayerNorm and _decided(config, self.biased)
         bias = binder.vector((f"{path}.bias", f"{path}.beta"), (width,)) if biased else None
-        return {path: self.kind(weight + weight.dtype.type(self.plus) if self.plus else weight, bias, eps)}
+        return {path: self.kind(weight, bias, eps)}
 
 
 class Attend(Frozen):
     """Attention: queries, keys and values from x, probabilities in each head, and a map of what is gathered.
 
     maps             query, key and value, or the one that holds the three side by side; `output` is the map after it
-    biased           whether `maps` have biases; `output_biased` the same of `output`
+    biased           whether `maps` have biases, or a config key that decides it; `output_biased` the same of `output`
     key_heads        config key of the number of key heads, where several query heads may share one
     head_dim         config key of a head's width, where queries may be wider than the model
-    query_norm       norms of each head's queries and keys
+    query_norm, key_norm  norms of each head's queries and keys; a trace has them as (batch, seq, heads, head_dim)
+    heads_first      the reference's own modules of these norms give (batch, heads, seq, head_dim)
     scale            the factor of the scores, from config, head width and the block's number
     reach            how many tokens away a token sees at most, from config and the block's number; None: all
     rotation         which rotation of the input row's rotary scheme turns queries and keys (its layer type), from
@@ -126,17 +159,18 @@ class Attend(Frozen):
 
     maps: tuple[str, ...]
     output: str
-    biased: bool = True
-    output_biased: bool = True
+    biased: bool | str = True
+    output_biased: bool | str = True
     key_heads: str = ""
     head_dim: str = ""
     query_norm: Norm = Norm()
     key_norm: Norm = Norm()
+    heads_first: bool = False
     scale: Callable[[Config, int, int], float] = lambda config, head_dim, i: 1 / math.sqrt(head_dim)
     reach: Callable[[Config, int], int | None] = lambda config, i: None
     rotation: Callable[[Config, int], str | None] | None = None
 
-    def bind(self, config: Config, binder: Binder, prefix: str, i: int, transposed: bool) -> tuple[Attention, Modules]:
+    def bind(self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool) -> tuple[Attention, Modules]:
         """Take its tensors."""
         dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
         head_dim = _given(config, self.head_dim) or dim // heads_of(config)
@@ -147,11 +181,12 @@ class Attend(Frozen):
         outs = widths if len(self.maps) == 3 else (sum(widths),)
         modules: Modules = {}
         for name, out in zip(self.maps, outs, strict=True):
-            modules[prefix + name] = dense(binder, prefix + name, (out, dim), self.biased, transposed)
+            modules[prefix + name] = dense(binder, prefix + name, (out, dim), _decided(config, self.biased), transposed)
         for norm in (self.query_norm, self.key_norm):
             modules |= norm.bind(config, binder, prefix, head_dim)
         output = prefix + self.output
-        modules[output] = dense(binder, output, (dim, heads * head_dim), self.output_biased, transposed)
+        biased = _decided(config, self.output_biased)
+        modules[output] = dense(binder, output, (dim, heads * head_dim), biased, transposed)
         looks = prefix + self.maps[0].rpartition(".")[0]
         work = Attention(
             maps=tuple(prefix + name for name in self.maps),
@@ -167,6 +202,7 @@ class Attend(Frozen):
             reach=self.reach(config, i),
             rotated=self.rotation is not None,
             layer_type=self.rotation and self.rotation(config, i),
+            heads_first=self.heads_first,
         )
         return work, modules
 
@@ -174,6 +210,8 @@ class Attend(Frozen):
 class Feed(Frozen):
     """A feed-forward: `down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`.
 
+    gate        the same path as `up`: one map holds both side by side, the gate's numbers first
+    biased      whether the maps have biases, or a config key that decides it
     activation  path of f; it is printed after `down` where `activation_last`
     act, inner  config keys of f and of the width between the maps
     times       that width as so many times the model's, where config.json gives none
@@ -183,14 +221,14 @@ class Feed(Frozen):
     down: str
     activation: str
     gate: str = ""
-    biased: bool = True
+    biased: bool | str = True
     activation_last: bool = False
     act: str = "hidden_act"
     inner: str = "intermediate_size"
     times: int = 0
 
     def bind(
-        self, config: Config, binder: Binder, prefix: str, i: int, transposed: bool
+        self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool
     ) -> tuple[FeedForward, Modules]:
         """Take its tensors."""
         dim, inner = config.integer("hidden_size"), self.width(config)
@@ -198,10 +236,9 @@ class Feed(Frozen):
         up, gate, activation, down = (
             name and prefix + name for name in (self.up, self.gate, self.activation, self.down)
         )
-        modules: Modules = {
-            path: dense(binder, path, (inner, dim), self.biased, transposed) for path in (gate, up) if path
-        }
-        last: Modules = {down: dense(binder, down, (dim, inner), self.biased, transposed)}
+        biased, wide = _decided(config, self.biased), 2 * inner if up == gate else inner
+        modules: Modules = {path: dense(binder, path, (wide, dim), biased, transposed) for path in (gate, up) if path}
+        last: Modules = {down: dense(binder, down, (dim, inner), biased, transposed)}
         printed_act: Modules = {activation: printed}
         modules |= last | printed_act if self.activation_last else printed_act | last
         return FeedForward(up, gate, activation, down, activate), modules
@@ -221,7 +258,7 @@ class Add(Frozen):
     within: Norm = Norm()
     after: Norm = Norm()
 
-    def bind(self, config: Config, binder: Binder, prefix: str, i: int, transposed: bool, modules: Modules) -> Part:
+    def bind(self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, modules: Modules) -> Part:
         """Take its tensors, and put its modules into `modules`."""
         width = config.integer("hidden_size")
         before, within, after = (
@@ -252,6 +289,7 @@ class Attention(NamedTuple):
     reach: int | None
     rotated: bool
     layer_type: str | None
+    heads_first: bool  # how the reference gives the norms' output
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -269,7 +307,7 @@ class FeedForward(NamedTuple):
     """A feed-forward bound to a checkpoint: the paths of its modules. `output` is the map back."""
 
     up: str
-    gate: str  # "" where there is none
+    gate: str  # "" where there is none; the same as `up` where one map holds both
     activation: str
     output: str
     activate: Activation
@@ -277,8 +315,9 @@ class FeedForward(NamedTuple):
     @property
     def keys(self) -> tuple[str, ...]:
         """What a trace has of it, in the order of computing."""
-        entering = (self.gate, self.activation, self.up) if self.gate else (self.up, self.activation)
-        return (*entering, self.output)
+        if self.gate and self.gate != self.up:
+            return self.gate, self.activation, self.up, self.output
+        return self.up, self.activation, self.output
 
 
 class Part(NamedTuple):
@@ -322,7 +361,7 @@ class Blocks(Frozen):
     """One model_type's blocks.
 
     path        of one block, "{i}" is its number; the names in `parts` are relative to it
-    parts       what a block adds to x, in order
+    parts       what a block adds to x, in order; `first` the same of block 0, where it is another
     last_norm   the norm after the last block
     transposed  weights are stored (in, out)
     causal      whether no token sees those after it
@@ -330,10 +369,13 @@ class Blocks(Frozen):
     defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
     checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
     tree        the reference's class for each module that holds others, for printing: path -> class name
+    order       last parts of paths in the order in which the reference prints them, if it is not that of computing
+    older_path, older  path of a block in older files, and the names in it: path in the block -> older name
     """
 
     path: str = "encoder.layer.{i}"
     parts: tuple[Add, ...]
+    first: tuple[Add, ...] = ()
     last_norm: Norm = Norm()
     transposed: bool = False
     causal: Callable[[Config], bool] = lambda config: config.flag("is_decoder")
@@ -343,6 +385,14 @@ class Blocks(Frozen):
     checked_prefixes: tuple[str, ...] = ("encoder.",)
     unused_endings: tuple[str, ...] = ()
     tree: Mapping[str, str] = {}
+    order: tuple[str, ...] = ()
+    older_path: str = ""
+    older: Mapping[str, Older] = {}
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """How the names of the blocks' tensors begin, in older files too."""
+        return tuple(path.partition("{i}")[0] for path in (self.path, self.older_path) if path)
 
     def configure(self, family: Family, data: Mapping[str, Any], where: str) -> Config:
         """Read config.json for layer and blocks together. Raises CheckpointError for a key of another model."""
@@ -354,7 +404,11 @@ class Blocks(Frozen):
     def bind(self, config: Config, binder: Binder, i: int) -> BoundBlock:
         """Take one block's tensors from the checkpoint."""
         prefix, modules = f"{self.path.format(i=i)}.", Modules()
-        parts = tuple(add.bind(config, binder, prefix, i, self.transposed, modules) for add in self.parts)
+        tensors: Tensors = binder
+        if self.older and not binder.stored_under((prefix,)):
+            tensors = OlderNames(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
+        adds = self.parts if i or not self.first else self.first
+        parts = tuple(add.bind(config, tensors, prefix, i, self.transposed, modules) for add in adds)
         return BoundBlock(modules, parts)
 
     @property
@@ -363,7 +417,7 @@ class Blocks(Frozen):
         return next(add.work for add in self.parts if isinstance(add.work, Feed))
 
 
-def dense(binder: Binder, path: str, shape: tuple[int, int], biased: bool, transposed: bool) -> Dense:
+def dense(binder: Tensors, path: str, shape: tuple[int, int], biased: bool, transposed: bool) -> Dense:
     """Take one map's tensors; shape (out, in)."""
     weight = binder.vector((f"{path}.weight",), shape[::-1] if transposed else shape)
     # BLAS would copy a misaligned weight at each call, so that is done here and once
@@ -385,6 +439,11 @@ def activation_of(config: Config, key: str) -> tuple[Activation, str]:
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise config.refused(f"{key!r} must be one of {', '.join(ACTIVATIONS)}, found {name!r}")
     return ACTIVATIONS[name]
+
+
+def _decided(config: Config, biased: bool | str) -> bool:
+    """Whether there is a bias: the row says it, or a config key."""
+    return config.flag(biased) if isinstance(biased, str) else biased
 
 
 def _given(config: Config, key: str) -> int:

@@ -7,9 +7,10 @@ in `rows`. A model_type without a row here has an input layer only.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .block_parts import Add, Attend, Blocks, Feed, Norm
+from .block_parts import Add, Attend, Blocks, Feed, GemmaRMSNorm, Norm, Older, RMSNorm
 from .config import Config
 from .frozen import replace
 
@@ -118,6 +119,229 @@ GPT2 = Blocks(
     tree={"h.{i}": "GPT2Block", "h.{i}.attn": "GPT2Attention", "h.{i}.mlp": "GPT2MLP"},
 )  # fmt: skip
 
+# -- rotary positions, windows, gates: the models of today -------------------------------------------------------
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def _layer_type(config: Config, i: int, sliding: bool) -> str:
+    """The type of block i: config.json lists them, or a rule says whether it has a window."""
+    types = config.get("layer_types")
+    if types is None:
+        return SLIDING if sliding else FULL
+    if not isinstance(types, Sequence) or isinstance(types, str) or not set(types) <= {FULL, SLIDING}:
+        raise config.refused(f"'layer_types' must list {FULL!r} or {SLIDING!r} for each block, found {types!r}")
+    if len(types) != config.integer("num_hidden_layers"):
+        raise config.refused(f"'layer_types' lists {len(types)} blocks, 'num_hidden_layers' has another number")
+    return str(types[i])
+
+
+def _window(config: Config) -> int:
+    """How many tokens away a token still sees: the config's number counts the token itself."""
+    return max(0, config.integer("sliding_window") - 1)
+
+
+def _modernbert_type(config: Config, i: int) -> str:
+    return _layer_type(config, i, i % max(1, config.integer("global_attn_every_n_layers")) != 0)
+
+
+def _modernbert_reach(config: Config, i: int) -> int | None:
+    """Half of the window on each side, its end included."""
+    return config.integer("local_attention") // 2 if _modernbert_type(config, i) == SLIDING else None
+
+
+MODERNBERT_ATTENTION = Add(
+    work=Attend(
+        maps=("attn.Wqkv",), output="attn.Wo", biased="attention_bias", output_biased="attention_bias",
+        rotation=_modernbert_type, reach=_modernbert_reach,
+    ),
+    before=Norm(path="attn_norm", eps="norm_eps", biased="norm_bias"),
+)  # fmt: skip
+MODERNBERT_FEED = Add(
+    work=Feed(
+        up="mlp.Wi", gate="mlp.Wi", activation="mlp.act", down="mlp.Wo", biased="mlp_bias", act="hidden_activation"
+    ),
+    before=Norm(path="mlp_norm", eps="norm_eps", biased="norm_bias"),
+)
+MODERNBERT = Blocks(
+    path="layers.{i}",
+    parts=(MODERNBERT_ATTENTION, MODERNBERT_FEED),
+    first=(replace(MODERNBERT_ATTENTION, before=Norm()), MODERNBERT_FEED),  # the input layer ends with a norm
+    last_norm=Norm(path="final_norm", eps="norm_eps", biased="norm_bias"),
+    causal=lambda config: False,
+    defaults={
+        "hidden_activation": "gelu", "attention_bias": False, "mlp_bias": False, "local_attention": 128,
+        "global_attn_every_n_layers": 3,
+    },
+    checked_prefixes=("layers.", "final_norm."),
+    tree={
+        "": "ModernBertModel",
+        "layers.{i}": "ModernBertEncoderLayer",
+        "layers.{i}.attn": "ModernBertAttention",
+        "layers.{i}.mlp": "ModernBertMLP",
+        "rotary_emb": "ModernBertRotaryEmbedding",
+    },
+)  # fmt: skip
+
+
+def _rotary_tree(name: str, norm: str = "") -> dict[str, str]:
+    """The classes of a model whose module names are Llama's."""
+    block = f"{name}DecoderLayer" if norm else f"{name}Layer"
+    tree = {"": f"{name}Model", "layers.{i}": block, "rotary_emb": f"{name}RotaryEmbedding", "RMSNorm": norm}
+    return tree | {"layers.{i}.self_attn": f"{name}Attention", "layers.{i}.mlp": f"{name}MLP"}
+
+
+GATED = Feed(
+    up="mlp.up_proj", gate="mlp.gate_proj", down="mlp.down_proj", activation="mlp.act_fn", biased=False,
+    activation_last=True,
+)  # fmt: skip
+TURNED = Attend(
+    maps=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), output="self_attn.o_proj", biased=False,
+    output_biased=False, key_heads="num_key_value_heads", head_dim="head_dim", rotation=lambda config, i: None,
+)  # fmt: skip
+
+NOMIC_BERT = Blocks(
+    path="layers.{i}",
+    parts=(
+        Add(work=replace(TURNED, key_heads=""), after=Norm(path="post_attention_layernorm")),
+        Add(work=GATED, after=Norm(path="post_mlp_layernorm")),
+    ),
+    causal=lambda config: False,
+    defaults={"hidden_act": "silu"},
+    checked_prefixes=("layers.", "encoder.layers."),
+    older_path="encoder.layers.{i}",
+    older={
+        **{f"self_attn.{name}_proj": Older("attn.Wqkv", part, 3) for part, name in enumerate("qkv")},
+        "self_attn.o_proj": Older("attn.out_proj"),
+        "mlp.up_proj": Older("mlp.fc11"),
+        "mlp.gate_proj": Older("mlp.fc12"),
+        "mlp.down_proj": Older("mlp.fc2"),
+        "post_attention_layernorm": Older("norm1"),
+        "post_mlp_layernorm": Older("norm2"),
+    },
+    tree=_rotary_tree("NomicBert"),
+    order=("rotary_emb", "post_attention_layernorm", "mlp", "self_attn"),
+)
+
+
+def _rms(path: str, kind: type[RMSNorm] = RMSNorm) -> Norm:
+    return Norm(path=path, kind=kind, eps="rms_norm_eps")
+
+
+def _llama_like(name: str, defaults: Mapping[str, Any], attend: Attend = TURNED, feed: Feed = GATED) -> Blocks:
+    """Llama's block, and what a model of its kin changes."""
+    return Blocks(
+        path="layers.{i}",
+        parts=(
+            Add(work=attend, before=_rms("input_layernorm")),
+            Add(work=feed, before=_rms("post_attention_layernorm")),
+        ),
+        last_norm=_rms("norm"),
+        causal=lambda config: True,
+        defaults={"hidden_act": "silu", "rms_norm_eps": 1e-6, **defaults},
+        checked_prefixes=("layers.", "norm."),
+        unused_endings=(".rotary_emb.inv_freq",),  # frequencies, which older versions stored
+        tree=_rotary_tree(name, f"{name}RMSNorm"),
+        order=LLAMA_ORDER,
+    )
+
+
+def _qwen_type(config: Config, i: int) -> str:
+    """Without `layer_types` the first `max_window_layers` blocks have no window."""
+    windowed = config.flag("use_sliding_window") and config.get("sliding_window") is not None
+    return _layer_type(config, i, windowed and i >= config.integer("max_window_layers"))
+
+
+def _qwen_reach(config: Config, i: int) -> int | None:
+    if _qwen_type(config, i) == FULL:
+        return None
+    if not config.flag("use_sliding_window"):
+        raise config.refused(f"'layer_types' asks for {SLIDING!r}, but 'use_sliding_window' is false")
+    return _window(config)
+
+
+def _mistral_reach(config: Config, i: int) -> int | None:
+    return None if config.get("sliding_window") is None else _window(config)
+
+
+LLAMA_ORDER = (
+    "self_attn",
+    "mlp",
+    "input_layernorm",
+    "post_attention_layernorm",
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+)
+QWEN_DEFAULTS = {
+    "num_key_value_heads": 32, "sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28,
+}  # fmt: skip
+BIASED = replace(TURNED, biased="attention_bias", output_biased="attention_bias")
+LLAMA = _llama_like("Llama", {"attention_bias": False, "mlp_bias": False}, BIASED, replace(GATED, biased="mlp_bias"))
+MISTRAL = _llama_like(
+    "Mistral", {"num_key_value_heads": 8, "sliding_window": 4096}, replace(TURNED, reach=_mistral_reach)
+)
+QWEN2 = _llama_like("Qwen2", QWEN_DEFAULTS, replace(TURNED, biased=True, reach=_qwen_reach))
+QWEN3 = _llama_like(
+    "Qwen3",
+    {**QWEN_DEFAULTS, "attention_bias": False, "head_dim": 128},
+    replace(BIASED, query_norm=_rms("self_attn.q_norm"), key_norm=_rms("self_attn.k_norm"), reach=_qwen_reach),
+)
+
+
+def _gemma3_type(config: Config, i: int) -> str:
+    return _layer_type(config, i, (i + 1) % max(1, config.integer("sliding_window_pattern")) != 0)
+
+
+def _gemma3_reach(config: Config, i: int) -> int | None:
+    """Of a model that looks both ways the window is split between both sides."""
+    if _gemma3_type(config, i) == FULL:
+        return None
+    return config.integer("sliding_window") // 2 if config.flag("use_bidirectional_attention") else _window(config)
+
+
+def _gemma3_scale(config: Config, head_dim: int, i: int) -> float:
+    """One number of the config's takes the place of the head's width."""
+    if not config.number("query_pre_attn_scalar"):
+        raise config.refused("'query_pre_attn_scalar' must be a number above 0, found 0")
+    return float(config.number("query_pre_attn_scalar") ** -0.5)
+
+
+GEMMA3 = Blocks(
+    path="layers.{i}",
+    parts=(
+        Add(
+            work=replace(
+                BIASED,
+                query_norm=_rms("self_attn.q_norm", GemmaRMSNorm),
+                key_norm=_rms("self_attn.k_norm", GemmaRMSNorm),
+                heads_first=True,
+                rotation=_gemma3_type,
+                reach=_gemma3_reach,
+                scale=_gemma3_scale,
+            ),
+            before=_rms("input_layernorm", GemmaRMSNorm),
+            within=_rms("post_attention_layernorm", GemmaRMSNorm),
+        ),
+        Add(
+            work=replace(GATED, act="hidden_activation"),
+            before=_rms("pre_feedforward_layernorm", GemmaRMSNorm),
+            within=_rms("post_feedforward_layernorm", GemmaRMSNorm),
+        ),
+    ),
+    last_norm=_rms("norm", GemmaRMSNorm),
+    causal=lambda config: not config.flag("use_bidirectional_attention"),
+    defaults={
+        "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "attention_bias": False, "head_dim": 256,
+        "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
+    },
+    only={"attn_logit_softcapping": None},
+    checked_prefixes=("layers.", "norm."),
+    tree=_rotary_tree("Gemma3", "Gemma3RMSNorm") | {"": "Gemma3TextModel"},
+    order=(*LLAMA_ORDER, "pre_feedforward_layernorm"),
+)  # fmt: skip
+
 BLOCKS: Mapping[str, Blocks] = {
     "bert": BERT,
     "roberta": replace(BERT, tree=_bert_tree("Roberta")),
@@ -128,5 +352,12 @@ BLOCKS: Mapping[str, Blocks] = {
     "distilbert": DISTILBERT,
     "mpnet": MPNET,
     "gpt2": GPT2,
+    "modernbert": MODERNBERT,
+    "nomic_bert": NOMIC_BERT,
+    "llama": LLAMA,
+    "mistral": MISTRAL,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "gemma3_text": GEMMA3,
 }
 """model_type -> row."""

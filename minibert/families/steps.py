@@ -36,7 +36,14 @@ def always(config: Config) -> bool:
     return True
 
 
-class Binder(Protocol):
+class Tensors(Protocol):
+    """Gives tensors by their candidate names."""
+
+    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        """Give a small tensor, read into memory in the dtype that the layer computes in."""
+
+
+class Binder(Tensors, Protocol):
     """What a step may ask for while it is bound: the config, and tensors by their candidate names."""
 
     config: Config
@@ -44,8 +51,8 @@ class Binder(Protocol):
     def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> Table | None:
         """Give a large table, not read yet. With `optional`, None where no candidate is stored."""
 
-    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        """Give a small tensor, read into memory in the dtype that the layer computes in."""
+    def stored_under(self, scope: tuple[str, ...]) -> list[str]:
+        """List the tensors of one part of a model, asked for or not."""
 
     def stores(self, name: str) -> bool:
         """Whether the checkpoint has a tensor of this name."""

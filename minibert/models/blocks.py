@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from minibert.equations.blocks import additive_mask
+from minibert.equations.blocks import additive_mask, visible
 from minibert.equations.fast import ACTIVATIONS, attention_scores, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.block_parts import Attention, BoundBlock, Dense, FeedForward, Modules
@@ -190,12 +190,15 @@ def norming(modules: Modules, path: str, copied: bool = False) -> Works:
 
 def mapping(modules: Modules, path: str, name: str) -> Work:
     """A linear map, into the memory of that name."""
-    module: Dense = modules[path]
+    return _mapping(modules[path], path, name)
+
+
+def _mapping(module: Dense, path: str, name: str) -> Work:
     weight = module.weight.T if module.transposed else module.weight
 
     def work(run: _Run, x: Array) -> Array:
         y = linear(x, weight, module.bias, run.array(name, x, len(weight)))
-        if run.record:
+        if run.record and path:
             run.record.rows(path, y)
         return y
 
@@ -257,7 +260,9 @@ def _each_head(modules: Modules, own: Attention, path: str) -> Works:
     from minibert.equations.attention_positions import rotate  # here, since most models have no use for it
 
     def work(run: _Run, x: Array) -> Array:
-        y = np.ascontiguousarray(x).reshape(len(x), -1, own.head_dim)  # (tokens, heads, head_dim)
+        y = np.ascontiguousarray(x).reshape(
+            len(x), x.shape[1] // own.head_dim, own.head_dim
+        )  # (tokens, heads, head_dim)
         for norm in norms:
             norm(run, y)
         if own.rotated:
@@ -273,9 +278,15 @@ def feeding(modules: Modules, own: FeedForward) -> Work:
     activate = ACTIVATIONS.get(own.activate, own.activate)
     up, down = mapping(modules, own.up, "hidden"), mapping(modules, own.output, "sum")
     gate = mapping(modules, own.gate, "gate") if own.gate else None
+    both = bool(own.gate) and own.gate == own.up
+    if both:
+        first, second = halves(modules[own.up])
+        gate, up = _mapping(first, "", "gate"), _mapping(second, "", "hidden")
 
     def work(run: _Run, x: Array) -> Array:
         hidden = (gate or up)(run, x)  # (tokens, width)
+        if run.record and both:
+            run.record.rows(own.up, np.concatenate([hidden, up(run, x)], axis=1))
         flat = (hidden if hidden.flags.c_contiguous else hidden.T).reshape(-1)  # a view: there are no gaps
         for start in range(0, len(flat), PIECE):
             piece = flat[start : start + PIECE]
@@ -285,6 +296,15 @@ def feeding(modules: Modules, own: FeedForward) -> Work:
         return down(run, np.multiply(hidden, up(run, x), out=hidden) if gate else hidden)
 
     return work
+
+
+def halves(module: Dense) -> tuple[Dense, Dense]:
+    """Cut a map that holds two side by side: views, so that neither is copied."""
+    weight = module.weight.T if module.transposed else module.weight
+    weights = np.split(weight, 2)
+    biases = (None, None) if module.bias is None else np.split(module.bias, 2)
+    first, second = (Dense(weight, bias) for weight, bias in zip(weights, biases, strict=True))
+    return first, second
 
 
 # -- what attention is given besides -----------------------------------------------------------------------------
@@ -311,9 +331,7 @@ def _mask(places: Array, past: int, causal: bool, reach: int | None, dtype: np.d
     """
     if not causal and reach is None:
         return None
-    back = places[past:, None] - places  # how far before the query the key stands
-    keep = back >= 0 if causal else np.ones(back.shape, bool)
-    return additive_mask(keep if reach is None else keep & (np.abs(back) <= reach), dtype)
+    return additive_mask(visible(places[past:], places, causal, reach), dtype)
 
 
 def _angles(stack: Stack, tile: Tile) -> dict[str | None, tuple[Array, Array, str]]:

@@ -247,6 +247,10 @@ class Encoder(Guarded):
         self, input_ids: ArrayLike | None, given: dict[str, Any], attention_mask: Any, inputs_embeds: Any
     ) -> tuple[Inputs, Array, bool]:
         """Check and complete what was passed, as the input layer does, and say which tokens are not padding."""
+        if self.stack.rotary is not None and given["position_ids"] is not None:
+            raise TypeError(
+                "this encoder turns queries and keys by each token's place; it takes no position_ids, leave it out"
+            )
         inputs, single = self._prepare(input_ids, given, attention_mask, 0, inputs_embeds)
         shape = (inputs.batch, inputs.seq)
         if attention_mask is None:

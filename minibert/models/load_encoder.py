@@ -70,7 +70,7 @@ def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "flo
     again = partial(load, opened.lasting, **options)
     layer = assemble(opened, source, family, "encoder", dtype, again)
     binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
-    if not binder.stored_under((blocks.path.partition("{i}")[0],)):
+    if not binder.stored_under(blocks.begins):
         raise worded(
             CheckpointError,
             f"{opened.where}: there is no tensor of the blocks, only the input layer, as after `extract`; name the "

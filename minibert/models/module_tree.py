@@ -10,6 +10,7 @@ from .blocks import Stack
 from .input_layer import EmbeddingLayer
 
 Tree = dict[str, Any]  # a module's name -> its own tree, or its printed line
+ROTARY = "rotary_emb"  # a module of the reference's without weights, printed where a row names its class
 
 
 def print_encoder(embeddings: EmbeddingLayer, blocks: Blocks, stack: Stack) -> str:
@@ -29,7 +30,9 @@ def print_encoder(embeddings: EmbeddingLayer, blocks: Blocks, stack: Stack) -> s
             _put(tree, path, module)
     for path, module in stack.others.items():
         _put(tree, path, module)
-    lines += _lines(tree, "", classes)
+    if ROTARY in classes:
+        tree[ROTARY] = f"{classes[ROTARY]}()"
+    lines += _lines(tree, "", classes, blocks.order)
     return "\n".join([*lines, ")"])
 
 
@@ -40,16 +43,17 @@ def _put(tree: Tree, path: str, module: Any) -> None:
     tree[last] = module if isinstance(module, str) else repr(module)
 
 
-def _lines(tree: Tree, above: str, classes: dict[str, str]) -> list[str]:
+def _lines(tree: Tree, above: str, classes: dict[str, str], order: tuple[str, ...]) -> list[str]:
     """One indented line or more for each child; equal numbered ones are counted, as in the reference."""
     printed = {}
-    for name, child in tree.items():
-        path = f"{above}.{name}".lstrip(".")
+    for name in sorted(tree, key=lambda name: order.index(name) if name in order else len(order)):
+        child, path = tree[name], f"{above}.{name}".lstrip(".")
         if isinstance(child, str):
-            printed[name] = [child]
+            printed[name] = [child.replace("RMSNorm(", f"{classes.get('RMSNorm', 'RMSNorm')}(")]
         else:
             numbered = all(key.isdigit() for key in child)
-            printed[name] = [f"{'ModuleList' if numbered else classes[path]}(", *_lines(child, path, classes), ")"]
+            holder = "ModuleList" if numbered else classes[path]
+            printed[name] = [f"{holder}(", *_lines(child, path, classes, order), ")"]
     lines: list[str] = []
     for name, count in _runs(printed).items():
         last = int(name) + count - 1 if name.isdigit() else 0

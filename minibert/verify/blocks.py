@@ -71,6 +71,9 @@ class EncoderSubject(Subject):
         )
         self.entering = stack.entering
         self.scores = [block.attention.scores for block in stack.blocks]
+        self.heads_first = [
+            path for block in stack.blocks if block.attention.heads_first for path in block.attention.norms
+        ]
         layer = tolerances(self.layer)
         self.allowed = {**layer, "input_ids": 0.0, "hidden_states.0": list(layer.values())[-1], **in_blocks}
 

@@ -141,6 +141,8 @@ class Reference:
         def keep(key: str, value: Any) -> None:
             if value.ndim == 3 and tuple(value.shape[:2]) == shape[::-1] and shape[0] != shape[1]:
                 value = value.transpose(0, 1)  # XLNet computes with (seq, batch)
+            if key in subject.heads_first:
+                value = value.transpose(1, 2)
             kept[key] = _array(value)
 
         def leaving(path: str) -> Callable[..., None]:

@@ -37,6 +37,7 @@ class Subject(ABC):
     leaving: Sequence[str] = ()
     entering: Mapping[str, str] = {}
     scores: Sequence[str] = ()
+    heads_first: Sequence[str] = ()  # whose output the reference gives as (batch, heads, seq, head_dim)
 
     def __init__(self, model: Any, layer: EmbeddingLayer, again: Callable[..., Any]) -> None:
         self.model: Any = model  # an EmbeddingLayer or an Encoder

@@ -54,6 +54,9 @@ DISTIL = {
     "vocab_size": VOCAB, "dim": WIDTH, "n_layers": BLOCKS, "n_heads": HEADS, "hidden_dim": INNER,
     "max_position_embeddings": POSITIONS,
 }  # fmt: skip
+TURNED = {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0}  # queries wider than the model
+GEMMA = {**TURNED, "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 5}
+MODERN = {**SIZES, "num_hidden_layers": 2, "local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0}
 GPT = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": POSITIONS}
 
 
@@ -68,6 +71,7 @@ class Case(NamedTuple):
     kinds: tuple[str, ...]
     pad: int = 0
     longest: int = POSITIONS
+    today: bool = False  # the names of today's classes in the file, where older ones are what is published
     spread: int = 5  # times the seeded numbers, which are below 0.1: too small to make attention choose, or gelu bend
 
 
@@ -96,6 +100,32 @@ CASES = (
     Case("gpt2-unscaled", "gpt2", "GPT2Model", "GPT2Model",
          {**GPT, "n_head": 6, "n_inner": INNER, "scale_attn_weights": False, "activation_function": "gelu"},
          ("plain",), spread=3),
+    Case("modernbert", "modernbert", "ModernBertForMaskedLM", "ModernBertModel", MODERN, (*ALL[1:], "plain")),
+    Case("modernbert-biased", "modernbert", "ModernBertModel", "ModernBertModel",
+         {**MODERN, "attention_bias": True, "mlp_bias": True, "norm_bias": True, "hidden_activation": "silu",
+          "layer_types": ["sliding_attention", "full_attention"], "local_attention": 3}, ("pads_inside",)),
+    Case("nomic_bert", "nomic_bert", "NomicBertForMaskedLM", "NomicBertModel", SIZES, (*ALL[1:], "types")),
+    Case("nomic_bert-today", "nomic_bert", "NomicBertModel", "NomicBertModel", SIZES, ("right_pad",), today=True),
+    Case("llama", "llama", "LlamaForCausalLM", "LlamaModel",
+         {**TURNED, "rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0,
+          "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}}, ALL[1:]),
+    Case("llama-biased", "llama", "LlamaModel", "LlamaModel",
+         {**TURNED, "head_dim": None, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True,
+          "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}}, ("left_pad",)),
+    Case("mistral", "mistral", "MistralForCausalLM", "MistralModel", {**TURNED, "sliding_window": 3}, ALL[1:]),
+    Case("mistral-whole", "mistral", "MistralModel", "MistralModel", {**TURNED, "sliding_window": None}, ("longest",)),
+    Case("qwen2", "qwen2", "Qwen2ForCausalLM", "Qwen2Model",
+         {**TURNED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}, ALL[1:]),
+    Case("qwen2-whole", "qwen2", "Qwen2Model", "Qwen2Model", TURNED, ("right_pad",)),
+    Case("qwen3", "qwen3", "Qwen3ForCausalLM", "Qwen3Model", TURNED, (*ALL[1:], "plain")),
+    Case("qwen3-window", "qwen3", "Qwen3Model", "Qwen3Model",
+         {**TURNED, "attention_bias": True, "use_sliding_window": True, "sliding_window": 2,
+          "layer_types": ["full_attention", "sliding_attention"]}, ("longest",)),
+    Case("gemma3_text", "gemma3_text", "Gemma3ForCausalLM", "Gemma3TextModel", {**GEMMA, "sliding_window": 3}, ALL[1:],
+         spread=3),
+    Case("gemma3_text-both-ways", "gemma3_text", "Gemma3TextModel", "Gemma3TextModel",
+         {**GEMMA, "sliding_window": 5, "use_bidirectional_attention": True, "attention_bias": True}, ALL[1:],
+         spread=3),
 )  # fmt: skip
 
 
@@ -105,10 +135,10 @@ def build(case: Case, folder: Path) -> torch.nn.Module:
     model = getattr(transformers, case.save)(config)
     for name, parameter in model.named_parameters():
         made = np.float32(case.spread) * seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
-        if parameter.ndim == 1 and name.endswith("weight"):  # a norm's: around 1
+        if parameter.ndim == 1 and name.endswith("weight") and case.family != "gemma3_text":  # a norm's: around 1
             made += np.float32(1)
         parameter.data.copy_(torch.from_numpy(made))
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, save_original_format=not case.today)
     for extra in set(folder.iterdir()) - {folder / "config.json", folder / "model.safetensors"}:
         extra.unlink()
     return load(getattr(transformers, case.base), folder)
@@ -152,6 +182,8 @@ class Recorder:
     def __init__(self, model: torch.nn.Module, stack: Stack) -> None:
         self.model, self.stack, self.trace = model, stack, dict[str, torch.Tensor]()
         self.softmaxed: list[torch.Tensor] = []
+        attentions = [block.attention for block in stack.blocks if block.attention.heads_first]
+        self.heads_first = [path for own in attentions for path in own.norms]
         modules = dict(model.named_modules())
         for path in (*(path for block in stack.blocks for path in block.modules), *filter(None, [stack.last_norm])):
             modules[path].register_forward_hook(lambda _m, _given, output, path=path: self.keep(path, output))
@@ -160,6 +192,8 @@ class Recorder:
 
     def keep(self, key: str, value: Any) -> None:
         value = value[0] if isinstance(value, tuple) else value
+        if key in self.heads_first:
+            value = value.transpose(1, 2)
         # distilbert's feed-forward goes through apply_chunking_to_forward, which changes nothing
         self.trace[key] = value.detach().clone(memory_format=torch.contiguous_format)
 

@@ -106,13 +106,16 @@ def changed(case: EncoderCase, folder: Path, **config: Any) -> Path:
     return folder
 
 
+BY_IS_DECODER = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie")
+
+
 @every_row
 def test_is_decoder_hides_what_comes_later_where_the_reference_does(case: EncoderCase, tmp_path: Path) -> None:
-    """BERT's kin become causal by it; MPNet and DistilBERT have no such mode, and GPT-2 no other."""
+    """BERT's kin become causal by it; the others have no such mode, or no other."""
     ids = np.arange(3, 8)[None]
     with case.load() as plain, minibert.load_encoder(changed(case, tmp_path, is_decoder=True)) as decoder:
         a, b = plain(ids)[0], decoder(ids)[0]
-    same = case.facts["family"] in ("mpnet", "distilbert", "gpt2") or case.name == "bert-causal"
+    same = case.facts["family"] not in BY_IS_DECODER or case.name == "bert-causal"
     assert (off(a[0], b[0]) <= CUT) == same
     assert off(a[-1], b[-1]) > 1e-3 or same
 
@@ -124,7 +127,7 @@ def test_float64_is_float64_all_the_way(case: EncoderCase) -> None:
     with case.load(dtype="float64") as encoder:
         trace = encoder.trace(ids, attention_mask=mask)
         part = encoder.stack.blocks[0].parts[0]
-        entered = trace[part.sum] - trace[part.work.output]
+        entered = trace[part.sum] - trace[part.within or part.work.output]
         assert off(entered[mask != 0], trace["hidden_states.0"][mask != 0]) <= FLOAT64
         assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= FLOAT64
 
@@ -141,8 +144,18 @@ def test_padding_inside_moves_no_other_text(case: EncoderCase) -> None:
             assert off(together[row], encoder(ids[row : row + 1], attention_mask=mask[row : row + 1])[0]) <= CUT
 
 
-ACTIVATION = {"distilbert": "activation", "gpt2": "activation_function"}
-EPS = {"distilbert": "layer_norm_eps", "gpt2": "layer_norm_epsilon"}
+ACTIVATION = {
+    "distilbert": "activation", "gpt2": "activation_function", "modernbert": "hidden_activation",
+    "gemma3_text": "hidden_activation",
+}  # fmt: skip
+DEFAULT = {
+    "gpt2": "NewGELUActivation()", "gemma3_text": "GELUTanh()",
+    **dict.fromkeys(("nomic_bert", "llama", "mistral", "qwen2", "qwen3"), "SiLUActivation()"),
+}  # fmt: skip
+EPS = {
+    "gpt2": "layer_norm_epsilon", "modernbert": "norm_eps",
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma3_text"), "rms_norm_eps"),
+}  # fmt: skip
 
 
 @every_row
@@ -152,7 +165,7 @@ def test_what_a_config_leaves_out_is_the_reference_s_default(case: EncoderCase, 
     del config[ACTIVATION.get(family, "hidden_act")]
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with minibert.load_encoder(folder) as encoder:
-        assert ("NewGELUActivation()" if family == "gpt2" else " GELUActivation()") in repr(encoder)
+        assert f" {DEFAULT.get(family, 'GELUActivation()')}" in repr(encoder)
 
 
 @every_row

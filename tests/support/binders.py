@@ -20,5 +20,8 @@ class Stored:
         self.asked[names[0]] = shape
         return np.resize(self.tensors.get(names[0], np.zeros(1, np.float32)), shape)
 
+    def stored_under(self, scope: tuple[str, ...]) -> list[str]:
+        return list(scope)  # whatever is asked for is there, by its name of today
+
     def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> Any:
         raise NotImplementedError

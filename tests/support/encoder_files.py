@@ -11,6 +11,7 @@ import numpy as np
 
 import minibert
 from minibert.equations.input_layer import Array
+from minibert.models.blocks import Stack
 from minibert.verify.traces import Traces, read_traces
 
 ENCODERS = Path(__file__).parents[1] / "reference" / "encoder"
@@ -53,11 +54,14 @@ def kept(inputs: dict[str, Array]) -> Array:
     return inputs.get("attention_mask", np.ones_like(inputs["input_ids"])) != 0
 
 
-def at_kept_tokens(key: str, x: Array, keep: Array, causal: bool = False) -> Array:
-    """Those numbers of one intermediate that padding has no part in; of scores those that no mask hides."""
-    if x.ndim == 3:
+def at_kept_tokens(key: str, x: Array, keep: Array, stack: Stack | None = None) -> Array:
+    """Those numbers of one intermediate that padding has no part in; of scores those that no mask of `stack` hides."""
+    if not key.startswith("attentions") and not key.endswith("scores"):
         return x[keep]
     pairs = keep[:, None, :, None] & keep[:, None, None, :]
-    if causal and key.endswith("scores"):
-        pairs = pairs & np.tri(x.shape[2], dtype=bool)
+    for block in stack.blocks if stack else ():
+        if key == block.attention.scores:
+            query, key_token = np.indices(x.shape[2:])
+            reach = np.inf if block.attention.reach is None else block.attention.reach
+            pairs = pairs & (abs(query - key_token) <= reach) & ((key_token <= query) | (not stack.causal))
     return x[np.broadcast_to(pairs, x.shape)]
