@@ -43,7 +43,7 @@ class Stack(NamedTuple):
     @property
     def pre_norm(self) -> bool:
         """Whether the norms stand before attention and feed-forward (GPT-2), not after the sums (BERT)."""
-        return bool(self.blocks) and bool(self.blocks[0].parts[0].before)
+        return any(part.before for block in self.blocks for part in block.parts)
 
     @property
     def entering(self) -> dict[str, str]:
@@ -260,9 +260,7 @@ def _each_head(modules: Modules, own: Attention, path: str) -> Works:
     from minibert.equations.attention_positions import rotate  # here, since most models have no use for it
 
     def work(run: _Run, x: Array) -> Array:
-        y = np.ascontiguousarray(x).reshape(
-            len(x), x.shape[1] // own.head_dim, own.head_dim
-        )  # (tokens, heads, head_dim)
+        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // own.head_dim, own.head_dim)
         for norm in norms:
             norm(run, y)
         if own.rotated:
