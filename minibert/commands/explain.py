@@ -51,12 +51,12 @@ def run(arguments: Any) -> None:
 
 
 def _write_page(arguments: Any, html: Path) -> None:
-    from minibert.files.writing import output_ending
-    from minibert.show.page import page, save
+    from minibert.files.writing import output_ending, write_output
+    from minibert.show.page import page
 
     output_ending(html, (".html", ".htm"))
     with load_layer(arguments, lazy=not arguments.whole) as layer, _with_blocks(arguments, layer) as model:
-        save(page(model, arguments.text, arguments.pair, arguments.truncate), html)
+        write_output(html, page(model, arguments.text, arguments.pair, arguments.truncate).encode())
     tell(f"wrote {html}")
 
 

@@ -249,11 +249,16 @@ def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Style) -> I
         yield "  ".join([padded(name, wide), *numbers])
 
 
-def fitting(token: str | None) -> str:
-    """Escape what a terminal would interpret, and shorten a long token."""
-    if token is None:
+def visible(text: str | None, kept: str = "") -> str:
+    """Escape what a terminal or a browser would hide or interpret: control characters and direction marks."""
+    if text is None:
         return "?"
-    token = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in token)
+    return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
+
+
+def fitting(token: str | None) -> str:
+    """Write a token in a few columns of a terminal."""
+    token = visible(token)
     while columns_of(token) > WIDEST_TOKEN:
         token = token.removesuffix("…")[:-1] + "…"
     return token

@@ -8,24 +8,22 @@ times 4/3 for base64: about 16 kB for a token of a layer that is 768 wide.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
-from pathlib import Path
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
-from minibert.families.modules import LayerNorm
 from minibert.families.steps import Lookup, Norm, Positions, Project, Step
-from minibert.files.writing import write_output
 from minibert.models.input_layer import EmbeddingLayer
 
+from . import page_blocks
 from .analysis import cosine_similarity
-from .explain import by_hand, function_of, looked_up, name_of
-from .page_parts import BYTES, as_json, check_size, docstring, packed
+from .explain import by_hand, function_of, looked_up, name_of, visible
+from .page_parts import BYTES, as_json, check_size, filled, listed, packed
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -67,15 +65,6 @@ class Stage(NamedTuple):
         return {Norm: "mean 0, variance 1, then weight and bias", Project: "to another width"}.get(type(self.step), "")
 
 
-class Normed(NamedTuple):
-    """LayerNorm's steps for all tokens in float64: before, normalised, after; each (seq, dim)."""
-
-    module: LayerNorm
-    before: Array
-    standard: Array
-    after: Array
-
-
 def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = None, truncation: bool = False) -> str:
     """Give the page: of an input layer, or of a whole model, whose blocks make a second part.
 
@@ -84,7 +73,7 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
     layer, encoder = (model, None) if isinstance(model, EmbeddingLayer) else (model.embeddings, model)
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
     input_ids, mask = batch["input_ids"], batch["attention_mask"]
-    tokens = [_visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
+    tokens = [visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
     # numbers for each pair of tokens: a similarity, and one of each head of each block
     seq, pairs = len(tokens), 1 if encoder is None else 1 + len(encoder.stack.blocks) * encoder.stack.heads
     check_size(pairs * seq * seq * layer.dtype.itemsize * BYTES, layer, seq, pairs)  # before anything large is computed
@@ -92,51 +81,35 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
     trace = (encoder or layer).trace(**batch)
     ids = looked_up(layer.steps, batch, trace)
     shown = list(stages(layer, trace, ids, mask))
-    groups, normed, output = by_width(shown), _normed(layer, shown), shown[-1].rows
+    # a projection changes the width, and only rows of equal width fit one axis
+    groups, output = [list(group) for _, group in groupby(shown, lambda stage: stage.rows.shape[-1])], shown[-1].rows
+    norm, norm_lines = _norm(layer, groups, tokens)
     positions = next((stage for stage in shown if isinstance(stage.step, Positions)), None)
     data = {
         "float": output.dtype.str[1:],
         "tokens": tokens,
         "groups": [_group(group) for group in groups],
-        "norm": None if normed is None else _norm_data(normed, groups),
+        "norm": norm,
         "similarity": None if positions is None else _similarity(positions, ids),
     }
-    shown_text = _visible(text if not text_pair else f"{text} / {text_pair}", KEPT)
+    shown_text = visible(text if not text_pair else f"{text} / {text_pair}", KEPT)
     counted = f"{len(tokens)} token{'s' * (len(tokens) != 1)} of {layer.family.model_type}"
     shape = (1, *output.shape)
-    html = _filled(
+    html = filled(
+        "page.html",
         title=escape(f"{' '.join(shown_text[:60].split())} - minibert"),
         text=escape(shown_text),
         about=escape(f"{counted} → {shape}, {output.dtype}: {by_hand(layer.steps, ids, mask)[1]}"),
         layer=escape(repr(layer)),
         tokens="\n".join(_choice(i, *pair) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))),
-        norm="" if normed is None else "\n".join(_norm_lines(normed, tokens)),
+        norm=norm_lines,
         positions=_positions_words(layer, positions is not None),
-        formulas="\n".join(_formulas(layer)),
+        formulas=listed(equations, _formulas(layer)),
         data=as_json(data),
-        **_second_part(encoder, trace),
+        **({"blocks": "", "script": ""} if encoder is None else page_blocks.part(encoder, trace)),
     )
     check_size(len(html.encode()), layer, seq, pairs)
     return html
-
-
-def _second_part(encoder: Encoder | None, trace: Mapping[str, Array]) -> dict[str, str]:
-    if encoder is None:
-        return {"style": "", "blocks": "", "script": ""}
-    from .page_blocks import part
-
-    return part(encoder, trace)
-
-
-def save(html: str, path: Path) -> None:
-    """Write a page; the file appears whole or not at all."""
-    write_output(path, html.encode("utf-8"))
-
-
-def _filled(**parts: str) -> str:
-    """Fill the template in one pass, so that no filled-in text is taken for a placeholder."""
-    frame = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], frame)
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------
@@ -159,16 +132,6 @@ def stages(layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, 
         addends = 1
     if addends > 1:
         yield Stage("sum", "=", trace["sum"][0])
-
-
-def by_width(shown: Sequence[Stage]) -> list[list[Stage]]:
-    """Split the stages where a projection changes the width: only rows of equal width fit one axis."""
-    groups: list[list[Stage]] = []
-    for stage in shown:
-        if not groups or groups[-1][-1].rows.shape[-1] != stage.rows.shape[-1]:
-            groups.append([])
-        groups[-1].append(stage)
-    return groups
 
 
 def _group(group: Sequence[Stage]) -> dict[str, Any]:
@@ -200,29 +163,33 @@ def _reach(rows: Sequence[Array]) -> float:
     return float(np.percentile(finite, 99)) or 1.0 if finite.size else 1.0
 
 
-def _normed(layer: EmbeddingLayer, shown: Sequence[Stage]) -> Normed | None:
-    place = next((i for i, stage in enumerate(shown) if isinstance(stage.step, Norm)), None)
-    if place is None:
-        return None
-    module = next(module for step, module in layer.steps if isinstance(step, Norm))
-    before, after = (shown[i].rows.astype(np.float64) for i in (place - 1, place))
-    ones = np.ones(before.shape[-1])
-    return Normed(module, before, equations.layer_norm(before, ones, eps=module.eps), after)
-
-
-def _norm_data(normed: Normed, groups: Sequence[Sequence[Stage]]) -> dict[str, Any]:
+def _norm(
+    layer: EmbeddingLayer, groups: Sequence[Sequence[Stage]], tokens: Sequence[str]
+) -> tuple[dict[str, Any] | None, str]:
+    """LayerNorm in float64: numbers for the script, and mean and variance of each token's row in lines of a table."""
     places = ((g, s) for g, group in enumerate(groups) for s, stage in enumerate(group) if isinstance(stage.step, Norm))
-    group, stage = next(places)
-    bias = normed.module.bias
-    return {
+    group, stage = next(places, (None, None))
+    if group is None or stage is None:
+        return None, ""
+    module = next(module for step, module in layer.steps if isinstance(step, Norm))
+    before, after = (groups[group][i].rows.astype(np.float64) for i in (stage - 1, stage))
+    standard = equations.layer_norm(before, np.ones(before.shape[-1]), eps=module.eps)
+    lines = []
+    for i, token in enumerate(tokens):
+        moments = [number for x in (before, standard, after) for number in (x[i].mean(), x[i].var())]
+        # a mean of -0.00000001 is none
+        cells = "".join(f"<td>{number:.4f}</td>".replace("-0.0000", "0.0000") for number in moments)
+        lines.append(f'<tr data-token="{i}"><th scope="row"><bdi dir="ltr">{escape(token)}</bdi></th>{cells}</tr>')
+    data = {
         "group": group,
         "stage": stage,
-        "eps": normed.module.eps,
-        "mean": packed(normed.before.mean(axis=-1)),
-        "variance": packed(normed.before.var(axis=-1)),
-        "weight": packed(normed.module.weight),
-        "bias": None if bias is None else packed(bias),
+        "eps": module.eps,
+        "mean": packed(before.mean(axis=-1)),
+        "variance": packed(before.var(axis=-1)),
+        "weight": packed(module.weight),
+        "bias": None if module.bias is None else packed(module.bias),
     }
+    return data, "\n".join(lines)
 
 
 def _similarity(positions: Stage, ids: Mapping[str, Array]) -> dict[str, Any]:
@@ -233,13 +200,6 @@ def _similarity(positions: Stage, ids: Mapping[str, Array]) -> dict[str, Any]:
 # -- as HTML -----------------------------------------------------------------------------------------------------
 
 
-def _visible(text: str | None, kept: str = "") -> str:
-    """Escape what a browser would hide or interpret: control characters and direction marks."""
-    if text is None:
-        return "?"
-    return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
-
-
 def _choice(place: int, token: str, token_id: int) -> str:
     checked = " checked" * (place == 0)
     return (
@@ -247,16 +207,6 @@ def _choice(place: int, token: str, token_id: int) -> str:
         f'<span><bdi dir="ltr">{escape(token)}</bdi> '
         f'<small><span class="unseen">, id </span>{token_id}</small></span></label>'
     )
-
-
-def _norm_lines(normed: Normed, tokens: Sequence[str]) -> Iterator[str]:
-    """Mean and variance of each token's row at three stages: one table line for each token."""
-    for i, token in enumerate(tokens):
-        rows = normed.before[i], normed.standard[i], normed.after[i]
-        # a mean of -0.00000001 is none
-        numbers = [f"{number:.4f}".replace("-0.0000", "0.0000") for row in rows for number in (row.mean(), row.var())]
-        cells = "".join(f"<td>{number}</td>" for number in numbers)
-        yield f'<tr data-token="{i}"><th scope="row"><bdi dir="ltr">{escape(token)}</bdi></th>{cells}</tr>'
 
 
 def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:
@@ -269,18 +219,13 @@ def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:
     return escape(f"{layer.family.model_type} adds no positions in its input layer: {where}.")
 
 
-def _formulas(layer: EmbeddingLayer) -> Iterator[str]:
-    """Give the formulas that this layer uses, in the order of `equations`, in the words of their docstrings."""
-    used: set[Callable[..., Any]] = set()
+def _formulas(layer: EmbeddingLayer) -> set[Any]:
+    """The functions that this layer uses, and the whole layer in one function where there is one."""
+    used: set[Any] = {function_of(step) for step, _ in layer.steps}
+    used.add({"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type))
     for step, module in layer.steps:
         if isinstance(step, Positions):
-            used.add(COUNTS[step.rule])
-            used |= {equations.sinusoidal_positions} if step.generate else set()
-        if (function := function_of(step)) is not None:
-            used.add(function)
+            used |= {COUNTS[step.rule], equations.sinusoidal_positions if step.generate else None}
         if getattr(module, "scale", 1.0) != 1.0:
             used.add(equations.scale)
-    full_layer = {"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type)
-    for name, function in vars(equations).items():
-        if callable(function) and (function in used or function is full_layer):
-            yield f"<li><h3><code>{name}</code></h3>{docstring(function)}</li>"
+    return used

@@ -1,5 +1,5 @@
 "use strict";
-// The second part. `data`, `token`, `count`, `unpack`, `make`, `one`, `paint`, `legend` and `written` come from the first part.
+// The second part. `data`, `token`, `count` and the functions that are not here come from the first part.
 const behind = JSON.parse(document.getElementById("blockdata").textContent);
 const attention = unpack(behind.attention);
 const pairs = count * count, FEW = 40; // tokens whose names have room beside the grid
@@ -25,20 +25,8 @@ const most = () => {
 };
 
 const drawGrid = () => {
-  const scale = Math.max(3, Math.ceil(440 / count)), top = weights.reduce((a, x) => Math.max(a, x), 0) || 1;
-  const small = make("canvas");
-  paint(small, count, count, (i) => weights[i] / top);
-  const pen = small.getContext("2d");
-  for (let i = 0; i < pairs; i++) if (weights[i] === 0) pen.clearRect(i % count, Math.floor(i / count), 1, 1);
-  grid.width = grid.height = count * scale;
-  const wide = grid.getContext("2d");
-  wide.imageSmoothingEnabled = false;
-  wide.drawImage(small, 0, 0, grid.width, grid.height);
-  wide.lineWidth = 2;
-  [["#000", 1], ["#fff", 3]].forEach(([ink, out]) => {
-    wide.strokeStyle = ink;
-    wide.strokeRect(1, token * scale - out, grid.width - 2, scale + 2 * out);
-  });
+  const top = weights.reduce((a, x) => Math.max(a, x), 0) || 1;
+  drawSquare(grid, 440, (i) => (weights[i] === 0 ? null : weights[i] / top));
   grid.setAttribute("aria-label", `${who()}: weights of ${count} by ${count} tokens, up to ${written(top)}; the table has the chosen token's`);
   legend(document.getElementById("weightslegend"), 0, top);
   for (const side of ["above", "beside"]) {
@@ -109,10 +97,6 @@ const drawBehind = () => {
   tell(token, most());
 };
 const take = (i) => one(`fieldset input[value="${i}"]`).click();
-const pointed = (event) => {
-  const box = grid.getBoundingClientRect(), place = (x, size) => Math.min(Math.max(Math.floor((x / size) * count), 0), count - 1);
-  return [place(event.clientY - box.top, box.height), place(event.clientX - box.left, box.width)];
-};
 if (count && behind.blocks) {
   for (let i = 0; i < behind.blocks; i++) chosenBlock.append(make("option", { value: i, textContent: i }));
   chosenHead.append(make("option", { value: "mean", textContent: "mean of heads" }));

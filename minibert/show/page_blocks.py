@@ -7,26 +7,25 @@ the number of tokens, and `page_parts.check_size` refuses a text that is too lon
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minibert.equations import blocks as equations
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
-from minibert.models.encoder import Encoder
 
-from .page_parts import as_json, docstring, packed
+from .page_parts import as_json, filled, listed, packed
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
 
 NEAREST = 5  # most similar tokens that are listed
 
 
 def part(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, str]:
-    """What the second part adds to the template: its style, its elements ("blocks"), its script.
+    """What the second part adds to the template: its elements ("blocks") and its script.
 
     `trace` is of one text that has tokens.
     """
@@ -37,25 +36,25 @@ def part(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, str]:
         "attention": packed(np.stack([trace[f"attentions.{i}"][0] for i in range(len(stack.blocks))])),
         "moves": moves(encoder, trace),
     }
-    frame = Path(__file__).with_name("page_blocks.html").read_text(encoding="utf-8")
     order = (
         "Both add to the vector. LayerNorm is applied to what enters them, so the vector itself can grow."
         if stack.pre_norm
         else "LayerNorm follows each sum, so the vector does not grow from block to block."
     )
-    filled = {
-        "order": order,
-        "causal": " Here no token sees those after it." * stack.causal,
-        "formulas": "\n".join(f"<li><h3><code>{f.__name__}</code></h3>{docstring(f)}</li>" for f in _formulas(encoder)),
-        "data": as_json(data),
-    }
-    script = Path(__file__).with_name("page_blocks.js").read_text(encoding="utf-8")
-    style, end, elements = frame.partition("</style>\n")
-    return {
-        "style": style + end,
-        "blocks": re.sub(r"<!--(\w+)-->", lambda mark: filled[mark[1]], elements),
-        "script": f"<script>\n{script}</script>",
-    }
+    used = {
+        equations.linear, equations.softmax, equations.split_heads, equations.join_heads, equations.additive_mask,
+        equations.attention_scores, equations.attention, equations.self_attention, equations.feed_forward,
+        equations.pre_norm_block if stack.pre_norm else equations.post_norm_block,
+        *(block.feed_forward.activate for block in stack.blocks),
+    }  # fmt: skip
+    elements = filled(
+        "page_blocks.html",
+        order=order,
+        causal=" Here no token sees those after it." * stack.causal,
+        formulas=listed(equations, used),
+        data=as_json(data),
+    )
+    return {"blocks": elements, "script": f"<script>\n{filled('page_blocks.js')}</script>"}
 
 
 def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, Any]]]:
@@ -89,15 +88,3 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
 def _sizes(rows: Array) -> list[float]:
     lengths: list[float] = np.linalg.norm(rows.astype(np.float64), axis=-1).tolist()
     return lengths
-
-
-def _formulas(encoder: Encoder) -> Iterator[Callable[..., Any]]:
-    """Give the functions that these blocks are, in the order of `equations.blocks`."""
-    stack = encoder.stack
-    used: set[Callable[..., Any]] = {
-        equations.linear, equations.softmax, equations.split_heads, equations.join_heads, equations.additive_mask,
-        equations.attention_scores, equations.attention, equations.self_attention, equations.feed_forward,
-        equations.pre_norm_block if stack.pre_norm else equations.post_norm_block,
-        *(block.feed_forward.activate for block in stack.blocks),
-    }  # fmt: skip
-    return (function for function in vars(equations).values() if inspect.isfunction(function) and function in used)

@@ -1,4 +1,4 @@
-"""What both parts of the page of `minibert explain --html` use, and the limit of its size."""
+"""What both parts of the page of `minibert explain --html` use: templates, numbers, formulas; and its largest size."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from html import escape
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -50,7 +52,19 @@ def as_json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=True).replace("<", "\\u003c")
 
 
-def docstring(function: Callable[..., Any]) -> str:
+def filled(template: str, **parts: str) -> str:
+    """Fill a template of this folder in one pass, so that no filled-in text is taken for a placeholder."""
+    frame = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], frame)
+
+
+def listed(equations: ModuleType, used: Container[object]) -> str:
+    """Those functions of a file that are used, in its order, as the items of a list."""
+    functions = (f for f in vars(equations).values() if inspect.isfunction(f) and f in used)
+    return "\n".join(f"<li><h3><code>{f.__name__}</code></h3>{_docstring(f)}</li>" for f in functions)
+
+
+def _docstring(function: Callable[..., Any]) -> str:
     """The first sentence of a docstring and its indented formulas, as HTML."""
     first, *others = (inspect.getdoc(function) or "").split("\n\n")
     formulas = [inspect.cleandoc("\n" + other) for other in others if other.startswith("    ")]
