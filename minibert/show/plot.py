@@ -16,7 +16,7 @@ in black and white and for the colour-blind. A map that is dark at both ends wou
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -64,32 +64,6 @@ def _bare(ax: Axes) -> Axes:
     return ax
 
 
-def position_row(
-    row: Array, token_row: Array | None = None, ax: Axes | None = None, label: str = "position", token: str = ""
-) -> Axes:
-    """One row of a position table as a line, over the row of a token where one is passed.
-
-    row and token_row (dim,). Both lines share the axis: what counts is how large one is beside the other.
-    `label` names the row, `token` the token.
-    """
-    ax = _axes(ax, 12, 1.6)
-    if token_row is not None:
-        ax.plot(np.arange(len(token_row)), token_row, color=LIGHT, linewidth=0.8, label=f"token {token}".strip())
-    ax.plot(np.arange(len(row)), row, color=DARK, linewidth=0.8, label=label)
-    ax.set(xlim=(0, len(row) - 1), xlabel="dimension", ylabel="value")
-    legend = ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a token can hold a dollar sign
-    return _bare(ax)
-
-
-def _stack(count: int) -> list[Axes]:
-    import matplotlib.pyplot as plt
-
-    figure = plt.figure(figsize=(12, 0.9 * count + 0.6), layout="constrained")
-    return list(figure.subplots(count, sharex=True, squeeze=False)[:, 0])
-
-
 def _beyond(row: Array, reach: float) -> str:
     """What the label says of a row that leaves the picture."""
     farthest = float(row[np.abs(row).argmax()])
@@ -100,32 +74,42 @@ def position_rows(
     table: Array,
     token_row: Array | None = None,
     positions: Sequence[int] | None = None,
-    axes: Sequence[Axes] | None = None,
+    axes: Iterable[Axes] | None = None,
     token: str = "",
 ) -> list[Axes]:
     """Several rows of a position table below each other, on one scale, each over the row of a token.
 
-    table (positions, dim), token_row (dim,). Without `positions`: 0, 1, 2, 10 and then even steps, of 100 for 512.
-    `axes` are as many Axes as positions. Trained rows hold a few entries ten times the others, above all row 0:
-    the scale is 1.5 times what holds 99 % of the numbers, and a line that leaves the picture says in its label how
-    far it goes.
+    table (positions, dim), token_row (dim,), and `token`, its name: what counts is how large one row is beside the
+    other. Without `positions`: 0, 1, 2, 10 and then even steps, of 100 for 512. `axes` are as many Axes as positions.
+    Trained rows hold a few entries ten times the others, above all row 0: the scale is 1.5 times what holds 99 % of the
+    numbers, and a line that leaves the picture says in its label how far it goes.
 
     Raises as `check_ids` for a position outside the table, ValueError for another number of axes than positions.
     """
     if positions is None:
         step = max(1, int(float(f"{len(table) // 5:.0e}")))  # rounded to one digit
         positions = [p for p in sorted({0, 1, 2, 10, *range(step, len(table), step)}) if p < len(table)]
-    axes = _stack(len(positions)) if axes is None else list(axes)
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        figure = plt.figure(figsize=(12, 0.9 * len(positions) + 0.6), layout="constrained")
+        axes = figure.subplots(len(positions), sharex=True, squeeze=False)[:, 0]
+    axes = list(axes)
     rows = table[check_ids(positions, len(table), "positions")]
     drawn = rows if token_row is None else np.vstack([rows, token_row])
     reach = 1.5 * float(np.percentile(np.abs(drawn), 99)) or 1.0
     if token_row is not None:
         token += _beyond(token_row, reach)
     for ax, position, row in zip(axes, positions, rows, strict=True):
-        position_row(row, token_row, ax, f"position {position}{_beyond(row, reach)}", token)
-        ax.set_ylim(-reach, reach)
-        ax.set_ylabel("value" if ax is axes[len(axes) // 2] else "")
-        ax.set_xlabel("dimension" if ax is axes[-1] else "")
+        if token_row is not None:
+            ax.plot(np.arange(len(token_row)), token_row, color=LIGHT, linewidth=0.8, label=f"token {token}".strip())
+        ax.plot(np.arange(len(row)), row, color=DARK, linewidth=0.8, label=f"position {position}{_beyond(row, reach)}")
+        ax.set(xlim=(0, len(row) - 1), ylim=(-reach, reach))
+        for text in ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False).get_texts():
+            text.set_parse_math(False)  # a token can hold a dollar sign
+        _bare(ax)
+    axes[len(axes) // 2].set_ylabel("value")
+    axes[-1].set_xlabel("dimension")
     return axes
 
 
@@ -139,9 +123,13 @@ def similarity_matrix(
     ax = _axes(ax, 6, 5)
     _image(ax, similarity, "cosine similarity")
     ax.set(xlabel=of, ylabel=of)
-    if labels is not None:
-        ax.set_xticks(range(len(labels)), labels, rotation=90, parse_math=False)
-        ax.set_yticks(range(len(labels)), labels, parse_math=False)
+    return ax if labels is None else _name_sides(ax, labels)
+
+
+def _name_sides(ax: Axes, labels: Sequence[str]) -> Axes:
+    """Name the columns and rows of a square image."""
+    ax.set_xticks(range(len(labels)), labels, rotation=90, parse_math=False)
+    ax.set_yticks(range(len(labels)), labels, parse_math=False)
     return ax
 
 
@@ -192,25 +180,17 @@ def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
     """A bias that depends on distance alone, as T5's: one line of colours for each head, over the distance.
 
     bias (heads, query, key) -> distances -(query - 1)..key - 1, a distance being key - query: left of 0 are the
-    tokens before. Raises ValueError where two entries of one distance differ; draw that with `bias_matrix`.
+    tokens before. Raises ValueError where two entries of one distance differ; draw that with `table_image`.
     """
     query, key = bias.shape[1:]
     by_distance = np.concatenate([bias[:, :0:-1, 0], bias[:, 0, :]], axis=1)
     distance = np.arange(key) - np.arange(query)[:, None]
     if not np.array_equal(by_distance[:, distance + query - 1], bias):
-        raise ValueError("bias must depend on key - query alone, and does not; draw one head of it with bias_matrix")
+        raise ValueError("bias must depend on key - query alone, and does not; draw one head of it with table_image")
     ax = _axes(ax, 8, 3)
     _image(ax, by_distance, "bias", aspect="auto", extent=(-query + 0.5, key - 0.5, len(bias) - 0.5, -0.5))
     ax.set(xlabel="key position - query position", ylabel="head")
     ax.locator_params(axis="y", integer=True)
-    return ax
-
-
-def bias_matrix(bias: Array, head: int = 0, ax: Axes | None = None) -> Axes:
-    """What one head adds to its attention scores, bias (heads, query, key): a row for each query."""
-    ax = _axes(ax, 6, 5)
-    _image(ax, bias[head], f"bias of head {head}")
-    ax.set(xlabel="key position", ylabel="query position")
     return ax
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 
-from .plot import _axes, _image
+from .plot import _axes, _image, _name_sides
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,10 +33,7 @@ def attention_grid(probabilities: Array, tokens: Sequence[str], ax: Axes | None 
     ax = _axes(ax, side + 1, side)
     _image(ax, np.ma.masked_equal(probabilities, 0), "attention weight", (0.0, float(probabilities.max())))
     ax.set(xlabel="key token", ylabel="query token")
-    if len(tokens) <= FEW_TOKENS:
-        ax.set_xticks(range(len(tokens)), tokens, rotation=90, parse_math=False)
-        ax.set_yticks(range(len(tokens)), tokens, parse_math=False)
-    return ax
+    return _name_sides(ax, tokens) if len(tokens) <= FEW_TOKENS else ax
 
 
 def attention_heads(attentions: Array, ax: Axes | None = None) -> Axes:

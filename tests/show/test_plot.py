@@ -37,12 +37,11 @@ def colour_bar(ax: Axes) -> Axes:
 TOEPLITZ = normal(3, 11)[:, np.arange(6) - np.arange(6)[:, None] + 5]
 # every function that draws into one Axes, with arrays that suit it
 SINGLE: dict[str, Callable[[Axes | None], Axes]] = {
-    "position_row": lambda ax: plot.position_row(normal(8), normal(8), ax),
+    "position_rows": lambda ax: plot.position_rows(normal(4, 8), normal(8), [3], ax and [ax])[0],
     "similarity_matrix": lambda ax: plot.similarity_matrix(np.eye(4), ax),
     "table_image": lambda ax: plot.table_image(normal(4, 6), ax),
     "sum_steps": lambda ax: plot.sum_steps({"word": normal(8), "position": normal(8, seed=4)}, normal(8, seed=5), ax),
     "relative_bias": lambda ax: plot.relative_bias(TOEPLITZ, ax),
-    "bias_matrix": lambda ax: plot.bias_matrix(TOEPLITZ, 1, ax),
     "alibi": lambda ax: plot.alibi(np.array([0.5, 0.25]), ax=ax),
     "rotary": lambda ax: plot.rotary(normal(4, 3), ax),
     "wavelengths": lambda ax: plot.wavelengths(np.ones(3), {"after": np.ones(3) / 2}, {"trained on": 8}, ax),
@@ -71,7 +70,7 @@ def test_without_an_axes_pyplot_opens_one_figure(name: str) -> None:
 def test_every_function_that_draws_is_tried() -> None:
     public = {name for name, found in vars(plot).items() if callable(found) and not name.startswith("_")}
     made_here = {name for name in public if getattr(plot, name).__module__ == plot.__name__}
-    assert made_here == {*SINGLE, "position_rows", "save"}
+    assert made_here == {*SINGLE, "save"}
 
 
 def test_the_colours_lightness_rises_evenly() -> None:
@@ -98,11 +97,11 @@ def test_plot_is_imported_without_matplotlib_and_drawn_without_pyplot() -> None:
 # rows
 
 
-def test_position_row_lies_over_the_token_row(ax: Axes) -> None:
-    row, token_row = normal(8), normal(8, seed=4)
-    plot.position_row(row, token_row, ax, label="position 3", token="$_{")
+def test_a_position_row_lies_over_the_token_row(ax: Axes) -> None:
+    table, token_row = normal(4, 8), normal(8, seed=4)
+    plot.position_rows(table, token_row, [3], [ax], token="$_{")
     below, above = ax.lines
-    assert np.array_equal(below.get_ydata(), token_row) and np.array_equal(above.get_ydata(), row)
+    assert np.array_equal(below.get_ydata(), token_row) and np.array_equal(above.get_ydata(), table[3])
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["token $_{", "position 3"]
     ax.figure.draw_without_rendering()  # a dollar sign is no formula
 
@@ -257,13 +256,6 @@ def test_relative_bias_refuses_a_bias_that_is_not_relative(ax: Axes) -> None:
         plot.relative_bias(normal(2, 4, 4), ax)
 
 
-def test_bias_matrix_shows_one_head(ax: Axes) -> None:
-    bias = normal(3, 4, 5)
-    plot.bias_matrix(bias, 2, ax)
-    assert np.array_equal(drawn_image(ax), bias[2])
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key position", "query position")
-
-
 def test_alibi_draws_a_line_for_each_head(ax: Axes) -> None:
     slopes = np.array([2.0 ** -(i + 1) for i in range(8)])
     plot.alibi(slopes, 64, ax)
@@ -338,7 +330,7 @@ STARTS = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
 @pytest.mark.parametrize("ending", [*STARTS, ".PNG"])
 def test_save_writes_by_ending_and_the_same_bytes_each_time(ending: str, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        ax = plot.position_row(normal(8))
+        ax = plot.table_image(normal(4, 8))
         plot.save(ax.figure, tmp_path / f"{name}{ending}")
     first, second = ((tmp_path / f"{name}{ending}").read_bytes() for name in ("one", "two"))
     assert first.startswith(STARTS[ending.lower()])
