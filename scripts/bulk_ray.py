@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import minibert
 from minibert.bulk.job import ROWS_PER_SHARD
-from minibert.bulk.parquet import arrow
+from minibert.bulk.parquet import arrow, need_type
 from minibert.commands.common import add_prompts
 from minibert.models.vectors import KINDS, open_vectors
 
@@ -104,10 +104,7 @@ def rows_of(source: Path, text_column: str) -> int:
     if first.names.count(text_column) != 1:
         found = ", ".join(map(repr, first.names))
         raise ValueError(f"{files[0]}: expected a column {text_column!r}; it has {found}; name it with --text-column")
-    kind = first.field(text_column).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise ValueError(f"{files[0]}: column {text_column!r} must hold texts, found {kind}; convert it")
+    need_type(first.field(text_column), str(files[0]), numbers=False, nulls=False)
     if VECTOR in first.names:
         raise ValueError(f"{files[0]}: there is a column {VECTOR!r} already; rename it")
     if not rows:

@@ -85,32 +85,20 @@ def bulk(
         done = sum(shard.read for shard in folder.shards)
         progress(done, records.expected)
         cut_is_bad = model.kind == "input" and not truncation
-        shard = _Growing()
+        parts: list[Part] = []  # of the next shard
+        lines = hashlib.sha256()
         with behind(partial(_write, folder)) as write:
             for part in _parts(rows, model, rows_per_shard, cut_is_bad, bad_rows == "stop"):
-                shard.take(part)
-                if shard.read == rows_per_shard:
-                    write(shard)
-                    shard = _Growing()
+                lines.update(part.lines)
+                parts.append(part._replace(lines=b""))  # what is kept until it is written has no texts
+                if sum(each.read for each in parts) == rows_per_shard:
+                    write((parts, lines.hexdigest()))
+                    parts, lines = [], hashlib.sha256()
                 done += part.read
                 progress(done, records.expected)
-            if shard.read:
-                write(shard)
+            if parts:
+                write((parts, lines.hexdigest()))
         return folder.finish()
-
-
-class _Growing:
-    """The next shard: of the rows that were read, what is needed until it is written, which their texts are not."""
-
-    def __init__(self) -> None:
-        self.read = 0
-        self.parts: list[Part] = []
-        self.input = hashlib.sha256()
-
-    def take(self, part: Part) -> None:
-        self.read += part.read
-        self.input.update(part.lines)
-        self.parts.append(part._replace(lines=b""))
 
 
 def _lines(records: Iterable[Record]) -> bytes:
@@ -207,16 +195,16 @@ def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
     )
 
 
-def _write(folder: ShardFolder, shard: _Growing) -> None:
-    parts = shard.parts
+def _write(folder: ShardFolder, shard: tuple[list[Part], str]) -> None:
+    parts, input_sha256 = shard
     bad = [{"file": record.file, "row": record.row, "problem": record.problem} for part in parts for record in part.bad]
     try:
         folder.add(
             [ident for part in parts for ident in part.ids],
             [part.vectors for part in parts],
-            shard.read,
+            sum(part.read for part in parts),
             sum(part.cut for part in parts),
-            shard.input.hexdigest(),
+            input_sha256,
             bad,
         )
     except OSError as error:

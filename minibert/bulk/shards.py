@@ -25,6 +25,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import Option
+from minibert.files.arrays import npy_header
 from minibert.files.lines import STDIN
 from minibert.files.reading import read_object
 from minibert.files.writing import atomic_file, atomic_write, naming, sync_folder
@@ -232,8 +233,7 @@ class _Hashing:
 
 
 def _npy(vectors: Sequence[Array], file: BinaryIO) -> None:
-    header = {"descr": "<f4", "fortran_order": False, "shape": (sum(map(len, vectors)), vectors[0].shape[1])}
-    np.lib.format.write_array_header_1_0(file, header)
+    file.write(npy_header(np.dtype("<f4"), (sum(map(len, vectors)), vectors[0].shape[1])))
     for part in vectors:
         file.write(np.ascontiguousarray(part, "<f4").data)
 

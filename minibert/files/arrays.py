@@ -39,6 +39,14 @@ def safetensors_header(entries: dict[str, tuple[str, Array]], metadata: Mapping[
     return len(text).to_bytes(8, "little") + text
 
 
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Give what a .npy file has before its numbers. np.save wants a file that it can seek in, and hides disk errors."""
+    header = BytesIO()
+    fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, fields)
+    return header.getvalue()
+
+
 def write_vectors(
     path: Path, ending: str, vectors: Iterable[Any], dim: int, dtype: np.dtype[Any], pooling: str | None
 ) -> dict[str, tuple[int, ...]]:
@@ -79,9 +87,6 @@ def _header(arrays: dict[str, Array], ending: str) -> list[Any]:
     """Give the part of a file before the numbers of the embeddings, piece by piece."""
     rows = arrays["embeddings"]
     if ending == ".npy":
-        header = BytesIO()  # np.save wants a file that it can seek in, and forgets why a write failed
-        fields = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": rows.shape}
-        np.lib.format.write_array_header_1_0(header, fields)
-        return [header.getvalue()]
+        return [npy_header(rows.dtype, rows.shape)]
     formats = {name: (f"{array.dtype.kind.upper()}{8 * array.itemsize}", array) for name, array in arrays.items()}
     return [safetensors_header(formats), *(array.data for name, array in arrays.items() if name == "offsets")]
