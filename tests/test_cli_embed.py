@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import DIM, Printed, failure, numbers, started, tiny, without_named_model
+from command_line import DIM, Printed, failure, numbers, pipe, started, tiny, without_named_model
 from safetensors.numpy import load, load_file
 
 import minibert
@@ -65,21 +65,9 @@ def test_embed_reads_lines_of_stdin(
     assert np.array_equal(numbers(capsys.readouterr().out), minibert.load(folder).embed(texts))
 
 
-class Drops(io.BytesIO):
-    """What comes through a pipe in the pieces in which it was sent."""
-
-    def __init__(self, *pieces: bytes) -> None:
-        super().__init__()
-        self.pieces = list(pieces)
-
-    def read1(self, size: int | None = -1) -> bytes:
-        return self.pieces.pop(0) if self.pieces else b""
-
-
 def test_lines_come_as_they_are_there_and_in_chunks_of_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """A letter and a line's end may be cut in two."""
-    drops = Drops(b"on", b"e\ntw\xc3", b"\xb6\r", b"\nthree\nfour\nfive\n", b"s", b"ix")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(drops, "utf-8"))
+    pipe(monkeypatch, b"on", b"e\ntw\xc3", b"\xb6\r", b"\nthree\nfour\nfive\n", b"s", b"ix")
     assert list(lines_as_they_come(2)) == [["one"], ["twö", "three"], ["four", "five"], ["six"]]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Printed, failure, pipe
 from reference_files import REFERENCE
 
 import minibert
@@ -20,34 +21,11 @@ from minibert.commands.common import did_you_mean
 from minibert.commands.stdin import lines_as_they_come
 
 DENSE = str(REFERENCE / "sentences-dense")
-Printed = pytest.CaptureFixture[str]
-
-
-class Drops(io.BytesIO):
-    """What comes through a pipe in the pieces in which it was sent."""
-
-    def __init__(self, *pieces: bytes) -> None:
-        super().__init__()
-        self.pieces = list(pieces)
-
-    def read1(self, size: int | None = -1) -> bytes:
-        return self.pieces.pop(0) if self.pieces else b""
-
-
-def pipe(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Drops(*pieces), "utf-8"))
 
 
 def lines(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> list[str]:
     pipe(monkeypatch, *pieces)
     return [line for chunk in lines_as_they_come(2) for line in chunk]
-
-
-def failure(capsys: Printed, *argv: str) -> str:
-    assert main(list(argv)) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err
 
 
 # -- stdin ---------------------------------------------------------------------------------------------------------

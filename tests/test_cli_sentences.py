@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import Printed, failure, numbers
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -21,19 +22,6 @@ from minibert.equations.input_layer import Array
 TEXTS = ["we lived above the clouds", "", "clouds!"]
 DENSE, PROMPTS = str(REFERENCE / "sentences-dense"), str(REFERENCE / "sentences-prompts")
 SAME = 1e-6  # of numbers of size 1, computed beside other texts; measured: 1.2e-7
-
-Printed = pytest.CaptureFixture[str]
-
-
-def numbers(printed: str) -> Array:
-    return np.array([line.split() for line in printed.splitlines()], np.float32)
-
-
-def failure(capsys: Printed, *argv: str) -> str:
-    assert main(list(argv)) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err
 
 
 def test_encode_prints_numbers_that_read_back_exactly(capsys: Printed) -> None:

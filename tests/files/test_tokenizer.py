@@ -39,13 +39,6 @@ def real(minilm: Path) -> EmbeddingLayer:
     return minibert.load(minilm)
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
-    folder = write(tmp_path_factory.mktemp("bert"))
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    return minibert.load(folder)
-
-
 # -- real vocabularies ---------------------------------------------------------------------------------------------
 
 

@@ -12,8 +12,6 @@ import pyarrow as pa
 import pytest
 from checkpoints import (
     same_bits,
-    wordpiece_json,
-    write,
 )
 from some_texts import ids_of
 
@@ -21,13 +19,6 @@ import minibert
 from minibert import EmbeddingLayer
 
 DENSE = Path(__file__).parents[1] / "reference" / "sentences-dense"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
-    folder = write(tmp_path_factory.mktemp("bert"))
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    return minibert.load(folder)
 
 
 # -- refused -------------------------------------------------------------------------------------------------------

@@ -8,43 +8,25 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-from checkpoints import BERT, DEBERTA, ELECTRA, GPT2, ROBERTA, T5, VOCAB, same_bits, tensors, wordpiece_json, write
+from checkpoints import BERT, VOCAB, same_bits, tensors, write
 from hypothesis import given
 from hypothesis import strategies as st
+from layers import Make
 
 import minibert
 from minibert import CheckpointError, EmbeddingLayer, HubError, MinibertError, TokenizerError, UnknownFamilyError
 from minibert.models import tiles
 from minibert.threads import usable_threads
 
-CONFIGS = {"bert": BERT, "roberta": ROBERTA, "gpt2": GPT2, "t5": T5, "electra": ELECTRA, "deberta-v2": DEBERTA}
-
 GOOD = np.array([[5, 6, 7], [8, 9, 10]])
 
 LAST = VOCAB - 1
-
-Make = Callable[[str], EmbeddingLayer]
-
-
-@pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    made: dict[str, EmbeddingLayer] = {}
-
-    def loaded(name: str) -> EmbeddingLayer:
-        if name not in made:
-            folder = write(tmp_path_factory.mktemp(name), CONFIGS[name])
-            (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-            made[name] = minibert.load(folder)
-        return made[name]
-
-    return loaded
 
 
 def refuses(layer: EmbeddingLayer, arguments: dict[str, Any], kind: type[Exception], says: str) -> None:

@@ -18,22 +18,12 @@ from checkpoints import (
     tensors,
     write,
 )
-from layers import CONFIGS, Make, opened_once, some_ids, tile_of, write_each
+from layers import CONFIGS, Make, some_ids, tile_of
 
 import minibert
 
 # a float32 layer against the same in float64, numbers below 30: measured at most 3.4e-6 over 300 batches
 FLOAT64_TOLERANCE = 2e-5
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return write_each(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def load(folders: dict[str, Path]) -> Make:
-    return opened_once(folders)
 
 
 # -- calls ---------------------------------------------------------------------------------------------------------

@@ -22,24 +22,13 @@ from checkpoints import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from layers import CONFIGS, Make, opened_once, some_ids, tile_of, write_each
+from layers import CONFIGS, Make, some_ids, tile_of
 
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.families import modules
 from minibert.models import input_layer as layer_file
 from minibert.models import tiles
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return write_each(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def load(folders: dict[str, Path]) -> Make:
-    return opened_once(folders)
-
 
 # -- what never shows in the bits ----------------------------------------------------------------------------------
 

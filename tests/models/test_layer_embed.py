@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -14,7 +13,7 @@ from checkpoints import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from layers import CONFIGS, Make, opened_once, tile_of, write_each
+from layers import CONFIGS, Make, tile_of
 
 from minibert.equations import sentences as pooling
 from minibert.models import input_layer as layer_module
@@ -24,16 +23,6 @@ MEAN_TOLERANCE = 2e-6
 
 # a normalized vector against exact arithmetic: measured at most 3.2e-8 and 8.4e-17
 NORMALIZED_TOLERANCE = {"float32": 2e-7, "float64": 1e-15}
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return write_each(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def load(folders: dict[str, Path]) -> Make:
-    return opened_once(folders)
 
 
 # -- embed ---------------------------------------------------------------------------------------------------------

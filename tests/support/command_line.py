@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -68,3 +69,18 @@ def failure(printed: Printed, *arguments: str) -> str:
 
 def numbers(text: str) -> Array:
     return np.array([line.split(" ") for line in text.splitlines()], np.float32)
+
+
+class Drops(io.BytesIO):
+    """What comes through a pipe in the pieces in which it was sent."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        super().__init__()
+        self.pieces = list(pieces)
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Drops(*pieces), "utf-8"))
