@@ -21,7 +21,20 @@ INTERRUPTED = 130  # exit code of a process that Ctrl-C ended
 READER_GONE = 141  # exit code of one that wrote into a closed pipe
 
 # files of commands/ that have ABOUT, EXAMPLE, declare(parser) and run(arguments); the help lists them in this order
-COMMANDS = ("explain", "nearest", "info", "embed", "encode", "similar", "bulk", "extract", "verify", "plot")
+COMMANDS = (
+    "explain",
+    "nearest",
+    "fill",
+    "next",
+    "info",
+    "embed",
+    "encode",
+    "similar",
+    "bulk",
+    "extract",
+    "verify",
+    "plot",
+)
 USAGE = "usage: minibert COMMAND [ARGUMENT ...]"
 HELP = f"""{USAGE}
 

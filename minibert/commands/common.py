@@ -35,7 +35,12 @@ def harmless(text: str, styled: bool = False) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one command. A wrong argument ends the run with the usage, the nearest option and exit code 2."""
+    """The parser of one command. A wrong argument ends the run with the usage, the nearest option and exit code 2.
+
+    `usual` is the model where none is named.
+    """
+
+    usual = DEFAULT_MODEL
 
     def __init__(self, name: str, about: str, example: str) -> None:
         super().__init__(
@@ -74,7 +79,7 @@ class Parser(argparse.ArgumentParser):
             if not getattr(arguments, "unnamed", False):
                 raise
             raise HubError(
-                f"no model was named, and the default, {DEFAULT_MODEL}, cannot be had from the Hub; name a folder with "
+                f"no model was named, and the default, {self.usual}, cannot be had from the Hub; name a folder with "
                 f"--model or MINIBERT_MODEL; the Hub: {error}"
             ) from None
 
@@ -88,13 +93,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {names[near[0]]}?" if near else ""
 
 
-def add_model(parser: Parser, side: bool = True, argument: bool = False) -> None:
+def add_model(parser: Parser, side: bool = True, argument: bool = False, usual: str = DEFAULT_MODEL) -> None:
     """Add --model, the Hub's options, and with `argument` a positional model too."""
+    parser.usual = usual
     if argument:
         parser.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
     parser.add_argument(
         "-m", "--model", metavar="MODEL",
-        help=f"a folder, or a name on the Hub (default: what MINIBERT_MODEL names, else {DEFAULT_MODEL})",
+        help=f"a folder, or a name on the Hub (default: what MINIBERT_MODEL names, else {usual})",
     )  # fmt: skip
     if side:
         parser.add_argument(
@@ -133,7 +139,7 @@ def _settle_model(parser: Parser, arguments: Any) -> None:
     typed = named if arguments.model is None else arguments.model
     arguments.named = typed  # what was typed, None for the default
     arguments.unnamed = typed is None and not os.environ.get("MINIBERT_MODEL")
-    arguments.model = (os.environ.get("MINIBERT_MODEL") or DEFAULT_MODEL) if typed is None else typed
+    arguments.model = (os.environ.get("MINIBERT_MODEL") or parser.usual) if typed is None else typed
 
 
 def from_hub(arguments: Any) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def run_blocks(
     if record:
         record.rows(f"hidden_states.{len(stack.steps)}", x)
     if cache:
-        cache.length += len(x)
+        cache.length += len(tile.rows)
     return x
 
 

@@ -456,6 +456,48 @@ class Encoder(Guarded):
             self._lowercased = self.embeddings.tokenizer.lowercased()
         return self._lowercased
 
+    # -- words -----------------------------------------------------------------------------------------------
+
+    def fill(self, text: Texts, k: int = 5) -> Any:
+        """Guess the words that masks hide: `encoder.fill("The capital of France is [MASK].")`.
+
+        One text gives a list with one entry for each mask, in order; a list of texts gives a list of such lists. An
+        entry is a list of the k likeliest tokens, best first, each a dict with the names of transformers' `fill-mask`:
+        `token_str`, the token as text; `score`, its probability; `token`, its id. Of several masks each is guessed by
+        itself. The mask is the tokenizer's: "[MASK]" of BERT, "<mask>" of RoBERTa.
+
+        Raises CheckpointError where the file has no head `masked_word`, ValueError for a text without a mask, or one
+        that is too long, TypeError for anything but text.
+        """
+        from .prediction import fill
+
+        return fill(self, text, k)
+
+    def next_words(self, text: Texts, k: int = 5) -> Any:
+        """Guess the next word: `encoder.next_words("The meaning of life is")`.
+
+        One text gives the list of the k likeliest tokens, as an entry of `fill`; a list of texts gives a list of such
+        lists. A token that begins a new word begins with a space.
+
+        Raises as `fill`, of the head `next_word`; ValueError for a text without a token.
+        """
+        from .prediction import next_words
+
+        return next_words(self, text, k)
+
+    def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
+        """Write a text on, and give it with what comes after it: at most so many tokens.
+
+        It ends sooner after a token that config.json names as `eos_token_id`. Temperature 0 takes the likeliest token
+        each time. A higher one chooses by chance, `p = softmax(logits / temperature)`, the same for the same `seed`.
+        The keys and values of earlier tokens are kept, so each new token costs one token's work.
+
+        Raises as `next_words`; ValueError where text and tokens go beyond the position table.
+        """
+        from .prediction import complete
+
+        return complete(self, text, tokens, temperature, seed)
+
     # -- life ------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:

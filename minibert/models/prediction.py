@@ -2,22 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
+from minibert.errors import Text, TokenizerError, worded
+from minibert.families.config import Config
+from minibert.families.heads import BoundHead
+from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 
+from . import heads
 from .blocks import run_blocks
+from .heads import hidden_of, logit_pieces
 from .key_value_cache import KeyValueCache
-from .packing import Group, Tile
+from .packing import TILE_TOKENS, Group, Tile
+from .pipeline import Packed, check_positive, pack
 
-if TYPE_CHECKING:
-    from .encoder import Encoder
+Prediction = dict[str, Any]  # token_str, score and token, as the reference's fill-mask pipeline names them
 
 
-def go_on(encoder: Encoder, ids: Sequence[int], cache: KeyValueCache) -> Array:
+class Model(heads.Model, Protocol):
+    """What is needed of an encoder."""
+
+    config: Config
+
+    @property
+    def max_length(self) -> int | None: ...
+    def head(self, name: str | None = None) -> BoundHead: ...
+
+
+def fill(encoder: Model, texts: Texts, k: int) -> Any:
+    """Give the k likeliest tokens for each mask: see `Encoder.fill`."""
+    check_positive("k", k)
+    head, tokenizer = encoder.head("masked_word"), encoder.embeddings.tokenizer
+    mask_id = _mask_id(tokenizer)
+    encoded = _encoded(encoder, texts)
+    for i, each in enumerate(encoded):
+        if mask_id not in each.input_ids:
+            raise worded(ValueError, Text(i), f" has no {tokenizer.mask}; write it in the place of a word to be found")
+    found = _predicted(encoder, head, encoded, k, lambda packed: np.flatnonzero(packed.ids == mask_id))
+    return found[0] if isinstance(texts, str) else found
+
+
+def next_words(encoder: Model, texts: Texts, k: int) -> Any:
+    """Give the k likeliest next tokens: see `Encoder.next_words`."""
+    check_positive("k", k)
+    head = encoder.head("next_word")
+    encoded = _encoded(encoder, texts)
+    for i, each in enumerate(encoded):
+        _refuse_empty(each, i)
+    found = _predicted(encoder, head, encoded, k, lambda packed: np.cumsum(packed.lengths) - 1)
+    return found[0][0] if isinstance(texts, str) else [of_last for (of_last,) in found]
+
+
+def complete(encoder: Model, text: str, tokens: int, temperature: float, seed: int) -> str:
+    """Write a text on: see `Encoder.complete`."""
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a str, found {type(text).__name__}; complete takes one text at a time")
+    check_positive("tokens", tokens)
+    _check_chance(temperature, seed)
+    head, tokenizer, ends = encoder.head("next_word"), encoder.embeddings.tokenizer, _ends(encoder)
+    (encoded,) = _encoded(encoder, text)
+    _refuse_empty(encoded, 0)
+    _refuse_too_many(encoder.max_length, len(encoded.input_ids), tokens)
+    random, cache = np.random.default_rng(seed), KeyValueCache(len(encoded.input_ids) + tokens - 1)
+    ids = new = encoded.input_ids
+    for _ in range(tokens):
+        last = go_on(encoder, new, cache)[-1:]
+        token = choose(np.concatenate([piece[0] for _, piece in logit_pieces(head, last)]), temperature, random)
+        if token in ends:
+            break
+        new = [token]
+        ids = ids + new
+    # decoded together: a letter may be cut between two tokens, and some tokenizers drop a text's first space
+    begun = tokenizer.decode(encoded.input_ids, skip_special_tokens=True)
+    return text + tokenizer.decode(ids, skip_special_tokens=True)[len(begun) :]
+
+
+def go_on(encoder: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
     """Take the next tokens of one text through the model: their last hidden states (tokens, dim).
 
     The tokens before them are in the cache; afterwards these are too.
@@ -25,3 +91,98 @@ def go_on(encoder: Encoder, ids: Sequence[int], cache: KeyValueCache) -> Array:
     x = encoder.embeddings(np.array([ids], np.int64), past_length=cache.length)[0]
     text, places = np.zeros(len(ids), np.int64), np.arange(cache.length, cache.length + len(ids))
     return run_blocks(encoder.stack, x, Tile(text, places, [Group(0, text[:1], len(ids), None)]), cache=cache)
+
+
+def choose(logits: Array, temperature: float, random: np.random.Generator) -> int:
+    """Choose the next token: the likeliest at temperature 0, else by chance, `p = softmax(logits / temperature)`.
+
+    logits (vocab,). The lower the temperature, the more often the likeliest is chosen; at 1 it is as the model says.
+
+    >>> choose(np.array([1.0, 3.0, 2.0]), 0.0, np.random.default_rng(0))
+    1
+    """
+    if temperature == 0:
+        return int(np.argmax(logits))
+    with np.errstate(over="ignore"):  # minus infinity is a probability of 0
+        scaled = (logits - logits.max()).astype(np.float64) / temperature
+    return int(random.choice(len(logits), p=softmax(scaled)))
+
+
+def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
+    """Give the k largest probabilities of each row, best first: x (rows, dim) -> ids (rows, k) and probabilities.
+
+    The logits come in pieces, of which only the best and the sum of all exponentials are kept:
+    `p = exp(logit - log(sum exp(logits)))`.
+    """
+    ids, best = np.empty((len(x), 0), np.int64), np.empty((len(x), 0))
+    total = np.full((len(x), 1), -np.inf)  # log of the sum so far
+    for words, piece in logit_pieces(head, x):
+        highest = piece.max(axis=1, keepdims=True)
+        total = np.logaddexp(total, highest + np.log(np.exp(piece - highest).sum(axis=1, keepdims=True)))
+        own = np.sort(np.argpartition(-piece, min(k, piece.shape[1]) - 1, axis=1)[:, :k], axis=1)
+        ids, best = np.hstack([ids, words.start + own]), np.hstack([best, np.take_along_axis(piece, own, 1)])
+        order = np.argsort(-best, axis=1, kind="stable")[:, :k]
+        ids, best = np.take_along_axis(ids, order, 1), np.take_along_axis(best, order, 1)
+    return ids, np.exp(best - total)
+
+
+def _predicted(
+    encoder: Model, head: BoundHead, encoded: list[Encoded], k: int, places: Callable[[Packed], Array]
+) -> list[list[list[Prediction]]]:
+    """Give for each text and each of its places the k likeliest tokens. `places`: which of the packed tokens."""
+    found: list[list[list[Prediction]]] = [[] for _ in encoded]
+    decode = encoder.embeddings.tokenizer.decode
+    for tile in pack(encoded, encoder.embeddings.adds_types).tiles(TILE_TOKENS):
+        taken = places(tile)
+        texts = np.repeat(tile.texts, tile.lengths)[taken].tolist()
+        rows = (each.tolist() for each in likeliest(head, hidden_of(encoder, tile, taken), k))
+        for text, ids, scores in zip(texts, *rows, strict=True):
+            pairs = zip(ids, scores, strict=True)
+            found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
+    return found
+
+
+def _encoded(encoder: Model, texts: Texts) -> list[Encoded]:
+    """Give the ids of each text. Raises ValueError for one that is too long: cut, it would ask for something else."""
+    encoded = encoder.embeddings.tokenizer.encode(listed(texts)[0])
+    longest = encoder.max_length
+    for i, each in enumerate(encoded):
+        if longest is not None and len(each.input_ids) > longest:
+            found = len(each.input_ids)
+            raise worded(ValueError, Text(i), f" has {found} tokens, but the longest sequence is {longest}; shorten it")
+    return encoded
+
+
+def _mask_id(tokenizer: Tokenizer) -> int:
+    mask_id = None if tokenizer.mask is None else tokenizer.id_of(tokenizer.mask)
+    if mask_id is None:
+        raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
+    return mask_id
+
+
+def _ends(encoder: Model) -> set[int]:
+    """The ids after which a text has ended: one, several, or none."""
+    ends = encoder.config.get("eos_token_id")
+    return {ends} if isinstance(ends, int) else set(ends or ())
+
+
+def _refuse_empty(encoded: Encoded, i: int) -> None:
+    if not encoded.input_ids:
+        raise worded(ValueError, Text(i), " has no token, so nothing can come next; begin with a word")
+
+
+def _refuse_too_many(longest: int | None, begun: int, tokens: int) -> None:
+    """Refuse more than the position table has room for. The last token is written and not read."""
+    if longest is not None and begun + tokens - 1 > longest:
+        raise ValueError(
+            f"tokens must be at most {longest - begun + 1}, found {tokens}: the text has {begun} tokens, and the "
+            f"position table ends at {longest}"
+        )
+
+
+def _check_chance(temperature: Any, seed: Any) -> None:
+    number = isinstance(temperature, int | float | np.number) and not isinstance(temperature, bool)
+    if not number or not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature must be a number >= 0, where 0 takes the likeliest; found {temperature!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed must be an integer >= 0, found {seed!r}")

@@ -1,0 +1,28 @@
+"""`minibert next`: the words that come next in a text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .common import Parser, add_model, load_model, print_lines
+from .fill import add_k, bars, heading
+
+ABOUT = """guess the word that comes next, with probabilities
+For GPT-2 and its kin, where no word sees those after it. A word that begins
+with a space is a new word; without one it goes on with the last word."""
+EXAMPLE = 'minibert next "The meaning of life is"'
+
+
+def declare(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="the beginning of a text")
+    add_k(parser)
+    add_model(parser, side=False, usual="gpt2")
+
+
+def run(arguments: Any) -> None:
+    """Print each text, and below it the likeliest next words."""
+    with load_model(arguments) as encoder:
+        found = encoder.next_words(arguments.texts, arguments.k)
+    for i, (text, predictions) in enumerate(zip(arguments.texts, found, strict=True)):
+        print_lines([*([""] if i else []), heading(text), *bars(predictions, quote='"')])

@@ -1,0 +1,315 @@
+"""Words for a mask, the next word, and a text written on: against the textbook's whole models, which keep nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import encoders
+import numpy as np
+import pytest
+import word_models
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+import minibert
+from minibert import CheckpointError, TokenizerError
+from minibert.equations.blocks import Affine, Block, softmax
+from minibert.equations.input_layer import Array
+from minibert.equations.whole_models import BertWeights, Gpt2Weights, bert_model, gpt2_model
+from minibert.models import heads
+from minibert.models.prediction import choose
+
+SAME = 5e-6  # probabilities; measured 8e-7
+SHARE = 0.02  # between a share of 20,000 draws and its probability: five standard deviations
+TEXTS = ["the [MASK] lived above", "[MASK]", "we [MASK] [MASK], the clouds"]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Iterator[minibert.Encoder]:
+    with minibert.load_encoder(word_models.write(tmp_path_factory.mktemp("bert"), "bert")) as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="module")
+def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return word_models.write(tmp_path_factory.mktemp("gpt2"), "gpt2")
+
+
+@pytest.fixture(scope="module")
+def gpt2(gpt2_folder: Path) -> Iterator[minibert.Encoder]:
+    with minibert.load_encoder(gpt2_folder) as encoder:
+        yield encoder
+
+
+# -- the textbook ------------------------------------------------------------------------------------------------
+
+
+def textbook_of_bert(ids: list[int]) -> Array:
+    """The probabilities of each word at each place: (seq, vocab)."""
+    config = word_models.settings("bert")
+    tensors = encoders.tensors(config) | word_models.head("bert", config)
+
+    def affine(path: str) -> Affine:
+        return Affine(tensors[f"{path}.weight"], tensors[f"{path}.bias"])
+
+    def block(i: int) -> Block:
+        paths = (
+            "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+            "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
+        )  # fmt: skip
+        return Block(*(affine(f"encoder.layer.{i}.{path}") for path in paths))
+
+    tables = (tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position"))
+    weights = BertWeights(
+        *tables, affine("embeddings.LayerNorm"), [block(i) for i in range(encoders.DEPTH)],
+        affine("cls.predictions.transform.dense"), affine("cls.predictions.transform.LayerNorm"),
+        tensors["cls.predictions.bias"],
+    )  # fmt: skip
+    batch = np.array([ids])
+    return softmax(bert_model(batch, np.zeros_like(batch), np.ones_like(batch), weights, encoders.HEADS))[0]
+
+
+def textbook_of_gpt2(folder: Path, ids: list[int]) -> Array:
+    """The logits of the next word: (vocab,)."""
+    tensors = load_file(folder / "model.safetensors")
+
+    def affine(path: str) -> Affine:
+        return Affine(tensors[f"{path}.weight"].T, tensors[f"{path}.bias"])  # stored (in, out)
+
+    def block(i: int) -> Block:
+        looks = affine(f"h.{i}.attn.c_attn")
+        parts = zip(np.split(looks.weight, 3), np.split(looks.bias, 3), strict=True)
+        rest = ("attn.c_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2")
+        return Block(*(Affine(*part) for part in parts), *(affine(f"h.{i}.{name}") for name in rest))
+
+    blocks = [block(i) for i in range(encoders.DEPTH)]
+    weights = Gpt2Weights(tensors["wte.weight"], tensors["wpe.weight"], blocks, affine("ln_f"))
+    batch = np.array([ids])
+    return gpt2_model(batch, np.ones_like(batch), weights, encoders.HEADS)[0, -1]
+
+
+def same(found: list[dict[str, Any]], probabilities: Array, k: int) -> None:
+    """Whether these are the k likeliest, best first."""
+    assert [list(each) for each in found] == [["token_str", "score", "token"]] * k
+    assert [each["token"] for each in found] == np.argsort(-probabilities)[:k].tolist()
+    np.testing.assert_allclose([each["score"] for each in found], np.sort(probabilities)[::-1][:k], rtol=0, atol=SAME)
+
+
+# -- a mask ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 5, 40])
+@pytest.mark.parametrize("numbers", [1 << 22, 64], ids=["at once", "in pieces"])
+def test_each_mask_has_the_likeliest_words(
+    bert: minibert.Encoder, k: int, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "PIECE", numbers)
+    found = bert.fill(TEXTS, k=k)
+    assert [len(masks) for masks in found] == [1, 1, 2]
+    for text, masks in zip(TEXTS, found, strict=True):
+        ids = bert.tokenize(text)["input_ids"][0]
+        places = np.flatnonzero(ids == bert.embeddings.tokenizer.id_of("[MASK]"))
+        for place, mask in zip(places, masks, strict=True):
+            same(mask, textbook_of_bert(ids.tolist())[place], k)
+    assert [len(mask) for mask in bert.fill(TEXTS[2], k=k)] == [k, k]
+
+
+def test_more_words_than_there_are(bert: minibert.Encoder) -> None:
+    ((found,),) = bert.fill(TEXTS[:1], k=10_000)
+    assert len(found) == bert.config.vocab_size
+    assert abs(sum(each["score"] for each in found) - 1) <= 1e-5  # measured 1.2e-7
+
+
+def test_a_token_is_a_piece_of_text(bert: minibert.Encoder, gpt2: minibert.Encoder) -> None:
+    (found,) = bert.fill("[MASK]", k=bert.config.vocab_size)
+    assert {each["token_str"]: each["token"] for each in found}["clouds"] == bert.embeddings.tokenizer.id_of("clouds")
+    pieces = {each["token_str"]: each["token"] for each in gpt2.next_words("we", k=gpt2.config.vocab_size)}
+    assert pieces[" w"] == gpt2.embeddings.tokenizer.id_of("\u0120w")
+
+
+def test_the_mask_is_the_tokenizer_s(tmp_path: Path) -> None:
+    with minibert.load_encoder(word_models.write(tmp_path, "roberta")) as encoder:
+        assert [len(masks) for masks in encoder.fill(["we <mask>", "<mask><mask>"])] == [1, 2]
+        with pytest.raises(ValueError, match=r"^text 1 has no <mask>; write it in the place of a word"):
+            encoder.fill(["<mask>", "we [MASK]"])
+
+
+# -- the next word -----------------------------------------------------------------------------------------------
+
+
+def test_the_next_word(gpt2: minibert.Encoder, gpt2_folder: Path) -> None:
+    found = gpt2.next_words(word_models.TEXTS, k=6)
+    for text, words in zip(word_models.TEXTS, found, strict=True):
+        ids = gpt2.tokenize(text)["input_ids"][0].tolist()
+        same(words, softmax(textbook_of_gpt2(gpt2_folder, ids)), 6)
+    same(gpt2.next_words(word_models.TEXTS[0]), softmax(textbook_of_gpt2(gpt2_folder, ids_of(gpt2, 0))), 5)
+
+
+def ids_of(encoder: minibert.Encoder, text: int) -> list[int]:
+    ids: list[int] = encoder.tokenize(word_models.TEXTS[text])["input_ids"][0].tolist()
+    return ids
+
+
+@pytest.mark.parametrize("text", range(3))
+@pytest.mark.parametrize("tokens", [1, 2, 7])
+def test_a_text_goes_on_with_the_likeliest_words(
+    gpt2: minibert.Encoder, gpt2_folder: Path, text: int, tokens: int
+) -> None:
+    """All of the text is computed again for each word here, and nothing is kept."""
+    ids = ids_of(gpt2, text)[-10:]
+    begun = gpt2.embeddings.tokenizer.decode(ids)
+    assert gpt2.tokenize(begun)["input_ids"][0].tolist() == ids
+    for _ in range(tokens):
+        ids = [*ids, int(np.argmax(textbook_of_gpt2(gpt2_folder, ids)))]
+        if ids[-1] == gpt2.config.eos_token_id:
+            break
+    want = gpt2.embeddings.tokenizer.decode(ids, skip_special_tokens=True)
+    assert gpt2.complete(begun, tokens=tokens) == want
+
+
+def test_a_text_goes_on_to_the_end_of_the_position_table(gpt2_folder: Path) -> None:
+    with minibert.load_encoder(gpt2_folder) as encoder:
+        vars(encoder)["config"] = {}  # nothing ends a text
+        length = len(encoder.tokenize("we")["input_ids"][0])
+        most = encoders.LONGEST - length + 1  # the last one is written, not read
+        written = encoder.complete("we", tokens=most)
+        ids = encoder.tokenize("we")["input_ids"][0].tolist()
+        for _ in range(most):
+            ids.append(int(np.argmax(textbook_of_gpt2(gpt2_folder, ids))))
+        assert written == encoder.embeddings.tokenizer.decode(ids, skip_special_tokens=True)
+        expected = (
+            f"tokens must be at most {most}, found {most + 1}: the text has {length} tokens, and the position table"
+        )
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            encoder.complete("we", tokens=most + 1)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_text_ends_where_its_end_is_the_likeliest(tmp_path: Path, several: bool) -> None:
+    folder = word_models.write(tmp_path, "gpt2")
+    with minibert.load_encoder(folder) as encoder:
+        (first,) = encoder.next_words("the he", k=1)
+    word_models.changed(folder, eos_token_id=[3, first["token"]] if several else first["token"])
+    with minibert.load_encoder(folder) as encoder:
+        assert encoder.complete("the he") == "the he"
+
+
+def test_chance_follows_the_seed(gpt2: minibert.Encoder) -> None:
+    written = [gpt2.complete("we", tokens=8, temperature=2.0, seed=seed) for seed in (0, 0, 1, 2, 3)]
+    assert written[0] == written[1]
+    assert len(set(written)) > 2
+    greedy = gpt2.complete("we", tokens=8)
+    assert gpt2.complete("we", tokens=8, temperature=1e-300, seed=5) == greedy == gpt2.complete("we", 8, 0, 7)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_a_word_is_chosen_as_often_as_it_is_likely(temperature: float) -> None:
+    logits, random = np.array([1.0, -2.0, 0.5, 2.0], np.float32), np.random.default_rng(1)
+    chosen = np.bincount([choose(logits, temperature, random) for _ in range(20_000)], minlength=4) / 20_000
+    powers = np.exp(logits.astype(float) / temperature)
+    assert np.abs(chosen - powers / powers.sum()).max() <= SHARE
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+
+def test_what_no_mask_can_answer(bert: minibert.Encoder, gpt2: minibert.Encoder, minilm: Path) -> None:
+    with pytest.raises(ValueError, match=r"^text 1 has no \[MASK\]; write it in the place of a word to be found$"):
+        bert.fill(["[MASK]", "we lived"])
+    with pytest.raises(ValueError, match=r"^text 0 has 42 tokens, but the longest sequence is 24; shorten it$"):
+        bert.fill("[MASK]" * 40)
+    with pytest.raises(CheckpointError, match="there is no head 'masked_word'; its heads are next_word"):
+        gpt2.fill("[MASK]")
+    with (
+        minibert.load_encoder(minilm) as encoder,
+        pytest.raises(CheckpointError, match="there is no head 'masked_word'; it has no head, only input layer and"),
+    ):
+        encoder.fill("The capital of France is [MASK].")
+    for k in (0, -1, True, 2.0, "5", None):
+        with pytest.raises(ValueError, match="k must be an integer >= 1, found"):
+            bert.fill("[MASK]", k=k)  # type: ignore[arg-type]
+    for text in (None, 5, b"[MASK]", [None], ["[MASK]", 3]):
+        with pytest.raises(TypeError, match="must be a str"):
+            bert.fill(text)  # type: ignore[arg-type]
+    assert bert.fill([]) == []
+
+
+def test_what_has_no_next_word(bert: minibert.Encoder, gpt2: minibert.Encoder) -> None:
+    for ask in (bert.next_words, bert.complete):
+        with pytest.raises(CheckpointError, match="there is no head 'next_word'; its heads are masked_word"):
+            ask("we lived")
+    for ask in (gpt2.next_words, gpt2.complete):
+        with pytest.raises(ValueError, match=r"^text 0 has no token, so nothing can come next; begin with a word$"):
+            ask("")
+        with pytest.raises(ValueError, match=r"^text 0 has 30 tokens, but the longest sequence is 24; shorten it$"):
+            ask("e" * 30)
+        with pytest.raises(TypeError, match="must be a str"):
+            ask(None)
+    with pytest.raises(ValueError, match=r"^text 1 has no token"):
+        gpt2.next_words(["we", ""])
+    assert gpt2.next_words([]) == []
+
+
+def test_arguments_of_complete(gpt2: minibert.Encoder) -> None:
+    with pytest.raises(TypeError, match="text must be a str, found list; complete takes one text at a time"):
+        gpt2.complete(["we"])  # type: ignore[arg-type]
+    for tokens in (0, True, 2.0):
+        with pytest.raises(ValueError, match="tokens must be an integer >= 1, found"):
+            gpt2.complete("we", tokens=tokens)  # type: ignore[arg-type]
+    for temperature in (-1, np.nan, np.inf, "1", True, None):
+        with pytest.raises(ValueError, match="temperature must be a number >= 0, where 0 takes the likeliest; found"):
+            gpt2.complete("we", temperature=temperature)  # type: ignore[arg-type]
+    for seed in (-1, 1.5, None):
+        with pytest.raises(ValueError, match="seed must be an integer >= 0, found"):
+            gpt2.complete("we", temperature=1.0, seed=seed)  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_without_a_mask(tmp_path: Path) -> None:
+    folder = word_models.write(tmp_path, "bert")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
+    with (
+        minibert.load_encoder(folder) as encoder,
+        pytest.raises(TokenizerError, match="this tokenizer names no mask token; set mask_token in tokenizer_config"),
+    ):
+        encoder.fill("[MASK]")
+
+
+def test_a_closed_encoder(gpt2_folder: Path) -> None:
+    encoder = minibert.load_encoder(gpt2_folder)
+    encoder.close()
+    for ask in (encoder.fill, encoder.next_words, encoder.complete):
+        with pytest.raises(ValueError, match="this encoder is closed; load it again"):
+            ask("we")
+
+
+# -- texts from outside ------------------------------------------------------------------------------------------
+
+OUTSIDE = st.one_of(st.sampled_from("we[MASK] .\n\u4e2d"), st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.text(OUTSIDE, max_size=6), st.text(OUTSIDE, max_size=6))
+def test_any_text_around_a_mask(bert: minibert.Encoder, before: str, after: str) -> None:
+    text = f"{before}[MASK]{after}"
+    found = bert.fill(text, k=3)
+    assert len(found) == bert.tokens(bert.tokenize(text)["input_ids"][0]).count("[MASK]")
+    for mask in found:
+        scores = [each["score"] for each in mask]
+        assert scores == sorted(scores, reverse=True)
+        assert min(scores) >= 0
+        assert sum(scores) <= 1 + SAME
+
+
+@given(st.text(OUTSIDE, min_size=1, max_size=4), st.sampled_from([0.0, 1.0]))
+def test_any_text_goes_on(gpt2: minibert.Encoder, text: str, temperature: float) -> None:
+    assert gpt2.complete(text, tokens=3, temperature=temperature).startswith(text)
+
+
+@given(st.sampled_from("\ud800\udfff"), st.booleans())
+def test_what_is_no_text(bert: minibert.Encoder, gpt2: minibert.Encoder, surrogate: str, first: bool) -> None:
+    for ask, text in ((bert.fill, "[MASK]"), (gpt2.next_words, "we"), (gpt2.complete, "we")):
+        with pytest.raises(ValueError, match=r"texts\[0\] has a lone surrogate"):
+            ask(surrogate + text if first else text + surrogate)

@@ -1,0 +1,66 @@
+"""Tiny models that predict words, each with the small tokenizer of its class: seeded numbers, as in `encoders`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import encoders
+import numpy as np
+from tokenizer_folders import BASES, tokenizer_json, vocabulary, write_tokenizer
+
+from minibert.equations.input_layer import Array
+
+CLASS = {"bert": "BertTokenizer", "roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}
+ARCHITECTURE = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "gpt2": "GPT2LMHeadModel"}
+TEXTS = ("We lived above the clouds", "we", "the dog, the he-lived cloud")
+
+
+def settings(name: str, **changes: Any) -> dict[str, Any]:
+    """config.json, for as many words as the tokenizer has."""
+    words = len(vocabulary(BASES[CLASS[name]]))
+    return encoders.config(name, vocab_size=words, architectures=[ARCHITECTURE[name]], **changes)
+
+
+def tokenizer(folder: Path, own: str, config: dict[str, Any]) -> Path:
+    """Write config.json and the tokenizer of a class; GPT-2's puts nothing around a text."""
+    rules = tokenizer_json(BASES[own], **({"post_processor": None} if own == "GPT2Tokenizer" else {}))
+    return write_tokenizer(folder, own, {"config.json": config, "tokenizer.json": rules})
+
+
+def write(folder: Path, name: str, **changes: Any) -> Path:
+    """A model folder: input layer, blocks, head and tokenizer."""
+    config = settings(name, **changes)
+    checkpoints.write(folder, config, encoders.tensors(config) | head(name, config))
+    return tokenizer(folder, CLASS[name], config)
+
+
+def head(name: str, config: dict[str, Any]) -> dict[str, Array]:
+    """The head's own tensors; the table is the input layer's."""
+    if name == "gpt2":
+        return {}
+    generator = np.random.default_rng(5)
+
+    def normal(*shape: int, spread: float) -> Array:
+        return np.asarray(generator.standard_normal(shape) * spread, np.float32)
+
+    dim, words = config["hidden_size"], config["vocab_size"]
+    transform, norm, bias = {
+        "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+        "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    }[name]
+    return {
+        f"{transform}.weight": normal(dim, dim, spread=1.5 / np.sqrt(dim)),
+        f"{transform}.bias": normal(dim, spread=0.3),
+        f"{norm}.weight": 1 + normal(dim, spread=0.2),
+        f"{norm}.bias": normal(dim, spread=0.2),
+        bias: normal(words, spread=1.0),
+    }
+
+
+def changed(folder: Path, **keys: Any) -> None:
+    """Change config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | keys), encoding="utf-8")
