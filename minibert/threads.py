@@ -19,6 +19,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from .cores import cores
+
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -116,18 +118,19 @@ def _started(work: Callable[[], T]) -> Job[T]:
     return job
 
 
+def checked_threads(threads: Any) -> int:
+    """Give a caller's `threads`. Raises ValueError for anything but an integer from 1 on."""
+    integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
+    if not (integer and threads >= 1):
+        raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
+    return int(threads)
+
+
 def usable_threads(numbers: int, threads: int | None) -> int:
     """How many threads to use: at most what the caller says or the cores, and each with enough work to be worth it."""
-    integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
-    if threads is not None and not (integer and threads >= 1):
-        raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
+    given = None if threads is None else checked_threads(threads)
     worth = numbers // NUMBERS_A_THREAD
-    return 1 if worth <= 1 else min(cores() if threads is None else int(threads), worth, MOST_THREADS)
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if worth <= 1 else min(cores() if given is None else given, worth, MOST_THREADS)
 
 
 def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:

@@ -11,6 +11,7 @@ from minibert.files.tokenizer import listed
 from minibert.models.attributes import Guarded
 from minibert.models.load import is_folder, named_model
 from minibert.models.vectors import TextModel, check_kind, open_vectors
+from minibert.threads import checked_threads
 
 
 class Embedder(Guarded):
@@ -28,6 +29,7 @@ class Embedder(Guarded):
     max_seq_length         as of `Encoder`: a longer text is truncated there; None keeps the folder's
     revision      name a commit where workers start at different times: a branch may move between
     local_files_only       as in `load`
+    threads       the largest number of threads, as in `load_encoder`: 1 where an engine starts a worker for each core
 
     Raises at once ValueError for another kind of vectors; in a worker what `load` and `load_encoder` raise, ValueError
     and TypeError for a batch or a row that is not right.
@@ -55,6 +57,7 @@ class Embedder(Guarded):
         max_seq_length: int | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
+        threads: int | None = None,
     ) -> None:
         check_kind(vectors, prompt_name, prompt, max_seq_length)
         name = named_model(model)
@@ -67,6 +70,7 @@ class Embedder(Guarded):
             max_seq_length=max_seq_length,
             revision=revision,
             local_files_only=local_files_only,
+            threads=None if threads is None else checked_threads(threads),
         )
         vars(self).update(
             model=path, vectors=vectors, text_column=text_column, output_column=output_column, options=options

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minibert.cores import cores
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, TokenizerError, parts_of, worded
 from minibert.files.tokenizer import Encoded
 from minibert.models.pipeline import check_positive, stream
 from minibert.models.vectors import TextModel
-from minibert.threads import behind, cores
+from minibert.threads import behind
 
 from .records import Record, Records
 from .shards import ShardFolder

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from minibert.computing import compute
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
 from minibert.families.block_parts import Blocks
 from minibert.families.config import Config
 from minibert.families.steps import Inputs
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
+from minibert.threads import checked_threads
 
 from .attributes import Guarded
 from .blocks import Stack, run_blocks
 from .input_layer import EmbeddingLayer
 from .inputs import Preparation
 from .module_tree import print_encoder
-from .packing import TILE_TOKENS, Group, Tile, gather, pack, tile_of
+from .packing import Group, Tile, gather, pack, tile_of, tile_tokens
 from .pipeline import Packed, Pipeline, check_positive, chunked
 from .sentence_config import SentenceConfig
 from .tiles import run_steps
@@ -60,6 +62,7 @@ class Encoder(Guarded):
         again: Callable[[], Encoder],
         sentence_config: SentenceConfig,
         heads: Callable[[], Heads],
+        threads: int | None = None,
     ) -> None:
         vars(self).update(config=config, dim=embeddings.dim, dtype=embeddings.dtype, block_family=blocks)
         self._layer = embeddings
@@ -69,6 +72,7 @@ class Encoder(Guarded):
         self._length_set = False
         self._lowercased: Tokenizer | None = None
         self._again = again
+        self._threads = threads
         self._prepare = Preparation(embeddings.family, embeddings.config, embeddings.steps, embeddings.dtype)
 
     @property
@@ -156,18 +160,16 @@ class Encoder(Guarded):
         Raises as a call of the input layer does, and ValueError for a sequence of padding alone.
         """
         given = dict(token_type_ids=token_type_ids, position_ids=position_ids, task_type_ids=task_type_ids)
-        self.stack  # noqa: B018  raises where the encoder is closed
+        stack = self.stack
         inputs, keep, single = self._checked(input_ids, given, attention_mask, inputs_embeds)
         make = np.zeros if np.count_nonzero(keep) < keep.size else np.empty
         y = make((inputs.batch, inputs.seq, self.dim), self.dtype)
-        for tile, x in self._tiles(inputs, keep):
-            y[tile.rows, tile.places] = x
-        return y[0] if single else y
 
-    def _tiles(self, inputs: Inputs, keep: Array) -> Iterator[tuple[Tile, Array]]:
-        stack = self.stack
-        for tile in pack(keep, stack.heads, holes=stack.by_distance):
-            yield tile, run_blocks(stack, self._embedded(inputs, tile), tile)
+        def work(tile: Tile) -> None:
+            y[tile.rows, tile.places] = run_blocks(stack, self._embedded(inputs, tile), tile)
+
+        compute(work, pack(keep, stack.heads, tile_tokens(keep.sum()), stack.by_distance), self._threads)
+        return y[0] if single else y
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -304,6 +306,7 @@ class Encoder(Guarded):
         truncate_dim: int | None = None,
         *,
         task: str | None = None,
+        threads: int | None = None,
     ) -> Any:
         """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
@@ -324,6 +327,7 @@ class Encoder(Guarded):
         output_value  "token_embeddings" gives for each text its tokens' vectors (tokens, dim) before pooling, in a list
         truncate_dim  so many first numbers of each vector; normalize_embeddings comes after it
         task          "query" or "document" takes their longest length where the folder has one
+        threads       the largest number of threads; None for what `load_encoder` was told
 
         precision, convert_to_numpy, convert_to_tensor and device may be passed by habit, as float32 arrays on the CPU.
 
@@ -332,7 +336,7 @@ class Encoder(Guarded):
         """
         _refuse_habits(precision, convert_to_numpy, convert_to_tensor, device)
         check_positive("batch_size", batch_size)
-        pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
+        pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task, threads)
         items, _ = listed(texts)
         found = pipeline.all(items, len(items) > CHUNK, "encode" if show_progress_bar else "")
         return found[0] if isinstance(texts, str) else found
@@ -348,6 +352,7 @@ class Encoder(Guarded):
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         task: str | None = None,
+        threads: int | None = None,
     ) -> Iterator[Array]:
         """Turn texts into vectors while they come: a generator in, a generator out, a vector (dim,) for each text.
 
@@ -359,7 +364,7 @@ class Encoder(Guarded):
         if isinstance(texts, str):
             raise TypeError("texts must be many, one after another, found one str; encode takes it")
         check_positive("batch_size", batch_size)
-        pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task)
+        pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task, threads)
         found = pipeline.stream(chunked(texts, min(batch_size, CHUNK)))
         return (vector.copy() for vectors in found for vector in vectors)  # a view would keep the whole chunk alive
 
@@ -387,8 +392,13 @@ class Encoder(Guarded):
         normalize: bool = False,
         truncate_dim: int | None = None,
         task: str | None = None,
+        threads: int | None = None,
+        same_bits: bool = False,
     ) -> Pipeline:
-        """Give the steps of `encode`, for callers with their own loop. What is passed and raised is as there."""
+        """Give the steps of `encode`, for callers with their own loop. What is passed and raised is as there.
+
+        `same_bits`: no bit of a vector depends on `threads`, even of one text alone: see `computing.compute`.
+        """
         if output_value not in OUTPUTS:
             raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {output_value!r}")
         if task not in TASKS:
@@ -411,6 +421,11 @@ class Encoder(Guarded):
         def pool(rows: Array) -> Array:
             return np.concatenate([POOLINGS[name](rows, skip) for name in own.poolings], axis=1)
 
+        threads = self._threads if threads is None else checked_threads(threads)
+
+        def over_cores(work: Callable[[Packed], None], packed: Packed) -> None:
+            compute(work, packed.tiles(tile_tokens(len(packed.ids))), threads, same_bits)
+
         tokens = output_value == "token_embeddings"
         after = (*own.after, lambda x: x[:, :dim], *([normalized] if normalize else []))
         return Pipeline(
@@ -421,8 +436,8 @@ class Encoder(Guarded):
             () if tokens else after,
             dim,
             self.dtype,
-            tile=TILE_TOKENS,
-            chunk=CHUNK,
+            CHUNK,
+            over_cores,
             typed=self.embeddings.adds_types,
         )
 

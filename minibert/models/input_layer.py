@@ -15,7 +15,7 @@ from minibert.families.family import Family
 from minibert.families.modules import Linear
 from minibert.families.steps import Add, Positions
 from minibert.files.tokenizer import listed
-from minibert.threads import NUMBERS_A_THREAD, usable_threads
+from minibert.threads import NUMBERS_A_THREAD, spread, usable_threads
 
 from .attributes import Guarded
 from .inputs import Preparation
@@ -279,6 +279,11 @@ class EmbeddingLayer(Guarded):
         arguments and errors are those of `embed`.
         """
         limit = self.max_length  # without one there is nothing to cut to
+        tile = TILE_NUMBERS // 2 // self.dim  # each gets memory of its own, and more than 2 MB would be fetched anew
+
+        def over_threads(work: Callable[[Packed], None], packed: Packed) -> None:
+            count = usable_threads(packed.ids.size * self.dim, threads)
+            spread(work, packed.tiles(tile), max(1, count - at_once))
 
         def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
             firsts, seconds = zip(*chunk, strict=True) if pairs else (chunk, None)
@@ -292,9 +297,8 @@ class EmbeddingLayer(Guarded):
             (normalized,) if normalize else (),
             self.dim,
             self.dtype,
-            tile=TILE_NUMBERS // 2 // self.dim,  # each gets memory of its own, and more than 2 MB would be fetched anew
-            chunk=CHUNK,
-            threads=lambda tokens: max(1, usable_threads(tokens * self.dim, threads) - at_once),
+            CHUNK,
+            over_threads,
             typed=self.adds_types,
             hint=lambda packed: self.steps[0].module.table.expect((packed.ids,)),
         )

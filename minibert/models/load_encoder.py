@@ -15,6 +15,7 @@ from minibert.families.block_parts import Blocks
 from minibert.families.blocks import BLOCKS
 from minibert.families.config import Config
 from minibert.families.modules import Embedding
+from minibert.threads import checked_threads
 
 from .blocks import Stack, norming, ready
 from .encoder import Encoder
@@ -37,21 +38,34 @@ def load_encoder(
     local_files_only: bool = False,
     dtype: str = "float32",
     mmap: bool = True,
+    threads: int | None = None,
 ) -> Encoder:
     """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
 
     Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
     float32 weights are mapped and not copied; narrower ones are widened once.
 
+    threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
+    (affinity, a container's CPU quota, OMP_NUM_THREADS), or what the variable MINIBERT_THREADS says. NumPy's BLAS is
+    held to one thread meanwhile, which Apple's cannot be: there a call computes on one thread, and its products on as
+    many as BLAS takes. Calls that overlap take no more threads than there are cores in all: see `minibert.computing`.
+
     Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
     for modules.json or other settings of sentence vectors that ask for what is not computed here.
     """
     check_dtype(dtype)
+    threads = None if threads is None else checked_threads(threads)
     opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
-    return encoder_of(opened, local_files_only, dtype, mmap)
+    return encoder_of(opened, local_files_only, dtype, mmap, threads)
 
 
-def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "float32", mmap: bool = True) -> Encoder:
+def encoder_of(
+    opened: Opened,
+    local_files_only: bool = False,
+    dtype: str = "float32",
+    mmap: bool = True,
+    threads: int | None = None,
+) -> Encoder:
     """Put a whole model together from its opened parts: see `load_encoder`."""
     family = family_of(opened)
     blocks = BLOCKS.get(family.model_type)
@@ -85,7 +99,8 @@ def encoder_of(opened: Opened, local_files_only: bool = False, dtype: str = "flo
     if not mmap:  # a file that may change later is read now
         heads().read()
     sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
-    return Encoder(layer, blocks, stack, config, partial(load_encoder, opened.lasting, **options), sentences, heads)
+    reopen = partial(load_encoder, opened.lasting, **options, threads=threads)
+    return Encoder(layer, blocks, stack, config, reopen, sentences, heads, threads)
 
 
 def _heads(config: Config, binder: TensorBinder, layer: EmbeddingLayer, causal: bool, where: str) -> Heads:

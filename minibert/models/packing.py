@@ -13,7 +13,11 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.families.steps import Inputs
 
-TILE_TOKENS = 1024  # a matrix product of more rows is no faster, and takes more memory
+TILE_TOKENS = (
+    512  # a matrix product of more rows is no faster, takes more memory, and others wait longer for their turn
+)
+FEWEST_TOKENS = 96  # of fewer a product is slower
+SHARES = 8  # into so many tiles few tokens are cut, for the threads to share
 SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
 
 
@@ -46,13 +50,30 @@ def pack(keep: Array, heads: int, tokens: int = TILE_TOKENS, holes: bool = False
     """
     lengths = np.count_nonzero(keep, axis=1)
     order = np.argsort(lengths, kind="stable")
-    start = 0
-    while start < max(1, len(order)):  # of a batch without sequences one tile, so that a trace has all its names
-        stop = start + max(1, int(np.searchsorted(np.cumsum(lengths[order[start:]]), tokens, side="right")))
-        texts = order[start:stop]
+    parts = list(cuts(lengths[order], tokens))
+    for part in parts or [slice(0)]:  # of a batch without sequences one tile, so that a trace has all its names
+        texts = order[part]
         member, places = np.nonzero(keep[texts])
         yield Tile(texts[member], places, list(_groups(texts, lengths[texts], places, heads, holes)))
-        start = stop
+
+
+def tile_tokens(tokens: int) -> int:
+    """Say how large the tiles of so many tokens are: for the bits' sake the same for every number of threads."""
+    return min(TILE_TOKENS, max(FEWEST_TOKENS, -(-tokens // SHARES)))
+
+
+def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
+    """Cut sequences that follow one another into parts of at most so many tokens, or of one sequence.
+
+    >>> [(part.start, part.stop) for part in cuts(np.array([2, 2, 3, 9]), 5)]
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    ends = np.cumsum(lengths)
+    start = before = 0
+    while start < len(ends):
+        stop = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
+        yield slice(start, stop)
+        start, before = stop, int(ends[stop - 1])
 
 
 def tile_of(lengths: Array, heads: int) -> Tile:

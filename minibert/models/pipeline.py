@@ -17,7 +17,9 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, worded
 from minibert.files.tokenizer import Encoded
-from minibert.threads import ahead, spread
+from minibert.threads import ahead
+
+from .packing import cuts
 
 K = TypeVar("K")
 E = TypeVar("E")
@@ -62,14 +64,11 @@ class Packed(NamedTuple):
         if len(self.ids) <= tokens:
             yield from [self] * bool(len(self.texts))
             return
-        ends = np.cumsum(self.lengths)
-        start = before = 0
-        while start < len(ends):
-            stop = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
-            here = slice(before, int(ends[stop - 1]))
+        before = 0
+        for part in cuts(self.lengths, tokens):
+            here = slice(before, before := before + int(self.lengths[part].sum()))
             types = None if self.types is None else self.types[here]
-            yield Packed(self.ids[here], types, self.texts[start:stop], self.lengths[start:stop])
-            start, before = stop, here.stop
+            yield Packed(self.ids[here], types, self.texts[part], self.lengths[part])
 
 
 def pack(encoded: Sequence[Encoded], typed: bool = True) -> Packed:
@@ -100,9 +99,8 @@ class Pipeline(NamedTuple):
     numbers    how many numbers come out of `pool`
     after      what is done to the pooled vectors in turn, or to each text's rows
     dim        of a vector at the end
-    tile       tokens that go through `rows` at once
     chunk      texts that are tokenized, and sorted by length, at once: memory beyond the result is bounded by it
-    threads    tokens -> on how many threads tiles are computed
+    spread     work and a chunk's tokens -> cuts them into tiles and has the work done for each, on several threads
     typed      types of tokens are of use
     hint       is told of all tokens of a chunk before they are computed
     """
@@ -114,9 +112,8 @@ class Pipeline(NamedTuple):
     after: Sequence[Callable[[Array], Array]]
     dim: int
     dtype: np.dtype[Any]
-    tile: int
     chunk: int
-    threads: Callable[[int], int] = lambda tokens: 1
+    spread: Callable[[Callable[[Packed], None], Packed], None]
     typed: bool = True
     hint: Callable[[Packed], object] = lambda packed: None
 
@@ -135,7 +132,7 @@ class Pipeline(NamedTuple):
                 for i, rows in zip(batch.texts.tolist(), batch.of(x), strict=True):
                     found[i] = self._finish(rows.copy())  # a view would keep the tile alive
 
-        spread(work, packed.tiles(self.tile), self.threads(len(packed.ids)))
+        self.spread(work, packed)
         return found if pool is None else self._finish(found)
 
     def _finish(self, x: Array) -> Array:

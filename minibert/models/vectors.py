@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from minibert.cores import cores
 from minibert.errors import CheckpointError, Option, UnknownFamilyError, parts_of, worded
 from minibert.files.checkpoint import INDEX, SINGLE
 from minibert.files.reading import sha256_of
-from minibert.threads import cores
+from minibert.threads import checked_threads
 
 from .load import Opened, assemble, family_of, load, named_model, open_model
 from .pipeline import Pipeline, check_positive
@@ -68,21 +69,24 @@ def open_vectors(
     max_seq_length: int | None = None,
     revision: str | None = None,
     local_files_only: bool = False,
+    threads: int | None = None,
 ) -> TextModel:
     """Open a model for sentence vectors, or for vectors of its input layer alone (mean over the tokens).
 
-    max_seq_length: as of `Encoder`; None keeps the folder's.
+    max_seq_length: as of `Encoder`; None keeps the folder's. threads: as of `load_encoder`; here no bit of a vector
+    depends on it.
 
     Raises as `load` and `load_encoder`; for a model without blocks, the error says what can be done.
     """
     check_kind(vectors, prompt_name, prompt, max_seq_length)
+    threads = None if threads is None else checked_threads(threads)
     name = named_model(name)
     if vectors == "input":
         opened = open_model(name, revision, local_files_only, weights_folder=lambda find, where: "")
         again = partial(load, opened.lasting, revision=opened.commit, local_files_only=local_files_only)
         layer = assemble(opened, opened.source(), family_of(opened), again=again)
         layer.tokenizer  # noqa: B018  raises where there is none, before anything is read
-        pipeline = partial(layer.pipeline, truncation=truncation, at_once=cores() > 1)
+        pipeline = partial(layer.pipeline, truncation=truncation, threads=threads, at_once=(threads or cores()) > 1)
         return TextModel(vectors, layer, opened, pipeline)
     from .load_encoder import NO_BLOCKS, encoder_of
     from .sentence_config import transformer_folder
@@ -98,7 +102,9 @@ def open_vectors(
     if max_seq_length is not None:
         encoder.max_seq_length = max_seq_length
     encoder.pipeline(prompt_name, prompt)  # raises for a prompt that is not there, before any text is read
-    return TextModel(vectors, encoder, opened, partial(encoder.pipeline, prompt_name, prompt))
+    return TextModel(
+        vectors, encoder, opened, partial(encoder.pipeline, prompt_name, prompt, threads=threads, same_bits=True)
+    )
 
 
 def check_kind(vectors: str, prompt_name: str | None, prompt: str | None, max_seq_length: int | None = None) -> None:

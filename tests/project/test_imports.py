@@ -22,7 +22,9 @@ PACKAGE = Path(minibert.__file__).parent
 
 # wing -> the third parties allowed inside its functions; wings of one line stand side by side, the lowest comes first
 WINGS: list[dict[str, set[str]]] = [
+    {"cores": set()},
     {"errors": set(), "threads": set()},
+    {"computing": {"threadpoolctl"}},
     {"equations": set()},
     {"files": {"safetensors", "tokenizers"}},
     {"families": set(), "hub": {"huggingface_hub"}},
@@ -36,7 +38,7 @@ WINGS: list[dict[str, set[str]]] = [
 ]
 HEIGHT = {wing: height for height, wings in enumerate(WINGS) for wing in wings}
 THIRD_PARTIES = {wing: allowed for wings in WINGS for wing, allowed in wings.items()}
-FRONT_DOOR = {"__init__", "__main__", "cli", "errors", "threads"}
+FRONT_DOOR = {"__init__", "__main__", "cli", "computing", "cores", "errors", "threads"}
 # arrays go in, numbers or pictures come out: these never see a checkpoint, though the wings that do lie below theirs
 SEE_NO_CHECKPOINT = {"show/analysis", "show/plot"}
 NO_CHECKPOINT = ("minibert.equations", "minibert.errors", "minibert.files.writing", "minibert.show.analysis")
@@ -234,7 +236,16 @@ minibert.load_encoder(sys.argv[1]).encode("a text")
 print(*sorted(set(sys.modules) - before))
 """
 # each cost milliseconds or megabytes of a process that embeds one sentence
-NOT_FOR_ONE_SENTENCE = {"_hashlib", "dataclasses", "huggingface_hub", "pathlib", "pickle", "ssl", "tqdm"}
+NOT_FOR_ONE_SENTENCE = {
+    "_hashlib",
+    "dataclasses",
+    "huggingface_hub",
+    "pathlib",
+    "pickle",
+    "ssl",
+    "threadpoolctl",
+    "tqdm",
+}
 
 
 def test_one_sentence_loads_only_what_it_needs(minilm: Path) -> None:

@@ -83,10 +83,10 @@ def test_metadata(metadata: email.message.Message) -> None:
     assert metadata["Description-Content-Type"] == "text/markdown"
 
 
-def test_core_needs_four_packages_and_torch_is_none_of_them(metadata: email.message.Message) -> None:
+def test_core_needs_five_packages_and_torch_is_none_of_them(metadata: email.message.Message) -> None:
     needs = metadata.get_all("Requires-Dist")
     core = {re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" not in need}
-    assert core == {"numpy", "safetensors", "tokenizers", "huggingface-hub"}
+    assert core == {"numpy", "safetensors", "tokenizers", "huggingface-hub", "threadpoolctl"}
     extras = set(metadata.get_all("Provides-Extra"))
     assert {"plot", "test", "reference", "bench"} <= extras
     with_torch = {need.split("extra == ")[1].strip("'\"") for need in needs if need.startswith("torch")}

@@ -1,0 +1,181 @@
+"""Computing on several threads: each tile with all that is in it on one of ours, and BLAS held to one thread meanwhile.
+
+BLAS's own threads help with matrix products only, and wait for each other by spinning: where others want the cores
+too, a product waits for a thread that the system has put aside. Ours share tiles and never wait inside one.
+
+A thread that computes has a `Turn`, and there are no more turns than cores, whoever calls: of eight callers on two
+cores two compute, and the others sleep until it is their turn, first come, first served.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import cache
+from threading import Lock, RLock
+from typing import Any, TypeVar
+
+from .cores import blas_takes, cores
+from .threads import MOST_THREADS, checked_threads, spread
+
+K = TypeVar("K")
+
+
+@cache
+def libraries() -> tuple[Any, ...]:
+    """NumPy's BLAS as threadpoolctl knows it, looked for once, when first needed. Empty: it cannot be held.
+
+    That is so with Apple's, and with an OpenBLAS whose threads are OpenMP's: there each caller's thread has its own
+    number, and whoever is asked for "one" obeys for itself alone.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    found = [each for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]
+    # NumPy's wheels bring their own; other libraries' are left alone
+    own = [each for each in found if "numpy" in each.filepath] or found
+    openmp = any(each.internal_api == "openblas" and each.threading_layer == "openmp" for each in own)
+    return () if openmp else tuple(own)
+
+
+class Turn:
+    """The right to compute on one thread, for a `with` statement: waits until it is there, and gives it back.
+
+    most: how many turns there may be at once. `small`: the only one at work may leave BLAS its threads; as soon as a
+    second turn begins, BLAS is held to one thread for both.
+
+    Ctrl-C may come at any moment. A turn that is dropped, wherever, is given back too: see `__del__`.
+    """
+
+    _turns: _Turns | None = None  # where Ctrl-C came before there was one
+    _ended = False
+
+    def __init__(self, most: int, small: bool = False) -> None:
+        self.most, self.small = most, small
+        self.granted = Lock()
+        self.granted.acquire()
+        self._turns = _turns()
+
+    def __enter__(self) -> None:
+        assert self._turns is not None
+        try:
+            self._turns.take(self)
+            self.granted.acquire()
+        except BaseException:
+            self.end()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Give it back, or wait for it no more. Twice is fine."""
+        if self._turns is None:
+            return
+        try:
+            self._turns.give_back(self)
+        except BaseException:  # Ctrl-C: the others must go on all the same
+            self._turns.give_back(self)
+            raise
+        finally:
+            self._ended = True
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self.end()
+
+
+class _Turns:
+    """All turns of this process, and what they make of BLAS. Every step may be interrupted, and is done again then."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()  # a turn may be dropped, and so given back, on the thread that is in here
+        self._queue: deque[Turn] = deque()
+        self._taken: dict[int, bool] = {}  # id of a turn -> whether it is small: whoever drops a turn gives it back
+        self._before: list[int] | None = None  # on how many threads each BLAS was before it was held
+
+    def take(self, turn: Turn) -> None:
+        with self._lock:
+            self._queue.append(turn)
+            self._go_on()
+
+    def give_back(self, turn: Turn) -> None:
+        with self._lock:
+            self._taken.pop(id(turn), None)
+            if turn in self._queue:
+                self._queue.remove(turn)
+            self._go_on()
+
+    def restore(self) -> None:
+        """Give BLAS its threads back, whoever computes."""
+        if self._before is not None:
+            _set(self._before)
+            self._before = None
+
+    def _go_on(self) -> None:
+        while self._queue:
+            turn = self._queue[0]
+            if id(turn) not in self._taken and len(self._taken) >= turn.most:
+                break
+            self._taken[id(turn)] = turn.small
+            self._hold()
+            if turn.granted.locked():
+                turn.granted.release()
+            self._queue.popleft()
+        self._hold()
+
+    def _hold(self) -> None:
+        if not self._taken:
+            self.restore()
+        elif self._before is None and (len(self._taken) > 1 or not all(self._taken.values())):
+            self._before = [each.num_threads for each in libraries()]
+            _set([1] * len(self._before))
+
+
+def _set(numbers: list[int]) -> None:
+    for each, number in zip(libraries(), numbers, strict=True):
+        # threadpoolctl lets one thread set them: the first, while it lives. But the last of ours to end may be another
+        getattr(each, "clear_controlling_thread", lambda force: None)(force=True)
+        each.set_num_threads(number)
+
+
+@cache
+def _turns() -> _Turns:
+    return _Turns()
+
+
+def _after_fork() -> None:
+    """A forked child has none of the other threads: neither their turns, nor what they would have set back."""
+    left = _turns()
+    _turns.cache_clear()
+    left.restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def compute(
+    work: Callable[[K], object], tiles: Iterable[K], threads: int | None = None, same_bits: bool = False
+) -> None:
+    """Do `work`, matrix products in it, for every tile: on `threads` threads, or on as many as there are cores.
+
+    A single tile may leave BLAS its own threads, which then take part in its products, if nobody else computes here.
+    `same_bits`: never, so that no bit of the result depends on the number of threads. Where BLAS cannot be held
+    (Apple's; one on OpenMP) several tiles too are computed on one thread of ours and as many as BLAS takes.
+
+    Raises ValueError for `threads` that is no integer >= 1, and what `work` raises.
+    """
+    waiting = list(tiles)
+    given = cores()
+    count = given if threads is None else checked_threads(threads)
+    small = len(waiting) == 1 and not same_bits and blas_takes() <= count
+    helpers = min(count, len(waiting), MOST_THREADS)
+    if helpers > 1 and not libraries():
+        helpers = 1
+
+    def one(tile: K) -> None:
+        with Turn(max(given, count), small):
+            work(tile)
+
+    spread(one, waiting, helpers)

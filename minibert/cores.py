@@ -1,0 +1,83 @@
+"""How many cores this process may use: what it is given, by whoever may limit it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+
+OURS = "MINIBERT_THREADS"
+THEIRS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # OpenBLAS too looks at the first one first
+
+
+def cores() -> int:
+    """How many cores this process may use, and so on how many threads it computes where nobody says `threads`.
+
+    The smallest of: the cores it may run on (affinity), a container's CPU quota (cgroup v1 and v2), rounded up, and
+    OPENBLAS_NUM_THREADS, or without it OMP_NUM_THREADS. MINIBERT_THREADS, where it is set, says it instead.
+
+    Raises ValueError where MINIBERT_THREADS is no integer >= 1.
+    """
+    set_outside = os.environ.get(OURS)
+    if set_outside:
+        if not (set_outside.isdecimal() and int(set_outside) >= 1):
+            raise ValueError(f"the variable {OURS} must be an integer >= 1, found {set_outside!r}; or unset it")
+        return int(set_outside)
+    return min(blas_takes(), quota())
+
+
+def blas_takes() -> int:
+    """On how many threads a BLAS multiplies by itself: it looks at affinity and variables, and at no quota."""
+    given = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for name in THEIRS:
+        number = os.environ.get(name, "").partition(",")[0].strip()  # "4,2": one number for each level of nesting
+        if number.isdecimal() and int(number) >= 1:
+            return min(given, int(number))
+    return given
+
+
+@cache
+def quota(root: str = "/") -> int:
+    """A container's CPU quota in cores, rounded up, read once; sys.maxsize where there is none. `root`: where / is.
+
+    A group has the quota of each group above it as well.
+    """
+    smallest = sys.maxsize
+    for group in _groups(root):
+        smallest = min((smallest, *_limits(group)))
+    return smallest
+
+
+def _groups(root: str) -> Iterator[str]:
+    """The folders of this process's groups, from its own up to the first: v2, and the controller "cpu" of v1.
+
+    In a container /proc may name a group of the host that is not seen from inside; the first one then is the container.
+    """
+    for line in _read(f"{root}/proc/self/cgroup").splitlines():
+        number, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if number == "0" and not controllers:
+            top = f"{root}/sys/fs/cgroup"
+        elif "cpu" in controllers.split(","):
+            top = f"{root}/sys/fs/cgroup/cpu"
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for length in range(len(parts), -1, -1):
+            yield "/".join([top, *parts[:length]])
+
+
+def _limits(group: str) -> Iterator[int]:
+    texts = _read(f"{group}/cpu.max"), f"{_read(f'{group}/cpu.cfs_quota_us')} {_read(f'{group}/cpu.cfs_period_us')}"
+    for text in texts:  # "150000 100000": so many microseconds of each period; "max" and -1 are none
+        quota, period = (*text.split(), "", "")[:2]
+        if quota.isdecimal() and period.isdecimal() and int(period):
+            yield max(1, -(-int(quota) // int(period)))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:  # another system, or a container without it
+        return ""

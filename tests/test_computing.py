@@ -1,0 +1,422 @@
+"""Several threads of ours with BLAS on one: who holds it, who gives it back, and how many compute at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from reference_files import REFERENCE
+
+import minibert
+from minibert import computing
+from minibert.computing import Turn, compute
+
+PATIENCE = 30.0  # seconds, on the busiest machine
+MODEL = REFERENCE / "sentences-dense"
+SAME = 1e-6  # of a vector's length: what other rows in a product may change; measured here: 2e-7
+
+
+class Blas:
+    """What threadpoolctl gives for a BLAS on eight threads; its number is of the whole process."""
+
+    user_api, internal_api, threading_layer, filepath = "blas", "openblas", "pthreads", "/site-packages/numpy.libs/x.so"
+
+    def __init__(self) -> None:
+        self.num_threads = 8
+        self.told: list[int] = []
+        self.owner: threading.Thread | None = None
+
+    def clear_controlling_thread(self, force: bool = False) -> None:
+        if force or self.owner is threading.current_thread():
+            self.owner = None
+
+    def set_num_threads(self, number: int) -> None:
+        """As theirs: whoever came first is obeyed, and nobody else while that thread lives."""
+        if self.owner is None or not self.owner.is_alive():
+            self.owner = threading.current_thread()
+        if self.owner is threading.current_thread():
+            self.num_threads = number
+            self.told.append(number)
+
+
+@pytest.fixture
+def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
+    """A BLAS whose number is looked at, on a machine of two cores."""
+    made = Blas()
+    monkeypatch.setattr(computing, "libraries", lambda: (made,))
+    monkeypatch.setattr(computing, "cores", lambda: 2)
+    monkeypatch.setattr(computing, "blas_takes", lambda: 2)
+    computing._turns.cache_clear()
+    yield made
+    assert made.num_threads == 8, "it was not given its threads back"
+    computing._turns.cache_clear()
+
+
+def waited_for(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not true() and time.monotonic() < end:
+        time.sleep(0.001)
+    return true()
+
+
+# -- held and given back -----------------------------------------------------------------------------------------------
+
+
+def test_while_tiles_are_computed_blas_has_one_thread(blas: Blas) -> None:
+    seen: list[int] = []
+    compute(lambda tile: seen.append(blas.num_threads), range(5))
+    assert seen == [1] * 5
+
+
+def test_alone_and_small_it_keeps_its_threads_until_a_second_begins(blas: Blas) -> None:
+    seen: list[int] = []
+
+    def first(tile: int) -> None:
+        seen.append(blas.num_threads)
+        with Turn(2, small=True):
+            seen.append(blas.num_threads)
+        seen.append(blas.num_threads)  # two were at work: it stays so until the last one has ended
+
+    compute(first, [0])
+    assert seen == [8, 1, 1]
+
+
+@pytest.mark.parametrize(("options", "held"), [({}, 8), ({"threads": 1}, 1), ({"same_bits": True}, 1)])
+def test_when_a_single_tile_holds_it(blas: Blas, options: dict[str, Any], held: int) -> None:
+    seen: list[int] = []
+    compute(lambda tile: seen.append(blas.num_threads), [0], **options)
+    assert seen == [held]
+
+
+def test_a_single_tile_holds_a_blas_that_would_take_more_than_there_is(
+    blas: Blas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container with `--cpus=2` on a large host."""
+    monkeypatch.setattr(computing, "blas_takes", lambda: 64)
+    test_when_a_single_tile_holds_it(blas, {}, 1)
+
+
+def test_whoever_ends_last_gives_it_back_though_another_thread_has_held_it(blas: Blas) -> None:
+    """threadpoolctl obeys one thread alone while that lives, and here it lives on."""
+    inside, ends = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with Turn(2):
+            inside.set()
+            ends.wait(PATIENCE)
+        lives.wait(PATIENCE)
+
+    lives = threading.Event()
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(PATIENCE)
+    with Turn(2):
+        ends.set()
+        assert waited_for(lambda: len(computing._turns()._taken) == 1)
+        assert blas.num_threads == 1
+    assert blas.num_threads == 8
+    lives.set()
+    thread.join(PATIENCE)
+
+
+def test_after_an_error_on_any_thread_it_is_given_back(blas: Blas) -> None:
+    def fails(tile: int) -> None:
+        raise ValueError(f"tile {tile}")
+
+    with pytest.raises(ValueError, match="tile"):
+        compute(fails, range(5))
+    assert blas.told == [1, 8] or blas.told == [1, 8, 1, 8]  # once for each thread that was there in time
+
+
+def test_calls_that_overlap_at_random(blas: Blas) -> None:
+    """The fixture looks whether it has its threads in the end."""
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(20):
+            compute(lambda _: time.sleep(random.uniform(0, 2e-4)), range(random.integers(1, 4)))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------------------------------------
+
+OURS = {Turn.__enter__, Turn.__exit__, Turn.end, *(each for each in vars(computing._Turns).values() if callable(each))}
+CODES: set[CodeType] = {each.__code__ for each in OURS} | {computing._set.__code__}
+
+
+def steps_of(work: Callable[[], object], pressed_at: int | None = None) -> int:
+    """Run it and count the instructions of ours on the way; at the given one Ctrl-C is pressed."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        caller = frame.f_back.f_code.co_name if frame.f_back else ""
+        if frame.f_code not in CODES or caller == "__del__":  # where Python itself drops a Ctrl-C
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count += 1
+            if count == pressed_at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_ctrl_c_at_every_instruction(blas: Blas) -> None:
+    """Wherever it comes: BLAS has its threads back, and whoever comes next gets a turn."""
+
+    def work() -> None:
+        with Turn(1):
+            pass
+
+    count = steps_of(work)
+    assert count > 100
+    for step in range(1, count + 1):
+        computing._turns.cache_clear()
+        pressed = False
+        try:
+            steps_of(work, step)
+        except KeyboardInterrupt:
+            pressed = True
+        assert pressed, f"instruction {step}"
+        turns = computing._turns()
+        assert (blas.num_threads, len(turns._taken), len(turns._queue)) == (8, 0, 0), f"instruction {step}"
+        assert not blas.owner or blas.owner is threading.current_thread()
+
+
+def test_ctrl_c_while_a_turn_is_passed_on(blas: Blas) -> None:
+    """Whoever waits for it gets it, at whatever instruction it comes."""
+    step, pressed = 0, True
+    while pressed:
+        step += 1
+        computing._turns.cache_clear()
+        ending, waiting = Turn(1), Turn(1)
+        ending.__enter__()
+        computing._turns().take(waiting)
+        assert waiting.granted.locked()
+        try:
+            steps_of(ending.end, step)
+            pressed = False  # there are no more instructions
+        except KeyboardInterrupt:
+            del ending
+        assert not waiting.granted.locked(), f"instruction {step}"
+        waiting.end()
+    assert step > 50
+
+
+def test_ctrl_c_while_a_turn_is_waited_for(blas: Blas) -> None:
+    class Pressed:
+        """A lock at which Ctrl-C comes."""
+
+        def __init__(self, real: Any) -> None:
+            self.locked, self.release = real.locked, real.release
+
+        def acquire(self) -> bool:
+            raise KeyboardInterrupt
+
+    with Turn(1):
+        waits = Turn(1)
+        waits.granted = Pressed(waits.granted)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt), waits:
+            pytest.fail("there was no turn for it")
+        del waits
+        assert len(computing._turns()._queue) == 0
+    with Turn(1):
+        assert blas.num_threads == 1
+
+
+# -- forks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_the_threads_of_its_blas_and_turns_of_its_own(blas: Blas) -> None:
+    with Turn(1):
+        child = os.fork()
+        if not child:
+            held: list[int] = []
+            fresh = blas.num_threads == 8
+            compute(lambda tile: held.append(blas.num_threads), [0, 1], threads=1)
+            os._exit(0 if fresh and held == [1, 1] and blas.num_threads == 8 else 7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert blas.num_threads == 1
+
+
+# -- no more than there are cores --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("blas")
+@pytest.mark.parametrize("count", [None, 1, 2])
+def test_many_callers_compute_on_no_more_threads_than_cores(count: int | None) -> None:
+    lock, busy, most = threading.Lock(), 0, 0
+
+    def work(tile: int) -> None:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        time.sleep(0.002)
+        with lock:
+            busy -= 1
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda tiles: compute(work, range(tiles), count), [1, 4] * 8))
+    assert most == 2
+
+
+@pytest.mark.usefixtures("blas")
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_call_takes_as_many_threads_as_it_is_told(count: int) -> None:
+    together, seen = threading.Barrier(count), set[int]()
+
+    def work(_: int) -> None:
+        together.wait(PATIENCE)  # for so many at once, and no fewer
+        seen.add(threading.get_ident())
+
+    compute(work, range(count * 2), count)
+    assert len(seen) == count
+
+
+def test_turns_come_in_the_order_in_which_they_were_asked_for(blas: Blas) -> None:
+    order: list[int] = []
+
+    def one(number: int) -> None:
+        with Turn(1):
+            order.append(number)
+
+    started = []
+    with Turn(1):
+        for number in range(5):
+            started.append(threading.Thread(target=one, args=(number,)))
+            started[-1].start()
+            assert waited_for(lambda number=number: len(computing._turns()._queue) == number + 1)  # type: ignore[misc]
+    for thread in started:
+        thread.join(PATIENCE)
+    assert order == [0, 1, 2, 3, 4]
+
+
+# -- what cannot be held -----------------------------------------------------------------------------------------------
+
+
+def test_a_blas_that_cannot_be_held_leaves_one_thread_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computing, "libraries", lambda: ())
+    seen: set[int] = set()
+
+    def work(_: int) -> None:
+        seen.add(threading.get_ident())
+        time.sleep(0.005)
+
+    compute(work, range(8), 4)
+    assert seen == {threading.get_ident()}
+
+
+def test_which_libraries_can_be_held() -> None:
+    def library(**changed: str) -> Blas:
+        made = Blas()
+        vars(made).update(changed)
+        return made
+
+    own, other = library(), library(filepath="/site-packages/scipy.libs/x.so")
+    openmp, of_loops = library(threading_layer="openmp"), library(user_api="openmp", internal_api="openmp")
+    cases: list[tuple[list[Blas], tuple[Blas, ...]]] = [
+        ([own], (own,)),
+        ([other, own, of_loops], (own,)),
+        ([other], (other,)),  # NumPy's own is not in a folder of its own, as in conda
+        ([openmp], ()),
+        ([of_loops], ()),
+        ([], ()),
+    ]
+    for found, held in cases:
+        with mock.patch("threadpoolctl.ThreadpoolController") as controller:
+            controller.return_value.lib_controllers = found
+            assert computing.libraries.__wrapped__() == held
+
+
+# -- real models -------------------------------------------------------------------------------------------------------
+
+
+def test_the_real_blas_is_held_and_given_back() -> None:
+    libraries = computing.libraries()
+    if not libraries:
+        pytest.skip("NumPy's BLAS cannot be held here")
+    before, seen = [each.num_threads for each in libraries], list[int]()
+    compute(lambda tile: seen.extend(each.num_threads for each in libraries), range(3), 2)
+    assert set(seen) == {1}
+    assert [each.num_threads for each in libraries] == before
+
+
+TEXTS = [" ".join(["we lived", "above", "the clouds"][: 1 + i % 3] * (1 + i % 7)) for i in range(60)]
+
+
+def test_vectors_keep_their_promise_and_with_same_bits_their_bytes(minilm: Path) -> None:
+    with minibert.load_encoder(minilm) as encoder:
+        one = encoder.encode(TEXTS, threads=1)
+        for count in (2, 3):
+            assert np.abs(encoder.encode(TEXTS, threads=count) - one).max() <= SAME
+        for some in (TEXTS, TEXTS[:1]):
+            found = [encoder.pipeline(threads=n, same_bits=True).all(some).tobytes() for n in (1, 2, None)]
+            assert len(set(found)) == 1
+
+
+def test_a_call_with_a_batch_is_spread_too() -> None:
+    seen: list[int] = []
+    with minibert.load_encoder(MODEL, threads=2) as encoder:
+        ids = np.random.default_rng(0).integers(5, 30, (64, 32))
+        whole = encoder(ids)
+        with mock.patch("minibert.models.encoder.compute", side_effect=lambda *given: seen.append(given[2])):
+            encoder(ids)
+    assert seen == [2]
+    with minibert.load_encoder(MODEL, threads=1) as encoder:
+        assert np.abs(encoder(ids) - whole).max() <= SAME * np.abs(whole).max()
+
+
+def test_a_dropped_stream_holds_nothing() -> None:
+    with minibert.load_encoder(MODEL) as encoder:
+        stream = encoder.encode_stream(iter(TEXTS), batch_size=40, threads=2)
+        next(stream)
+        assert not computing._turns()._taken
+        del stream
+    assert not computing._turns()._taken
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
+def test_bad_threads(value: Any) -> None:
+    what = "threads must be an integer >= 1, found"
+    with minibert.load_encoder(MODEL) as encoder:
+        calls: list[Callable[[], object]] = [
+            lambda: minibert.load_encoder(MODEL, threads=value),
+            lambda: encoder.encode("a", threads=value),
+            lambda: encoder.encode_stream(["a"], threads=value),
+            lambda: minibert.Embedder(MODEL, threads=value),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=what):
+                call()
+
+
+def test_threads_are_pickled() -> None:
+    import pickle
+
+    with minibert.load_encoder(MODEL, threads=3) as encoder:
+        assert pickle.loads(pickle.dumps(encoder))._threads == 3
+    assert pickle.loads(pickle.dumps(minibert.Embedder(MODEL, threads=3))).options["threads"] == 3

@@ -1,0 +1,118 @@
+"""What a process is given: affinity, a container's quota, the variables; each from files and an environment made up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from minibert import cores
+
+REAL_QUOTA = cores.quota
+NO_LIMIT = REAL_QUOTA("/no/such/root")
+
+
+@pytest.fixture(autouse=True)
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (cores.OURS, *cores.THEIRS):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.setattr(cores, "quota", lambda: NO_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({}, 8),
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "2"}, 2),
+        ({"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "4,2"}, 4),
+        ({"OMP_NUM_THREADS": "64"}, 8),
+        ({"OMP_NUM_THREADS": ""}, 8),
+        ({"OMP_NUM_THREADS": "0"}, 8),
+        ({"OMP_NUM_THREADS": "all"}, 8),
+        ({"OMP_NUM_THREADS": "2", "MINIBERT_THREADS": "5"}, 5),
+        ({"MINIBERT_THREADS": "12"}, 12),
+        ({"MINIBERT_THREADS": ""}, 8),
+    ],
+)
+def test_variables(variables: dict[str, str], found: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert cores.cores() == found
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", " ", "²"])
+def test_a_variable_of_ours_that_is_no_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cores.OURS, value)
+    with pytest.raises(ValueError, match="the variable MINIBERT_THREADS must be an integer >= 1, found"):
+        cores.cores()
+
+
+def test_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "quota", lambda: 2)
+    assert (cores.cores(), cores.blas_takes()) == (2, 8)  # BLAS does not know of a quota
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5}, raising=False)
+    assert (cores.cores(), cores.blas_takes()) == (1, 1)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert cores.cores() == 1
+
+
+V1 = "12:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n"
+V2 = "0::/user.slice/app.scope\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({}, NO_LIMIT),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "100000 100000\n"}, 1),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "20000 100000\n"}, 1),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, NO_LIMIT),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": ""}, NO_LIMIT),
+        ({"proc/self/cgroup": V2, "sys/fs/cgroup/user.slice/app.scope/cpu.max": "400000 100000"}, 4),
+        (
+            {
+                "proc/self/cgroup": V2,
+                "sys/fs/cgroup/user.slice/app.scope/cpu.max": "max 100000",
+                "sys/fs/cgroup/user.slice/cpu.max": "300000 100000",  # a group has the quota of those above it
+            },
+            3,
+        ),
+        (
+            {
+                "proc/self/cgroup": V1,
+                "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_quota_us": "250000\n",
+                "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_period_us": "100000\n",
+            },
+            3,
+        ),
+        (  # in a container the group's own name is the host's, and is not seen
+            {
+                "proc/self/cgroup": V1,
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            1,
+        ),
+        (
+            {
+                "proc/self/cgroup": V1,
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            NO_LIMIT,
+        ),
+        ({"proc/self/cgroup": "nonsense\n\n0\n0::\n", "sys/fs/cgroup/cpu.max": "50000 0\n"}, NO_LIMIT),
+    ],
+)
+def test_quota(files: dict[str, str], found: int, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="ascii")
+    for number in range(2):  # the first is kept, for this root alone
+        assert REAL_QUOTA(str(tmp_path)) == found, number
