@@ -1,7 +1,7 @@
 """BERT and GPT-2 whole, one function each: ids in, a number for each word of the vocabulary out.
 
-Read `input_layer` and `blocks` first: what they end with are the parts of these two. `softmax` of the numbers (the
-logits) gives probabilities: for BERT of the word that a mask hides, for GPT-2 of the word that comes next.
+Read `input_layer`, `blocks` and `heads` first: these two are made of them. `softmax` of the numbers (the logits) gives
+probabilities: for BERT of the word that a mask hides, for GPT-2 of the word that comes next.
 
 Sources
     Devlin et al. 2018, "BERT" (arXiv:1810.04805): a word for the mask
@@ -63,12 +63,11 @@ def bert_model(
     >>> bert_model(np.array([[1]]), np.array([[0]]), np.array([[1]]), weights, heads=1).round(3)
     array([[[ 1., 13.]]])
     """
-    x = bert_input(
-        input_ids, token_type_ids, weights.word, weights.token_type, weights.position, *weights.norm, eps
-    )  # (batch, seq, dim)
-    x = bert_encoder(x, attention_mask, weights.blocks, heads, eps)
-    x = layer_norm(gelu(linear(x, *weights.transform)), *weights.transform_norm, eps)
-    return tied_logits(x, weights.word, weights.bias)  # (batch, seq, vocab)
+    word, token_type, position, norm, blocks, transform, transform_norm, bias = weights
+    x = bert_input(input_ids, token_type_ids, word, token_type, position, *norm, eps)  # (batch, seq, dim)
+    x = bert_encoder(x, attention_mask, blocks, heads, eps)
+    x = layer_norm(gelu(linear(x, *transform)), *transform_norm, eps)
+    return tied_logits(x, word, bias)  # (batch, seq, vocab)
 
 
 def gpt2_model(input_ids: Array, attention_mask: Array, weights: Gpt2Weights, heads: int, eps: float = 1e-5) -> Array:
@@ -83,6 +82,7 @@ def gpt2_model(input_ids: Array, attention_mask: Array, weights: Gpt2Weights, he
     >>> gpt2_model(np.array([[1]]), np.array([[1]]), weights, heads=1, eps=0.0)
     array([[[1., 3.]]])
     """
-    x = gpt2_input(input_ids, weights.wte, weights.wpe)  # (batch, seq, dim)
-    x = gpt2_blocks(x, attention_mask, weights.blocks, weights.last_norm, heads, eps)
-    return tied_logits(x, weights.wte)  # (batch, seq, vocab)
+    wte, wpe, blocks, last_norm = weights
+    x = gpt2_input(input_ids, wte, wpe)  # (batch, seq, dim)
+    x = gpt2_blocks(x, attention_mask, blocks, last_norm, heads, eps)
+    return tied_logits(x, wte)  # (batch, seq, vocab)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import word_models
 from checkpoints import pack
 
 import minibert
@@ -50,6 +51,15 @@ def test_the_ten_lines_run_on_the_demos_checkpoint(minilm: Path, tmp_path: Path)
     for line in ("(2, 7, 384)", "embeddings.LayerNorm (2, 7, 384)", "'clouds'", "(2, 384)"):
         assert line in printed
     assert printed.startswith("BertEmbeddings(\n  (word_embeddings): Embedding(30522, 384, padding_idx=0)")
+
+
+def test_the_lines_about_words_run_on_tiny_models(tmp_path: Path) -> None:
+    (code,) = [block for block in BLOCKS if ".fill(" in block]
+    code = code.replace('"bert-base-uncased"', repr(str(word_models.write(tmp_path / "bert", "bert"))))
+    code = code.replace('"gpt2"', repr(str(word_models.write(tmp_path / "gpt2", "gpt2", n_positions=64))))
+    printed = run(code, tmp_path, PYTHONIOENCODING="utf-8:replace")
+    assert len(re.findall(r" \d(?:\.\d+)?(?:e-\d+)?$", printed, re.MULTILINE)) == 10
+    assert printed.count("The meaning of life is") == 1
 
 
 def test_a_reader_has_time_for_it() -> None:

@@ -102,7 +102,7 @@ def mapped(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str, Array]:
     kind, vocab = config["model_type"], config["vocab_size"]
     if kind == "gpt2":
-        return {"wte.weight": normal(vocab, DIM), "wpe.weight": normal(LONGEST, DIM)}
+        return {"wte.weight": normal(vocab, DIM), "wpe.weight": normal(config["n_positions"], DIM)}
     width = config.get("embedding_size", DIM)
     made = {
         "embeddings.word_embeddings.weight": normal(vocab, width),
