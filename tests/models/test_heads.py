@@ -1,22 +1,69 @@
-"""Heads: what a model computes from its last hidden state."""
+"""Heads: what a model computes from its last hidden state, beside what the reference computed."""
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-from encoder_files import CASE, TINY, EncoderCase, off
+from encoder_files import CASE, TINY, EncoderCase, kept, off
+from head_files import HEAD_CASE, HEAD_CASES, HeadCase, copied, distance, seen
 from safetensors.numpy import load_file
 
-from minibert.equations import gelu, layer_norm, linear
+import minibert
+from minibert.equations import gelu, layer_norm, tanh, tanh_pooling, tied_logits
+from minibert.equations.blocks import linear
 from minibert.equations.input_layer import Array
+from minibert.families.block_parts import Norm
+from minibert.families.frozen import replace
+from minibert.families.heads import HEADS, NAMES, Act, Head
+from minibert.models import blocks
+from minibert.models import heads as computing
 from minibert.models.blocks import run_blocks
-from minibert.models.heads import logits_of
+from minibert.models.heads import logit_pieces, logits_of
 from minibert.models.packing import tile_of
 from minibert.models.pipeline import Packed
 
+LOGITS = 5e-6  # relative to max(1, |reference|); measured 1.5e-6
+CUT = 2e-6  # relative to max(1, |value|): a matrix product with other rows rounds differently; measured 6e-7
 IDS = np.array([[5, 6, 7, 8], [9, 4, 3, 11]])
 PACKED = Packed(np.array([9, 4, 5, 6, 7]), None, np.array([1, 0]), np.array([2, 3]))
-CUT = 2e-6  # relative to max(1, |value|): a matrix product with other rows rounds differently; measured 6e-7
+
+
+# -- as the reference --------------------------------------------------------------------------------------------
+
+
+def test_every_head_of_every_row_has_a_reference() -> None:
+    there = {(case.facts["family"], case.head) for case in HEAD_CASES}
+    causal = {"ernie", "roberta", "xlm-roberta", "camembert", "electra", "mpnet", "distilbert"}  # bert stands for them
+    wanted = {(family, head.name) for family, rows in HEADS.items() for head in rows}
+    assert wanted - there == {(family, "next_word") for family in causal}
+    assert {name for _, name in there} == set(NAMES)
+
+
+@pytest.mark.parametrize("case", HEAD_CASES, ids=str)
+def test_logits_and_what_is_before_them_are_the_reference_s(case: HeadCase) -> None:
+    inputs, traces = case.read
+    with case.load() as encoder:
+        assert encoder.head().name == case.head and case.head in encoder.heads
+        for kind, theirs in traces.items():
+            trace = encoder.trace(**inputs[kind], head=case.head)
+            assert next(reversed(trace)) == "logits" and theirs.keys() <= trace.keys()
+            for key, value in theirs.items():
+                assert trace[key].shape == value.shape
+                assert off(seen(trace[key], inputs[kind]), seen(value, inputs[kind])) <= LOGITS, (kind, key)
+            y = encoder.logits(**inputs[kind])
+            assert y.dtype == np.float32 and y.shape == theirs["logits"].shape
+            assert off(y, trace["logits"]) <= CUT
+            keep = kept(inputs[kind])
+            if y.shape[:2] == keep.shape:
+                assert not y[~keep].any()
+            only = [name for name in trace if name not in encoder.trace(**inputs[kind])]
+            head = encoder.head()
+            assert only == [*(path for path, _ in head.works), head.path, "logits"]
 
 
 def test_a_masked_word_by_the_textbook_s_formulas() -> None:
@@ -26,9 +73,92 @@ def test_a_masked_word_by_the_textbook_s_formulas() -> None:
         assert encoder.heads == ("masked_word",)
         x = linear(encoder(IDS), tensors[f"{of}.dense.weight"], tensors[f"{of}.dense.bias"])
         x = layer_norm(gelu(x), tensors[f"{of}.LayerNorm.weight"], tensors[f"{of}.LayerNorm.bias"], 1e-12)
-        want = linear(x, tensors["bert.embeddings.word_embeddings.weight"], tensors["cls.predictions.bias"])
+        want = tied_logits(x, tensors["bert.embeddings.word_embeddings.weight"], tensors["cls.predictions.bias"])
         assert off(encoder.logits(IDS), want) <= CUT
         assert off(encoder.logits(IDS[0]), want[0]) <= CUT
+
+
+def test_classes_by_the_textbook_s_formulas() -> None:
+    case = HEAD_CASE["bert-classes"]
+    tensors = load_file(case.folder / "model.safetensors")
+    with case.load() as encoder:
+        pooled = tanh_pooling(encoder(IDS), tensors["bert.pooler.dense.weight"], tensors["bert.pooler.dense.bias"])
+        want = linear(pooled, tensors["classifier.weight"], tensors["classifier.bias"])
+        assert off(encoder.logits(IDS), want) <= CUT
+        assert encoder.logits(IDS[0]).shape == (3,)
+
+
+# -- wrong heads -------------------------------------------------------------------------------------------------
+
+
+def act(function: Any) -> Callable[[Head], Head]:
+    return lambda head: replace(
+        head, steps=tuple(replace(s, act=function) if isinstance(s, Act) else s for s in head.steps)
+    )
+
+
+def without(kind: type) -> Callable[[Head], Head]:
+    return lambda head: replace(head, steps=tuple(s for s in head.steps if not isinstance(s, kind)))
+
+
+def last_map(**changes: Any) -> Callable[[Head], Head]:
+    return lambda head: replace(head, steps=(*head.steps[:-1], replace(head.steps[-1], **changes)))
+
+
+WRONG: dict[str, tuple[str, Callable[[Head], Head]]] = {
+    "tanh for gelu": ("electra-classes", act(tanh)),
+    "gelu for tanh": ("roberta-classes", act(gelu)),
+    "gelu for relu": ("distilbert-classes", act(gelu)),
+    "hidden_act where the class says gelu": ("roberta-masked_word", act("hidden_act")),
+    "hidden_act where the class says gelu, electra": ("electra-masked_word", act("hidden_act")),
+    "gelu where the class says activation": ("distilbert-masked_word", act(gelu)),
+    "gelu where the class says hidden_act": ("electra-replaced_token", act(gelu)),
+    "exact gelu for gelu_new": ("bert-masked_word-gelu_new", act(gelu)),
+    "no norm": ("bert-masked_word", without(Norm)),
+    "no activation": ("mpnet-classes", without(Act)),
+    "the norm's eps of the model": ("distilbert-masked_word", lambda head: replace(head, steps=tuple(
+        replace(s, eps=1e-2) if isinstance(s, Norm) else s for s in head.steps))),
+    "no bias": ("camembert-masked_word", last_map(biased=False)),
+    "no bias of the classes": ("bert-classes", last_map(biased=False)),
+    "the first token where it is the last": ("gpt2-classes-no_pad_id", lambda head: replace(head, takes="first")),
+    "the last token where it is the first": ("ernie-classes", lambda head: replace(head, takes="last")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_row_is_seen(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, changed = WRONG[what]
+    case, family = HEAD_CASE[name], HEAD_CASE[name].facts["family"]
+    rows = [changed(row) if row.name == case.head else row for row in HEADS[family]]
+    assert [repr(row) for row in rows] != [repr(row) for row in HEADS[family]]
+    monkeypatch.setitem(HEADS, family, tuple(rows))  # type: ignore[misc]  # a dict, said to be read-only
+    with case.load() as encoder:
+        assert distance(case, encoder) > 20 * LOGITS
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2-next_word-untied", "bert-masked_word-untied", "bert-masked_word-both_and_unlike"]
+)
+def test_the_word_table_where_the_head_has_its_own_is_seen(name: str, tmp_path: Path) -> None:
+    case, own = HEAD_CASE[name], ("decoder.weight", "decoder.bias", "lm_head.weight")
+
+    def without_own(tensors: dict[str, Array]) -> dict[str, Array]:
+        return {name: x for name, x in tensors.items() if not name.endswith(own)}
+
+    with minibert.load_encoder(copied(case, tmp_path, without_own, tie_word_embeddings=True)) as encoder:
+        assert distance(case, encoder) > 20 * LOGITS
+
+
+def test_the_last_token_by_the_mask_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computing, "_last", lambda ids, pad_id: len(ids) - 1)
+    case = HEAD_CASE["gpt2-classes"]
+    inputs, traces = case.read
+    with case.load() as encoder:  # what the mask keeps ends with pad ids, which the reference passes over
+        y = encoder.logits(**inputs["ends_with_pad"])
+    assert off(y, traces["ends_with_pad"]["logits"]) > 20 * LOGITS
+
+
+# -- what is taken -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", TINY, ids=str)
@@ -42,9 +172,119 @@ def test_only_what_is_taken_leaves_the_last_block(case: EncoderCase, take: list[
         assert off(some, whole[taken]) <= CUT
 
 
-def test_packed_texts_are_those_of_a_batch() -> None:
-    with CASE["bert"].load() as encoder:
-        packed = logits_of(encoder, encoder.head(), PACKED)
-        want: list[Array] = [encoder.logits(np.array(ids)) for ids in ([9, 4], [5, 6, 7])]
+def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    plain = blocks.linear
+
+    def counted(x: Array, *rest: Any) -> Array:
+        rows.append(len(x))
+        return plain(x, *rest)
+
+    monkeypatch.setattr(blocks, "linear", counted)
+    with HEAD_CASE["bert-classes"].load() as encoder:
+        encoder.logits(IDS)
+    assert rows == [8, 8, 8, 2, 2, 2]  # query, key, value; then output, up and down of the two first tokens
+
+
+@pytest.mark.parametrize("case", HEAD_CASES, ids=str)
+def test_packed_texts_are_those_of_a_batch(case: HeadCase) -> None:
+    with case.load() as encoder:
+        head, texts = encoder.head(case.head), ([9, 4], [5, 6, 7])
+        want = [encoder.logits(np.array(ids), head=case.head).reshape(-1, head.labels) for ids in texts]
+        packed = logits_of(encoder, head, PACKED)
         assert off(packed, np.concatenate(want)) <= CUT
-        assert off(logits_of(encoder, encoder.head(), PACKED, np.array([4, 1])), packed[[4, 1]]) <= CUT
+        if head.takes == "every":
+            assert off(logits_of(encoder, head, PACKED, np.array([4, 1])), packed[[4, 1]]) <= CUT
+
+
+def test_the_last_word_of_packed_texts_is_judged_by_ids() -> None:
+    with HEAD_CASE["gpt2-classes"].load() as encoder:
+        packed = Packed(np.array([0, 0, 5, 6, 0]), None, np.array([0, 1]), np.array([2, 3]))
+        want = np.concatenate([encoder.logits([[0, 0]]), encoder.logits([[5, 6, 0]])])
+        assert off(logits_of(encoder, encoder.head(), packed), want) <= CUT
+        assert off(want[1:], encoder.logits([[5, 6]])) <= CUT  # what follows is not seen
+
+
+@pytest.mark.parametrize("name", ["bert-classes", "gpt2-classes"])
+def test_a_text_without_a_token(name: str) -> None:
+    with HEAD_CASE[name].load() as encoder:
+        packed = Packed(np.array([5]), None, np.array([1, 0]), np.array([0, 1]))
+        with pytest.raises(ValueError, match=r"texts\[1\] has no token, and classes takes one of each text"):
+            logits_of(encoder, encoder.head(), packed)
+        with pytest.raises(ValueError, match="takes one token of each sequence, found sequences of no token"):
+            encoder.logits(np.zeros((2, 0), int))
+        assert encoder.logits(np.zeros((0, 3), int)).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "ids", "mask", "said"),
+    [
+        (
+            "bert-classes",
+            [[5, 6], [0, 7]],
+            [[1, 1], [0, 1]],
+            r"first token, but attention_mask\[1, 0\] is 0.*the right",
+        ),
+        ("gpt2-classes", [[5, 6], [4, 7]], [[1, 1], [1, 0]], r"attention_mask\[1, 1\] is 0 there; let ids and mask"),
+        ("gpt2-classes-no_pad_id", [[5, 6], [4, 7]], [[1, 1], [1, 1]], "has none.*2 sequences cannot be found"),
+        ("gpt2-classes-no_pad_id", [[5, 6]], [[1, 0]], r"attention_mask\[0, 1\] is 0 there"),
+    ],
+)
+def test_a_token_that_is_not_there(name: str, ids: Any, mask: Any, said: str) -> None:
+    with HEAD_CASE[name].load() as encoder:
+        for use in (encoder.logits, encoder.trace):
+            with pytest.raises(ValueError, match=said):
+                use(ids, attention_mask=mask, head="classes")
+
+
+@pytest.mark.parametrize(
+    ("passed", "error", "said"),
+    [
+        ({"input_ids": [[3, 99]]}, IndexError, r"input_ids\[0, 1\] is 99"),
+        ({"input_ids": [[3]], "labels": [[1]]}, TypeError, "takes no labels"),
+        ({"input_ids": [[3, 4]], "attention_mask": [[0, 0]]}, ValueError, "0 everywhere"),
+        ({}, ValueError, "neither"),
+    ],
+)
+def test_what_a_call_refuses_logits_refuse(passed: dict[str, Any], error: type[Exception], said: str) -> None:
+    with HEAD_CASE["bert-masked_word"].load() as encoder:
+        for use in (encoder.logits, encoder.trace):
+            with pytest.raises(error, match=said):
+                use(**passed)
+
+
+def test_rows_instead_of_ids() -> None:
+    with HEAD_CASE["gpt2-classes"].load() as encoder:  # nobody knows the ids then: it is the last token
+        rows = encoder.embeddings.wte(IDS)
+        assert off(encoder.logits(inputs_embeds=rows), encoder.logits(IDS)) <= CUT
+
+
+# -- memory ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bert-masked_word", "gpt2-next_word"])
+def test_logits_come_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with HEAD_CASE[name].load() as encoder:
+        whole = encoder.logits(IDS)
+        monkeypatch.setattr(computing, "PIECE", 8 * 5)  # five words at a time, of 29
+        assert off(encoder.logits(IDS), whole) <= CUT
+        assert [len(piece.T) for _, piece in logit_pieces(encoder.head(), encoder(IDS[0]))] == [10, 10, 9]
+
+
+def test_beyond_the_result_memory_is_bounded(tmp_path: Path) -> None:
+    """A table of 20,000 words and 2,000 tokens: 160 MB of logits; of them no more than a piece is there twice."""
+    case, words = HEAD_CASE["bert-masked_word"], 20_000
+
+    def wide(tensors: dict[str, Array]) -> dict[str, Array]:
+        big = np.zeros((words, 12), np.float32)
+        return tensors | {"bert.embeddings.word_embeddings.weight": big, "cls.predictions.bias": big[:, 0].copy()}
+
+    with minibert.load_encoder(copied(case, tmp_path, wide, vocab_size=words)) as encoder:
+        encoder.logits(IDS)
+        ids = np.ones((200, 10), int)
+        tracemalloc.start()
+        y = encoder.logits(ids)
+        most = tracemalloc.get_traced_memory()[1] - y.nbytes
+        tracemalloc.stop()
+        assert y.nbytes == 160_000_000
+        assert most < 1.2 * 2 * 4 * computing.PIECE  # the product, and with its bias

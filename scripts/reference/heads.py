@@ -1,0 +1,231 @@
+"""Make tests/reference/heads: tiny models with a head, and what the reference computes with it.
+
+    python scripts/reference/heads.py            write tests/reference/heads anew
+    python scripts/reference/heads.py --check    make it elsewhere, compare; exit 1 on a difference
+
+The reference is transformers on torch with eager attention, on one CPU thread. Each case becomes a folder:
+
+    config.json, model.safetensors   as save_pretrained writes them, or with the tensors that `changed` gives
+    case.json                        family, class, the head's name, kinds of batches
+    trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in `encoder.trace(head=...)`
+
+A key is a module's path, its value that module's output; of an activation that is no module it is the input of what
+comes next. `logits` is what the class gives under that name (of BertForNextSentencePrediction, say).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from check import write_json, write_manifest
+from encoder import DISTIL, GPT, SIZES, Case, differences, load, make_inputs, seeded
+from safetensors.numpy import load_file, save_file
+
+import minibert
+from minibert.equations.input_layer import Array
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = ROOT / "tests" / "reference" / "heads"
+Tensors = dict[str, Array]
+ONE = {**SIZES, "num_hidden_layers": 1}
+ROBERTA = {**ONE, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+MPNET = {**ONE, "pad_token_id": 1, "max_position_embeddings": 24}
+ELECTRA = {**ONE, "embedding_size": 8, "hidden_act": "silu"}
+GPT_ONE, DISTIL_ONE = {**GPT, "n_layer": 1}, {**DISTIL, "n_layers": 1}
+NAMED = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
+EVERY, FIRST = ("plain", "right_pad", "left_pad"), ("plain", "right_pad")
+
+
+def same(tensors: Tensors) -> Tensors:
+    return tensors
+
+
+def both_names(tensors: Tensors) -> Tensors:
+    """As older files: each tied tensor under both of its names."""
+    more = {"cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"],
+            "cls.predictions.decoder.bias": tensors["cls.predictions.bias"]}  # fmt: skip
+    return tensors | {name: np.array(x) for name, x in more.items()}
+
+
+def both_and_unlike(tensors: Tensors) -> Tensors:
+    """Both names with unlike numbers: the reference then takes the head's own, whatever config.json says."""
+    return {name: x + np.float32("decoder" in name) for name, x in both_names(tensors).items()}
+
+
+def only_the_head_s(tensors: Tensors) -> Tensors:
+    """The table under the head's name alone."""
+    twice = both_names(tensors)
+    return {name: x for name, x in twice.items() if name != "bert.embeddings.word_embeddings.weight"}
+
+
+def unprefixed(tensors: Tensors) -> Tensors:
+    """As the Hub's first GPT-2: names of the base model, and no table of the head's own."""
+    return {name.removeprefix("transformer."): x for name, x in tensors.items()}
+
+
+class HeadCase(NamedTuple):
+    """One folder. `changed` makes the file's tensors of those that the class saves; `pad` is the id of padding."""
+
+    family: str
+    save: str
+    head: str
+    config: dict[str, Any]
+    kinds: tuple[str, ...]
+    pad: int = 0
+    variant: str = ""
+    changed: Callable[[Tensors], Tensors] = same
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}-{self.head}{self.variant and '-' + self.variant}"
+
+
+def like_bert(family: str, stem: str) -> list[HeadCase]:
+    return [
+        HeadCase(family, f"{stem}ForMaskedLM", "masked_word", ONE, EVERY),
+        HeadCase(family, f"{stem}ForSequenceClassification", "classes", ONE | NAMED, FIRST),
+        HeadCase(family, f"{stem}ForTokenClassification", "token_classes", ONE | NAMED, EVERY),
+        HeadCase(family, f"{stem}ForNextSentencePrediction", "next_sentence", ONE, (*FIRST, "types")),
+    ]
+
+
+def like_roberta(family: str, stem: str, sizes: dict[str, Any]) -> list[HeadCase]:
+    # hidden_act is relu: the head has gelu all the same
+    return [
+        HeadCase(family, f"{stem}ForMaskedLM", "masked_word", sizes | {"hidden_act": "relu"}, EVERY, 1),
+        HeadCase(family, f"{stem}ForSequenceClassification", "classes", sizes | NAMED, FIRST, 1),
+        HeadCase(family, f"{stem}ForTokenClassification", "token_classes", sizes | NAMED, ("right_pad",), 1),
+    ]
+
+
+BERT = like_bert("bert", "Bert")
+UNTIED = ONE | {"tie_word_embeddings": False}
+CASES = (
+    *BERT,
+    BERT[0]._replace(config=ONE | {"hidden_act": "gelu_new"}, variant="gelu_new", kinds=("plain",)),
+    BERT[0]._replace(variant="both_names", kinds=("plain",), changed=both_names),
+    BERT[0]._replace(variant="both_and_unlike", kinds=("plain",), changed=both_and_unlike),
+    BERT[0]._replace(variant="only_the_heads", kinds=("plain",), changed=only_the_head_s),
+    BERT[0]._replace(config=UNTIED, variant="untied", kinds=("plain",)),
+    BERT[1]._replace(config=ONE | {"num_labels": 1}, variant="one", kinds=("plain",)),
+    HeadCase("bert", "BertForPreTraining", "masked_word", ONE, ("plain",), variant="pretraining"),
+    HeadCase("bert", "BertLMHeadModel", "next_word", ONE | {"is_decoder": True}, ("plain", "right_pad")),
+    *like_bert("ernie", "Ernie"),
+    *like_roberta("roberta", "Roberta", ROBERTA),
+    *like_roberta("xlm-roberta", "XLMRoberta", ROBERTA),
+    *like_roberta("camembert", "Camembert", ROBERTA),
+    *like_roberta("mpnet", "MPNet", MPNET),
+    HeadCase("electra", "ElectraForMaskedLM", "masked_word", ELECTRA, EVERY),
+    HeadCase("electra", "ElectraForSequenceClassification", "classes", ELECTRA | NAMED, FIRST),
+    HeadCase("electra", "ElectraForTokenClassification", "token_classes", ELECTRA | NAMED, ("right_pad",)),
+    HeadCase("electra", "ElectraForPreTraining", "replaced_token", ELECTRA, EVERY),
+    HeadCase("distilbert", "DistilBertForMaskedLM", "masked_word", DISTIL_ONE | {"activation": "relu"}, FIRST),
+    HeadCase("distilbert", "DistilBertForSequenceClassification", "classes", DISTIL_ONE | NAMED, FIRST),
+    HeadCase("distilbert", "DistilBertForTokenClassification", "token_classes", DISTIL_ONE | NAMED, ("right_pad",)),
+    HeadCase("gpt2", "GPT2LMHeadModel", "next_word", GPT_ONE, EVERY),
+    HeadCase("gpt2", "GPT2LMHeadModel", "next_word", GPT_ONE, ("plain",), variant="unprefixed", changed=unprefixed),
+    HeadCase("gpt2", "GPT2LMHeadModel", "next_word", GPT_ONE | {"tie_word_embeddings": False}, ("plain",),
+             variant="untied"),
+    HeadCase("gpt2", "GPT2ForSequenceClassification", "classes", GPT_ONE | NAMED | {"pad_token_id": 0},
+             (*EVERY, "ends_with_pad", "pads_alone")),
+    HeadCase("gpt2", "GPT2ForSequenceClassification", "classes", GPT_ONE | NAMED, ("one",), variant="no_pad_id"),
+    HeadCase("gpt2", "GPT2ForTokenClassification", "token_classes", GPT_ONE | NAMED, ("right_pad",)),
+)  # fmt: skip
+
+
+def build(case: HeadCase, folder: Path) -> torch.nn.Module:
+    """Save the case's model as its class does, change the file, and read it with the same class."""
+    config = transformers.AutoConfig.for_model(case.family, **case.config)
+    kind = getattr(transformers, case.save)
+    model = kind(config)
+    for name, parameter in model.named_parameters():
+        seed = seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
+        made = np.float32(5) * seed + np.float32(parameter.ndim == 1 and name.endswith("weight"))
+        parameter.data.copy_(torch.from_numpy(made))
+    model.save_pretrained(folder)
+    for extra in set(folder.iterdir()) - {folder / "config.json", folder / "model.safetensors"}:
+        extra.unlink()
+    tensors = load_file(folder / "model.safetensors")
+    save_file(case.changed(tensors), folder / "model.safetensors", {"format": "pt"})
+    return load(kind, folder)
+
+
+def batch(case: HeadCase, kind: str) -> dict[str, Array]:
+    """As of whole models. "ends_with_pad": the mask keeps pad ids at the ends; "pads_alone": a text of no others."""
+    plain = Case(case.name, case.family, case.save, "", {}, (), case.pad)
+    if kind == "one":
+        return {name: ids[:1] for name, ids in make_inputs(plain, "plain").items()}
+    made = make_inputs(plain, kind)
+    if kind == "ends_with_pad":
+        made["input_ids"][:, -1] = case.pad
+    elif kind == "pads_alone":
+        made["input_ids"][0] = case.pad
+    return made
+
+
+def run(case: HeadCase, model: torch.nn.Module, folder: Path, inputs: dict[str, Array]) -> dict[str, Array]:
+    """What each of the head's modules gives, and the logits."""
+    kept: dict[str, torch.Tensor] = {}
+    modules = dict(model.named_modules())
+    head = minibert.load_encoder(folder).head(case.head)
+    paths = [path for path, _ in head.works] + [head.path]
+    for path, after in zip(paths, [*paths[1:], ""], strict=True):
+        own = next((prefix + path for prefix in ("", f"{model.base_model_prefix}.") if prefix + path in modules), "")
+        if own:
+            modules[own].register_forward_hook(lambda _m, _given, y, path=path: kept.__setitem__(path, y))
+        else:
+            modules[after].register_forward_pre_hook(lambda _m, given, path=path: kept.__setitem__(path, given[0]))
+    with torch.no_grad():
+        result = model(**{name: torch.from_numpy(ids) for name, ids in inputs.items()})
+    kept["logits"] = result["logits"] if "logits" in result else result["prediction_logits"]
+    if head.takes == "last":
+        del kept[head.path]  # the reference computes it for every token
+    return {key: np.array(value.numpy()) for key, value in kept.items()}
+
+
+def make_all(target: Path) -> None:
+    """Write every case."""
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    for case in CASES:
+        folder = target / case.name
+        folder.mkdir(parents=True)
+        model = build(case, folder)
+        stored: dict[str, Array] = {}
+        for kind in case.kinds:
+            inputs = batch(case, kind)
+            stored |= {f"{kind}|inputs|{name}": ids for name, ids in inputs.items()}
+            stored |= {f"{kind}|{key}": value for key, value in run(case, model, folder, inputs).items()}
+        save_file(stored, folder / "trace.safetensors")
+        facts = {"family": case.family, "architecture": case.save, "head": case.head, "kinds": case.kinds}
+        write_json(folder / "case.json", facts, depth=1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
+    if not parser.parse_args().check:
+        shutil.rmtree(TARGET, ignore_errors=True)
+        make_all(TARGET)
+        write_manifest(TARGET, "scripts/reference/heads.py")
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        make_all(Path(scratch))
+        found = differences(TARGET, Path(scratch))
+    print("\n".join(found) if found else "all files made again: no difference")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Reads tests/reference/heads: a `HeadCase` for each tiny model with a head that the reference has written and run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from encoder_files import kept, off
+from safetensors.numpy import load_file, save_file
+
+import minibert
+from minibert.equations.input_layer import Array
+from minibert.verify.traces import Traces, read_traces
+
+HEADS = Path(__file__).parents[1] / "reference" / "heads"
+
+
+class HeadCase:
+    def __init__(self, name: str) -> None:
+        self.name, self.folder = name, HEADS / name
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads((self.folder / "case.json").read_text(encoding="utf-8"))
+        return facts
+
+    @property
+    def head(self) -> str:
+        return str(self.facts["head"])
+
+    @cached_property
+    def read(self) -> tuple[Traces, Traces]:
+        """Inputs and what the reference's head gives, kind by kind."""
+        return read_traces(self.folder / "trace.safetensors")
+
+    def load(self, **changes: Any) -> minibert.Encoder:
+        return minibert.load_encoder(self.folder, **changes)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+HEAD_CASES = tuple(HeadCase(path.parent.name) for path in sorted(HEADS.glob("*/case.json")))
+HEAD_CASE = {case.name: case for case in HEAD_CASES}
+
+
+def seen(x: Array, inputs: dict[str, Array]) -> Array:
+    """Rows that are no padding, of numbers for each token; else all."""
+    keep = kept(inputs)
+    return x[keep] if x.shape[: keep.ndim] == keep.shape else x
+
+
+def distance(case: HeadCase, encoder: minibert.Encoder) -> float:
+    """How far an encoder's logits are from the reference's."""
+    inputs, traces = case.read
+    found = [
+        off(seen(encoder.logits(**given, head=case.head), given), seen(traces[kind]["logits"], given))
+        for kind, given in inputs.items()
+    ]
+    return max(found)
+
+
+def copied(case: HeadCase, folder: Path, change: Any = None, **config: Any) -> Path:
+    """A copy of a case's folder, with tensors and config changed."""
+    shutil.copytree(case.folder, folder, dirs_exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors) if change else tensors, folder / "model.safetensors")
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**values, **config}), encoding="utf-8")
+    return folder
