@@ -15,11 +15,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from command_line import Printed, failure
 from reference_files import REFERENCE
 
 import minibert
 from minibert import computing
+from minibert.cli import main
 from minibert.computing import Turn, compute
+from minibert.models.vectors import open_vectors
 
 PATIENCE = 30.0  # seconds, on the busiest machine
 MODEL = REFERENCE / "sentences-dense"
@@ -368,14 +371,14 @@ def test_the_real_blas_is_held_and_given_back() -> None:
 TEXTS = [" ".join(["we lived", "above", "the clouds"][: 1 + i % 3] * (1 + i % 7)) for i in range(60)]
 
 
-def test_vectors_keep_their_promise_and_with_same_bits_their_bytes(minilm: Path) -> None:
+def test_vectors_keep_their_promise_and_those_of_bulk_their_bytes(minilm: Path) -> None:
     with minibert.load_encoder(minilm) as encoder:
         one = encoder.encode(TEXTS, threads=1)
         for count in (2, 3):
             assert np.abs(encoder.encode(TEXTS, threads=count) - one).max() <= SAME
-        for some in (TEXTS, TEXTS[:1]):
-            found = [encoder.pipeline(threads=n, same_bits=True).all(some).tobytes() for n in (1, 2, None)]
-            assert len(set(found)) == 1
+    for some in (TEXTS, TEXTS[:1]):
+        found = {open_vectors(minilm, threads=count).pipeline.all(some).tobytes() for count in (1, 2, None)}
+        assert len(found) == 1
 
 
 def test_a_call_with_a_batch_is_spread_too() -> None:
@@ -399,6 +402,29 @@ def test_a_dropped_stream_holds_nothing() -> None:
     assert not computing._turns()._taken
 
 
+@pytest.mark.parametrize("command", ["encode", "similar", "bulk"])
+def test_the_option_of_the_command_line_arrives(command: str, tmp_path: Path, capsys: Printed) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("we lived\nabove\n", encoding="utf-8")
+    given = [str(file), "-o", str(tmp_path / "out")] if command == "bulk" else ["we lived", "above"]
+    with mock.patch("minibert.models.encoder.compute", side_effect=compute) as computed:
+        assert main([command, *given, "-m", str(MODEL), "--threads", "3"]) == 0
+    capsys.readouterr()
+    assert {call.args[2] for call in computed.call_args_list} == {3}
+    assert {call.args[3] for call in computed.call_args_list} == {command == "bulk"}
+    assert "threads must be an integer >= 1, found 0" in failure(
+        capsys, command, *given, "-m", str(MODEL), "--threads", "0"
+    )
+
+
+def test_the_option_of_embed_arrives(capsys: Printed) -> None:
+    with mock.patch("minibert.models.input_layer.usable_threads", return_value=1) as asked:
+        assert main(["embed", "we lived", "-m", str(MODEL), "--threads", "3"]) == 0
+    capsys.readouterr()
+    assert {call.args[1] for call in asked.call_args_list} == {3}
+    assert "threads must be an integer >= 1" in failure(capsys, "embed", "we", "-m", str(MODEL), "--threads", "0")
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
 def test_bad_threads(value: Any) -> None:
     what = "threads must be an integer >= 1, found"
@@ -418,5 +444,5 @@ def test_threads_are_pickled() -> None:
     import pickle
 
     with minibert.load_encoder(MODEL, threads=3) as encoder:
-        assert pickle.loads(pickle.dumps(encoder))._threads == 3
+        assert pickle.loads(pickle.dumps(encoder)).threads == 3
     assert pickle.loads(pickle.dumps(minibert.Embedder(MODEL, threads=3))).options["threads"] == 3

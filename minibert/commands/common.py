@@ -110,6 +110,14 @@ def add_model(parser: Parser, side: bool = True, argument: bool = False, usual: 
     parser.add_argument("--local-files-only", action="store_true", help="use the cache only, not the Hub")
 
 
+def add_threads(parser: Parser) -> None:
+    """Add --threads."""
+    parser.add_argument(
+        "--threads", type=int, metavar="N",
+        help="compute on at most N threads (default: what MINIBERT_THREADS says, else the cores there are for this)",
+    )  # fmt: skip
+
+
 def add_texts(parser: Parser) -> None:
     """Add the texts, and -o for the file of their vectors."""
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, or with -, each line of stdin is a text")
@@ -166,7 +174,7 @@ def load_model(arguments: Any) -> Encoder:
 
     if getattr(arguments, "side", None):
         raise ValueError("this is about a whole model, which has no sides; leave out --side")
-    return load_encoder(arguments.model, **from_hub(arguments))
+    return load_encoder(arguments.model, **from_hub(arguments), threads=getattr(arguments, "threads", None))
 
 
 def tell(what: str) -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_texts, add_whole, load_layer, print_lines, tell
+from .common import Parser, add_model, add_texts, add_threads, add_whole, load_layer, print_lines, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +42,7 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
     parser.add_argument("--truncate", action="store_true", help="truncate texts that are too long for the model")
+    add_threads(parser)
     add_model(parser)
     add_whole(parser)
 
@@ -87,7 +88,7 @@ def chunks_of(arguments: Any) -> Iterator[list[str]]:
 
 
 def _vectors(layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | None, arguments: Any) -> Iterator[Any]:
-    options = {"normalize": arguments.normalize, "truncation": arguments.truncate}
+    options = {"normalize": arguments.normalize, "truncation": arguments.truncate, "threads": arguments.threads}
     if arguments.pair:
         (texts,) = chunks
         yield layer.embed(texts, pooling, text_pair=arguments.pair, **options)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_prompts, add_texts, load_model
+from .common import Parser, add_model, add_prompts, add_texts, add_threads, load_model
 from .embed import chunks_of, ending_of, give, streamed
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     add_texts(parser)
     add_prompts(parser)
+    add_threads(parser)
     add_model(parser, side=False)
 
 

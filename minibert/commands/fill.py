@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, coloured, harmless, load_model, print_lines
+from .common import Parser, add_model, add_threads, coloured, harmless, load_model, print_lines
 
 if TYPE_CHECKING:
     from minibert.models.prediction import Prediction
@@ -23,6 +23,7 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="with one mask or more")
     add_k(parser)
+    add_threads(parser)
     add_model(parser, side=False)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
 
-from .common import Parser, add_model, load_model, print_lines
+from .common import Parser, add_model, add_threads, load_model, print_lines
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def declare(parser: Parser) -> None:
         "--file", metavar="LINES", help="a file of texts, one a line, or - for stdin; empty lines are left out"
     )
     parser.add_argument("-k", type=int, default=5, metavar="N", help="so many lines (default: 5)")
+    add_threads(parser)
     add_model(parser, side=False)
 
 

@@ -52,6 +52,7 @@ class Encoder(Guarded):
     dim: int  # of a token's vector; a sentence's may have another: get_embedding_dimension()
     dtype: np.dtype[Any]
     block_family: Blocks
+    threads: int | None  # what `load_encoder` was told
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Encoder(Guarded):
         self._length_set = False
         self._lowercased: Tokenizer | None = None
         self._again = again
-        self._threads = threads
+        vars(self).update(threads=threads)
         self._prepare = Preparation(embeddings.family, embeddings.config, embeddings.steps, embeddings.dtype)
 
     @property
@@ -168,7 +169,7 @@ class Encoder(Guarded):
         def work(tile: Tile) -> None:
             y[tile.rows, tile.places] = run_blocks(stack, self._embedded(inputs, tile), tile)
 
-        compute(work, pack(keep, stack.heads, tile_tokens(keep.sum()), stack.by_distance), self._threads)
+        compute(work, pack(keep, stack.heads, tile_tokens(keep.sum()), stack.by_distance), self.threads)
         return y[0] if single else y
 
     @property
@@ -212,7 +213,7 @@ class Encoder(Guarded):
 
         found = self.head(head)
         inputs, keep, single = self._given(input_ids, ids, attention_mask, inputs_embeds)
-        y = batch_logits(found, self.stack, self._embedded, inputs, keep)
+        y = batch_logits(found, self.stack, self._embedded, inputs, keep, self.threads)
         return y[0] if single else y
 
     def trace(self, input_ids: ArrayLike | None = None, *, head: str | None = None, **inputs: Any) -> dict[str, Array]:
@@ -421,7 +422,7 @@ class Encoder(Guarded):
         def pool(rows: Array) -> Array:
             return np.concatenate([POOLINGS[name](rows, skip) for name in own.poolings], axis=1)
 
-        threads = self._threads if threads is None else checked_threads(threads)
+        threads = self.threads if threads is None else checked_threads(threads)
 
         def over_cores(work: Callable[[Packed], None], packed: Packed) -> None:
             compute(work, packed.tiles(tile_tokens(len(packed.ids))), threads, same_bits)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minibert.computing import compute
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.block_parts import Dense
@@ -18,7 +19,7 @@ from minibert.families.steps import Inputs
 from .blocks import Stack, run_blocks
 from .input_layer import EmbeddingLayer
 from .load import TensorBinder
-from .packing import Tile, pack, tile_of
+from .packing import Tile, pack, tile_of, tile_tokens
 from .pipeline import Packed
 
 # How many logits are computed at once: 16 MiB. Of a word table that are a few thousand words for a tile's tokens, so
@@ -109,6 +110,7 @@ class Model(Protocol):
     """What is needed of an encoder."""
 
     dtype: np.dtype[Any]
+    threads: int | None
 
     @property
     def stack(self) -> Stack: ...
@@ -173,7 +175,12 @@ def _last(ids: Array, pad_id: int | None) -> int:
 
 
 def batch_logits(
-    head: BoundHead, stack: Stack, embedded: Callable[[Inputs, Tile], Array], inputs: Inputs, keep: Array
+    head: BoundHead,
+    stack: Stack,
+    embedded: Callable[[Inputs, Tile], Array],
+    inputs: Inputs,
+    keep: Array,
+    threads: int | None,
 ) -> Array:
     """Give what the reference calls `logits`: (batch, seq, labels) or (batch, labels); rows of padding are zeros.
 
@@ -183,12 +190,15 @@ def batch_logits(
     shape = (inputs.batch, inputs.seq) if taken is None else (inputs.batch,)
     make = np.zeros if taken is None and not keep.all() else np.empty
     y = make((*shape, head.labels), head.last.weight.dtype)
-    for tile in pack(keep, stack.heads, holes=stack.by_distance):
+
+    def work(tile: Tile) -> None:
         take = None if taken is None else np.flatnonzero(tile.places == taken[tile.rows])
         x = run_blocks(stack, embedded(inputs, tile), tile, take=take)
         where = (tile.rows, tile.places) if take is None else (tile.rows[take],)
         for words, piece in logit_pieces(head, x):
             y[(*where, words)] = piece
+
+    compute(work, pack(keep, stack.heads, tile_tokens(keep.sum()), stack.by_distance), threads)
     return y[..., 0] if head.single else y
 
 

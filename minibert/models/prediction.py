@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minibert.computing import compute
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import Text, TokenizerError, worded
@@ -19,7 +20,7 @@ from . import heads
 from .blocks import run_blocks
 from .heads import hidden_of, logit_pieces
 from .key_value_cache import KeyValueCache
-from .packing import TILE_TOKENS, Group, Tile
+from .packing import Group, Tile, tile_tokens
 from .pipeline import Packed, check_positive, pack
 
 Prediction = dict[str, Any]  # token_str, score and token, as the reference's fill-mask pipeline names them
@@ -132,13 +133,17 @@ def _predicted(
     """Give for each text and each of its places the k likeliest tokens. `places`: which of the packed tokens."""
     found: list[list[list[Prediction]]] = [[] for _ in encoded]
     decode = encoder.embeddings.tokenizer.decode
-    for tile in pack(encoded, encoder.embeddings.adds_types).tiles(TILE_TOKENS):
+    packed = pack(encoded, encoder.embeddings.adds_types)
+
+    def work(tile: Packed) -> None:
         taken = places(tile)
         texts = np.repeat(tile.texts, tile.lengths)[taken].tolist()
         rows = (each.tolist() for each in likeliest(head, hidden_of(encoder, tile, taken), k))
         for text, ids, scores in zip(texts, *rows, strict=True):
             pairs = zip(ids, scores, strict=True)
             found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
+
+    compute(work, packed.tiles(tile_tokens(len(packed.ids))), encoder.threads)
     return found
 
 
