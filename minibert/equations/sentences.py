@@ -96,6 +96,28 @@ POOLINGS: Mapping[str, Callable[[Array, int], Array]] = {
 """Name -> formula; several are laid side by side."""
 
 
+def splade(logits: Array, starts: Array, pooling: str = "max", activation: str = "relu") -> Array:
+    """Give each word of the vocabulary one weight in a text: `y[w] = max_t log(1 + relu(x[t, w]))`.
+
+    x: logits of a masked word (tokens, words), of one text behind the other; starts (texts,): the first token of each
+    text, which has at least one -> (texts, words). pooling "sum" adds over the tokens; with the activation
+    "log1p_relu" the logarithm is taken twice.
+
+    Sources: Formal et al. 2021, "SPLADE v2" (arXiv:2109.10086), the maximum; Formal, Piwowarski, Clinchant 2021,
+    "SPLADE" (arXiv:2107.05720), the sum; arXiv:2504.14839, the second logarithm.
+
+    >>> splade(np.array([[0.0, -1.0], [np.e - 1, -2.0], [-3.0, 0.0]]), np.array([0, 2]))
+    array([[1., 0.],
+           [0., 0.]])
+    """
+    y = np.maximum(logits, logits.dtype.type(0))
+    if pooling == "max":  # the logarithm keeps the order: the largest of each text is enough
+        y = np.maximum.reduceat(y, starts, axis=0)
+    for _ in range(2 if activation == "log1p_relu" else 1):
+        y = np.log1p(y)
+    return np.asarray(y if pooling == "max" else np.add.reduceat(y, starts, axis=0))
+
+
 def normalized(vectors: Array) -> Array:
     """Divide each vector by its Euclidean length: `y = v / sqrt(v . v)`; a zero vector stays zero.
 

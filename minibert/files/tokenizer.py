@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -62,7 +62,8 @@ class Tokenizer:
     """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch.
 
     `file` is for messages; with `cut_left` what is too long loses its beginning. `mask` is the token that stands for a
-    hidden word, as a text has it: "[MASK]"; None where the tokenizer has no such token.
+    hidden word, as a text has it: "[MASK]"; None where the tokenizer has no such token. Without `typed` the model is
+    not told which of two texts a token is of.
     """
 
     def __init__(
@@ -72,10 +73,11 @@ class Tokenizer:
         file: str = "",
         cut_left: bool = False,
         mask: str | None = None,
+        typed: bool = True,
     ) -> None:
         tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
         tokenizer.no_truncation()  # or be cut silently at the length of some training
-        self._tokenizer, self._file, self._cut_left = tokenizer, file, cut_left
+        self._tokenizer, self._file, self._cut_left, self._typed = tokenizer, file, cut_left, typed
         self.pad_id, self.mask = pad_id if pad_id is not None else 0, mask
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
 
@@ -141,7 +143,7 @@ class Tokenizer:
             firsts if pairs is None else list(zip(firsts, pairs, strict=True)), truncation, max_length, start
         )
         # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
-        typed = pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids))
+        typed = self._typed and (pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids)))
         return [
             self._fit(encoding, start + i, typed, truncation, max_length, i in shortened)
             for i, encoding in enumerate(encodings)
@@ -185,10 +187,12 @@ class Tokenizer:
             size *= GROWTH
         return text
 
-    def _encoded(self, texts: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
+    def _encoded(
+        self, texts: Sequence[Any], numbers: Sequence[int], encode: Callable[[Sequence[Any]], Any] | None = None
+    ) -> list[Any]:
         try:
             with without_panic(self._file):
-                return list(self._encode_batch(texts))
+                return list((encode or self._encode_batch)(texts))
         except (TypeError, UnicodeError):
             for text, number in zip(texts, numbers, strict=True):
                 _refuse_surrogates(text, number)
@@ -207,19 +211,43 @@ class Tokenizer:
             found = f"{'more than ' if more else ''}{len(ids)}"
             too_long = f" has {found} tokens, but the longest sequence is {max_length}; shorten it, or pass "
             raise worded(ValueError, Text(i), too_long, Option("truncation", True))
+        keep = self._kept(encoding, max_length)
+        kept_types = None if types is None else np.array(types)[keep].tolist()
+        return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)), more)
+
+    def _kept(self, encoding: Any, max_length: int) -> Array:
+        """Say which tokens of an encoding stay where it is cut to `max_length`: (tokens,) of bool."""
         segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
         first, second = (int(np.count_nonzero(segment == number)) for number in (0, 1))
-        special = len(ids) - first - second
+        special = len(segment) - first - second
         if special > max_length:
             raise ValueError(f"max_length {max_length} has no room for the {special} special tokens of this model")
         room = longest_first(first, second, max_length - special)
-        keep = segment == -1
+        keep: Array = segment == -1
         for number in (0, 1):
             here = segment == number
             count = np.cumsum(here)
             keep |= here & ((count > count[-1] - room[number]) if self._cut_left else (count <= room[number]))
-        kept_types = None if types is None else np.array(types)[keep].tolist()
-        return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)), more)
+        return keep
+
+    def encode_with_spans(
+        self, texts: Sequence[str], max_length: int | None = None, start: int = 0
+    ) -> list[tuple[Encoded, list[tuple[int, int] | None]]]:
+        """Give each text's ids, cut to `max_length`, and where each token stands in the text: first letter, end.
+
+        A special token that the model adds stands nowhere: None. What is raised is as in `encode`.
+        """
+        _refuse_other_than_str(texts, "texts", start)
+        encodings = self._encoded(texts, range(start, start + len(texts)), self._tokenizer.encode_batch)
+        typed = self._typed and bool(encodings) and any(max(encodings, key=len).type_ids)
+        found = []
+        for i, encoding in enumerate(encodings, start):
+            cut = max_length is not None and len(encoding.ids) > max_length
+            keep = self._kept(encoding, max_length) if cut and max_length is not None else [True] * len(encoding.ids)
+            added = zip(encoding.offsets, encoding.special_tokens_mask, keep, strict=True)
+            spans = [None if special else (first, end) for (first, end), special, stays in added if stays]
+            found.append((self._fit(encoding, i, typed, True, max_length, False), spans))
+        return found
 
     def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
         """Put rows of unequal length into one batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
@@ -254,7 +282,7 @@ class Tokenizer:
             rules["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
         reader = Reader.from_str(json.dumps(rules))
         reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
-        return Tokenizer(reader, self.pad_id, self._file, self._cut_left, self.mask)
+        return Tokenizer(reader, self.pad_id, self._file, self._cut_left, self.mask, self._typed)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Give the text that these ids stand for: "##ing" alone stays as it is, bytes become letters again."""

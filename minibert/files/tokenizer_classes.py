@@ -54,6 +54,7 @@ class TokenizerClass(NamedTuple):
     kind: of the model, by the library's name. older: the file that it reads where there is no tokenizer.json; `of`: who
     published such files. unknown: the row of Unigram's unknown letters, or the named token that has it. takes_left: the
     mask takes the space before it. keeps: a template of the file stays. plain: named tokens have no flags of the file.
+    types: it tells which of two texts a token is of (token_type_ids), unless the settings say otherwise.
     """
 
     rules: Callable[[Any, Settings], Rules] | None
@@ -66,6 +67,7 @@ class TokenizerClass(NamedTuple):
     takes_left: bool = False
     keeps: bool = False
     plain: bool = False
+    types: bool = False
 
 
 BERT_TEMPLATE = Template("cls $A sep", "cls $A sep $B:1 sep:1")
@@ -226,7 +228,7 @@ def _pegasus(lib: Any, say: Settings) -> Rules:
     return Rules(normalizer, splitting, decoder=_unspelled(lib, "always"))
 
 
-_BERT = TokenizerClass(_bert, BERT_TEMPLATE, BERT_TOKENS, "WordPiece", "vocab.txt", "BERT")
+_BERT = TokenizerClass(_bert, BERT_TEMPLATE, BERT_TOKENS, "WordPiece", "vocab.txt", "BERT", types=True)
 _ROBERTA = TokenizerClass(_byte_level, ROBERTA_TEMPLATE, ROBERTA_TOKENS, "BPE", "vocab.json", "RoBERTa")
 _ALBERT_TOKENS = {**BERT_TOKENS, "bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"}
 _DEBERTA_TOKENS = {**BERT_TOKENS, "bos": "[CLS]", "eos": "[SEP]"}
@@ -234,7 +236,7 @@ _XLNET_TOKENS = {**ROBERTA_TOKENS, "sep": "<sep>", "cls": "<cls>"}
 
 CLASSES: Mapping[str, TokenizerClass] = {
     "BertTokenizer": _BERT,
-    "DistilBertTokenizer": _BERT,
+    "DistilBertTokenizer": _BERT._replace(types=False),
     "ElectraTokenizer": _BERT,
     "LayoutLMTokenizer": _BERT,
     "DPRQuestionEncoderTokenizer": _BERT._replace(rules=_dpr),
@@ -282,7 +284,9 @@ CLASSES: Mapping[str, TokenizerClass] = {
     ),
     "OpenAIGPTTokenizer": TokenizerClass(_openai, None, {"unk": "<unk>"}),
     "AlbertTokenizer": TokenizerClass(_albert, BERT_TEMPLATE, _ALBERT_TOKENS, kind="Unigram", unknown=1, keeps=True),
-    "DebertaV2Tokenizer": TokenizerClass(_deberta_v2, BERT_TEMPLATE, _DEBERTA_TOKENS, kind="Unigram", unknown="unk"),
+    "DebertaV2Tokenizer": TokenizerClass(
+        _deberta_v2, BERT_TEMPLATE, _DEBERTA_TOKENS, kind="Unigram", unknown="unk", types=True
+    ),
     "XLNetTokenizer": TokenizerClass(
         _xlnet,
         Template("$A sep cls:2", "$A sep $B:1 sep:1 cls:2"),

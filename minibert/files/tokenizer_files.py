@@ -9,7 +9,7 @@ from minibert.errors import MinibertError, TokenizerError
 
 from .reading import FileName, read_object
 from .tokenizer import Tokenizer, without_panic
-from .tokenizer_classes import CLASSES, ELSEWHERE, Rules, Settings, Template, TokenizerClass, class_of
+from .tokenizer_classes import CLASSES, ELSEWHERE, ROBERTA_TEMPLATE, Rules, Settings, Template, TokenizerClass, class_of
 
 Find = Callable[[str], FileName | None]
 Json = dict[str, Any]
@@ -61,7 +61,7 @@ def open_tokenizer(
         reader.encode_special_tokens = settings.get("split_special_tokens") is True
         named = _named_tokens(CLASSES.get(name), settings)
         mask = named["mask_token"].content if "mask_token" in named else None
-        return Tokenizer(reader, pad_id, str(path), _cut_left(settings), mask)
+        return Tokenizer(reader, pad_id, str(path), _cut_left(settings), mask, _typed(CLASSES.get(name), settings))
     except _UnfitError as error:
         raise TokenizerError(f"{where}: {error}") from None
     except MinibertError:
@@ -167,6 +167,16 @@ def _cut_left(settings: Json) -> bool:
     if side not in ("right", "left"):
         raise _UnfitError(f"tokenizer_config.json: 'truncation_side' must be 'right' or 'left', found {side!r:.40}")
     return bool(side == "left")
+
+
+def _typed(row: TokenizerClass | None, settings: Json) -> bool:
+    """Whether the model is told which of two texts a token is of: what settings say, else the class; by default not."""
+    names = settings.get("model_input_names")
+    if names is None:
+        return row is not None and row.types
+    if not isinstance(names, list):
+        raise _UnfitError(f"tokenizer_config.json: 'model_input_names' must be a list of names, found {names!r:.40}")
+    return "token_type_ids" in names
 
 
 def _content(value: Any, key: str) -> str | None:
@@ -305,6 +315,11 @@ def _put_template(reader: Any, row: TokenizerClass | None, settings: Json, older
     rows = {token: reader.token_to_id(token) for token in used}
     if absent := [token for token, row_ in rows.items() if row_ is None]:
         raise _UnfitError(f"no token {absent[0]!r}, which tokenizer_config.json puts around a text")
+    if template is ROBERTA_TEMPLATE:  # as the class does: a token's place in the text begins after its space
+        cls, sep = tokens["cls"], tokens["sep"]
+        spaced, trims = settings.get("add_prefix_space") is True, settings.get("trim_offsets") is not False
+        reader.post_processor = processors.RobertaProcessing((sep, rows[sep]), (cls, rows[cls]), trims, spaced)
+        return
     reader.post_processor = processors.TemplateProcessing(
         single=filled(template.single), pair=filled(template.pair), special_tokens=list(rows.items())
     )

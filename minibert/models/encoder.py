@@ -422,25 +422,33 @@ class Encoder(Guarded):
         def pool(rows: Array) -> Array:
             return np.concatenate([POOLINGS[name](rows, skip) for name in own.poolings], axis=1)
 
+        tokens = output_value == "token_embeddings"
+        after = (*own.after, lambda x: x[:, :dim], *([normalized] if normalize else []))
+        return self.each_text(tokenize, self._packed_rows, threads, same_bits)._replace(
+            pool=None if tokens else pool,
+            numbers=self.dim * len(own.poolings),
+            after=() if tokens else after,
+            dim=dim,
+            whole=False,
+        )
+
+    def each_text(
+        self,
+        tokenize: Callable[[list[Any], int], list[Encoded]],
+        results: Callable[[Packed], Any],
+        threads: int | None = None,
+        same_bits: bool = False,
+    ) -> Pipeline:
+        """Give the steps from texts to other results than vectors: `results` gives one for each text of a tile."""
         threads = self.threads if threads is None else checked_threads(threads)
 
         def over_cores(work: Callable[[Packed], None], packed: Packed) -> None:
             compute(work, packed.tiles(tile_tokens(len(packed.ids))), threads, same_bits)
 
-        tokens = output_value == "token_embeddings"
-        after = (*own.after, lambda x: x[:, :dim], *([normalized] if normalize else []))
         return Pipeline(
-            tokenize,
-            self._packed_rows,
-            None if tokens else pool,
-            self.dim * len(own.poolings),
-            () if tokens else after,
-            dim,
-            self.dtype,
-            CHUNK,
-            over_cores,
-            typed=self.embeddings.adds_types,
-        )
+            tokenize, results, None, 0, (), 0, self.dtype, CHUNK, over_cores, typed=self.embeddings.adds_types,
+            whole=True,
+        )  # fmt: skip
 
     def _packed_rows(self, packed: Packed) -> Array:
         """Take the tokens of texts through the whole model: their last hidden state (tokens, dim)."""
@@ -513,6 +521,126 @@ class Encoder(Guarded):
         from .prediction import complete
 
         return complete(self, text, tokens, temperature, seed)
+
+    # -- heads on texts --------------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        pairs: Any,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Any = None,
+        apply_softmax: bool = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: Any = None,
+    ) -> Any:
+        """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
+
+        A model of several labels gives (labels,) and (n, labels). The head `classes` gives the logits; what is done to
+        them is what the folder says, else a sigmoid for one label and nothing for more. Of a pair that is too long the
+        longer text is truncated first, without a message: see `max_seq_length`.
+
+        prompt_name, prompt  as in `encode`; put before the first text of each pair
+        batch_size           without effect, as in `encode`
+        activation_fn        instead of the folder's: a function of the logits (n, labels), such as lambda x: x
+        apply_softmax        over several labels, after the activation
+
+        Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
+        without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
+        """
+        from .reranker import predict
+
+        _refuse_habits("float32", convert_to_numpy, convert_to_tensor, device)
+        check_positive("batch_size", batch_size)
+        bar = "predict" if show_progress_bar else ""
+        return predict(self, pairs, prompt_name, prompt, activation_fn, bool(apply_softmax), bar)
+
+    def rank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Any = None,
+        device: Any = None,
+    ) -> list[dict[str, Any]]:
+        """Order documents by how well they answer a query, the best first, as sentence-transformers' CrossEncoder.
+
+        -> a dict for each: corpus_id, its number among the documents; score; and text, with `return_documents`. Of
+        equal scores the first document comes first. `top_k`: so many at most. What else is passed, and raised, is as in
+        `predict`; ValueError too for a model of several labels.
+        """
+        from .reranker import rank
+
+        _refuse_habits("float32", True, False, device)
+        check_positive("batch_size", batch_size)
+        bar = "rank" if show_progress_bar else ""
+        return rank(
+            self, query, documents, top_k, return_documents,
+            prompt_name=prompt_name, prompt=prompt, activation_fn=activation_fn, shown_as=bar,
+        )  # fmt: skip
+
+    def classify(self, texts: Texts, k: int | None = None) -> Any:
+        """Give the labels of texts with their probabilities, the likeliest first: the head `classes` on each text.
+
+        One str -> a list of `Label(label, probability)`, many -> a list of such lists. `k`: so many labels at most.
+        config.json names them (`id2label`). The probabilities are a softmax; of one label, or with problem_type
+        multi_label_classification, a sigmoid of each. Longer texts are truncated: see `max_seq_length`.
+
+        Raises TypeError for anything but text, CheckpointError for a file without that head, ValueError for
+        problem_type regression, TokenizerError where there is no tokenizer.
+        """
+        from .labels import classify
+
+        return classify(self, texts, k)
+
+    def entities(self, texts: Texts) -> Any:
+        """Give the spans of a text that have a label, in their order: the head `token_classes` on each token.
+
+        One str -> a list of `Entity(label, text, start, end, probability)`, many -> a list of such lists. The text is
+        text[start:end] of what was passed. Tokens are joined as transformers' token-classification pipeline does with
+        aggregation_strategy="simple"; the probability is their mean. Longer texts are truncated: see `max_seq_length`.
+
+        Raises TypeError for anything but text, CheckpointError for a file without that head, TokenizerError where there
+        is no tokenizer.
+        """
+        from .labels import entities
+
+        return entities(self, texts)
+
+    def encode_sparse(
+        self,
+        texts: Texts,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        *,
+        max_active_dims: int | None = None,
+    ) -> Any:
+        """Turn texts into sparse vectors as sentence-transformers' SparseEncoder does (SPLADE).
+
+        One str -> `SparseVector(ids, weights)`, many -> a list of them: what is not zero of a vector of the
+        vocabulary's length; `encoder.tokens(ids)` names the words. A weight is the largest log(1 + relu(logit)) over
+        the text's tokens, of the head `masked_word`, or as the folder says.
+
+        max_active_dims  so many of the largest weights are kept; None: as the folder says
+        batch_size       without effect, as in `encode`
+
+        Raises as `encode`, and CheckpointError for a file without that head.
+        """
+        from .sparse import encode_sparse
+
+        check_positive("batch_size", batch_size)
+        bar = "encode_sparse" if show_progress_bar else ""
+        return encode_sparse(self, texts, prompt_name, prompt, max_active_dims, bar)
 
     # -- life ------------------------------------------------------------------------------------------------
 

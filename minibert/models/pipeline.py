@@ -103,10 +103,11 @@ class Pipeline(NamedTuple):
     spread     work and a chunk's tokens -> cuts them into tiles and has the work done for each, on several threads
     typed      types of tokens are of use
     hint       is told of all tokens of a chunk before they are computed
+    whole      `rows` gives one result for each text, of any kind, and nothing is pooled
     """
 
     tokenize: Callable[[list[Any], int], list[Encoded]]
-    rows: Callable[[Packed], Array]
+    rows: Callable[[Packed], Any]
     pool: Callable[[Array], Array] | None
     numbers: int
     after: Sequence[Callable[[Array], Array]]
@@ -116,6 +117,7 @@ class Pipeline(NamedTuple):
     spread: Callable[[Callable[[Packed], None], Packed], None]
     typed: bool = True
     hint: Callable[[Packed], object] = lambda packed: None
+    whole: bool = False
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
         """Give a chunk's vectors (texts, dim), or where nothing is pooled a list of (seq, width)."""
@@ -125,6 +127,10 @@ class Pipeline(NamedTuple):
 
         def work(tile: Packed) -> None:
             x = self.rows(tile)
+            if self.whole:
+                for i, result in zip(tile.texts.tolist(), x, strict=True):
+                    found[i] = result
+                return
             for batch in tile.batches():  # pooled while the rows are in the cache
                 if pool is not None:
                     found[batch.texts] = pool(batch.of(x))

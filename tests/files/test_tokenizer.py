@@ -23,7 +23,7 @@ from checkpoints import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from some_texts import ANY_TEXT, HOSTILE, as_it_stands, ids_of, real_gpt2_folder
+from some_texts import ANY_TEXT, HOSTILE, ids_of, real_gpt2_folder
 
 import minibert
 from minibert import EmbeddingLayer
@@ -187,6 +187,25 @@ def test_embed_always_keeps_an_empty_second_text(tiny: EmbeddingLayer) -> None:
     assert not same_bits(alone, tiny.embed("we"))
 
 
+def test_a_model_is_told_of_two_texts_where_its_tokenizer_s_class_says_so(tmp_path: Path) -> None:
+    """As in transformers: BERT's class does, the one that reads tokenizer.json as it stands does not."""
+    folder = write(tmp_path)
+    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+
+    def types(**settings: Any) -> list[int]:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        found: list[int] = minibert.load(folder).tokenize("we", "the")["token_type_ids"][0].tolist()
+        return found
+
+    told, names = [0, 0, 0, 1, 1], ["input_ids", "attention_mask"]
+    assert types() == types(tokenizer_class="BertTokenizer") == told
+    assert not any(types(tokenizer_class="PreTrainedTokenizerFast") + types(tokenizer_class="DistilBertTokenizer"))
+    assert not any(types(model_input_names=names))
+    assert types(tokenizer_class="TokenizersBackend", model_input_names=[*names, "token_type_ids"]) == told
+    with pytest.raises(minibert.TokenizerError, match="'model_input_names' must be a list of names, found 'input_ids'"):
+        types(model_input_names="input_ids")
+
+
 def test_types_of_single_texts_are_the_template_s(tmp_path: Path) -> None:
     """A template may give even a text alone another segment than 0; an empty text does not show it."""
     types = {"[CLS]": 2, "[SEP]": 3}
@@ -202,7 +221,8 @@ def test_types_of_single_texts_are_the_template_s(tmp_path: Path) -> None:
     }
     folder = write(tmp_path)
     (folder / "tokenizer.json").write_text(wordpiece_json(post_processor=template), encoding="utf-8")
-    as_it_stands(folder)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "token_type_ids"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     layer = minibert.load(folder)
     assert layer.tokenize(["", "we the"])["token_type_ids"].tolist() == [[0, 0, 0, 0], [0, 1, 1, 0]]
     rows = layer(layer.tokenize("we the")["input_ids"], token_type_ids=[[0, 1, 1, 0]])[0]

@@ -37,7 +37,9 @@ def theirs_of(folder: Path) -> Any:
 
 @pytest.mark.parametrize("name", BASES)
 def test_any_text_has_the_reference_s_ids(tmp_path: Path, name: str) -> None:
-    every = list(variants(name).values())
+    named = ["input_ids", "attention_mask"]
+    flags = {"model_input_names": named}, {"model_input_names": [*named, "token_type_ids"]}, {"trim_offsets": False}
+    every = [*variants(name).values(), *({"tokenizer_config.json": flag} for flag in flags)]
     folders = [write_tokenizer(tmp_path / str(i), name, files) for i, files in enumerate(every)]
     both = [(ours_of(folder, "BertTokenizer"), theirs_of(folder)) for folder in folders]
 
@@ -46,9 +48,15 @@ def test_any_text_has_the_reference_s_ids(tmp_path: Path, name: str) -> None:
     def equal(tokenizers: tuple[Tokenizer, Any], text: str, pair: str | None) -> None:
         ours, theirs = tokenizers
         (found,) = ours.encode([text], None if pair is None else [pair])
-        wanted = theirs([text], None if pair is None else [pair], return_token_type_ids=True)
+        wanted = theirs([text], None if pair is None else [pair])
+        none = [0] * len(found.input_ids)
         assert found.input_ids == wanted["input_ids"][0]
-        assert (found.token_type_ids or [0] * len(found.input_ids)) == wanted["token_type_ids"][0]
+        assert (found.token_type_ids or none) == wanted.get("token_type_ids", [none])[0]
+        ((alone, spans),) = ours.encode_with_spans([text])
+        wanted = theirs(text, return_offsets_mapping=True, return_special_tokens_mask=True)
+        assert alone.input_ids == wanted["input_ids"]
+        places = zip(wanted["offset_mapping"], wanted["special_tokens_mask"], strict=True)
+        assert spans == [None if special else span for span, special in places]
 
     equal()
 

@@ -1,0 +1,31 @@
+"""What is asked of an encoder by those who give its heads texts. `Encoder` imports them, so they cannot import it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from minibert.families.config import Config
+from minibert.families.heads import BoundHead
+from minibert.files.tokenizer import Encoded, Tokenizer
+
+from .heads import Model
+from .pipeline import Packed, Pipeline
+from .sentence_config import SentenceConfig
+
+
+class HeadModel(Model, Protocol):
+    """An encoder with its heads and its tokenizer."""
+
+    config: Config
+    max_seq_length: int | None
+
+    @property
+    def sentence_config(self) -> SentenceConfig: ...
+    @property
+    def sentence_tokenizer(self) -> Tokenizer: ...
+
+    def head(self, name: str | None = None) -> BoundHead: ...
+    def each_text(
+        self, tokenize: Callable[[list[Any], int], list[Encoded]], results: Callable[[Packed], Any]
+    ) -> Pipeline: ...

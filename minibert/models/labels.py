@@ -1,0 +1,123 @@
+"""Labels of texts, and the spans of a text that have one: what transformers' pipelines give for the same folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.blocks import sigmoid, softmax
+from minibert.equations.input_layer import Array
+from minibert.files.tokenizer import Encoded, Texts, listed
+
+from .asked import HeadModel
+from .heads import logits_of
+from .pipeline import Packed, check_positive
+
+OUTSIDE = "O"  # the label of a token that belongs to no span
+REGRESSION, SEVERAL = "regression", "multi_label_classification"  # of config.json's problem_type
+
+
+class Label(NamedTuple):
+    """A class by its name, and how likely it is."""
+
+    label: str
+    probability: float
+
+
+class Entity(NamedTuple):
+    """A span of a text, text[start:end], with its label and the mean probability of its tokens."""
+
+    label: str
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+def classify(encoder: HeadModel, texts: Texts, k: int | None = None) -> Any:
+    """Give the labels of texts, the likeliest first: see `Encoder.classify`."""
+    if k is not None:
+        check_positive("k", k)
+    items, _ = listed(texts)
+    head, tokenizer, longest = encoder.head("classes"), encoder.sentence_tokenizer, encoder.max_seq_length
+    several = encoder.config.get("problem_type")
+    if several == REGRESSION:
+        raise ValueError(
+            "config.json says problem_type regression: this model gives numbers and no classes; take them from "
+            'logits(**tokenize(text), head="classes")'
+        )
+
+    def tokenize(chunk: list[str], start: int) -> list[Encoded]:
+        return tokenizer.encode(chunk, None, True, longest, start)
+
+    activate = sigmoid if several == SEVERAL or head.labels == 1 else softmax
+    pipeline = encoder.each_text(tokenize, lambda tile: activate(logits_of(encoder, head, tile)))
+    found = [best_labels(row, head.id2label)[:k] for row in pipeline.all(items, len(items) > pipeline.chunk)]
+    return found[0] if isinstance(texts, str) else found
+
+
+def best_labels(probabilities: Array, id2label: Mapping[int, str]) -> list[Label]:
+    """Name the probabilities of one text, the largest first; of equal ones the first label comes first.
+
+    >>> best_labels(np.array([0.25, 0.5, 0.25]), {0: "sky", 1: "sea", 2: "land"})
+    [Label(label='sea', probability=0.5), Label(label='sky', probability=0.25), Label(label='land', probability=0.25)]
+    """
+    named = [Label(id2label[i], probability) for i, probability in enumerate(probabilities.tolist())]
+    return sorted(named, key=lambda each: each.probability, reverse=True)
+
+
+def entities(encoder: HeadModel, texts: Texts) -> Any:
+    """Give the spans that have a label: see `Encoder.entities`."""
+    head, items = encoder.head("token_classes"), listed(texts)[0]
+    spans: list[list[tuple[int, int] | None]] = []  # of each text's tokens
+
+    def tokenize(chunk: list[str], start: int) -> list[Encoded]:
+        encoded = encoder.sentence_tokenizer.encode_with_spans(chunk, encoder.max_seq_length, start)
+        spans.extend(places for _, places in encoded)
+        return [ids for ids, _ in encoded]
+
+    def probabilities(tile: Packed) -> list[Array]:
+        return np.split(softmax(logits_of(encoder, head, tile)), np.cumsum(tile.lengths)[:-1])
+
+    pipeline = encoder.each_text(tokenize, probabilities)
+    rows = pipeline.all(items, len(items) > pipeline.chunk)
+    found = [list(grouped(*each, head.id2label)) for each in zip(items, spans, rows, strict=True)]
+    return found[0] if isinstance(texts, str) else found
+
+
+def grouped(
+    text: str, spans: Sequence[tuple[int, int] | None], probabilities: Array, id2label: Mapping[int, str]
+) -> Iterator[Entity]:
+    """Join tokens of one label to spans, as transformers does under the name "simple".
+
+    spans: where each token stands in the text, None for a special one; probabilities (tokens, labels). A token goes on
+    with the span before it where its label is of the same kind and does not begin with "B-"; a special token between
+    the two does not matter. A span of the label "O" is none.
+
+    >>> likely = np.eye(3)[[0, 1, 2, 0]]
+    >>> [*grouped("in New York", [(0, 2), (3, 6), (7, 11), None], likely, {0: "O", 1: "B-LOC", 2: "I-LOC"})]
+    [Entity(label='LOC', text='New York', start=3, end=11, probability=1.0)]
+    """
+    best = probabilities.argmax(axis=1).tolist() if probabilities.size else []
+    tokens = [(span, id2label[i], row[i]) for span, i, row in zip(spans, best, probabilities, strict=True) if span]
+    joined = [_goes_on(before, here) for (_, before, _), (_, here, _) in pairwise(tokens)]
+    starts = [i for i, goes_on in enumerate([False, *joined][: len(tokens)]) if not goes_on]
+    for first, after in pairwise([*starts, len(tokens)]):
+        label = tokens[first][1].partition("-")[2] or tokens[first][1]
+        if label != OUTSIDE:
+            (start, _), (_, end) = tokens[first][0], tokens[after - 1][0]
+            mean = float(np.mean([probability for _, _, probability in tokens[first:after]]))
+            yield Entity(label, text[start:end], start, end, mean)
+
+
+def _goes_on(before: str, here: str) -> bool:
+    """Whether a label continues the one before it.
+
+    >>> _goes_on("B-LOC", "I-LOC"), _goes_on("I-LOC", "B-LOC"), _goes_on("LOC", "I-LOC"), _goes_on("O", "O")
+    (True, False, True, True)
+    """
+    kinds = [label[2:] if label.startswith(("B-", "I-")) else label for label in (before, here)]
+    return kinds[0] == kinds[1] and not here.startswith("B-")

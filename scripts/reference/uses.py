@@ -1,0 +1,297 @@
+"""Make tests/reference/uses-*: small folders for scores of pairs, labels, entities and sparse vectors, and what the
+reference gives for them.
+
+    python scripts/reference/uses.py            write the folders anew
+    python scripts/reference/uses.py --check    make them elsewhere, compare; exit 1 on a difference
+
+It needs sentence-transformers (`pip install sentence-transformers==6.2.0`). `predict` and `rank` are those of its
+CrossEncoder, `encode_sparse` is its SparseEncoder's `encode`; `classify` is transformers' pipeline for
+text-classification with all labels, `entities` its pipeline for token-classification, grouped as "simple". Each folder
+holds a model of seeded numbers, as these libraries save it or as they did in older versions, and
+
+    calls.json    what was called, a method, its arguments and options, and what it gave
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from check import write_json
+from sentence_transformers import CrossEncoder, SparseEncoder
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+from sentences import ROOT, SIZES, fill, rewrite
+
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import checkpoints  # in tests/support, which is not a package
+import seeded
+import tokenizer_folders
+
+TOLERANCE = 5e-6  # relative to max(1, |value|), between torch's kernels for AVX-512, AVX2, SSE4.1
+PAIRS = [
+    ["we", "the clouds"], ["the clouds", "we"], ["", "we"], ["we", ""], ["", ""],
+    ["We lived above the clouds!", "a b c d e f g h i j k l m n o p q r s t u v w x y z"],
+    ["a b c d e f g h i j k l m n o p q r s t u v w x y z", "We lived above"],
+    ["a b c d e f g h i j k l m n", "n m l k j i h g f e d c b a the"],
+    ["the [SEP] clouds", "[CLS] above"],
+]  # fmt: skip
+TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p q r s t u v w x y z", "ÉTÉ été",
+         "  the\n clouds we  lived. above, THE clouds"]  # fmt: skip
+QUERY, DOCUMENTS = "the clouds", ["we lived", "above the clouds", "a b c", "", "above the clouds", "we lived above!"]
+ROBERTA_SIZES = SIZES | {"max_position_embeddings": 34, "pad_token_id": 1, "type_vocab_size": 1}
+DISTILBERT_SIZES = {
+    "vocab_size": checkpoints.VOCAB, "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 16,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+SHARP = np.float32(160)
+Call = tuple[str, list[Any], dict[str, Any]]
+
+
+def labels(*names: str) -> dict[str, Any]:
+    return {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+
+
+def save(folder: Path, model: Any, sharp: bool = False) -> Path:
+    fill(model)
+    if sharp:  # so that most labels are found, and some of them more than once in a row
+        made = SHARP * seeded.values(tuple(model.classifier.weight.shape), salt=5)
+        model.classifier.weight.data.copy_(torch.from_numpy(made))
+        model.classifier.bias.data.zero_()
+    model.save_pretrained(folder)
+    return folder
+
+
+def with_wordpiece(folder: Path, **settings: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoints.write_wordpiece(folder)
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special, **settings}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def with_tokenizer(folder: Path, name: str) -> tuple[Path, int]:
+    """A tokenizer of a class, and how many tokens it has."""
+    tokenizer_folders.write_tokenizer(folder, name, {"tokenizer_config.json": {"model_max_length": 20}})
+    return folder, len(tokenizer_folders.vocabulary(tokenizer_folders.BASES[name]))
+
+
+# -- the folders -------------------------------------------------------------------------------------------------
+
+
+def reranker(parts: Path, folder: Path) -> list[Call]:
+    """BERT, one label, as CrossEncoder saves it: Sigmoid by its name, a prompt, cut at 14 tokens."""
+    config = transformers.BertConfig(**SIZES, num_labels=1)
+    raw = save(with_wordpiece(parts / "t", model_max_length=14), transformers.BertForSequenceClassification(config))
+    CrossEncoder(str(raw), device="cpu", prompts={"ask": "the clouds: "}).save(str(folder), create_model_card=False)
+    return [
+        ("predict", [PAIRS], {}),
+        ("predict", [PAIRS[0]], {}),
+        ("predict", [[]], {}),
+        ("predict", [PAIRS], {"prompt_name": "ask"}),
+        ("predict", [PAIRS], {"prompt": "we "}),
+        ("predict", [PAIRS], {"apply_softmax": True}),
+        ("rank", [QUERY, DOCUMENTS], {}),
+        ("rank", [QUERY, DOCUMENTS], {"top_k": 3, "return_documents": True}),
+        ("rank", [QUERY, []], {}),
+    ]
+
+
+def reranker_bare(parts: Path, folder: Path) -> list[Call]:
+    """XLM-RoBERTa as transformers saves it: two separators in a pair, and Sigmoid since nothing else is said."""
+    _, size = with_tokenizer(folder, "XLMRobertaTokenizer")
+    config = transformers.XLMRobertaConfig(**ROBERTA_SIZES | {"vocab_size": size}, num_labels=1)
+    save(folder, transformers.XLMRobertaForSequenceClassification(config))
+    return [("predict", [PAIRS], {}), ("rank", [QUERY, DOCUMENTS], {"return_documents": True})]
+
+
+def reranker_logits(parts: Path, folder: Path) -> list[Call]:
+    """DistilBERT, no token types; Identity in config.json, as in folders of the year before."""
+    config = transformers.DistilBertConfig(**DISTILBERT_SIZES, num_labels=1)
+    save(with_wordpiece(folder), transformers.DistilBertForSequenceClassification(config))
+    own = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.0.1"}}
+    rewrite(folder / "config.json", lambda config: config | own)
+    return [("predict", [PAIRS], {}), ("rank", [QUERY, DOCUMENTS], {})]
+
+
+def inference(parts: Path, folder: Path) -> list[Call]:
+    """RoBERTa, three labels of a pair; Sigmoid by the oldest key. Softmax for a text alone."""
+    _, size = with_tokenizer(folder, "RobertaTokenizer")
+    named = labels("contradiction", "entailment", "neutral")
+    config = transformers.RobertaConfig(**ROBERTA_SIZES | {"vocab_size": size}, **named)
+    save(folder, transformers.RobertaForSequenceClassification(config))
+    own = {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}
+    rewrite(folder / "config.json", lambda config: config | own)
+    return [
+        ("predict", [PAIRS], {}),
+        ("predict", [PAIRS[2]], {}),
+        ("predict", [PAIRS], {"apply_softmax": True}),
+        ("classify", [TEXTS], {}),
+    ]
+
+
+def topics(parts: Path, folder: Path) -> list[Call]:
+    """ELECTRA, labels that may be true together."""
+    named = labels("sky", "sea", "land", "fire")
+    config = transformers.ElectraConfig(**SIZES, embedding_size=6, problem_type="multi_label_classification", **named)
+    save(with_wordpiece(folder, model_max_length=20), transformers.ElectraForSequenceClassification(config))
+    return [("classify", [TEXTS], {}), ("predict", [PAIRS], {})]
+
+
+def one_label(parts: Path, folder: Path) -> list[Call]:
+    """One label of a text: a sigmoid."""
+    config = transformers.BertConfig(**SIZES, **labels("spam"))
+    save(with_wordpiece(folder, model_max_length=20), transformers.BertForSequenceClassification(config))
+    return [("classify", [TEXTS], {})]
+
+
+def entities(parts: Path, folder: Path) -> list[Call]:
+    """BERT; labels that begin a span, that go on, and one of neither kind."""
+    config = transformers.BertConfig(**SIZES, **labels("MISC", "B-PER", "O", "I-PER", "B-LOC", "I-LOC"))
+    save(with_wordpiece(folder, model_max_length=20), transformers.BertForTokenClassification(config), sharp=True)
+    return [("entities", [TEXTS[1:]], {})]
+
+
+def entities_bytes(parts: Path, folder: Path) -> list[Call]:
+    """RoBERTa, whose tokens begin with a space."""
+    _, size = with_tokenizer(folder, "RobertaTokenizer")
+    config = transformers.RobertaConfig(**ROBERTA_SIZES | {"vocab_size": size}, **labels("O", "I-PER", "B-PER"))
+    save(folder, transformers.RobertaForTokenClassification(config), sharp=True)
+    return [("entities", [TEXTS[1:]], {})]
+
+
+def sparse(parts: Path, folder: Path) -> list[Call]:
+    """BERT as SparseEncoder saves it: the largest over the tokens; a prompt for queries."""
+    raw = save(
+        with_wordpiece(parts / "t", model_max_length=14), transformers.BertForMaskedLM(transformers.BertConfig(**SIZES))
+    )
+    SparseEncoder(str(raw), device="cpu", prompts={"query": "the clouds: "}).save(str(folder), create_model_card=False)
+    return [
+        ("encode_sparse", [TEXTS], {}),
+        ("encode_sparse", ["we lived"], {}),
+        ("encode_sparse", [TEXTS], {"prompt_name": "query"}),
+        ("encode_sparse", [TEXTS], {"max_active_dims": 5}),
+    ]
+
+
+def sparse_sum(parts: Path, folder: Path) -> list[Call]:
+    """DistilBERT: the sum, the logarithm twice, seven numbers at most; the spelling of the first SparseEncoder."""
+    config = transformers.DistilBertConfig(**DISTILBERT_SIZES)
+    raw = save(with_wordpiece(parts / "t"), transformers.DistilBertForMaskedLM(config))
+    chain = [Transformer(str(raw), transformer_task="fill-mask"), SpladePooling("sum", "log1p_relu")]
+    SparseEncoder(modules=chain, device="cpu", max_active_dims=7).save(str(folder), create_model_card=False)
+    types = ("MLMTransformer", "SpladePooling")
+    rewrite(
+        folder / "modules.json",
+        lambda modules: [
+            module | {"type": f"sentence_transformers.sparse_encoder.models.{name}.{name}"}
+            for module, name in zip(modules, types, strict=True)
+        ],
+    )
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 10, "do_lower_case": False}))
+    splade = {"pooling_strategy": "sum", "activation_function": "log1p_relu", "word_embedding_dimension": None}
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(splade), encoding="utf-8")
+    return [("encode_sparse", [TEXTS], {}), ("encode_sparse", [TEXTS], {"max_active_dims": 40})]
+
+
+FOLDERS = (
+    reranker, reranker_bare, reranker_logits, inference, topics, one_label, entities, entities_bytes, sparse,
+    sparse_sum,
+)  # fmt: skip
+
+
+# -- what the reference gives ------------------------------------------------------------------------------------
+
+
+def gave(folder: Path, call: Call) -> Any:
+    """What the reference gives, read from the files as by a user."""
+    method, arguments, options = call
+    if method in ("predict", "rank"):
+        model = CrossEncoder(str(folder), device="cpu")
+        if method == "rank":
+            return model.rank(*arguments, **options)
+        return np.asarray(model.predict(*arguments, **options)).tolist()
+    if method == "encode_sparse":
+        encoder = SparseEncoder(str(folder), device="cpu")
+        made = encoder.encode(*arguments, convert_to_sparse_tensor=False, **options).numpy()
+        rows = [{"ids": row.nonzero()[0].tolist(), "weights": row[row != 0].tolist()} for row in np.atleast_2d(made)]
+        return rows[0] if isinstance(arguments[0], str) else rows
+    if method == "classify":
+        pipe, options = (
+            transformers.pipeline("text-classification", model=str(folder)),
+            {"top_k": None, "truncation": True},
+        )
+    else:
+        pipe = transformers.pipeline("token-classification", model=str(folder), aggregation_strategy="simple")
+    return [[{key: plain(value) for key, value in each.items()} for each in pipe(text, **options)]
+            for text in arguments[0]]  # fmt: skip
+
+
+def plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def make(target: Path) -> None:
+    torch.set_num_threads(1)
+    for build in FOLDERS:
+        folder = target / f"uses-{build.__name__.replace('_', '-')}"
+        shutil.rmtree(folder, ignore_errors=True)
+        with tempfile.TemporaryDirectory() as parts:
+            calls = build(Path(parts), folder)
+        for extra in (folder / name for name in ("README.md", "special_tokens_map.json")):
+            extra.unlink(missing_ok=True)
+        keys = ("method", "arguments", "options", "gave")
+        write_json(
+            folder / "calls.json",
+            {str(i): dict(zip(keys, (*call, gave(folder, call)), strict=True)) for i, call in enumerate(calls)},
+            1,
+        )
+        for path in folder.rglob("*.safetensors"):
+            path.chmod(0o644)  # safetensors makes files that only their owner may read
+
+
+def differences(old: Any, new: Any, where: str) -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        for key in old:
+            yield from differences(old[key], new[key], f"{where}.{key}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (a, b) in enumerate(zip(old, new, strict=True)):
+            yield from differences(a, b, f"{where}[{i}]")
+    elif isinstance(old, float) and isinstance(new, float):
+        if not abs(old - new) <= TOLERANCE * max(1, abs(old)):
+            yield f"{where}: {old} became {new}"
+    elif old != new:
+        yield f"{where}: {old!r:.100} became {new!r:.100}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make or check tests/reference/uses-*.")
+    parser.add_argument("--check", action="store_true")
+    if not parser.parse_args().check:
+        make(ROOT / "tests" / "reference")
+        return 0
+    found: list[str] = []
+    with tempfile.TemporaryDirectory() as other:
+        make(Path(other))
+        for folder in sorted(Path(other).iterdir()):
+            old, new = (
+                json.loads((each / "calls.json").read_text(encoding="utf-8"))
+                for each in (ROOT / "tests" / "reference" / folder.name, folder)
+            )
+            found += differences(old, new, folder.name)
+    print("\n".join(found) or "all values as stored")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

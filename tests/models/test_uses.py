@@ -1,0 +1,93 @@
+"""Scores, labels, entities and sparse vectors against what the reference's libraries gave for the same folders."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from reference_files import REFERENCE
+
+import minibert
+
+FOLDERS = sorted(folder.name for folder in REFERENCE.glob("uses-*"))
+SCORES = 4e-6  # of scores and probabilities; measured: 9.6e-7
+WEIGHTS = 1e-5  # of sparse vectors; measured: 5.3e-6, where torch itself is 4.3e-6 from float64
+
+
+def opened(name: str) -> minibert.Encoder:
+    return minibert.load_encoder(REFERENCE / f"uses-{name}")
+
+
+def calls(method: str) -> list[Any]:
+    return [
+        pytest.param(name.removeprefix("uses-"), call, id=f"{name}-{key}")
+        for name in FOLDERS
+        for key, call in json.loads((REFERENCE / name / "calls.json").read_text(encoding="utf-8")).items()
+        if call["method"] == method
+    ]
+
+
+@pytest.mark.parametrize(("name", "call"), calls("predict"))
+def test_scores_are_those_of_the_cross_encoder(name: str, call: dict[str, Any]) -> None:
+    found = opened(name).predict(*call["arguments"], **call["options"])
+    want = np.array(call["gave"], np.float32)
+    assert np.shape(found) == want.shape and found.dtype == np.float32
+    assert np.abs(found - want).max(initial=0) <= SCORES
+
+
+@pytest.mark.parametrize(("name", "call"), calls("rank"))
+def test_documents_stand_in_the_order_of_the_cross_encoder(name: str, call: dict[str, Any]) -> None:
+    found = opened(name).rank(*call["arguments"], **call["options"])
+    assert len(found) == len(call["gave"])
+    for own, want in zip(found, call["gave"], strict=True):
+        assert type(own["score"]) is float and abs(own["score"] - want["score"]) <= SCORES
+        assert own | {"score": 0} == want | {"score": 0}  # the same number and text, and no other key
+
+
+@pytest.mark.parametrize(("name", "call"), calls("classify"))
+def test_labels_are_those_of_the_pipeline(name: str, call: dict[str, Any]) -> None:
+    encoder = opened(name)
+    found = encoder.classify(*call["arguments"])
+    for text, own, want in zip(*call["arguments"], found, call["gave"], strict=True):
+        assert [each.label for each in own] == [each["label"] for each in want]
+        assert np.allclose([each.probability for each in own], [each["score"] for each in want], rtol=0, atol=SCORES)
+        alone = encoder.classify(text, k=2)
+        assert [each.label for each in alone] == [each["label"] for each in want[:2]]
+
+
+@pytest.mark.parametrize(("name", "call"), calls("entities"))
+def test_entities_are_those_of_the_pipeline(name: str, call: dict[str, Any]) -> None:
+    encoder = opened(name)
+    found = encoder.entities(*call["arguments"])
+    for text, own, want in zip(*call["arguments"], found, call["gave"], strict=True):
+        assert [(each.label, each.start, each.end) for each in own] == [
+            (each["entity_group"], each["start"], each["end"]) for each in want
+        ]
+        assert np.allclose([each.probability for each in own], [each["score"] for each in want], rtol=0, atol=SCORES)
+        assert all(each.text == text[each.start : each.end] for each in own)
+        assert [each[:4] for each in encoder.entities(text)] == [each[:4] for each in own]
+
+
+@pytest.mark.parametrize(("name", "call"), calls("encode_sparse"))
+def test_sparse_vectors_are_those_of_the_sparse_encoder(name: str, call: dict[str, Any]) -> None:
+    found = opened(name).encode_sparse(*call["arguments"], **call["options"])
+    wanted = call["gave"]
+    if isinstance(wanted, dict):
+        found, wanted = [found], [wanted]
+    for own, want in zip(found, wanted, strict=True):
+        assert own.ids.tolist() == want["ids"] and own.weights.dtype == np.float32
+        assert np.allclose(own.weights, want["weights"], rtol=WEIGHTS, atol=WEIGHTS)
+
+
+def test_the_folders_cover_what_a_folder_can_say() -> None:
+    """Each activation's place, each pooling, each kind of label: else a reader that ignores one would pass."""
+    found = {name: opened(name.removeprefix("uses-")) for name in FOLDERS}
+    assert {encoder.sentence_config.kind for encoder in found.values()} == {"", "CrossEncoder", "SparseEncoder"}
+    assert {encoder.sentence_config.splade for encoder in found.values()} == {("max", "relu"), ("sum", "log1p_relu")}
+    assert {encoder.sentence_config.max_active_dims for encoder in found.values()} == {None, 7}
+    keys = {key for encoder in found.values() for key in encoder.config if "sentence" in key or "sbert" in key}
+    assert keys == {"sentence_transformers", "sbert_ce_default_activation_function"}
+    labels = {each["entity_group"] for call in calls("entities") for row in call.values[1]["gave"] for each in row}
+    assert labels == {"PER", "MISC"}
