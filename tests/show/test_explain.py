@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from reference_files import BY_NAME
 
 import minibert
 from minibert import equations
 from minibert.equations.input_layer import Array
-from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.explain import by_hand, columns_of, explain, looked_up, other_order, torch_text
 
 SENTENCE = "We lived above the clouds"
-REFERENCE = Path(__file__).parents[1] / "reference"
-CASES = sorted(path.parent.name for path in REFERENCE.glob("*/case.json"))
 
 # bert-base-uncased as notebooks that run the reference have printed it: seven position rows, the whole layer's
 # output for "We lived above the clouds", and for the six tokens of "I am Sinan"
@@ -145,11 +141,6 @@ def test_columns_of_a_terminal() -> None:
 OTHER_ORDER = (1e-7, 2e-6)
 
 
-def load_case(name: str) -> EmbeddingLayer:
-    side = json.loads((REFERENCE / name / "case.json").read_text("utf-8"))["side"]
-    return minibert.load(REFERENCE / name, side=side or "encoder")
-
-
 def test_by_hand_in_berts_order_and_in_the_other(minilm: Path) -> None:
     layer = minibert.load(minilm)
     batch = layer.tokenize(SENTENCE)
@@ -177,9 +168,9 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_by_hand_equals_the_layer_in_every_family(name: str) -> None:
-    layer = load_case(name)
+    layer = BY_NAME[name].layer()
     input_ids = np.array([[5, 9, 7, 3, 11]])
     batch = {"input_ids": input_ids, "attention_mask": np.ones_like(input_ids)}
     ids = looked_up(layer.steps, batch, layer.trace(**batch))
@@ -193,7 +184,7 @@ def test_by_hand_equals_the_layer_in_every_family(name: str) -> None:
 
 
 def test_every_formula_above_is_of_a_case() -> None:
-    assert set(FORMULAS) <= set(CASES)
+    assert set(FORMULAS) <= set(BY_NAME)
 
 
 # -- the page ----------------------------------------------------------------------------------------------------
@@ -264,9 +255,7 @@ def test_the_short_page_has_one_token_s_first_six_numbers_of_each_step(minilm: P
 @pytest.mark.parametrize("name", ["gpt2", "albert", "opt-project", "marian-encoder", "xlm"])
 def test_the_short_page_of_other_families(name: str, tmp_path: Path) -> None:
     """One line of numbers for each step, all of the text's first token."""
-    folder = shutil.copytree(REFERENCE / name, tmp_path / name)
-    write_tokenizer(folder, [f"w{i}" for i in range(53)])
-    layer = minibert.load(folder)
+    layer = BY_NAME[name].with_words(tmp_path)
     page = list(explain(layer, "w5 w9 w7"))
     steps = [rows for rows in layer.trace(**layer.tokenize("w5 w9 w7")).values() if rows.dtype.kind == "f"]
     assert len([line for line in page if line.startswith("  w5  [")]) in (len(steps), len(steps) - 1), "a sum of one"
@@ -277,26 +266,14 @@ def test_the_short_page_of_other_families(name: str, tmp_path: Path) -> None:
 def test_a_text_that_is_too_long_can_be_cut(minilm: Path, tmp_path: Path) -> None:
     layer = minibert.load(minilm)
     assert next(explain(layer, "cloud " * 600, truncation=True)).startswith("512 tokens of bert")
-    folder = shutil.copytree(REFERENCE / "t5-encoder", tmp_path / "t5")
-    write_tokenizer(folder, ["w0", "w1"])
-    assert next(explain(minibert.load(folder), "w1 " * 600, truncation=True)).startswith("600 tokens of t5"), "no limit"
+    assert next(
+        explain(BY_NAME["t5-encoder"].with_words(tmp_path, "w0", "w1"), "w1 " * 600, truncation=True)
+    ).startswith("600 tokens of t5"), "no limit"
 
 
-def write_tokenizer(folder: Path, words: list[str]) -> None:
-    """A tokenizer that knows these words, by their places, and splits at spaces."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    tokenizer.save(str(folder / "tokenizer.json"))
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_every_family_has_a_page(name: str, tmp_path: Path) -> None:
-    folder = shutil.copytree(REFERENCE / name, tmp_path / name)
-    write_tokenizer(folder, [f"w{i}" for i in range(53)])
-    side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
-    layer = minibert.load(folder, side=side or "encoder")
+    layer = BY_NAME[name].with_words(tmp_path)
     page = "\n".join(explain(layer, "w5 w9 w7 w3 w11", full=True))
     assert page.startswith(f"5 tokens of {layer.family.model_type} -> (1, 5, {layer.dim}), float32\n\ntoken")
     assert "\n    differs from the layer by 0\n" in page
@@ -307,9 +284,7 @@ def test_every_family_has_a_page(name: str, tmp_path: Path) -> None:
 
 
 def test_a_text_without_tokens_has_a_page(tmp_path: Path) -> None:
-    folder = shutil.copytree(REFERENCE / "gpt2", tmp_path / "gpt2")
-    write_tokenizer(folder, ["w0", "w1"])
-    page = "\n".join(explain(minibert.load(folder), "", full=True))
+    page = "\n".join(explain(BY_NAME["gpt2"].with_words(tmp_path, "w0", "w1"), "", full=True))
     assert page.startswith(
         "0 tokens of gpt2 -> (1, 0, 16), float32\n\ntoken  id  position\n\nwte  (1, 0, 16)  equations.lookup\n"
     )
@@ -317,9 +292,12 @@ def test_a_text_without_tokens_has_a_page(tmp_path: Path) -> None:
 
 
 def test_tokens_cannot_command_the_terminal(tmp_path: Path) -> None:
-    folder = shutil.copytree(REFERENCE / "gpt2", tmp_path / "gpt2")
-    write_tokenizer(folder, ["w0", "\x1b[31m", "雲", "x" * 100, "end"])
-    lines = list(explain(minibert.load(folder), "\x1b[31m 雲 " + "x" * 100 + " end"))
+    lines = list(
+        explain(
+            BY_NAME["gpt2"].with_words(tmp_path, "w0", "\x1b[31m", "雲", "x" * 100, "end"),
+            "\x1b[31m 雲 " + "x" * 100 + " end",
+        )
+    )
     table = lines[3:7]
     assert table[0].startswith(r"\x1b[31m  ")
     assert table[2].startswith("x" * 39 + "…  ")

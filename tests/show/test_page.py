@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from checkpoints import BERT, VOCAB, same_bits, write, write_wordpiece
 from hypothesis import example, given
 from hypothesis import strategies as st
+from reference_files import BY_NAME
 from strict_html import read
 
 import minibert
@@ -25,8 +24,6 @@ from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.page import page
 
 SENTENCE = "We lived above the clouds"
-REFERENCE = Path(__file__).parents[1] / "reference"
-CASES = sorted(path.parent.name for path in REFERENCE.glob("*/case.json"))
 HOSTILE = (
     "</script><script>alert(1)</script> <!--data--> <!--title--> & &lt; \"'` <img src=x onerror=alert(1)> \u202egnp.exe"
 )
@@ -53,15 +50,6 @@ def data_of(html: str) -> dict[str, Any]:
     if data["similarity"] is not None:
         data["similarity"]["cosines"] = unpack(data["similarity"]["cosines"], "f4").reshape(2 * (len(data["tokens"]),))
     return data
-
-
-def write_words(folder: Path, words: Sequence[str]) -> None:
-    """A tokenizer.json that knows these words, with spaces between them, and no special tokens."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    reader = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
-    reader.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    reader.save(str(folder / "tokenizer.json"))
 
 
 def tiny(folder: Path, **config: Any) -> Path:
@@ -131,10 +119,8 @@ def test_any_text_gives_a_well_formed_page(small: EmbeddingLayer, text: str) -> 
 
 
 def test_text_and_tokens_are_never_markup(tmp_path: Path) -> None:
-    folder = shutil.copytree(REFERENCE / "gpt2", tmp_path / "gpt2")
     words = ["w0", "</script>", "<!--norm-->", "<b>&amp;", "\x1b[31m", "\u202egnp"]
-    write_words(folder, words)
-    html = page(minibert.load(folder), " ".join(words[1:]))
+    html = page(BY_NAME["gpt2"].with_words(tmp_path, *words), " ".join(words[1:]))
     reader = read(html)
     assert reader.all("b") == [{}], "the one of the frame's own, in noscript"
     assert [text for tag, text in reader.texts if tag == "bdi"] == [*words[1:4], r"\x1b[31m", r"\u202egnp"]
@@ -146,12 +132,9 @@ def test_text_and_tokens_are_never_markup(tmp_path: Path) -> None:
 # -- its numbers -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_every_family_has_a_page_with_the_numbers_of_its_trace(name: str, tmp_path: Path) -> None:
-    folder = shutil.copytree(REFERENCE / name, tmp_path / name)
-    write_words(folder, [f"w{i}" for i in range(53)])
-    side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
-    layer = minibert.load(folder, side=side or "encoder")
+    layer = BY_NAME[name].with_words(tmp_path)
     text = "w5 w9 w7 w5 w11"
     html = page(layer, text)
     read(html)
@@ -229,9 +212,7 @@ def test_float64_layers_keep_their_digits(tmp_path: Path) -> None:
 
 
 def test_a_text_without_tokens_has_a_page(tmp_path: Path) -> None:
-    folder = shutil.copytree(REFERENCE / "gpt2", tmp_path / "gpt2")
-    write_words(folder, ["w0", "w1"])
-    html = page(minibert.load(folder), "")
+    html = page(BY_NAME["gpt2"].with_words(tmp_path, "w0", "w1"), "")
     assert "0 tokens of gpt2 → (1, 0, 16)" in read(html).text("p")
     assert data_of(html)["tokens"] == []
 
@@ -255,10 +236,7 @@ def test_a_text_without_tokens_has_a_page(tmp_path: Path) -> None:
 def test_the_formulas_of_the_layer_stand_in_the_order_of_the_equations(
     name: str, formulas: list[str], tmp_path: Path
 ) -> None:
-    folder = shutil.copytree(REFERENCE / name, tmp_path / name)
-    write_words(folder, [f"w{i}" for i in range(53)])
-    side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
-    html = page(minibert.load(folder, side=side or "encoder"), "w5 w9")
+    html = page(BY_NAME[name].with_words(tmp_path), "w5 w9")
     found = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
     assert found == formulas
     assert found == [other for other in vars(equations) if other in found]
@@ -272,9 +250,9 @@ def test_a_formula_is_the_docstring_s(small: EmbeddingLayer) -> None:
 
 
 def test_a_layer_without_positions_says_so(tmp_path: Path) -> None:
-    folder = shutil.copytree(REFERENCE / "t5-encoder", tmp_path / "t5")
-    write_words(folder, [f"w{i}" for i in range(53)])
-    assert "t5 adds no positions in its input layer: they act inside attention." in page(minibert.load(folder), "w1")
+    assert "t5 adds no positions in its input layer: they act inside attention." in page(
+        BY_NAME["t5-encoder"].with_words(tmp_path), "w1"
+    )
 
 
 # -- the command -------------------------------------------------------------------------------------------------

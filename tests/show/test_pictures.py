@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from reference_files import BY_NAME, REFERENCE
 
 import minibert
 from minibert.models.input_layer import EmbeddingLayer
@@ -18,25 +18,13 @@ from minibert.show import plot
 from minibert.show.analysis import cosine_similarity
 from minibert.show.pictures import OF_BLOCKS, PICTURES, picture, position_table
 
-REFERENCE = Path(__file__).parents[1] / "reference"
 WORDS = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5))
-
-
-def tokenizer(folder: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    made = Tokenizer(models.WordLevel({f"w{i}": i for i in range(53)}, unk_token="w0"))
-    made.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    made.save(str(folder / "tokenizer.json"))
 
 
 @pytest.fixture
 def layer(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingLayer:
     """The tiny checkpoint of the case named by the parameter, with a tokenizer for w0, w1, ..."""
-    folder = shutil.copytree(REFERENCE / request.param, tmp_path / "model")
-    tokenizer(folder)
-    side = json.loads((folder / "case.json").read_text("utf-8"))["side"]
-    return minibert.load(folder, side=side or "encoder")
+    return BY_NAME[request.param].with_words(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +85,7 @@ def test_another_token_of_the_text(kind: str, minilm: Path) -> None:
 @pytest.mark.parametrize("kind", sorted(set(PICTURES) - set(OF_BLOCKS)))
 def test_every_picture_names_its_model(kind: str, tmp_path: Path) -> None:
     case = {"relative-bias": "t5-encoder", "alibi": "bloom", "rotary": "llama"}.get(kind, "gpt2")
-    folder = shutil.copytree(REFERENCE / case, tmp_path / "model")
-    tokenizer(folder)
-    layer = minibert.load(folder)
+    layer = BY_NAME[case].with_words(tmp_path)
     named = [picture(kind, layer, WORDS, model=model).get_suptitle() for model in ("org/$x$", None)]
     assert named == [f"org/$x$ ({layer.family.model_type})", layer.family.model_type]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +47,17 @@ class Case:
 
     def layer(self, **changes: Any) -> minibert.EmbeddingLayer:
         return minibert.load(self.folder, side=self.side, **changes)
+
+    def with_words(self, folder: Path, *words: str) -> minibert.EmbeddingLayer:
+        """Open a copy that has a tokenizer, split at spaces: of these words by their places, else of w0, w1, ..."""
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        words = words or tuple(f"w{i}" for i in range(53))
+        tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+        copy = shutil.copytree(self.folder, folder / "with words")
+        tokenizer.save(str(copy / "tokenizer.json"))
+        return minibert.load(copy, side=self.side)
 
     def __str__(self) -> str:
         return self.name
