@@ -16,6 +16,7 @@ a text, the error carries them as data too (`worded`): a command line has other 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
 
@@ -91,6 +92,13 @@ def worded(kind: type[E], *parts: object, place: str = "") -> E:
     error.text = next((part.number for part in reversed(parts) if isinstance(part, Text)), None)
     made: E = error
     return made
+
+
+def nearest_name(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Give the known word that is most like this one; None where none is."""
+    from difflib import get_close_matches  # for errors alone
+
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
 
 
 def parts_of(error: BaseException) -> tuple[object, ...]:

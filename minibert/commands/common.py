@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from minibert.errors import nearest_name
 from minibert.files.writing import naming
 
 if TYPE_CHECKING:
@@ -86,11 +87,9 @@ class Parser(argparse.ArgumentParser):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean ...?" with the nearest known word, or "" if none is near."""
-    from difflib import get_close_matches  # imported only for an error
-
     names = {name.lstrip("-"): name for name in known}  # two dashes alone make no word like another
-    near = get_close_matches(word.lstrip("-"), list(names), n=1)
-    return f"; did you mean {names[near[0]]}?" if near else ""
+    near = nearest_name(word.lstrip("-"), names)
+    return f"; did you mean {names[near]}?" if near else ""
 
 
 def add_model(parser: Parser, side: bool = True, argument: bool = False, usual: str = DEFAULT_MODEL) -> None:

@@ -16,9 +16,9 @@ from minibert.families.config import Config
 from minibert.families.heads import LABELS, NAMES, REFUSED, BoundHead, Head
 from minibert.families.steps import Inputs
 
+from .binder import TensorBinder
 from .blocks import Stack, run_blocks
 from .input_layer import EmbeddingLayer
-from .load import TensorBinder
 from .packing import Tile, pack, tile_of, tile_tokens
 from .pipeline import Packed
 

@@ -17,10 +17,11 @@ from minibert.families.config import Config
 from minibert.families.modules import Embedding
 from minibert.threads import checked_threads
 
+from .binder import TensorBinder
 from .blocks import Stack, norming, ready
 from .encoder import Encoder
 from .input_layer import EmbeddingLayer
-from .load import Opened, TensorBinder, assemble, check_dtype, family_of, load, named_model, open_model
+from .load import Opened, assemble, check_dtype, family_of, load, named_model, open_model
 from .sentence_config import read_sentence_config, transformer_folder
 
 if TYPE_CHECKING:

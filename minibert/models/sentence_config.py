@@ -22,9 +22,12 @@ from minibert.equations import blocks
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
 from minibert.errors import CheckpointError, Option, worded
+from minibert.families.config import Config
 from minibert.files.checkpoint import SINGLE, Checkpoint
 from minibert.files.reading import FileName, read_object
 from minibert.files.tokenizer_files import Find
+
+from .binder import TensorBinder
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
@@ -270,7 +273,8 @@ class _Files:
     """The JSON files of one folder of a model."""
 
     def __init__(self, find: Find, folder: str, where: str) -> None:
-        self.find, self.folder, self.where = find, folder, where
+        self.find, self.folder = find, folder
+        self.place = "/".join(filter(None, (where, folder)))
 
     def path(self, name: str) -> FileName | None:
         return self.find(f"{self.folder}/{name}" if self.folder else name)
@@ -304,21 +308,13 @@ class _Files:
                 f"there is no {SINGLE}; save the model once more where sentence-transformers is installed: "
                 "SentenceTransformer(folder).save(folder)"
             )
-        stored = Checkpoint(lambda _: path)
-        left = sorted(stored.names - shapes.keys())
-        if left:
-            raise self.refuse(
-                f"{SINGLE} has {', '.join(left)}, which the module does not use as its config.json describes it; are "
-                "the two of one save?"
-            )
-        for name, shape in shapes.items():
-            if name not in stored.names or stored.tensor(name).shape != shape:
-                found = stored.tensor(name).shape if name in stored.names else f"only {', '.join(stored.names)}"
-                raise self.refuse(f"{SINGLE}: expected {name} of shape {shape}, found {found}")
-        return [np.array(stored.table(name, dtype).array()) for name in shapes]
+        binder = TensorBinder(Config({}), Checkpoint(lambda _: path), (), dtype, f"{self.place}/{SINGLE}")
+        found = [np.array(binder.vector((name,), shape)) for name, shape in shapes.items()]
+        binder.refuse_leftovers(("",), (), "the module", "its config.json")
+        return found
 
     def refuse(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{'/'.join(filter(None, (self.where, self.folder)))}: {what}")
+        return CheckpointError(f"{self.place}: {what}")
 
 
 # -- the modules -------------------------------------------------------------------------------------------------

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.errors import nearest_name
 
 from . import shipped
 from .compare import ERROR_SHARE, OF_A_PORT, PORT_SHARE, Shares, misfits, over_kinds
@@ -240,7 +240,7 @@ def _refuse_unknown(only: Sequence[str], known: Sequence[str], most: int = 16) -
     """Refuse a name that no trace has; say which there are, and which is nearest."""
     for key in only:
         if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            near = nearest_name(key, known)
+            hint = f" (did you mean {near}?)" if near else ""
             more = f" and {len(known) - most} more" if len(known) > most else ""
             raise ValueError(f"no intermediate is called {key!r}{hint}; there are {', '.join(known[:most])}{more}")
