@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any
 
 FILES = (
-    "input_layer", "blocks", "heads", "whole_models", "sentences", "similarity", "gradients", "attention_positions",
-    "rotary_scaling",
+    "input_layer", "blocks", "gated_blocks", "heads", "whole_models", "sentences", "similarity", "gradients",
+    "attention_positions", "rotary_scaling",
 )  # fmt: skip
 
 

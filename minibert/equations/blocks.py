@@ -56,6 +56,7 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> Array:
     """Divide each row by the root of its mean square: `y = x / sqrt(mean(x^2) + eps) * weight`.
 
     x (..., dim), weight (dim,) -> (..., dim). A LayerNorm that neither subtracts the mean nor adds a bias.
+    Gemma's files hold the weight less 1: there pass `1 + weight`.
     Source: Zhang, Sennrich 2019 (arXiv:1910.07467); Llama, Qwen and Gemma have it.
 
     >>> rms_norm(np.array([[1.0, 7.0]]), weight=np.array([1.0, 2.0]), eps=0.0)
@@ -218,7 +219,7 @@ def additive_mask(keep: Array, dtype: np.dtype[np.floating] | str = "float32") -
     return np.where(keep, 0, np.finfo(dtype).min).astype(dtype)
 
 
-def visible(queries: Array, keys: Array, causal: bool = False, reach: int | None = None) -> Array:
+def visible(queries: Array, keys: Array, causal: bool = False, reach: float | None = None) -> Array:
     """Say which tokens each token sees: `keep[i, j] = (j <= i if causal) and |i - j| <= reach`.
 
     The places of the tokens, (query,) and (key,) -> bool (query, key). `reach` is the window: how many tokens away a

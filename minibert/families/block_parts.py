@@ -172,11 +172,7 @@ class Attend(Frozen):
 
     def bind(self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool) -> tuple[Attention, Modules]:
         """Take its tensors."""
-        dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-        head_dim = _given(config, self.head_dim) or dim // heads_of(config)
-        key_heads = _given(config, self.key_heads) or heads
-        if not heads or heads % key_heads:
-            raise config.refused(f"{self.key_heads!r} must divide the {heads} heads, found {key_heads}")
+        dim, (heads, key_heads, head_dim) = config.integer("hidden_size"), self.sizes(config)
         widths = (heads * head_dim, key_heads * head_dim, key_heads * head_dim)
         outs = widths if len(self.maps) == 3 else (sum(widths),)
         modules: Modules = {}
@@ -205,6 +201,15 @@ class Attend(Frozen):
             heads_first=self.heads_first,
         )
         return work, modules
+
+    def sizes(self, config: Config) -> tuple[int, int, int]:
+        """Heads, key heads, and the width of a head. Raises CheckpointError where they do not fit together."""
+        heads = config.integer("num_attention_heads")
+        head_dim = _given(config, self.head_dim) or config.integer("hidden_size") // heads_of(config)
+        key_heads = _given(config, self.key_heads) or heads
+        if not heads or heads % key_heads:
+            raise config.refused(f"{self.key_heads!r} must divide the {heads} heads, found {key_heads}")
+        return heads, key_heads, head_dim
 
 
 class Feed(Frozen):
@@ -410,6 +415,11 @@ class Blocks(Frozen):
         adds = self.parts if i or not self.first else self.first
         parts = tuple(add.bind(config, tensors, prefix, i, self.transposed, modules) for add in adds)
         return BoundBlock(modules, parts)
+
+    @property
+    def attend(self) -> Attend:
+        """The attention, of which every block has one."""
+        return next(add.work for add in self.parts if isinstance(add.work, Attend))
 
     @property
     def feed(self) -> Feed:

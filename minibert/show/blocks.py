@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from minibert.equations import blocks as equations
+from minibert.equations import gated_blocks
 from minibert.equations.blocks import Affine, additive_mask
 from minibert.equations.input_layer import Array, layer_norm
-from minibert.families.block_parts import Attention, BoundBlock
+from minibert.families.block_parts import Attention, BoundBlock, RMSNorm
 from minibert.models.encoder import Encoder
 
 from . import explain
@@ -51,20 +52,19 @@ def explain_block(
     trace = encoder.trace(**batch)
     place = explain.first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0
     bold, dim = explain.styles(colour)
-    shape = trace["hidden_states.0"].shape
+    shape, own = trace["hidden_states.0"].shape, stack.blocks[block].attention
     yield bold(f"block {block} of {len(stack.blocks)} of {encoder.embeddings.family.model_type} -> {shape}")
-    yield from explain.wrap(
-        f"head {head} of {stack.heads} in scores and weights, {shape[2] // stack.heads} numbers wide", 2
-    )
+    yield from explain.wrap(f"head {head} of {stack.heads} in scores and weights, {own.head_dim} numbers wide", 2)
     for name, key, step in steps(encoder, trace, block, head):
         x = trace[key]
         yield from explain.heading(name, step, x, bold, dim)
-        if x.ndim == 4 and (full or key.startswith("attentions.")):
+        pairs = key.startswith("attentions.") or key == own.scores
+        if pairs and (full or key != own.scores):
             yield from pair_table(tokens, x[0, head], bold)
         elif full:
             yield from explain.all_rows(x)
         else:
-            yield f"  {tokens[place]}  {explain.beginning(x[0, head, place] if x.ndim == 4 else x[0, place])}"
+            yield f"  {tokens[place]}  {explain.beginning(x[0, head, place] if pairs else x[0, place].ravel())}"
     if full and (closing := by_hand(encoder, trace, block)) is not None:
         yield ""
         yield bold("by hand, with the weights of this block")
@@ -101,15 +101,19 @@ def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Told]:
     def normed(path: str, x: str) -> str:
         if not path:
             return x
-        formula = (
-            f"(x - mean) / sqrt(variance + {modules[path].eps}) * weight + bias, x = {short(x)}, each row by itself"
-        )
-        told[path] = Told(formula, layer_norm)
+        norm, of = modules[path], f"x = {short(x)}, each row by itself"
+        if isinstance(norm, RMSNorm):
+            weight = f"({norm.plus:g} + weight)" if norm.plus else "weight"
+            told[path] = Told(f"x / sqrt(mean(x^2) + {norm.eps}) * {weight}, {of}", equations.rms_norm)
+        else:
+            bias = " + bias" if norm.bias is not None else ""
+            told[path] = Told(f"(x - mean) / sqrt(variance + {norm.eps}) * weight{bias}, {of}", layer_norm)
         return path
 
     def mapped(path: str, x: str) -> str:
         stored = "weight" if modules[path].transposed else "weight^T"
-        told[path] = Told(f"{modules[path]!r}: {short(x)} @ {stored} + bias", equations.linear)
+        bias = " + bias" if modules[path].bias is not None else ""
+        told[path] = Told(f"{modules[path]!r}: {short(x)} @ {stored}{bias}", equations.linear)
         return path
 
     for part in block.parts:
@@ -117,13 +121,19 @@ def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Told]:
         if isinstance(work, Attention):
             for path in work.maps:
                 mapped(path, y)
+            for path, of in zip(work.norms, work.maps, strict=False):
+                normed(path, f"each head of {short(of)}")
             told |= _attention(encoder, work, head)
             y = mapped(work.output, work.context)
         else:
+            gate = short(mapped(work.gate or work.up, y))
+            if work.gate:
+                other = short(mapped(work.up, y)) if work.up != work.gate else f"the second half of {gate}"
+                gate = gate if work.up != work.gate else f"the first half of {gate}"
             _, _, docstring = (work.activate.__doc__ or "").partition("`")  # the equation's own has its formula
-            formula = f"{docstring.partition('`')[0]}, x = {short(mapped(work.up, y))}, each number by itself"
+            formula = f"{docstring.partition('`')[0]}, x = {gate}, each number by itself"
             told[work.activation] = Told(formula, work.activate)
-            y = mapped(work.output, work.activation)
+            y = mapped(work.output, f"({short(work.activation)} * {other})" if work.gate else work.activation)
         told[part.sum] = Told(f"{short(x)} + {short(normed(part.within, y))}")
         x = normed(part.after, part.sum)
     normed(stack.last_norm, x)
@@ -133,14 +143,23 @@ def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Told]:
 def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Told]:
     width, stack = own.head_dim, encoder.stack
     q, k, v = ("q", "k", "v") if len(own.maps) == 1 else (path.rpartition(".")[2] for path in own.maps)
+    q, k = (path.rpartition(".")[2] or name for path, name in zip(own.norms, (q, k), strict=True))
     of_root = f", 1 / sqrt({width}) = {own.scale:.6g}" if math.isclose(own.scale, 1 / math.sqrt(width)) else ""
     bias = " + the learned bias of the distance" if stack.bias is not None else ""
     parts = "" if len(own.maps) == 3 else " (q, k and v side by side)"
+    columns = f"columns {head * width} to {(head + 1) * width - 1} of each are head {head}{parts}"
+    if own.key_heads != own.heads:
+        shared = head // (own.heads // own.key_heads)
+        columns = f"head {head} uses key head {shared} of {own.key_heads}"
+    turned = ", both turned by their token's place" if own.rotated else ""
+    if own.layer_type:
+        turned += f" as {own.layer_type} says"
     mask = ", later tokens masked" if stack.causal else ""
+    if own.reach is not None:
+        mask += f", tokens further than {own.reach} away masked"
     return {
         own.scores: Told(
-            f"{own.scale:.6g} * {q} @ {k}^T{bias}{of_root}; columns {head * width} to {(head + 1) * width - 1} of "
-            f"each are head {head}{parts}",
+            f"{own.scale:.6g} * {q} @ {k}^T{bias}{of_root}{turned}; {columns}",
             equations.attention_scores,
         ),
         own.probabilities: Told(
@@ -180,11 +199,13 @@ def _cell(token: str) -> str:
 
 
 def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | None:
-    """Compute the block again by the one function for a whole block; None if its scale is another one."""
+    """Compute the block again by the one function for a whole block; None where no function is for such a block."""
     stack, block = encoder.stack, encoder.stack.blocks[i]
     x, own = trace[f"hidden_states.{i}"], block.attention
     if not math.isclose(own.scale, 1 / math.sqrt(own.head_dim)):
         return None
+    if own.rotated:
+        return _gated_by_hand(encoder, trace, i)
     seq, last = x.shape[1], block.parts[-1]
     mask = additive_mask(np.tri(seq, dtype=bool), x.dtype) if stack.causal else None
     arrays, eps = plain_block(block), block.modules[last.before or last.after].eps
@@ -193,6 +214,31 @@ def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | No
     y = function(x, arrays, stack.heads, eps, block.feed_forward.activate, mask, **options)
     computed = explain.differs(y, trace[last.after or last.sum], "encoder")
     return [f"equations.{function.__name__}(hidden_states.{i}, ...)", computed]
+
+
+def _gated_by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | None:
+    """The same of a block like Llama's: RMSNorm before both parts, and nothing after."""
+    stack, block = encoder.stack, encoder.stack.blocks[i]
+    x, own, feed, last = trace[f"hidden_states.{i}"], block.attention, block.feed_forward, block.parts[-1]
+    norms = [block.modules.get(part.before) for part in block.parts]
+    if not all(isinstance(norm, RMSNorm) and not norm.plus for norm in norms) or stack.rotary is None:
+        return None
+
+    def affine(path: str) -> gated_blocks.Map:
+        return gated_blocks.Map(block.modules[path].weight, block.modules[path].bias)
+
+    q, k, v, output = (affine(path) for path in (*own.maps, own.output))
+    gate, up, down = (affine(path) for path in (feed.gate, feed.up, feed.output))
+    q_norm, k_norm = (block.modules[path].weight if path else None for path in own.norms)
+    first, second = (norm.weight for norm in norms if norm is not None)
+    arrays = gated_blocks.GatedBlock(q, k, v, output, first, gate, up, down, second, q_norm, k_norm)
+    places = np.arange(x.shape[1])
+    angles = stack.rotary.rotary(places, own.layer_type)
+    mask = additive_mask(equations.visible(places, places, stack.causal, own.reach), x.dtype)
+    eps = block.modules[last.before].eps
+    y = gated_blocks.gated_block(x, arrays, own.heads, own.key_heads, *angles, eps, feed.activate, mask)
+    computed = explain.differs(y, trace[last.sum], "encoder")
+    return [f"equations.gated_block(hidden_states.{i}, ...)", computed]
 
 
 def plain_block(block: BoundBlock) -> equations.Block:

@@ -117,7 +117,6 @@ def _in_attention(layer: EmbeddingLayer) -> str:
 
 def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     """Describe the blocks by config.json and the headers on this machine; no weight is read or fetched."""
-    from minibert.families.block_parts import heads_of
     from minibert.families.blocks import BLOCKS
 
     row, family = BLOCKS.get(layer.family.model_type), layer.family
@@ -125,11 +124,12 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
         return {"blocks": f"none here: of {family.model_type} minibert has the input layer alone"}
     try:
         config = row.configure(family, layer.config, "config.json")
-        count, heads = config.integer("num_hidden_layers"), heads_of(config)
+        count, (heads, key_heads, head_dim) = config.integer("num_hidden_layers"), row.attend.sizes(config)
         width, activation = row.feed.width(config), config[row.feed.act]
     except MinibertError as error:  # the input layer does not need it
         return {"blocks": f"not available: {error}"}
-    sizes = f"{count}, {heads} heads of {layer.dim // heads}, feed-forward {width} wide, {activation}"
+    shared = f" that share {key_heads} key heads" if key_heads < heads else ""
+    sizes = f"{count}, {heads} heads of {head_dim}{shared}, feed-forward {width} wide, {activation}"
     stored = stored_blocks(layer)
     known = [tensor.stop - tensor.start for tensor in stored.values() if tensor is not None]
     if not stored:

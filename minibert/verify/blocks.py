@@ -7,12 +7,14 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from minibert.equations.blocks import visible
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
 
-from .blocks_mistakes import MISTAKES, Choices, plain_trace
+from .blocks_mistakes import MISTAKES
 from .compare import ERROR_SHARE, PORT_SHARE, Difference, compare
-from .input_layer import batches, tolerances
+from .input_layer import batches, ids_of, tolerances
+from .plain_blocks import Choices, plain_trace
 from .subject import INPUT_LAYER, Attempt, Subject
 from .traces import Traces
 
@@ -28,25 +30,30 @@ def encoder_batches(encoder: Encoder) -> Traces:
     kinds = {kind: batch for kind, batch in batches(encoder.embeddings).items() if "past_length" not in batch}
     if "full_length" in kinds:
         kinds["long"] = {name: ids[:, :LONG] for name, ids in kinds.pop("full_length").items()}
+    elif any(block.attention.reach is not None for block in encoder.stack.blocks):  # a window shows in long texts alone
+        kinds["long"] = {"input_ids": ids_of((1, LONG), encoder.embeddings, salt=5)}
     kinds["one_token"] = {"input_ids": kinds["plain"]["input_ids"][:1, :1]}
     return kinds
 
 
-def at_tokens(x: Array, mask: Array, causal: bool, scores: bool) -> Array:
-    """Leave out padding: its rows, its rows of probabilities, and the scores of pairs that no token sees.
+def at_tokens(x: Array, mask: Array) -> Array:
+    """Leave out the rows of padding: x (batch, seq, ...) or (1, seq, ...) or (seq,) -> (tokens, ...).
 
-    x (batch, seq, ...) or (1, seq, ...) or (seq,) -> (tokens, ...); x (batch, heads, query, key) -> (tokens, heads,
-    key), of scores (pairs, heads). mask (batch, seq), bool.
+    mask (batch, seq), bool.
+
+    >>> at_tokens(np.arange(2), np.array([[True, False], [True, True]]))
+    array([0, 0, 1])
     """
-    if x.ndim != 4:
-        full: Array = np.broadcast_to(x, (*mask.shape, *x.shape[2:]))
-        return full[mask]
-    if not scores:
-        return np.asarray(x.swapaxes(1, 2)[mask])
-    pairs = mask[:, :, None] & mask[:, None, :]
-    if causal:
-        pairs &= np.tri(mask.shape[1], dtype=bool)
-    return np.asarray(np.moveaxis(x, 1, -1)[pairs])
+    full: Array = np.broadcast_to(x, (*mask.shape, *x.shape[2:]))
+    return full[mask]
+
+
+def at_pairs(x: Array, mask: Array, keep: Array) -> Array:
+    """Leave out the scores of pairs that no token sees: x (batch, heads, query, key) -> (pairs, heads).
+
+    mask (batch, seq) says what is no padding, keep (query, key) what a token sees.
+    """
+    return np.asarray(np.moveaxis(x, 1, -1)[mask[:, :, None] & mask[:, None, :] & keep])
 
 
 class EncoderSubject(Subject):
@@ -70,7 +77,8 @@ class EncoderSubject(Subject):
             stack.last_norm
         )
         self.entering = stack.entering
-        self.scores = [block.attention.scores for block in stack.blocks]
+        self._reach = {block.attention.scores: block.attention.reach for block in stack.blocks}
+        self.scores = list(self._reach)
         self.heads_first = [
             path for block in stack.blocks if block.attention.heads_first for path in block.attention.norms
         ]
@@ -95,7 +103,11 @@ class EncoderSubject(Subject):
             masks[kind] = np.asarray(inputs[kind].get("attention_mask", np.ones(shape))).reshape(shape) != 0
 
         def seen(kind: str, key: str, x: Array) -> Array:
-            return at_tokens(x, masks[kind], stack.causal, key in self.scores)
+            mask = masks[kind]
+            if key in self._reach:
+                places = np.arange(mask.shape[1])
+                return at_pairs(x, mask, visible(places, places, stack.causal, self._reach[key]))
+            return at_tokens(x.swapaxes(1, 2) if key.startswith("attentions.") else x, mask)
 
         return compare(ours, theirs, truth, self.allowed, self.weighed, seen)
 

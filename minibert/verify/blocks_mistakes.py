@@ -1,136 +1,25 @@
-"""The classic mistakes of the blocks: a simple computation of the blocks, and the one part that each mistake replaces.
+"""The classic mistakes of the blocks, each a name, one sentence, and the wrong part that a port has.
 
-`plain_trace` computes a padded batch from the equations, without packing, as a port does. `Choices` hold the parts
-that ports get wrong. Without arguments all parts are right, and a test compares the numbers with the encoder's. A
-mistake is a name, one sentence, and a function that gives choices with one wrong part, or None where a model cannot
-have this mistake. First the computation, then the wrong parts, last the list.
+A function gives choices with one wrong part, or None where a model cannot have this mistake. First the wrong parts,
+last the list.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from minibert.equations.blocks import (
-    additive_mask,
-    attention_scores,
-    gelu,
-    gelu_tanh,
-    join_heads,
-    softmax,
-    split_heads,
-)
-from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Attention, BoundBlock, Dense, FeedForward, Part
+from minibert.equations.attention_positions import rotate
+from minibert.equations.blocks import gelu, gelu_tanh, softmax
+from minibert.equations.input_layer import Array, layer_norm
+from minibert.families.block_parts import Attention, Dense, RMSNorm
 from minibert.models.blocks import Stack
-from minibert.models.encoder import Encoder
 
+from .plain_blocks import Choices, Formula
 from .subject import Mistake
-
-Formula = Callable[[Array], Array]
-
-
-class Choices(NamedTuple):
-    """The parts of the computation that a mistake replaces; the defaults are right."""
-
-    part: Callable[[Part], Part] = lambda part: part  # where the norms stand
-    residual: Callable[[Array, Array, Array], Array] = lambda x, normed, total: x  # what is added to
-    dense: Callable[[Dense], Callable[[Array], Array]] = lambda dense: dense
-    order: tuple[int, int, int] = (0, 1, 2)  # which projection is taken for the query, the key, the value
-    split: Callable[[Array, int], Array] = split_heads
-    join: Formula = join_heads
-    scale: Callable[[Attention], float] = lambda own: own.scale
-    mask: Callable[[Array, Any], Array] = additive_mask
-    causal: bool | None = None  # None: as the model has it
-    ahead: int = 0  # how many tokens after itself a token of a causal model sees
-    softmax: Formula = softmax
-    activation: Callable[[Formula], Formula] = lambda right: right
-    last_norm: bool = True
-
-
-# -- the computation ---------------------------------------------------------------------------------------------
-
-
-def plain_trace(encoder: Encoder, inputs: Mapping[str, Array], choices: Choices | None = None) -> dict[str, Array]:
-    """Trace one padded batch by choices: keys as of `Encoder.trace`, with numbers at padding where that has zeros."""
-    keywords = dict(inputs)
-    found = encoder.embeddings.trace(keywords.pop("input_ids", None), **keywords)
-    x = found[next(reversed(found))]
-    found["hidden_states.0"] = x
-    mask = np.asarray(inputs.get("attention_mask", np.ones(x.shape[:2], np.int64))).reshape(x.shape[:2])
-    return PlainBlocks(encoder.stack, choices or Choices(), mask, found).run(x)
-
-
-class PlainBlocks:
-    """All blocks over one padded batch, (batch, seq, dim); every intermediate goes into `found`."""
-
-    def __init__(self, stack: Stack, choices: Choices, mask: Array, found: dict[str, Array]) -> None:
-        self.stack, self.choices, self.found = stack, choices, found
-        keep = mask[:, None, None, :] != 0  # (batch, 1, 1, key)
-        if stack.causal if choices.causal is None else choices.causal:
-            keep = keep & np.tri(mask.shape[1], k=choices.ahead, dtype=bool)  # (batch, 1, query, key)
-        self.keep = keep
-        self.bias = None if stack.bias is None else stack.bias(mask.shape[1])
-
-    def run(self, x: Array) -> dict[str, Array]:
-        """Take x through all blocks."""
-        stack, last = self.stack, len(self.stack.blocks)
-        for i, block in enumerate(stack.blocks):
-            x = self.block(block, x)
-            if i + 1 == last and stack.last_norm and self.choices.last_norm:
-                x = self.record(stack.last_norm, stack.others[stack.last_norm](x))
-            self.record(f"hidden_states.{i + 1}", x)
-        return self.found
-
-    def record(self, name: str, x: Array) -> Array:
-        """Keep one intermediate."""
-        self.found[name] = x
-        return x
-
-    def block(self, block: BoundBlock, x: Array) -> Array:
-        """`x = after(x + within(work(before(x))))`, part by part."""
-        total = x
-        for part in map(self.choices.part, block.parts):
-            normed = self.module(block, part.before, x)
-            if isinstance(part.work, Attention):
-                made = self.attention(block, part.work, normed)
-            else:
-                made = self.feed_forward(block, part.work, normed)
-            added = self.module(block, part.within, made)
-            total = self.record(part.sum, self.choices.residual(x, normed, total) + added)
-            x = self.module(block, part.after, total)
-        return x
-
-    def module(self, block: BoundBlock, path: str, x: Array) -> Array:
-        """Apply one module of the block; without a path there is none."""
-        if not path:
-            return x
-        module = block.modules[path]
-        return self.record(path, (self.choices.dense(module) if isinstance(module, Dense) else module)(x))
-
-    def attention(self, block: BoundBlock, own: Attention, x: Array) -> Array:
-        """Queries, keys and values, attention in each head, and the output's map."""
-        choices = self.choices
-        if len(own.maps) == 3:  # a wrong order is then one of the weights
-            swapped = dict(zip(own.maps, (own.maps[i] for i in choices.order), strict=True))
-            looks = [self.record(path, choices.dense(block.modules[taken])(x)) for path, taken in swapped.items()]
-        else:
-            parts = np.split(self.module(block, own.maps[0], x), own.edges, axis=-1)
-            looks = [parts[i] for i in choices.order]
-        q, k, v = (choices.split(part, own.heads) for part in looks)
-        scores = self.record(own.scores, attention_scores(q, k, choices.scale(own), self.bias))
-        weights = self.record(own.probabilities, choices.softmax(scores + choices.mask(self.keep, scores.dtype)))
-        context = self.record(own.context, choices.join(np.matmul(weights, v)))
-        return self.module(block, own.output, context)
-
-    def feed_forward(self, block: BoundBlock, own: FeedForward, x: Array) -> Array:
-        """To the larger width, the activation, and back."""
-        hidden = self.choices.activation(own.activate)(self.module(block, own.up, x))
-        return self.module(block, own.output, self.record(own.activation, hidden))
-
 
 # -- wrong parts -------------------------------------------------------------------------------------------------
 
@@ -154,6 +43,29 @@ def split_without_turning(x: Array, heads: int) -> Array:
 def split_interleaved(x: Array, heads: int) -> Array:
     """Every heads-th number to one head."""
     return np.moveaxis(x.reshape(*x.shape[:-1], x.shape[-1] // heads, heads), -1, -3)
+
+
+def neighbours(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
+    """Turn the other pairs."""
+    return rotate(x, cos, sin, {"halves": "neighbours", "neighbours": "halves"}[pairing])
+
+
+def other_layer_type(stack: Stack, own: Attention) -> str | None:
+    """The rotation of the other type of blocks."""
+    assert stack.rotary is not None  # the mistake is made of models with several rotations
+    return next(name for name in stack.rotary.rotations if name != own.layer_type)
+
+
+def without_one(module: Any) -> Formula:
+    """Gemma's norm by the weight as the file has it."""
+    return RMSNorm(module.weight, None, module.eps) if isinstance(module, RMSNorm) else module
+
+
+def with_mean(module: Any) -> Formula:
+    """A LayerNorm in the place of an RMSNorm."""
+    if not isinstance(module, RMSNorm):
+        return module  # type: ignore[no-any-return]
+    return lambda x: layer_norm(x, module.weight + module.weight.dtype.type(module.plus), None, module.eps)
 
 
 def join_without_turning(x: Array) -> Array:
@@ -180,8 +92,38 @@ def _heads(**changes: Any) -> Callable[[Stack], Choices | None]:
 
 
 def _scaled(scale: Callable[[Attention], float], least_heads: int = 1) -> Callable[[Stack], Choices | None]:
-    """Of a model that divides by sqrt(head_dim): GPT-2's config can say that it does not."""
-    return _made(lambda stack: stack.blocks[0].attention.scale != 1 and stack.heads >= least_heads, scale=scale)
+    """Of a model that divides by sqrt(head_dim); GPT-2's config can say that it does not, Gemma has another number."""
+    return _made(lambda stack: _by_root(stack) and stack.heads >= least_heads, scale=scale)
+
+
+def _by_root(stack: Stack) -> bool:
+    own = stack.blocks[0].attention
+    return math.isclose(own.scale, 1 / math.sqrt(own.head_dim))
+
+
+def _attends(where: Callable[[Attention], Any], **changes: Any) -> Callable[[Stack], Choices | None]:
+    """Of a model some of whose blocks have such an attention."""
+    return _made(lambda stack: any(where(block.attention) for block in stack.blocks), **changes)
+
+
+def _normed(where: Callable[[RMSNorm], Any], **changes: Any) -> Callable[[Stack], Choices | None]:
+    """Of a model with such an RMSNorm."""
+    return _made(
+        lambda stack: any(
+            isinstance(module, RMSNorm) and where(module)
+            for block in stack.blocks for module in block.modules.values()
+        ), **changes,
+    )  # fmt: skip
+
+
+def _square(stack: Stack) -> bool:
+    modules = [module for block in stack.blocks for module in block.modules.values()]
+    return any(isinstance(module, Dense) and len(set(module.weight.shape)) == 1 for module in modules)
+
+
+def _ordered(order: tuple[int, int, int]) -> Callable[[Stack], Choices | None]:
+    """Queries that are as wide as keys can be taken for them."""
+    return _made(lambda stack: order[0] == 0 or stack.blocks[0].attention.key_heads == stack.heads, order=order)
 
 
 def _gelu(right: Formula, wrong: Formula) -> Callable[[Stack], Choices | None]:
@@ -220,10 +162,10 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("heads joined without turning the axes", "Exchange heads and seq before rows are made of them again.",
             _heads(join=join_without_turning)),
     Mistake("square weights transposed", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
-            _made(dense=transposed)),  # the output's map always is square
+            _made(_square, dense=transposed)),
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
-              _made(order=order)) for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1))),
-    Mistake("last norm forgotten", "After GPT-2's last block comes one more norm, ln_f.",
+              _ordered(order)) for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1))),
+    Mistake("last norm forgotten", "After the last block comes one more norm, which GPT-2 calls ln_f.",
             _made(lambda stack: bool(stack.last_norm), last_norm=False)),
     Mistake("causal mask one token too far", "A token sees itself and those before it, not the next one.",
             _made(lambda stack: stack.causal, ahead=1)),
@@ -233,5 +175,36 @@ MISTAKES: tuple[Mistake, ...] = (
             _made(lambda stack: stack.causal, causal=False)),
     Mistake("causal mask where there is none", "Every token of this model sees all others.",
             _made(lambda stack: not stack.causal, causal=True)),
+    Mistake("scale by head_dim", "This model's config has a number of its own for the scale of the scores.",
+            _made(lambda stack: stack.blocks[0].attention.scale != 1 and not _by_root(stack),
+                  scale=lambda own: 1 / math.sqrt(own.head_dim))),
+    Mistake("neighbours turned instead of halves", "A rotation turns pairs (x[i], x[i + n]), not (x[2i], x[2i + 1]).",
+            _attends(lambda own: own.rotated, turn=neighbours)),
+    Mistake("queries and keys not turned", "In each block queries and keys are turned by their token's place.",
+            _attends(lambda own: own.rotated, turn=lambda x, cos, sin, pairing: x)),
+    Mistake("rotation of the other layer type", "Blocks with a window have a rope_theta of their own.",
+            _attends(lambda own: own.layer_type, layer_type=other_layer_type)),
+    Mistake("queries and keys not normed", "Queries and keys are normed in each head before they are turned.",
+            _attends(lambda own: any(own.norms), head_norms=False)),
+    Mistake("key head taken modulo", "Query head h uses key head h // (heads / key_heads), not h % key_heads.",
+            _attends(lambda own: 1 < own.key_heads < own.heads,
+                     key_heads=lambda heads, key_heads: np.arange(heads) % key_heads)),
+    Mistake("window one token too wide", "A causal window of w tokens counts the token itself; ModernBERT's has "
+            "w // 2 tokens on each side.",
+            _attends(lambda own: own.reach is not None, reach=lambda reach: reach + 1)),
+    Mistake("window one token too narrow", "A causal window of w tokens counts the token itself; ModernBERT's has "
+            "w // 2 tokens on each side.",
+            _attends(lambda own: own.reach, reach=lambda reach: reach - 1)),
+    Mistake("window forgotten", "Some blocks of this model see near tokens alone.",
+            _attends(lambda own: own.reach is not None, reach=lambda reach: math.inf)),
+    Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
+            _normed(lambda norm: norm.plus, norm=without_one)),
+    Mistake("mean subtracted in RMSNorm", "RMSNorm divides by the root of the mean square; the mean stays.",
+            _normed(lambda norm: True, norm=with_mean)),
+    Mistake("norm within forgotten", "What attention and feed-forward give is normed before it is added.",
+            _made(lambda stack: any(part.within for block in stack.blocks for part in block.parts),
+                  part=lambda part: part._replace(within=""))),
+    Mistake("gate and up exchanged", "The activation is of the gate; what `up` gives multiplies it.",
+            _made(lambda stack: bool(stack.blocks[0].feed_forward.gate), gated=(1, 0))),
 )
 # fmt: on

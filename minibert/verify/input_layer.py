@@ -77,7 +77,7 @@ def batches(layer: EmbeddingLayer) -> Traces:
     """
     longest = layer.max_length
     seq = LENGTH if longest is None else max(1, min(LENGTH, longest - PAST))
-    ids = _ids((SEQUENCES, seq), layer, salt=1)
+    ids = ids_of((SEQUENCES, seq), layer, salt=1)
     kinds: Traces = {"plain": {"input_ids": ids}}
     for kind, mask in _masks(ids.shape).items():
         padded = np.where(mask == 1, ids, padding_id(layer))
@@ -106,7 +106,7 @@ def _positions(layer: EmbeddingLayer, step: Positions, rows: int, ids: Array) ->
     scattered[-1, -1] = rows - 1
     kinds: Traces = {
         "explicit_positions": {"input_ids": ids, "position_ids": scattered},
-        "full_length": {"input_ids": _ids((1, layer.max_length), layer, salt=5)},
+        "full_length": {"input_ids": ids_of((1, layer.max_length), layer, salt=5)},
     }
     if not step.cached or (layer.side == "encoder" and "decoder" in layer.family.sides):
         return kinds
@@ -136,7 +136,7 @@ def _hash(shape: tuple[int, ...], salt: int) -> Array:
     return scattered
 
 
-def _ids(shape: tuple[int, int], layer: EmbeddingLayer, salt: int) -> Array:
+def ids_of(shape: tuple[int, int], layer: EmbeddingLayer, salt: int) -> Array:
     """Ids other than padding, among them the table's last row."""
     vocab, pad = layer.steps[0].module.table.shape[0], padding_id(layer)
     other = _hash(shape, salt) % max(1, vocab - 1)

@@ -14,8 +14,9 @@ from minibert.cli import main
 from minibert.models.load_encoder import load_encoder
 from minibert.verify import blocks
 from minibert.verify.blocks import EncoderSubject, encoder_batches
-from minibert.verify.blocks_mistakes import MISTAKES, plain_trace
+from minibert.verify.blocks_mistakes import MISTAKES
 from minibert.verify.compare import ERROR_SHARE, over_kinds
+from minibert.verify.plain_blocks import plain_trace
 from minibert.verify.reference import Reference
 from minibert.verify.traces import trace
 from minibert.verify.verify import verify

@@ -27,6 +27,7 @@ BERT = (
     "attention.output.LayerNorm", "intermediate.dense", "intermediate.intermediate_act_fn", "output.dense",
     "output.sum", "output.LayerNorm = hidden_states.2",
 )  # fmt: skip
+NO_FUNCTION = ("modernbert", "nomic_bert", "gemma3_text")  # the equations have no function of such a whole block
 GPT2 = (
     "hidden_states.1", "ln_1", "attn.c_attn", "attn.scores", "probabilities, attentions.1", "attn.context",
     "attn.c_proj", "attn.sum", "ln_2", "mlp.c_fc", "mlp.act", "mlp.c_proj", "mlp.sum", "ln_f = hidden_states.2",
@@ -73,6 +74,9 @@ def test_every_row_has_a_page_of_each_block(name: str, tmp_path: Path) -> None:
                     assert getattr(equations, step.function.__name__) is step.function
                 assert bool(step.function) != (key.endswith("sum") or key.startswith("hidden_states")), key
             closing = by_hand(encoder, trace, i)
+            if name in NO_FUNCTION:
+                assert closing is None
+                continue
             assert closing is not None and float(closing[1].rpartition(" ")[2]) <= BY_HAND
 
 

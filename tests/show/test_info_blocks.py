@@ -20,15 +20,23 @@ def facts(layer: minibert.EmbeddingLayer) -> dict[str, str]:
     return {line[:18].strip(): line[18:].strip() for line in lines[lines.index("") + 1 :]}
 
 
+INSIDE = ("encoder.", "transformer.", "h.", "ln_f.", "layers.", "norm.", "final_norm.")
+ACTIVATION = {
+    "gpt2": "gelu_new", "gemma3_text": "gelu_pytorch_tanh",
+    **dict.fromkeys(("nomic_bert", "llama", "mistral", "qwen2", "qwen3"), "silu"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", encoders.CONFIGS)
 def test_every_row_with_blocks(name: str, tmp_path: Path) -> None:
     folder = encoders.write(tmp_path / name, name)
     with minibert.load(folder) as layer:
         told = facts(layer)
-    activation = "gelu_new" if name == "gpt2" else "gelu"
-    assert told["blocks"] == f"2, 4 heads of 4, feed-forward 24 wide, {activation}"
+    activation = ACTIVATION.get(name, "gelu")
+    heads = "8 that share 2 key heads" if "num_key_value_heads" in encoders.CONFIGS[name] else "4"
+    assert told["blocks"] == f"2, 4 heads of {heads}, feed-forward 24 wide, {activation}"
     made = encoders.tensors(encoders.config(name))
-    blocks = {key: array for key, array in made.items() if key.startswith(("encoder.", "transformer.", "h.", "ln_f."))}
+    blocks = {key: array for key, array in made.items() if key.startswith(INSIDE)}
     size = sum(array.nbytes for array in blocks.values())
     assert told["blocks on disk"] == f"{size / 1000:.1f} kB in {len(blocks)} tensors"
 

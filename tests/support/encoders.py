@@ -31,6 +31,7 @@ COMMON = {
     "pad_token_id": 0,
     "layer_norm_eps": 1e-12,
 }
+TODAY = {"num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-6, "pad_token_id": 0}
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
@@ -45,7 +46,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
         "bos_token_id": 0, "eos_token_id": 0,
     },
+    "modernbert": {
+        "hidden_activation": "gelu", "local_attention": 4, "global_attn_every_n_layers": 2, "norm_eps": 1e-5,
+    },
+    "nomic_bert": {"hidden_act": "silu"},
+    "llama": TODAY,
+    "mistral": {**TODAY, "sliding_window": 3},
+    "qwen2": TODAY,
+    "qwen3": TODAY,
+    "gemma3_text": {
+        **TODAY, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 5, "sliding_window": 3,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
 }  # fmt: skip
+
+
+LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
 
 
 def config(name: str, **changes: Any) -> dict[str, Any]:
@@ -70,6 +86,7 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
 
     made = _input_layer(config, normal, norm)
     row = BLOCKS[config["model_type"]]
+    around = float(config["model_type"] != "gemma3_text")  # whose files hold a norm's weight less 1
     read = row.configure(minibert.FAMILIES[config["model_type"]], config, "config.json")
     for i in range(read.integer("num_hidden_layers")):
         binder = Stored(config=read)
@@ -81,9 +98,10 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
             elif mapped(name, binder.asked):
                 made[name] = normal(*shape, spread=0.3)
             else:
-                made[name] = name.endswith("weight") + normal(*shape, spread=0.2)
-    if row.last_norm.path:
-        made |= norm(row.last_norm.path, DIM)
+                made[name] = around * name.endswith("weight") + normal(*shape, spread=0.2)
+    row.last_norm.bind(read, last := Stored(config=read), "", DIM)
+    for name, shape in last.asked.items():
+        made[name] = np.float32(around * name.endswith("weight")) + normal(*shape, spread=0.2)
     if row.relative:
         made[f"{row.relative}.weight"] = normal(32, HEADS)
     return made
@@ -101,6 +119,10 @@ def mapped(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str, Array]:
     kind, vocab = config["model_type"], config["vocab_size"]
+    if kind == "modernbert":
+        return {"embeddings.tok_embeddings.weight": normal(vocab, DIM), "embeddings.norm.weight": 1 + normal(DIM) / 5}
+    if kind in LLAMA_LIKE:
+        return {"embed_tokens.weight": normal(vocab, DIM, spread=0.25 if kind == "gemma3_text" else 1.0)}
     if kind == "gpt2":
         return {"wte.weight": normal(vocab, DIM), "wpe.weight": normal(config["n_positions"], DIM)}
     width = config.get("embedding_size", DIM)
@@ -109,6 +131,8 @@ def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str,
         "embeddings.position_embeddings.weight": normal(LONGEST, width),
         **norm("embeddings.LayerNorm", width),
     }
+    if kind == "nomic_bert":
+        del made["embeddings.position_embeddings.weight"]
     if kind not in ("distilbert", "mpnet"):
         made["embeddings.token_type_embeddings.weight"] = normal(config["type_vocab_size"], width)
     if kind == "electra":

@@ -1,0 +1,114 @@
+"""The block of Llama and its kin: what changed since BERT and GPT-2, each change one formula.
+
+Read `blocks` first: RMSNorm (`rms_norm`) and the window (`visible`) stand there. Here follow the rotation in its place,
+key heads that several query heads share, and the gate. Mistral, Qwen and Gemma are made of the same parts; ModernBERT
+and NomicBERT have some of them.
+
+Sources
+    Su et al. 2021, "RoFormer" (arXiv:2104.09864): queries and keys are turned by their token's place
+    Ainslie et al. 2023, "GQA" (arXiv:2305.13245): several query heads share a key head and a value head
+    Shazeer 2020, "GLU Variants Improve Transformer" (arXiv:2002.05202): the gate
+    Touvron et al. 2023, "LLaMA" (arXiv:2302.13971): a block of all of them
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .attention_positions import rotate
+from .blocks import Activation, attention, join_heads, linear, rms_norm, silu, split_heads
+from .input_layer import Array
+
+
+class Map(NamedTuple):
+    """A `linear` map: weight (out, dim), and a bias (out,) where there is one."""
+
+    weight: Array
+    bias: Array | None = None
+
+
+class GatedBlock(NamedTuple):
+    """All arrays of one block. Norms have a weight alone; those of each head are Qwen3's and Gemma's."""
+
+    query: Map
+    key: Map
+    value: Map
+    output: Map
+    norm_1: Array
+    gate: Map
+    up: Map
+    down: Map
+    norm_2: Array
+    query_norm: Array | None = None
+    key_norm: Array | None = None
+
+
+def share_heads(x: Array, heads: int) -> Array:
+    """Give each query head its key head: query head h uses key head `h // (heads / key_heads)`.
+
+    x (..., key_heads, seq, head_dim) -> (..., heads, seq, head_dim). The trap: `h % key_heads` fits too, and is wrong.
+
+    >>> share_heads(np.array([[[1]], [[2]]]), heads=4).tolist()
+    [[[1]], [[1]], [[2]], [[2]]]
+    """
+    return np.repeat(x, heads // x.shape[-3], axis=-3)
+
+
+def rotary_attention(
+    x: Array, block: GatedBlock, heads: int, key_heads: int, cos: Array, sin: Array,
+    eps: float = 1e-6, mask: Array | None = None,
+) -> Array:  # fmt: skip
+    """Attention whose queries and keys are turned: `softmax(rotate(q) @ rotate(k)^T / sqrt(head_dim) + mask) @ v`.
+
+    x (batch, seq, dim), cos and sin (seq, head_dim) from `rotary_angles`, mask (batch, 1, query, key) -> (batch, seq,
+    dim). Queries and keys are turned after their own norm, where there is one, and values are not.
+
+    >>> one, quarter = Map(np.eye(2)), (np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 1.0]]))
+    >>> block = GatedBlock(one, one, one, one, np.ones(2), one, one, one, np.ones(2))
+    >>> x = np.array([[[8.0, 0.0], [0.0, -8.0]]])  # alike, once the second is turned by 90 degrees
+    >>> rotary_attention(x, block, 1, 1, *quarter)
+    array([[[ 4., -4.],
+            [ 4., -4.]]])
+    """
+    q, k, v = (
+        split_heads(linear(x, *part), count)  # (batch, heads or key_heads, seq, head_dim)
+        for part, count in ((block.query, heads), (block.key, key_heads), (block.value, key_heads))
+    )
+    q = q if block.query_norm is None else rms_norm(q, block.query_norm, eps)
+    k = k if block.key_norm is None else rms_norm(k, block.key_norm, eps)
+    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    context = attention(q, share_heads(k, heads), share_heads(v, heads), mask)  # (batch, heads, seq, head_dim)
+    return linear(join_heads(context), *block.output)
+
+
+def gated_feed_forward(x: Array, gate: Map, up: Map, down: Map, activation: Activation = silu) -> Array:
+    """Work on each token alone, with a gate: `y = (f(x @ gate^T) * (x @ up^T)) @ down^T`.
+
+    x (..., dim) -> (..., width) -> (..., dim). With silu it is called SwiGLU, with gelu GEGLU. The trap: f is applied
+    to the gate, not to the other. ModernBERT's file holds both in one weight `Wi`, the gate's rows first.
+
+    >>> gate, up, down = (Map(np.array([[number]])) for number in (1.0, 10.0, 1.0))
+    >>> gated_feed_forward(np.array([[2.0], [-3.0]]), gate, up, down, activation=lambda x: np.maximum(x, 0))
+    array([[40.],
+           [ 0.]])
+    """
+    return linear(activation(linear(x, *gate)) * linear(x, *up), *down)
+
+
+def gated_block(
+    x: Array, block: GatedBlock, heads: int, key_heads: int, cos: Array, sin: Array,
+    eps: float = 1e-6, activation: Activation = silu, mask: Array | None = None,
+) -> Array:  # fmt: skip
+    """Llama's block: `x = x + attention(rms_norm(x)); x = x + gated_feed_forward(rms_norm(x))`.
+
+    x (batch, seq, dim) -> (batch, seq, dim).
+
+    >>> one, silent = Map(np.eye(2)), Map(np.zeros((2, 2)))
+    >>> block = GatedBlock(one, one, one, one, np.ones(2), silent, silent, silent, np.ones(2))
+    >>> gated_block(np.array([[[1.0, 7.0]]]), block, 1, 1, np.ones((1, 2)), np.zeros((1, 2)), eps=0.0)  # one token
+    array([[[1.2, 8.4]]])
+    """
+    x = x + rotary_attention(rms_norm(x, block.norm_1, eps), block, heads, key_heads, cos, sin, eps, mask)
+    return x + gated_feed_forward(rms_norm(x, block.norm_2, eps), block.gate, block.up, block.down, activation)
