@@ -137,7 +137,7 @@ class Norm(Frozen):
             return {}
         path, eps = f"{prefix}{self.path}", config.number(self.eps) if isinstance(self.eps, str) else self.eps
         weight = binder.vector((f"{path}.weight", f"{path}.gamma"), (width,))
-        biased = self.kind is LayerNorm and _decided(config, self.biased)
+        biased = self.kind is LayerNorm and decided(config, self.biased)
         bias = binder.vector((f"{path}.bias", f"{path}.beta"), (width,)) if biased else None
         return {path: self.kind(weight, bias, eps)}
 
@@ -177,11 +177,11 @@ class Attend(Frozen):
         outs = widths if len(self.maps) == 3 else (sum(widths),)
         modules: Modules = {}
         for name, out in zip(self.maps, outs, strict=True):
-            modules[prefix + name] = dense(binder, prefix + name, (out, dim), _decided(config, self.biased), transposed)
+            modules[prefix + name] = dense(binder, prefix + name, (out, dim), decided(config, self.biased), transposed)
         for norm in (self.query_norm, self.key_norm):
             modules |= norm.bind(config, binder, prefix, head_dim)
         output = prefix + self.output
-        biased = _decided(config, self.output_biased)
+        biased = decided(config, self.output_biased)
         modules[output] = dense(binder, output, (dim, heads * head_dim), biased, transposed)
         looks = prefix + self.maps[0].rpartition(".")[0]
         work = Attention(
@@ -241,7 +241,7 @@ class Feed(Frozen):
         up, gate, activation, down = (
             name and prefix + name for name in (self.up, self.gate, self.activation, self.down)
         )
-        biased, wide = _decided(config, self.biased), 2 * inner if up == gate else inner
+        biased, wide = decided(config, self.biased), 2 * inner if up == gate else inner
         modules: Modules = {path: dense(binder, path, (wide, dim), biased, transposed) for path in (gate, up) if path}
         last: Modules = {down: dense(binder, down, (dim, inner), biased, transposed)}
         printed_act: Modules = {activation: printed}
@@ -451,7 +451,7 @@ def activation_of(config: Config, key: str) -> tuple[Activation, str]:
     return ACTIVATIONS[name]
 
 
-def _decided(config: Config, biased: bool | str) -> bool:
+def decided(config: Config, biased: bool | str) -> bool:
     """Whether there is a bias: the row says it, or a config key."""
     return config.flag(biased) if isinstance(biased, str) else biased
 

@@ -171,7 +171,8 @@ MODERNBERT = Blocks(
     causal=lambda config: False,
     defaults={
         "hidden_activation": "gelu", "attention_bias": False, "mlp_bias": False, "local_attention": 128,
-        "global_attn_every_n_layers": 3,
+        "global_attn_every_n_layers": 3, "classifier_pooling": "cls", "classifier_bias": False,
+        "classifier_activation": "gelu", "decoder_bias": True,
     },
     checked_prefixes=("layers.", "final_norm."),
     tree={

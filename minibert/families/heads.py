@@ -15,7 +15,7 @@ from minibert.equations.blocks import Activation, gelu, relu, tanh
 from minibert.equations.fast import ACTIVATIONS
 from minibert.equations.input_layer import Array
 
-from .block_parts import Dense, Norm, activation_of
+from .block_parts import Dense, Norm, activation_of, decided
 from .config import Config
 from .frozen import Frozen, replace
 
@@ -35,13 +35,14 @@ class Map(Frozen):
     """A linear map.
 
     out     the width it gives: a config key, `LABELS`, or the number itself
-    biased  whether it has a bias; `bias` is another name of that, where a file does not have its own
+    biased  whether it has a bias, or a config key that decides it; `bias` is another name of it, where a file does
+            not have its own
     tied    without a weight of its own it is the word table, unless config.json says tie_word_embeddings: false
     """
 
     path: str
     out: str | int = "hidden_size"
-    biased: bool = True
+    biased: bool | str = True
     bias: str = ""
     tied: bool = False
 
@@ -54,8 +55,12 @@ class Map(Frozen):
         else:
             weight = binder.vector((f"{self.path}.weight",), (out, width))
         weight = weight if weight.flags.aligned else np.array(weight)  # or BLAS would copy it at each call
-        biases = (f"{self.path}.bias", *filter(None, [self.bias]))
-        return Dense(weight, binder.vector(biases, (out,)) if self.biased else None)
+        return Dense(weight, binder.vector(self.biases, (out,)) if decided(config, self.biased) else None)
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """The names under which its bias may stand, best first."""
+        return (f"{self.path}.bias", *filter(None, [self.bias]))
 
 
 class Act(Frozen):
@@ -74,7 +79,9 @@ class Head(Frozen):
     """One head of a model_type.
 
     architectures  ends of the reference's class names that have it: "ForMaskedLM" of BertForMaskedLM
-    takes          which tokens: "every", "first", or "last", which is the last one whose id is not `pad_token_id`
+    takes          which tokens: "every"; "first"; "last", which is the last one whose id is not `pad_token_id`; the
+                   "mean" of all; or what says it of a config
+    refuses        config keys that change the logits in a way that is not computed
     causal         the head is there only where no token sees those after it (True), or only where all do (False)
     single         its one number has no axis of its own: (batch, seq), not (batch, seq, 1)
     """
@@ -82,7 +89,8 @@ class Head(Frozen):
     name: str
     architectures: tuple[str, ...]
     steps: tuple[Map | Act | Norm, ...]
-    takes: str = "every"
+    takes: str | Callable[[Config], str] = "every"
+    refuses: tuple[str, ...] = ()
     causal: bool | None = None
     single: bool = False
 
@@ -96,12 +104,18 @@ class Head(Frozen):
         return any(name.endswith(self.architectures) for name in architectures)
 
     def stored(self, config: Config, binder: Binder) -> bool:
-        """Whether a file holds it: the weights of its maps, but for a tied one, which is there with any other."""
+        """Whether a file holds it: the weights of its maps, or of a tied one its bias."""
         own = [each for each in self.maps if not each.tied] or ([] if tied(config) else self.maps)
-        return all(binder.stores(f"{each.path}.weight") for each in own)
+        biases = [each.biases for each in self.maps if each.tied and decided(config, each.biased)]
+        return all(binder.stores(f"{each.path}.weight") for each in own) and all(
+            any(map(binder.stores, names)) for names in biases
+        )
 
     def bind(self, config: Config, binder: Binder, words: Callable[[], Array]) -> BoundHead:
         """Take its tensors. Raises CheckpointError for one that is missing or of another shape."""
+        for key in self.refuses:
+            if config.get(key) is not None:
+                raise config.refused(f"{key!r} must be null, found {config.get(key)!r}: it is not computed here")
         width, works = config.integer("hidden_size"), list[tuple[str, Callable[[Array], Array]]]()
         for step in self.steps:
             if isinstance(step, Map):
@@ -115,8 +129,9 @@ class Head(Frozen):
         assert isinstance(last, Dense)  # every row ends with a map
         named = labels_of(config) if self.maps[-1].out == LABELS else {}
         pad_id = config.get("pad_token_id")
+        takes = self.takes(config) if callable(self.takes) else self.takes
         return BoundHead(
-            self.name, self.takes, self.single, tuple(works), path, last, width, named,
+            self.name, takes, self.single, tuple(works), path, last, width, named,
             pad_id if type(pad_id) is int else None,
         )  # fmt: skip
 
@@ -167,7 +182,7 @@ def _words(*steps: Map | Act | Norm) -> tuple[Head, ...]:
     return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
 
 
-def _classes(*steps: Map | Act | Norm, takes: str = "first") -> Head:
+def _classes(*steps: Map | Act | Norm, takes: str | Callable[[Config], str] = "first") -> Head:
     return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, takes=takes)
 
 
@@ -256,6 +271,56 @@ GPT2 = (
     TOKEN_CLASSES,
 )
 
+
+def _modernbert_takes(config: Config) -> str:
+    pooling = config.get("classifier_pooling")
+    if pooling not in ("cls", "mean"):
+        raise config.refused(f"'classifier_pooling' must be 'cls' or 'mean', found {pooling!r}")
+    return "first" if pooling == "cls" else "mean"
+
+
+MODERNBERT_STEPS = (
+    Map(path="head.dense", biased="classifier_bias"),
+    Act(path="head.act", act="classifier_activation"),
+    Norm(path="head.norm", eps="norm_eps", biased="norm_bias"),
+)
+MODERNBERT = (
+    Head(
+        name="masked_word",
+        architectures=("ForMaskedLM",),
+        steps=(*MODERNBERT_STEPS, Map(path="decoder", out=WORDS, biased="decoder_bias", tied=True)),
+    ),
+    _classes(*MODERNBERT_STEPS, CLASSIFIER, takes=_modernbert_takes),
+    replace(TOKEN_CLASSES, steps=(*MODERNBERT_STEPS, CLASSIFIER)),
+)
+
+NOMIC_BERT = (
+    Head(
+        name="masked_word",
+        architectures=("ForMaskedLM",),
+        steps=(
+            Map(path="cls.predictions.transform.dense"),
+            Act(path="cls.predictions.transform.transform_act_fn"),
+            Norm(path="cls.predictions.transform.layer_norm"),
+            Map(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
+        ),
+    ),
+    _classes(*POOLER, CLASSIFIER),
+    TOKEN_CLASSES,
+)
+
+LLAMA = (
+    Head(
+        name="next_word",
+        architectures=("ForCausalLM",),
+        steps=(Map(path="lm_head", out=WORDS, biased=False, tied=True),),
+        causal=True,
+    ),
+    _classes(Map(path="score", out=LABELS, biased=False), takes="last"),
+    replace(TOKEN_CLASSES, steps=(Map(path="score", out=LABELS),)),
+)
+GEMMA3 = (replace(LLAMA[0], refuses=("final_logit_softcapping",)), LLAMA[1])
+
 HEADS: Mapping[str, tuple[Head, ...]] = {
     "bert": BERT,
     "ernie": BERT,
@@ -266,5 +331,12 @@ HEADS: Mapping[str, tuple[Head, ...]] = {
     "electra": ELECTRA,
     "distilbert": DISTILBERT,
     "gpt2": GPT2,
+    "modernbert": MODERNBERT,
+    "nomic_bert": NOMIC_BERT,
+    "llama": LLAMA,
+    "mistral": LLAMA,
+    "qwen2": LLAMA,
+    "qwen3": LLAMA,
+    "gemma3_text": GEMMA3,
 }
 """model_type -> its heads."""

@@ -50,13 +50,15 @@ class Heads:
         if self._refused() == REFUSED["ForMultipleChoice"]:  # whose map to one number has the name of the classes'
             found = [row for row in found if row.maps[-1].out != LABELS]
         by_path: dict[str, Head] = {}
-        for row in found:  # sentence and token classes may end in the same map: the one that is named, or has more maps
+        for row in found:  # text and token classes may end in one map: the one that is named, or takes more tensors
             other = by_path.get(row.maps[-1].path, row)
             by_path[row.maps[-1].path] = max(other, row, key=self._likelihood)
         return [row for row in found if row in by_path.values()]
 
-    def _likelihood(self, row: Head) -> tuple[bool, int]:
-        return row.named_by(self._architectures), len(row.maps)
+    def _likelihood(self, row: Head) -> tuple[bool, int, bool]:
+        last = row.maps[-1]
+        biased = last.biased is True and self._binder.stores(f"{last.path}.bias")
+        return row.named_by(self._architectures), len(row.maps), biased
 
     def _refused(self) -> str:
         """What `architectures` names and is not computed here, in words."""
@@ -131,6 +133,8 @@ def logits_of(encoder: Model, head: BoundHead, packed: Packed, take: Array | Non
     of the packed texts. The result is as large as it is: cut many texts by `Packed.tiles`, or take `logit_pieces`.
     """
     x = hidden_of(encoder, packed, tokens_of(head, packed) if take is None else take)
+    if head.takes == "mean" and take is None:
+        x, _ = _means(x, np.repeat(np.arange(len(packed.lengths)), packed.lengths))
     y = np.empty((len(x), head.labels), encoder.dtype)
     for words, piece in logit_pieces(head, x):
         y[:, words] = piece
@@ -157,8 +161,10 @@ def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
         return None
     if not packed.lengths.all():
         text = packed.texts[int(np.argmin(packed.lengths))]
-        raise ValueError(f"texts[{text}] has no token, and {head.name} takes one of each text; leave that text out")
+        raise ValueError(f"texts[{text}] has no token, and {head.name} needs one of each text; leave that text out")
     starts = np.cumsum(packed.lengths) - packed.lengths
+    if head.takes == "mean":
+        return None
     if head.takes == "first":
         return np.asarray(starts)
     texts = np.split(packed.ids, starts[1:])
@@ -169,6 +175,15 @@ def _last(ids: Array, pad_id: int | None) -> int:
     """The place of the last id that is not padding; the first place where all are."""
     words = np.arange(len(ids)) if pad_id is None else np.flatnonzero(ids != pad_id)
     return int(words[-1]) if len(words) else 0
+
+
+def _means(x: Array, texts: Array) -> tuple[Array, Array]:
+    """The mean of each text's tokens, which follow one another: (tokens, dim) -> (texts, dim), and which texts."""
+    if not len(texts):
+        return x, texts
+    starts = np.flatnonzero(np.diff(texts, prepend=-1))
+    lengths = np.diff(starts, append=len(texts))[:, None].astype(x.dtype)
+    return np.add.reduceat(x, starts, axis=0) / lengths, texts[starts]
 
 
 # -- of a batch --------------------------------------------------------------------------------------------------
@@ -186,15 +201,17 @@ def batch_logits(
 
     `embedded` gives the input layer's rows of a tile.
     """
-    taken = _places(head, inputs, keep)
-    shape = (inputs.batch, inputs.seq) if taken is None else (inputs.batch,)
-    make = np.zeros if taken is None and not keep.all() else np.empty
+    taken, every = _places(head, inputs, keep), head.takes == "every"
+    shape = (inputs.batch, inputs.seq) if every else (inputs.batch,)
+    make = np.zeros if every and not keep.all() else np.empty
     y = make((*shape, head.labels), head.last.weight.dtype)
 
     def work(tile: Tile) -> None:
         take = None if taken is None else np.flatnonzero(tile.places == taken[tile.rows])
         x = run_blocks(stack, embedded(inputs, tile), tile, take=take)
-        where = (tile.rows, tile.places) if take is None else (tile.rows[take],)
+        where: list[Any] = [tile.rows, tile.places] if take is None else [tile.rows[take]]
+        if head.takes == "mean":
+            x, *where = _means(x, tile.rows)
         for words, piece in logit_pieces(head, x):
             y[(*where, words)] = piece
 
@@ -205,19 +222,22 @@ def batch_logits(
 def trace_head(head: BoundHead, trace: dict[str, Array], inputs: Inputs, keep: Array) -> None:
     """Go on from a trace's last hidden states, by module path, to `logits`. Rows of padding are zeros."""
     taken, last = _places(head, inputs, keep), trace[next(reversed(trace))]
-    where = np.nonzero(keep) if taken is None else (np.arange(inputs.batch), taken)
-    x = last[where]
+    where: list[Any] = [*np.nonzero(keep)] if taken is None else [np.arange(inputs.batch), taken]
+    x = last[tuple(where)]
+    if head.takes == "mean":
+        x, *where = _means(x, where[0])
+    shape = keep.shape if head.takes == "every" else keep.shape[:1]
     works: list[tuple[str, Callable[[Array], Array]]] = [*head.works, (head.path, head.last)]
     for path, work in works:
         x = work(x)
-        y = np.zeros((*(keep.shape if taken is None else (inputs.batch,)), x.shape[1]), x.dtype)
-        y[where[: y.ndim - 1]] = x
+        y = np.zeros((*shape, x.shape[1]), x.dtype)
+        y[tuple(where[: len(shape)])] = x
         trace[path] = y
     trace["logits"] = y[..., 0] if head.single else y
 
 
 def _places(head: BoundHead, inputs: Inputs, keep: Array) -> Array | None:
-    """The place of the token that a head takes of each sequence; None where it takes every one.
+    """The place of the token that a head takes of each sequence; None where it takes all.
 
     Judged as the reference does: the first place even if it is padding, the last one by ids and not by the mask.
     Raises ValueError where that is a token that is not computed.
@@ -225,7 +245,9 @@ def _places(head: BoundHead, inputs: Inputs, keep: Array) -> Array | None:
     if head.takes == "every":
         return None
     if inputs.seq == 0:
-        raise ValueError(f"{head.name} takes one token of each sequence, found sequences of no token")
+        raise ValueError(f"{head.name} needs a token of each sequence, found sequences of no token")
+    if head.takes == "mean":
+        return None
     ids, places = inputs.ids.get("input_ids"), np.zeros(inputs.batch, np.int64)
     if head.takes == "last" and head.pad_id is None and inputs.batch > 1:
         raise ValueError(

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 import transformers
 from check import write_json, write_manifest
-from encoder import DISTIL, GPT, SIZES, Case, differences, load, make_inputs, seeded
+from encoder import DISTIL, GEMMA, GPT, MODERN, SIZES, TURNED, Case, differences, load, make_inputs, seeded
 from safetensors.numpy import load_file, save_file
 
 import minibert
@@ -143,6 +143,44 @@ CASES = (
 )  # fmt: skip
 
 
+MODERN_ONE = {**MODERN, "num_hidden_layers": 1}
+TURNED_ONE = {**TURNED, "num_hidden_layers": 1}
+GEMMA_ONE = {**GEMMA, "num_hidden_layers": 1, "layer_types": ["full_attention"]}
+HEAD_BIASES = {"classifier_bias": True, "norm_bias": True, "classifier_activation": "silu", "decoder_bias": False}
+
+
+def like_llama(family: str, stem: str, sizes: dict[str, Any]) -> list[HeadCase]:
+    named = sizes | NAMED | {"pad_token_id": 0}
+    return [
+        HeadCase(family, f"{stem}ForCausalLM", "next_word", sizes, ("right_pad", "left_pad")),
+        HeadCase(family, f"{stem}ForSequenceClassification", "classes", named, ("plain", "left_pad", "ends_with_pad")),
+        HeadCase(family, f"{stem}ForTokenClassification", "token_classes", named, ("right_pad",)),
+    ]
+
+
+MODERNBERT = [
+    HeadCase("modernbert", "ModernBertForMaskedLM", "masked_word", MODERN_ONE, EVERY),
+    HeadCase("modernbert", "ModernBertForSequenceClassification", "classes", MODERN_ONE | NAMED, FIRST),
+    HeadCase("modernbert", "ModernBertForTokenClassification", "token_classes", MODERN_ONE | NAMED, EVERY),
+]
+QWEN3 = like_llama("qwen3", "Qwen3", TURNED_ONE)
+CASES = (
+    *CASES,
+    *MODERNBERT,
+    MODERNBERT[0]._replace(config=MODERN_ONE | HEAD_BIASES, variant="biased", kinds=("plain",)),
+    MODERNBERT[1]._replace(config=MODERN_ONE | NAMED | {"classifier_pooling": "mean"}, variant="mean", kinds=FIRST),
+    *like_bert("nomic_bert", "NomicBert")[:3],
+    *like_llama("llama", "Llama", TURNED_ONE),
+    *like_llama("mistral", "Mistral", TURNED_ONE),
+    *like_llama("qwen2", "Qwen2", TURNED_ONE),
+    *QWEN3,
+    QWEN3[0]._replace(config=TURNED_ONE | {"tie_word_embeddings": True}, variant="tied", kinds=("plain",)),
+    HeadCase("gemma3_text", "Gemma3ForCausalLM", "next_word", GEMMA_ONE, ("right_pad",)),
+    HeadCase("gemma3_text", "Gemma3TextForSequenceClassification", "classes", GEMMA_ONE | NAMED | {"pad_token_id": 0},
+             ("plain", "right_pad")),
+)  # fmt: skip
+
+
 def build(case: HeadCase, folder: Path) -> torch.nn.Module:
     """Save the case's model as its class does, change the file, and read it with the same class."""
     config = transformers.AutoConfig.for_model(case.family, **case.config)
@@ -150,7 +188,9 @@ def build(case: HeadCase, folder: Path) -> torch.nn.Module:
     model = kind(config)
     for name, parameter in model.named_parameters():
         seed = seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
-        made = np.float32(5) * seed + np.float32(parameter.ndim == 1 and name.endswith("weight"))
+        made = np.float32(5) * seed + np.float32(
+            parameter.ndim == 1 and name.endswith("weight") and case.family != "gemma3_text"
+        )
         parameter.data.copy_(torch.from_numpy(made))
     model.save_pretrained(folder)
     for extra in set(folder.iterdir()) - {folder / "config.json", folder / "model.safetensors"}:

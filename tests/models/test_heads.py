@@ -121,6 +121,11 @@ WRONG: dict[str, tuple[str, Callable[[Head], Head]]] = {
     "no bias": ("camembert-masked_word", last_map(biased=False)),
     "no bias of the classes": ("bert-classes", last_map(biased=False)),
     "the first token where it is the last": ("gpt2-classes-no_pad_id", lambda head: replace(head, takes="first")),
+    "the first token where it is the mean": ("modernbert-classes-mean", lambda head: replace(head, takes="first")),
+    "the mean where it is the first token": ("modernbert-classes", lambda head: replace(head, takes="mean")),
+    "gelu where the class says classifier_activation": ("modernbert-masked_word-biased", act(gelu)),
+    "no norm, modernbert": ("modernbert-token_classes", without(Norm)),
+    "the mean where it is the last token": ("qwen3-classes", lambda head: replace(head, takes="mean")),
     "the last token where it is the first": ("ernie-classes", lambda head: replace(head, takes="last")),
 }  # fmt: skip
 
@@ -209,9 +214,9 @@ def test_the_last_word_of_packed_texts_is_judged_by_ids() -> None:
 def test_a_text_without_a_token(name: str) -> None:
     with HEAD_CASE[name].load() as encoder:
         packed = Packed(np.array([5]), None, np.array([1, 0]), np.array([0, 1]))
-        with pytest.raises(ValueError, match=r"texts\[1\] has no token, and classes takes one of each text"):
+        with pytest.raises(ValueError, match=r"texts\[1\] has no token, and classes needs one of each text"):
             logits_of(encoder, encoder.head(), packed)
-        with pytest.raises(ValueError, match="takes one token of each sequence, found sequences of no token"):
+        with pytest.raises(ValueError, match="needs a token of each sequence, found sequences of no token"):
             encoder.logits(np.zeros((2, 0), int))
         assert encoder.logits(np.zeros((0, 3), int)).shape == (0, 3)
 
@@ -279,7 +284,7 @@ def test_beyond_the_result_memory_is_bounded(tmp_path: Path) -> None:
         big = np.zeros((words, 12), np.float32)
         return tensors | {"bert.embeddings.word_embeddings.weight": big, "cls.predictions.bias": big[:, 0].copy()}
 
-    with minibert.load_encoder(copied(case, tmp_path, wide, vocab_size=words)) as encoder:
+    with minibert.load_encoder(copied(case, tmp_path, wide, vocab_size=words), threads=1) as encoder:
         encoder.logits(IDS)
         ids = np.ones((200, 10), int)
         tracemalloc.start()

@@ -24,6 +24,10 @@ def with_pooler(tensors: dict[str, Array]) -> dict[str, Array]:
     return tensors | {"bert.pooler.dense.weight": np.eye(12, dtype="f"), "bert.pooler.dense.bias": np.zeros(12, "f")}
 
 
+def without_bias(tensors: dict[str, Array]) -> dict[str, Array]:
+    return {name: x for name, x in tensors.items() if name != "cls.predictions.bias"}
+
+
 BOTH, EITHER = ("masked_word", "next_sentence"), ("next_word", "classes")
 
 
@@ -41,11 +45,17 @@ BOTH, EITHER = ("masked_word", "next_sentence"), ("next_word", "classes")
         ("bert-masked_word-pretraining", None, None, BOTH, None),
         ("bert-masked_word-pretraining", None, ["BertForNextSentencePrediction"], BOTH, "next_sentence"),
         ("bert-masked_word", None, ["BertForSequenceClassification"], ("masked_word",), "masked_word"),
+        ("bert-masked_word-pretraining", without_bias, ["BertForPreTraining"], ("next_sentence",), "next_sentence"),
         ("electra-replaced_token", None, None, ("replaced_token",), "replaced_token"),
         ("gpt2-classes", None, ["GPT2ForSequenceClassification"], EITHER, "classes"),
         ("gpt2-classes", None, None, EITHER, None),
         ("gpt2-classes", None, ["GPT2DoubleHeadsModel"], EITHER, "next_word"),
         ("gpt2-classes", None, ["GPT2LMHeadModel", "GPT2ForSequenceClassification"], EITHER, None),
+        ("modernbert-token_classes", None, ["ModernBertForTokenClassification"], ("token_classes",), "token_classes"),
+        ("modernbert-token_classes", None, None, ("classes",), "classes"),  # the tensors are the same
+        ("qwen3-classes", None, None, ("classes",), "classes"),
+        ("qwen3-token_classes", None, None, ("token_classes",), "token_classes"),  # whose map has a bias
+        ("qwen3-next_word", None, ["Qwen3Model"], ("next_word",), "next_word"),
     ],
 )
 def test_which_heads_a_file_holds(
@@ -90,6 +100,29 @@ def test_a_file_without_a_head_says_so() -> None:
                 encoder.trace(IDS, head=wrong)
 
 
+@pytest.mark.parametrize(
+    ("name", "config", "said"),
+    [
+        (
+            "gemma3_text-next_word",
+            {"final_logit_softcapping": 30.0},
+            "'final_logit_softcapping' must be null, found 30",
+        ),
+        (
+            "modernbert-classes",
+            {"classifier_pooling": "max"},
+            "'classifier_pooling' must be 'cls' or 'mean', found 'max'",
+        ),
+        ("modernbert-masked_word", {"classifier_activation": "what"}, "'classifier_activation' must be one of"),
+    ],
+)
+def test_a_config_that_is_not_computed_is_refused(name: str, config: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with minibert.load_encoder(copied(HEAD_CASE[name], tmp_path, **config)) as encoder:
+        encoder(IDS)
+        with pytest.raises(minibert.CheckpointError, match=said):
+            encoder.logits(IDS)
+
+
 def test_a_closed_encoder_has_no_heads() -> None:
     encoder = HEAD_CASE["bert-classes"].load()
     encoder.logits(IDS)
@@ -103,7 +136,6 @@ def test_a_closed_encoder_has_no_heads() -> None:
     ("name", "lost", "said"),
     [
         ("bert-masked_word", "cls.predictions.transform.LayerNorm.weight", "transform.LayerNorm.weight"),
-        ("bert-masked_word", "cls.predictions.bias", "cls.predictions.decoder.bias"),
         ("roberta-classes", "classifier.out_proj.bias", "classifier.out_proj.bias"),
         ("bert-masked_word-untied", "cls.predictions.decoder.weight", "cls.predictions.decoder.weight"),
         ("electra-replaced_token", "discriminator_predictions.dense.bias", "discriminator_predictions.dense.bias"),
