@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .common import Parser, add_model, load_model, print_lines
+from .common import Parser, add_model, add_threads, load_model, print_lines
 from .fill import add_k, bars, heading
 
 ABOUT = """guess the word that comes next, with probabilities
@@ -17,6 +17,7 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="the beginning of a text")
     add_k(parser)
+    add_threads(parser)
     add_model(parser, side=False, usual="gpt2")
 
 

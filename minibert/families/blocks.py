@@ -279,9 +279,13 @@ QWEN_DEFAULTS = {
     "num_key_value_heads": 32, "sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28,
 }  # fmt: skip
 BIASED = replace(TURNED, biased="attention_bias", output_biased="attention_bias")
-LLAMA = _llama_like("Llama", {"attention_bias": False, "mlp_bias": False}, BIASED, replace(GATED, biased="mlp_bias"))
+LLAMA = _llama_like(
+    "Llama", {"attention_bias": False, "mlp_bias": False, "eos_token_id": 2}, BIASED, replace(GATED, biased="mlp_bias")
+)
 MISTRAL = _llama_like(
-    "Mistral", {"num_key_value_heads": 8, "sliding_window": 4096}, replace(TURNED, reach=_mistral_reach)
+    "Mistral",
+    {"num_key_value_heads": 8, "sliding_window": 4096, "eos_token_id": 2},
+    replace(TURNED, reach=_mistral_reach),
 )
 QWEN2 = _llama_like("Qwen2", QWEN_DEFAULTS, replace(TURNED, biased=True, reach=_qwen_reach))
 QWEN3 = _llama_like(
@@ -336,6 +340,7 @@ GEMMA3 = Blocks(
     defaults={
         "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "attention_bias": False, "head_dim": 256,
         "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
+        "eos_token_id": 1,
     },
     only={"attn_logit_softcapping": None},
     checked_prefixes=("layers.", "norm."),

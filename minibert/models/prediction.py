@@ -72,9 +72,16 @@ def complete(encoder: Model, text: str, tokens: int, temperature: float, seed: i
     _refuse_too_many(encoder.max_length, len(encoded.input_ids), tokens)
     random, cache = np.random.default_rng(seed), KeyValueCache(len(encoded.input_ids) + tokens - 1)
     ids = new = encoded.input_ids
-    for _ in range(tokens):
+    logits = np.empty(head.labels, encoder.dtype)
+
+    def read(new: Sequence[int]) -> None:
         last = go_on(encoder, new, cache)[-1:]
-        token = choose(np.concatenate([piece[0] for _, piece in logit_pieces(head, last)]), temperature, random)
+        for words, piece in logit_pieces(head, last):
+            logits[words] = piece[0]
+
+    for _ in range(tokens):
+        compute(read, [new], encoder.threads)
+        token = choose(logits, temperature, random)
         if token in ends:
             break
         new = [token]

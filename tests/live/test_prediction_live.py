@@ -13,6 +13,7 @@ import word_models
 from tokenizer_folders import BASES, vocabulary
 
 import minibert
+from minibert.families.blocks import BLOCKS
 
 pytestmark = [
     pytest.mark.reference,
@@ -103,7 +104,7 @@ def test_a_text_goes_on(tmp_path: Path, model_type: str) -> None:
         word_models.changed(tmp_path, eos_token_id=None)
 
 
-def test_what_ends_a_text_of_gpt2_is_the_reference_s() -> None:
-    transformers = importlib.import_module("transformers")
-    row = minibert.families.blocks.BLOCKS["gpt2"]
-    assert row.defaults["eos_token_id"] == transformers.GPT2Config().eos_token_id
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma3_text"])
+def test_what_ends_a_text_where_config_json_does_not_say(model_type: str) -> None:
+    config = importlib.import_module("transformers").AutoConfig.for_model(model_type)
+    assert BLOCKS[model_type].defaults.get("eos_token_id") == config.eos_token_id

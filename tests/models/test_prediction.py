@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import encoders
 import numpy as np
@@ -20,7 +21,7 @@ from minibert import CheckpointError, TokenizerError
 from minibert.equations.blocks import Affine, Block, softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import BertWeights, Gpt2Weights, bert_model, gpt2_model
-from minibert.models import heads
+from minibert.models import heads, prediction
 from minibert.models.prediction import choose
 
 SAME = 5e-6  # probabilities; measured 8e-7
@@ -29,8 +30,13 @@ TEXTS = ["the [MASK] lived above", "[MASK]", "we [MASK] [MASK], the clouds"]
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Iterator[minibert.Encoder]:
-    with minibert.load_encoder(word_models.write(tmp_path_factory.mktemp("bert"), "bert")) as encoder:
+def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return word_models.write(tmp_path_factory.mktemp("bert"), "bert")
+
+
+@pytest.fixture(scope="module")
+def bert(bert_folder: Path) -> Iterator[minibert.Encoder]:
+    with minibert.load_encoder(bert_folder) as encoder:
         yield encoder
 
 
@@ -116,6 +122,30 @@ def test_each_mask_has_the_likeliest_words(
         for place, mask in zip(places, masks, strict=True):
             same(mask, textbook_of_bert(ids.tolist())[place], k)
     assert [len(mask) for mask in bert.fill(TEXTS[2], k=k)] == [k, k]
+
+
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_many_texts_are_those_alone(bert: minibert.Encoder, bert_folder: Path, threads: int | None) -> None:
+    """More than are computed at once, by several threads."""
+    texts = [f"we {'lived ' * (i % 9)}[MASK]{' above' * (i % 7)} [MASK]" for i in range(200)]
+    alone = {text: bert.fill(text, k=3) for text in set(texts)}
+    with minibert.load_encoder(bert_folder, threads=threads) as encoder:
+        for text, masks in zip(texts, encoder.fill(texts, k=3), strict=True):
+            for mask, wanted in zip(masks, alone[text], strict=True):
+                assert [each["token"] for each in mask] == [each["token"] for each in wanted]
+                scores = [[each["score"] for each in side] for side in (mask, wanted)]
+                np.testing.assert_allclose(*scores, rtol=0, atol=SAME)
+
+
+@pytest.mark.parametrize("method", ["fill", "next_words", "complete"])
+def test_threads_are_kept_to(method: str, tmp_path: Path) -> None:
+    folder = word_models.write(tmp_path, "bert" if method == "fill" else "gpt2")
+    with (
+        minibert.load_encoder(folder, threads=3) as encoder,
+        mock.patch("minibert.models.prediction.compute", side_effect=prediction.compute) as computed,
+    ):
+        getattr(encoder, method)("[MASK]" if method == "fill" else "we")
+    assert {call.args[2] for call in computed.call_args_list} == {3}
 
 
 def test_more_words_than_there_are(bert: minibert.Encoder) -> None:
