@@ -14,7 +14,7 @@ from command_line import Printed, failure, started, without_named_model
 import minibert
 from minibert.cli import main
 from minibert.commands import fill
-from minibert.show.explain import columns_of
+from minibert.show.text import columns_of
 
 no_model_named = pytest.fixture(autouse=True)(without_named_model)
 

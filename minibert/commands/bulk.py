@@ -69,13 +69,14 @@ def run(arguments: Any) -> None:
     from minibert.bulk.records import Records
     from minibert.bulk.shards import ShardFolder
     from minibert.models.vectors import open_vectors
+    from minibert.show.text import counted
 
     if arguments.check:
         if arguments.inputs:
             raise ValueError(f"--check reads FOLDER alone, found also {arguments.inputs[0]!r}; leave it out")
         counts = check_folder(arguments.output)
         tell(
-            f"checked {arguments.output}: {_count(counts['rows'], 'vector')} in {_count(counts['shards'], 'shard')}, "
+            f"checked {arguments.output}: {counted(counts['rows'], 'vector')} in {counted(counts['shards'], 'shard')}, "
             "complete and as written"
         )
         return
@@ -116,19 +117,10 @@ def run(arguments: Any) -> None:
             progress=progress,
         )
     tell(
-        f"wrote {arguments.output}: {_count(meta['rows'], 'vector')} of {meta['dim']} in "
-        f"{_count(meta['shards'], 'shard')}, {_count(meta['skipped'], 'row')} left out, "
-        f"{_count(meta['cut'], 'text')} truncated"
+        f"wrote {arguments.output}: {counted(meta['rows'], 'vector')} of {meta['dim']} in "
+        f"{counted(meta['shards'], 'shard')}, {counted(meta['skipped'], 'row')} left out, "
+        f"{counted(meta['cut'], 'text')} truncated"
     )
-
-
-def _count(number: int, what: str) -> str:
-    """A number with its word, in the plural where needed.
-
-    >>> _count(1, "row"), _count(2000, "row")
-    ('1 row', '2,000 rows')
-    """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 class _Progress:

@@ -50,13 +50,13 @@ def heading(text: str) -> str:
 
 def bars(predictions: list[Prediction], quote: str = "") -> Iterator[str]:
     """Give a line for each word: the word, its probability, and that as a bar. `quote` shows where a word begins."""
-    from minibert.show.explain import columns_of, fitting
+    from minibert.show.text import columns_of, fitting, padded
 
     names = [f"{quote}{fitting(each['token_str'])}{quote}" for each in predictions]
     wide, stroke = max(map(columns_of, names)), _stroke()
     for name, each in zip(names, predictions, strict=True):
         bar = stroke * round(WIDEST * each["score"])
-        yield f"  {name}{' ' * (wide - columns_of(name))}  {each['score']:.4f}  {bar}".rstrip()
+        yield f"  {padded(name, wide)}  {each['score']:.4f}  {bar}".rstrip()
 
 
 def _stroke() -> str:

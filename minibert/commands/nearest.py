@@ -21,7 +21,7 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print each word, and below it its neighbours with their cosines."""
-    from minibert.show.explain import columns_of, fitting, padded, styles
+    from minibert.show.text import columns_of, fitting, padded, styles
 
     with load_layer(arguments) as layer:  # every row is read
         answers = [(word, layer.nearest(word, arguments.k)) for word in arguments.words]

@@ -19,8 +19,8 @@ from minibert.equations.input_layer import Array, layer_norm
 from minibert.families.block_parts import Attention, BoundBlock, RMSNorm
 from minibert.models.encoder import Encoder
 
-from . import explain
-from .explain import EDGE, Style, Told, columns_of, padded
+from .explain import Told, differs, first_of_text, heading
+from .text import EDGE, Style, all_rows, beginning, columns_of, fitting, padded, styles, wrap
 
 COLUMN = 7  # columns of one number of a table: a sign, and four decimals
 CUT = " ..."
@@ -46,25 +46,25 @@ def explain_block(
     _check("block", block, len(stack.blocks))
     _check("head", head, stack.heads)
     batch: dict[str, Any] = encoder.tokenize(text, text_pair, truncation=truncation and encoder.max_length is not None)
-    tokens = [explain.fitting(token) for token in encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])]
+    tokens = [fitting(token) for token in encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])]
     if not tokens:
         raise ValueError("this text has no tokens, so no block can be computed; give another one")
     trace = encoder.trace(**batch)
-    place = explain.first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0
-    bold, dim = explain.styles(colour)
+    place = first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0
+    bold, dim = styles(colour)
     shape, own = trace["hidden_states.0"].shape, stack.blocks[block].attention
     yield bold(f"block {block} of {len(stack.blocks)} of {encoder.embeddings.family.model_type} -> {shape}")
-    yield from explain.wrap(f"head {head} of {stack.heads} in scores and weights, {own.head_dim} numbers wide", 2)
+    yield from wrap(f"head {head} of {stack.heads} in scores and weights, {own.head_dim} numbers wide", 2)
     for name, key, step in steps(encoder, trace, block, head):
         x = trace[key]
-        yield from explain.heading(name, step, x, bold, dim)
+        yield from heading(name, step, x, bold, dim)
         pairs = key.startswith("attentions.") or key == own.scores
         if pairs and (full or key != own.scores):
             yield from pair_table(tokens, x[0, head], bold)
         elif full:
-            yield from explain.all_rows(x)
+            yield from all_rows(x)
         else:
-            yield f"  {tokens[place]}  {explain.beginning(x[0, head, place] if pairs else x[0, place].ravel())}"
+            yield f"  {tokens[place]}  {beginning(x[0, head, place] if pairs else x[0, place].ravel())}"
     if full and (closing := by_hand(encoder, trace, block)) is not None:
         yield ""
         yield bold("by hand, with the weights of this block")
@@ -212,7 +212,7 @@ def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | No
     function: Callable[..., Array] = equations.pre_norm_block if stack.pre_norm else equations.post_norm_block
     options = {} if stack.bias is None else {"bias": stack.bias(seq)}
     y = function(x, arrays, stack.heads, eps, block.feed_forward.activate, mask, **options)
-    computed = explain.differs(y, trace[last.after or last.sum], "encoder")
+    computed = differs(y, trace[last.after or last.sum], "encoder")
     return [f"equations.{function.__name__}(hidden_states.{i}, ...)", computed]
 
 
@@ -237,7 +237,7 @@ def _gated_by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[st
     mask = additive_mask(equations.visible(places, places, stack.causal, own.reach), x.dtype)
     eps = block.modules[last.before].eps
     y = gated_blocks.gated_block(x, arrays, own.heads, own.key_heads, *angles, eps, feed.activate, mask)
-    computed = explain.differs(y, trace[last.sum], "encoder")
+    computed = differs(y, trace[last.sum], "encoder")
     return [f"equations.gated_block(hidden_states.{i}, ...)", computed]
 
 

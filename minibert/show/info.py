@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from minibert.families.steps import Positions
 from minibert.files.checkpoint import Tensor
 from minibert.files.tokenizer_files import Find
 from minibert.models.input_layer import EmbeddingLayer
+
+from .text import counted, size
 
 
 def info(layer: EmbeddingLayer, find: Find | None = None) -> Iterator[str]:
@@ -37,8 +39,8 @@ def info(layer: EmbeddingLayer, find: Find | None = None) -> Iterator[str]:
         "positions here": _positions(layer),
         "in attention": _in_attention(layer),
         "numbers": f"stored as {formats}, computed in {layer.dtype}",
-        "on disk": f"{size(sum(on_disk.values()))} in {_counted(on_disk, 'tensor')}, "
-        f"of {size(sum(files.values()))} in {_counted(files, 'file')}",
+        "on disk": f"{size(sum(on_disk.values()))} in {counted(len(on_disk), 'tensor')}, "
+        f"of {size(sum(files.values()))} in {counted(len(files), 'file')}",
         "in memory": f"{size(private)} of its own, {size(mapped)} mapped, read row by row",
         "tokenizer": _tokenizer(layer),
         **_blocks(layer),
@@ -46,22 +48,6 @@ def info(layer: EmbeddingLayer, find: Find | None = None) -> Iterator[str]:
     }
     column = max(map(len, facts)) + 2
     yield from (f"{name:{column}}{fact}" for name, fact in facts.items())
-
-
-def size(count: int) -> str:
-    """Write a number of bytes for a person.
-
-    >>> size(0), size(999), size(46881792), size(9950000000)
-    ('0 bytes', '999 bytes', '46.9 MB', '9.9 GB')
-    """
-    for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
-        if count >= 10**power:
-            return f"{count / 10**power:.1f} {unit}"
-    return f"{count} bytes"
-
-
-def _counted(things: Sized, name: str) -> str:
-    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
 
 
 def memory(layer: EmbeddingLayer) -> tuple[int, int]:
@@ -101,9 +87,9 @@ def _is_mapped(array: Any) -> bool:
 def _positions(layer: EmbeddingLayer) -> str:
     for step, _ in layer.steps:
         if isinstance(step, Positions):
-            counted = {"count": "every token", "padding": "what is no padding", "mask": "what the mask keeps"}
+            said = {"count": "every token", "padding": "what is no padding", "mask": "what the mask keeps"}
             kind = "learned" if step.generate is None else "sines and cosines"
-            return f"added, {kind}; {counted[step.rule]} counts, from row {step.first(layer.config) + step.extra}"
+            return f"added, {kind}; {said[step.rule]} counts, from row {step.first(layer.config) + step.extra}"
     return "none"
 
 
@@ -135,9 +121,11 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     if not stored:
         return {"blocks": f"{sizes}; of their tensors none is in this file, which holds the input layer alone"}
     more = (
-        f"; {_counted(stored, 'tensor')} in all, some in files not opened for this" if len(known) < len(stored) else ""
+        f"; {counted(len(stored), 'tensor')} in all, some in files not opened for this"
+        if len(known) < len(stored)
+        else ""
     )
-    return {"blocks": sizes, "blocks on disk": f"{size(sum(known))} in {_counted(known, 'tensor')}{more}"}
+    return {"blocks": sizes, "blocks on disk": f"{size(sum(known))} in {counted(len(known), 'tensor')}{more}"}
 
 
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:

@@ -22,8 +22,9 @@ from minibert.models.input_layer import EmbeddingLayer
 
 from . import page_blocks
 from .analysis import cosine_similarity
-from .explain import by_hand, function_of, looked_up, name_of, visible
+from .explain import by_hand, function_of, looked_up, name_of
 from .page_parts import BYTES, as_json, check_size, filled, listed, packed
+from .text import counted, visible
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -93,13 +94,12 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
         "similarity": None if positions is None else _similarity(positions, ids),
     }
     shown_text = visible(text if not text_pair else f"{text} / {text_pair}", KEPT)
-    counted = f"{len(tokens)} token{'s' * (len(tokens) != 1)} of {layer.family.model_type}"
-    shape = (1, *output.shape)
+    about, shape = f"{counted(seq, 'token')} of {layer.family.model_type}", (1, *output.shape)
     html = filled(
         "page.html",
         title=escape(f"{' '.join(shown_text[:60].split())} - minibert"),
         text=escape(shown_text),
-        about=escape(f"{counted} → {shape}, {output.dtype}: {by_hand(layer.steps, ids, mask)[1]}"),
+        about=escape(f"{about} → {shape}, {output.dtype}: {by_hand(layer.steps, ids, mask)[1]}"),
         layer=escape(repr(layer)),
         tokens="\n".join(_choice(i, *pair) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))),
         norm=norm_lines,

@@ -28,7 +28,7 @@ import numpy as np
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.show.explain import torch_text
+from minibert.show.text import torch_text
 from minibert.verify.printed import half_units
 
 if TYPE_CHECKING:

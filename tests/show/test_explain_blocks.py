@@ -15,7 +15,7 @@ from minibert.cli import main
 from minibert.models.encoder import Encoder
 from minibert.models.load_encoder import load_encoder
 from minibert.show.blocks import by_hand, explain_block, pair_table, plain_block, steps
-from minibert.show.explain import torch_text
+from minibert.show.text import torch_text
 
 Printed = pytest.CaptureFixture[str]
 TEXT = "we lived above the clouds"
