@@ -14,6 +14,7 @@ import importlib.util
 import io
 import os
 import shutil
+import signal
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -153,3 +154,11 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         return io.BufferedWriter(_FullDisk(path, mode.replace("b", ""), opener=opener))
 
     monkeypatch.setattr(writing, "open", opened, raising=False)
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """A process that a shell has put into the background hears no Ctrl-C, as under nohup; these tests send one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,13 @@ from reference_files import REFERENCE
 from minibert.cli import INTERRUPTED, main
 from minibert.commands import info
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX"), pytest.mark.usefixtures("heard"),
+]  # fmt: skip
 
 MODEL = REFERENCE / "sentences-dense"
 PATIENCE = 30.0  # seconds, on the busiest machine
 SOON = 10.0  # seconds that an ending may take there; measured: 0.3
-
-
-@pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
-    """A process that a shell has put into the background hears no Ctrl-C, as under nohup; these tests send one."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def press() -> None:

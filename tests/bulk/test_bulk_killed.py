@@ -107,14 +107,6 @@ def test_the_real_model_killed_at_twenty_moments(
     kill_again_and_again(runs, argv, tmp_path, 20)
 
 
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """A process that a shell has put into the background hears no Ctrl-C, as under nohup; these tests send one."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("at", [0, 1, 3])
 def test_ctrl_c(at: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from drawn import normal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,10 +26,6 @@ LEARNED_SHARE = 1e-4
 
 RNG_SEED = 3
 BATCH, SEQ, DIM, WIDTH, VOCAB, POSITIONS = 3, 4, 6, 5, 7, 9
-
-
-def normal(*shape: int, seed: int = RNG_SEED) -> Array:
-    return np.random.default_rng((seed, *shape)).standard_normal(shape)
 
 
 def ids(rows: int, *shape: int) -> Array:

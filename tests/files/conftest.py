@@ -1,9 +1,9 @@
-"""What tests of texts share: a tiny BERT with a vocabulary of few words."""
+"""What tests of files share: a tiny BERT with a vocabulary of few words, and what its simplest file gives."""
 
 from __future__ import annotations
 
 import pytest
-from checkpoints import wordpiece_json, write
+from checkpoints import Array, result, wordpiece_json, write
 
 import minibert
 from minibert import EmbeddingLayer
@@ -14,3 +14,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
     folder = write(tmp_path_factory.mktemp("bert"))
     (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
     return minibert.load(folder)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Array:
+    """What the tiny BERT gives when its file is as simple as can be."""
+    return result(write(tmp_path_factory.mktemp("plain")))

@@ -49,12 +49,6 @@ MEMORY_LIMIT = 2**20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at the process in /proc")
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Array:
-    """What the tiny BERT gives when its file is as simple as can be."""
-    return result(write(tmp_path_factory.mktemp("plain")))
-
-
 # -- where the numbers lie -----------------------------------------------------------------------------------------
 
 

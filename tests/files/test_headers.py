@@ -23,13 +23,6 @@ import minibert
 from minibert import CheckpointError
 from minibert.files.checkpoint import SafetensorsFile, parse_header
 
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Array:
-    """What the tiny BERT gives when its file is as simple as can be."""
-    return result(write(tmp_path_factory.mktemp("plain")))
-
-
 # -- headers that lie ----------------------------------------------------------------------------------------------
 
 A = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}

@@ -37,12 +37,6 @@ WORD = "embeddings.word_embeddings.weight"
 POSITION = "embeddings.position_embeddings.weight"
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Array:
-    """What the tiny BERT gives when its file is as simple as can be."""
-    return result(write(tmp_path_factory.mktemp("plain")))
-
-
 # -- number formats ------------------------------------------------------------------------------------------------
 
 

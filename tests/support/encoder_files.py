@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from reference_files import REFERENCE, Stored
 
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.models.blocks import Stack
-from minibert.verify.traces import Traces, read_traces
 
-ENCODERS = Path(__file__).parents[1] / "reference" / "encoder"
+ENCODERS = REFERENCE / "encoder"
 
 
-class EncoderCase:
-    def __init__(self, name: str) -> None:
-        self.name, self.folder = name, ENCODERS / name
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = json.loads((self.folder / "case.json").read_text(encoding="utf-8"))
-        return facts
-
-    @cached_property
-    def read(self) -> tuple[Traces, Traces]:
-        """Inputs and the reference's intermediates, kind by kind."""
-        return read_traces(self.folder / "trace.safetensors")
+class EncoderCase(Stored):
+    root = ENCODERS
 
     def load(self, **changes: Any) -> minibert.Encoder:
         return minibert.load_encoder(self.folder, **changes)
-
-    def __str__(self) -> str:
-        return self.name
 
 
 ALL_CASES = tuple(EncoderCase(path.parent.name) for path in sorted(ENCODERS.glob("*/case.json")))

@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from encoder_files import kept, off
+from encoder_files import EncoderCase, kept, off
+from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.verify.traces import Traces, read_traces
 
-HEADS = Path(__file__).parents[1] / "reference" / "heads"
+HEADS = REFERENCE / "heads"
 
 
-class HeadCase:
-    def __init__(self, name: str) -> None:
-        self.name, self.folder = name, HEADS / name
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = json.loads((self.folder / "case.json").read_text(encoding="utf-8"))
-        return facts
+class HeadCase(EncoderCase):
+    root = HEADS
 
     @property
     def head(self) -> str:
         return str(self.facts["head"])
-
-    @cached_property
-    def read(self) -> tuple[Traces, Traces]:
-        """Inputs and what the reference's head gives, kind by kind."""
-        return read_traces(self.folder / "trace.safetensors")
-
-    def load(self, **changes: Any) -> minibert.Encoder:
-        return minibert.load_encoder(self.folder, **changes)
-
-    def __str__(self) -> str:
-        return self.name
 
 
 HEAD_CASES = tuple(HeadCase(path.parent.name) for path in sorted(HEADS.glob("*/case.json")))

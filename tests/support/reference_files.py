@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from safetensors.numpy import load_file, save_file
 
@@ -18,26 +18,34 @@ REFERENCE = Path(__file__).parents[1] / "reference"
 
 
 @dataclass(frozen=True)
-class Case:
+class Stored:
+    """A folder that the reference has written: a model, facts about it, inputs and what the reference gives."""
+
     name: str
+    root: ClassVar[Path] = REFERENCE
 
     @property
     def folder(self) -> Path:
-        return REFERENCE / self.name
+        return self.root / self.name
 
     @cached_property
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads((self.folder / "case.json").read_text(encoding="utf-8"))
         return facts
 
-    @property
-    def side(self) -> str:
-        return self.facts["side"] or "encoder"
-
     @cached_property
     def read(self) -> tuple[Traces, Traces]:
         """Inputs and the reference's intermediates, kind by kind."""
         return read_traces(self.folder / "trace.safetensors")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Case(Stored):
+    @property
+    def side(self) -> str:
+        return self.facts["side"] or "encoder"
 
     def own_file(self, folder: Path) -> Path:
         """The reference's file as somebody's own: its batches are not those that verify makes, so other names."""

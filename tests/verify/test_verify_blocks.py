@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import encoders
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from ports import ported
+from safetensors.numpy import load_file
 
 from minibert.cli import main
 from minibert.equations.input_layer import Array
@@ -44,11 +45,6 @@ def saved(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
     path = tmp_path_factory.mktemp("saved") / "trace.safetensors"
     assert verify_encoder(str(folders["bert"]), save=path).passed
     return dict(load_file(path))
-
-
-def ported(arrays: dict[str, Array], folder: Path, name: str = "port.safetensors") -> Path:
-    save_file(arrays, path := folder / name)
-    return path
 
 
 @pytest.mark.parametrize("name", encoders.CONFIGS)
