@@ -37,7 +37,8 @@ from minibert.equations.blocks import (
 )
 from minibert.equations.input_layer import Array, bert_input, gpt2_input
 
-ERF = 3e-7  # measured 1.94e-7
+FAST_GELU = 2e-7  # times max(1, |y|); measured 1.33e-7
+TAIL = {-4.0: 0.002, -7.0: 0.03}  # where y is small, as a share of it; measured 0.00035 and 0.011
 GELU = 1.5e-6  # times max(1, |x|); measured 1.5e-7
 GELU_TANH = 1.5e-6  # measured 1.2e-7
 SILU = 1e-6  # measured 1.2e-7
@@ -53,25 +54,28 @@ def exact(function: Any, x: Array) -> Array:
     return np.array([function(float(number)) for number in x])
 
 
-def test_fast_erf() -> None:
-    found = fast.erf(SWEEP)
+def test_fast_gelu() -> None:
+    found = fast.gelu(SWEEP)
     assert found.dtype == np.float32
-    assert np.abs(found - exact(math.erf, SWEEP)).max() <= ERF
-    assert np.abs(found).max() <= 1
+    want = exact(lambda x: x * math.erfc(-x / math.sqrt(2)) / 2, SWEEP)
+    assert (np.abs(found - want) / np.maximum(1, np.abs(want))).max() <= FAST_GELU
+    for place, share in TAIL.items():
+        (there,) = np.flatnonzero(place == SWEEP)
+        assert abs(found[there] / want[there] - 1) <= share
 
 
-def test_fast_erf_far_out_and_of_odd_numbers() -> None:
+def test_fast_gelu_far_out_and_of_odd_numbers() -> None:
+    x = np.array([-1e38, -20, 0, -0.0, 20, 1e38, np.inf, np.nan], np.float32)
     with np.errstate(all="raise", under="ignore"):
-        found = fast.erf(np.array([-np.inf, -1e38, 1e5, 1e38, np.inf, 0.0, np.nan], np.float32))
-    np.testing.assert_array_equal(found, np.array([-1, -1, 1, 1, 1, 0, np.nan], np.float32))
-    assert fast.erf(np.zeros((0, 3), np.float32)).shape == (0, 3)
+        np.testing.assert_allclose(fast.gelu(x), np.maximum(x, 0), atol=1e-17)
+        assert abs(fast.gelu(np.float32([-np.inf]))[0]) <= 1e-17
+    assert fast.gelu(np.zeros((0, 3), np.float32)).shape == (0, 3)
 
 
 def test_erf_is_the_standard_library_s() -> None:
     x = np.linspace(-5, 5, 101)
-    for function in (erf, fast.erf):
-        assert function(x).dtype == np.float64
-        np.testing.assert_array_equal(function(x), exact(math.erf, x))
+    assert erf(x).dtype == np.float64
+    np.testing.assert_array_equal(erf(x), exact(math.erf, x))
     assert erf(x.astype(np.float32)).dtype == np.float32
 
 
@@ -127,7 +131,7 @@ def test_softmax_gives_shares() -> None:
 
 def test_everything_fast_is_compared() -> None:
     made = {name for name, value in vars(fast).items() if getattr(value, "__module__", "") == fast.__name__}
-    assert made == {"linear", "softmax", "erf", "gelu", "attention_scores"}
+    assert made == {"linear", "softmax", "gelu", "attention_scores"}
     assert {gelu: fast.gelu} == fast.ACTIVATIONS
 
 
