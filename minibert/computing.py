@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from threading import Lock, RLock
+from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar
 
-from .cores import blas_takes, cores
+from .cores import blas_takes, cores, running
 from .threads import MOST_THREADS, checked_threads, spread
 
 K = TypeVar("K")
+
+SPIN = 0.25  # seconds for which BLAS's threads look for the next product before they sleep, and some more
+ENOUGH = 0.75  # of its time a thread has its core where nobody else wants it; measured 0.98, beside two others 0.5
+SHORTEST, LONGEST = 1.0, 64.0  # seconds of one thread after BLAS's did not pay; each time twice as long
 
 
 @cache
@@ -144,6 +150,44 @@ def _turns() -> _Turns:
     return _Turns()
 
 
+class Alone:
+    """Whether one small text may leave BLAS its threads: only while nobody else wants the cores.
+
+    One sentence of 27 tokens on two cores: 11 ms with BLAS's two threads and 16 with one, where nobody else works.
+    Beside two busy processes: 28 and 15, and now and then 300. So before each text the system is asked who wants a
+    core, and after it whether this thread had its core all the time. If not, one thread it is, for a while.
+    """
+
+    def __init__(self) -> None:
+        self._last = float("-inf")  # when BLAS's threads last worked: they spin for a moment afterwards
+        self._not_before, self._pause = float("-inf"), SHORTEST
+
+    def pays(self) -> bool:
+        """Whether there is a core for each of BLAS's threads."""
+        others = blas_takes() - 1
+        if not others:
+            return True
+        wanting = running()
+        spinning = monotonic() - self._last < SPIN  # then they are among those that want a core
+        room = wanting + others * (not spinning) <= (os.cpu_count() or 1)
+        return bool(wanting) and room and monotonic() >= self._not_before
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look whether this thread has its core all the time."""
+        began, own = perf_counter(), thread_time()
+        yield
+        took, own = perf_counter() - began, thread_time() - own
+        self._last = monotonic()
+        if own >= ENOUGH * took:
+            self._pause = SHORTEST
+        else:
+            self._not_before, self._pause = self._last + self._pause, min(2 * self._pause, LONGEST)
+
+
+_alone = Alone()
+
+
 def _after_fork() -> None:
     """A forked child has none of the other threads: neither their turns, nor what they would have set back."""
     left = _turns()
@@ -160,7 +204,7 @@ def compute(
 ) -> None:
     """Do `work`, matrix products in it, for every tile: on `threads` threads, or on as many as there are cores.
 
-    A single tile may leave BLAS its own threads, which then take part in its products, if nobody else computes here.
+    A single tile may leave BLAS its own threads, which then take part in its products: see `Alone`.
     `same_bits`: never, so that no bit of the result depends on the number of threads. Where BLAS cannot be held
     (Apple's; one on OpenMP) several tiles too are computed on one thread of ours and as many as BLAS takes.
 
@@ -169,13 +213,13 @@ def compute(
     waiting = list(tiles)
     given = cores()
     count = given if threads is None else checked_threads(threads)
-    small = len(waiting) == 1 and not same_bits and blas_takes() <= count
+    small = len(waiting) == 1 and not same_bits and blas_takes() <= count and _alone.pays()
     helpers = min(count, len(waiting), MOST_THREADS)
     if helpers > 1 and not libraries():
         helpers = 1
 
     def one(tile: K) -> None:
-        with Turn(max(given, count), small):
+        with Turn(max(given, count), small), _alone.watched() if small else nullcontext():
             work(tile)
 
     spread(one, waiting, helpers)

@@ -37,6 +37,13 @@ def blas_takes() -> int:
     return given
 
 
+def running() -> int:
+    """How many threads of the whole system want a core at this moment, this one among them; 0: it does not say."""
+    _, _, _, tasks = (*_read("/proc/loadavg").split(), "", "", "", "")[:4]  # "0.20 0.18 0.12 2/80 11206"
+    number = tasks.partition("/")[0]
+    return int(number) if number.isdecimal() else 0
+
+
 @cache
 def quota(root: str = "/") -> int:
     """A container's CPU quota in cores, rounded up, read once; sys.maxsize where there is none. `root`: where / is.

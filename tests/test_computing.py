@@ -21,7 +21,7 @@ from reference_files import REFERENCE
 import minibert
 from minibert import computing
 from minibert.cli import main
-from minibert.computing import Turn, compute
+from minibert.computing import Alone, Turn, compute
 from minibert.models.vectors import open_vectors
 
 PATIENCE = 30.0  # seconds, on the busiest machine
@@ -59,6 +59,9 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
     monkeypatch.setattr(computing, "libraries", lambda: (made,))
     monkeypatch.setattr(computing, "cores", lambda: 2)
     monkeypatch.setattr(computing, "blas_takes", lambda: 2)
+    monkeypatch.setattr(computing, "running", lambda: 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(computing, "_alone", Alone())
     computing._turns.cache_clear()
     yield made
     assert made.num_threads == 8, "it was not given its threads back"
@@ -99,6 +102,66 @@ def test_when_a_single_tile_holds_it(blas: Blas, options: dict[str, Any], held: 
     seen: list[int] = []
     compute(lambda tile: seen.append(blas.num_threads), [0], **options)
     assert seen == [held]
+
+
+@pytest.mark.parametrize(
+    ("wanting", "takes", "held"),
+    [(1, 2, 8), (2, 2, 1), (3, 2, 1), (0, 2, 1), (3, 1, 8)],  # 0: the system does not say
+)
+def test_a_single_tile_holds_it_while_others_want_the_cores(
+    wanting: int, takes: int, held: int, blas: Blas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "running", lambda: wanting)
+    monkeypatch.setattr(computing, "blas_takes", lambda: takes)
+    test_when_a_single_tile_holds_it(blas, {}, held)
+
+
+@pytest.mark.usefixtures("blas")
+def test_after_a_text_that_waited_for_its_core_it_is_held_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0, 0.0]  # of the clock, of the processor
+    for name in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(computing, name, lambda: now[0])
+    monkeypatch.setattr(computing, "thread_time", lambda: now[1])
+    alone = Alone()
+
+    def text(own: float) -> None:
+        with alone.watched():
+            now[0] += 0.01
+            now[1] += own
+
+    for pause in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0):
+        assert alone.pays()
+        text(0.005)
+        now[0] += pause - 0.01
+        assert not alone.pays()
+        now[0] += 0.02
+    text(0.01)  # it had its core: what was is forgotten
+    assert alone.pays()
+    text(0.005)
+    now[0] += 1.01
+    assert alone.pays()
+
+
+def test_a_single_tile_is_watched(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computing, "thread_time", lambda: 0.0)  # it waited for its core all the time
+    test_when_a_single_tile_holds_it(blas, {}, 8)
+    test_when_a_single_tile_holds_it(blas, {}, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanting", "since", "pays"), [(1, 9.0, True), (2, 9.0, False), (1, 0.01, True), (2, 0.01, True), (3, 0.01, False)]
+)
+@pytest.mark.usefixtures("blas")
+def test_threads_of_blas_that_still_spin_are_nobody_else(
+    wanting: int, since: float, pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "running", lambda: wanting)
+    monkeypatch.setattr(computing, "ENOUGH", 0.0)  # however busy this machine is
+    alone, now = Alone(), time.monotonic()
+    with alone.watched():
+        pass
+    monkeypatch.setattr(computing, "monotonic", lambda: now + since)
+    assert alone.pays() == pays
 
 
 def test_a_single_tile_holds_a_blas_that_would_take_more_than_there_is(

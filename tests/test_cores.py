@@ -116,3 +116,17 @@ def test_quota(files: dict[str, str], found: int, tmp_path: Path) -> None:
         (tmp_path / name).write_text(text, encoding="ascii")
     for number in range(2):  # the first is kept, for this root alone
         assert REAL_QUOTA(str(tmp_path)) == found, number
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("0.20 0.18 0.12 3/80 11206\n", 3), ("0.00 0.00 0.00 0/0 0", 0), ("", 0), ("1 2 3", 0), ("a b c d e", 0)],
+)
+def test_who_wants_a_core(text: str, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "_read", lambda path: {"/proc/loadavg": text}[path])
+    assert cores.running() == found
+
+
+@pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="a file of Linux")
+def test_this_thread_wants_a_core() -> None:
+    assert cores.running() >= 1
