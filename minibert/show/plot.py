@@ -33,7 +33,7 @@ COLOURS = "viridis"
 # a dark and a light ink, apart in lightness as much as in hue
 DARK, LIGHT = "#14284b", "#f0a32f"
 NEAR = 4  # points from a dot to its name
-TRIES = 3  # to give names their places
+TRIES = 4  # to give names their places
 FEW_NAMES = 30  # names that a map of the usual size has room for
 FORMATS = (".svg", ".png", ".pdf")
 
@@ -283,16 +283,16 @@ def _names(ax: Axes, coordinates: Array, labels: Sequence[str]) -> None:
     """Write each point's name beside it, where it covers no point and no earlier name; a line leads to one far off."""
     ax.autoscale_view()
     figure: Any = ax.figure
-    figure.draw_without_rendering()  # from here on a point's place in the picture is known
+    names: list[Any] = []
+    before = np.full(coordinates.shape, np.inf)
     for _ in range(TRIES):
-        points = ax.transData.transform(coordinates)
-        names = _named(ax, coordinates, points * (72 / figure.dpi), labels)
         figure.draw_without_rendering()  # names at the edge take room, and then the points move
-        if np.abs(ax.transData.transform(coordinates) - points).max(initial=0) < 1:
+        points = ax.transData.transform(coordinates)
+        if names and np.abs(points - before).max() < 1:
             return
         for name in names:
             name.remove()
-    _named(ax, coordinates, ax.transData.transform(coordinates) * (72 / figure.dpi), labels)
+        names, before = _named(ax, coordinates, points * (72 / figure.dpi), labels), points
 
 
 def _named(ax: Axes, coordinates: Array, points: Array, labels: Sequence[str]) -> list[Any]:
