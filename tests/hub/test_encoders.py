@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from encoder_files import CASE
-from fake_hub import FakeHub, use
+from fake_hub import FakeHub
 from safetensors.numpy import load_file, save_file
 
 import minibert
@@ -25,29 +25,25 @@ def want() -> np.ndarray:
         return encoder(IDS)
 
 
-def test_weights_are_fetched_once_and_found_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, want: np.ndarray
-) -> None:
+def test_weights_are_fetched_once_and_found_offline(tmp_path: Path, hub: FakeHub, want: np.ndarray) -> None:
     files = {name: FOLDER / name for name in ("config.json", "model.safetensors")}
-    with FakeHub() as hub:
-        hub.add(NAME, files)
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        with minibert.load_encoder(NAME) as encoder:
-            np.testing.assert_array_equal(encoder(IDS), want)
-        in_cache = list((tmp_path / "home").rglob("model.safetensors"))
-        assert len(in_cache) == 1 and in_cache[0].read_bytes() == files["model.safetensors"].read_bytes()
-        hub.forget()
-        with minibert.load_encoder(NAME) as encoder, minibert.load(NAME) as layer:
-            np.testing.assert_array_equal(encoder(IDS), want)
-            np.testing.assert_array_equal(layer(IDS), encoder.embeddings(IDS))
-        assert not hub.asked(r"model\.safetensors")
-        hub.forget()
-        with minibert.load_encoder(NAME, local_files_only=True) as encoder:
-            np.testing.assert_array_equal(encoder(IDS), want)
-        assert not hub.asked("")
+    hub.add(NAME, files)
+    with minibert.load_encoder(NAME) as encoder:
+        np.testing.assert_array_equal(encoder(IDS), want)
+    in_cache = list((tmp_path / "home").rglob("model.safetensors"))
+    assert len(in_cache) == 1 and in_cache[0].read_bytes() == files["model.safetensors"].read_bytes()
+    hub.forget()
+    with minibert.load_encoder(NAME) as encoder, minibert.load(NAME) as layer:
+        np.testing.assert_array_equal(encoder(IDS), want)
+        np.testing.assert_array_equal(layer(IDS), encoder.embeddings(IDS))
+    assert not hub.asked(r"model\.safetensors")
+    hub.forget()
+    with minibert.load_encoder(NAME, local_files_only=True) as encoder:
+        np.testing.assert_array_equal(encoder(IDS), want)
+    assert not hub.asked("")
 
 
-def test_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, want: np.ndarray) -> None:
+def test_shards(tmp_path: Path, hub: FakeHub, want: np.ndarray) -> None:
     folder = tmp_path / "shards"
     folder.mkdir()
     shutil.copy(FOLDER / "config.json", folder)
@@ -58,19 +54,15 @@ def test_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, want: np.ndarra
         save_file({name: tensors[name] for name in part}, folder / file)
     index = {"weight_map": {name: file for file, part in parts.items() for name in part}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with FakeHub() as hub:
-        hub.add(NAME, {path.name: path for path in folder.iterdir()})
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        for name in (NAME, folder):
-            with minibert.load_encoder(name) as encoder:
-                np.testing.assert_array_equal(encoder(IDS), want)
+    hub.add(NAME, {path.name: path for path in folder.iterdir()})
+    for name in (NAME, folder):
+        with minibert.load_encoder(name) as encoder:
+            np.testing.assert_array_equal(encoder(IDS), want)
 
 
-def test_nothing_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with FakeHub() as hub:
-        hub.add(NAME, {"config.json": FOLDER / "config.json", "pytorch_model.bin": b"x"})
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        with pytest.raises(minibert.HubError, match=r"expected model\.safetensors.*pytorch_model\.bin"):
-            minibert.load_encoder(NAME)
-        with pytest.raises(minibert.HubError):
-            minibert.load_encoder("someone/else", local_files_only=True)
+def test_nothing_to_load(hub: FakeHub) -> None:
+    hub.add(NAME, {"config.json": FOLDER / "config.json", "pytorch_model.bin": b"x"})
+    with pytest.raises(minibert.HubError, match=r"expected model\.safetensors.*pytorch_model\.bin"):
+        minibert.load_encoder(NAME)
+    with pytest.raises(minibert.HubError):
+        minibert.load_encoder("someone/else", local_files_only=True)

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from checkpoints import BERT, Stored, bfloat16, same_bits, stored, tensors, wordpiece_json, write
-from fake_hub import FakeHub, use
+from fake_hub import FakeHub
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_repository import Memory
@@ -115,15 +115,13 @@ def test_many_calls_of_a_lazy_layer_give_what_the_file_on_disk_gives(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_the_second_length_is_as_right_as_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_the_second_length_is_as_right_as_the_first(tmp_path: Path, hub: FakeHub, kind: str) -> None:
     """By a name on the Hub and at the size of a real table, with nothing made smaller than it is."""
     folder = write_format(tmp_path / "model", kind, {**CONFIG, "hidden_size": 768, "embedding_size": 768})
     assert POSITIONS * 768 <= SMALL_TABLE
-    with FakeHub() as hub:
-        hub.add("org/tiny", {path.name: path for path in folder.iterdir()})
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        local, lazy = minibert.load(folder), minibert.load("org/tiny", lazy=True)
-        for length in (3, 9):
-            assert same_bits(lazy(np.arange(length)), local(np.arange(length)))
-        texts = ["a", "a b c d e f g h i j k l m n o p q r s t u v w x y z " * 3]
-        assert same_bits(lazy.embed(texts), local.embed(texts))
+    hub.add("org/tiny", {path.name: path for path in folder.iterdir()})
+    local, lazy = minibert.load(folder), minibert.load("org/tiny", lazy=True)
+    for length in (3, 9):
+        assert same_bits(lazy(np.arange(length)), local(np.arange(length)))
+    texts = ["a", "a b c d e f g h i j k l m n o p q r s t u v w x y z " * 3]
+    assert same_bits(lazy.embed(texts), local.embed(texts))

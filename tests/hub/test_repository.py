@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,11 +37,9 @@ FLOAT32 = np.dtype("float32")
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    with FakeHub() as hub:
-        hub.add("org/tiny", FILES)
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        yield hub
+def hub(hub: FakeHub) -> FakeHub:
+    hub.add("org/tiny", FILES)
+    return hub
 
 
 def rows(name: str, ids: list[int], lazy: bool = True, **options: object) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import same_bits
-from fake_hub import FakeHub, use
+from fake_hub import FakeHub
 from reference_files import REFERENCE
 
 import minibert
@@ -30,45 +30,39 @@ def fetched(hub: FakeHub) -> set[str]:
     return {match[1] for match in found if match}
 
 
-def test_only_what_is_needed_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_needed_is_fetched(hub: FakeHub) -> None:
     name = "sentences-dense"
-    with FakeHub() as hub:
-        put(hub, name)
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        encoder = minibert.load_encoder(f"org/{name}")
-        at_once = {
-            "modules.json", "config.json", "model.safetensors", "1_Pooling/config.json", "2_Dense/config.json",
-            "2_Dense/model.safetensors", "3_Normalize/config.json", "sentence_bert_config.json",
-            "config_sentence_transformers.json", "tokenizer_config.json",
-        }  # fmt: skip
-        assert fetched(hub) == at_once  # what they ask for is computed here, or the model is refused now
-        found = encoder.encode(["we lived", "clouds"])
-        assert fetched(hub) == {*at_once, "tokenizer.json"}
-        hub.forget()
-        encoder.encode("the", normalize_embeddings=True)
-        assert hub.requests == []
-        again = minibert.load_encoder(f"org/{name}", local_files_only=True).encode(["we lived", "clouds"])
-        assert hub.requests == []
+    put(hub, name)
+    encoder = minibert.load_encoder(f"org/{name}")
+    at_once = {
+        "modules.json", "config.json", "model.safetensors", "1_Pooling/config.json", "2_Dense/config.json",
+        "2_Dense/model.safetensors", "3_Normalize/config.json", "sentence_bert_config.json",
+        "config_sentence_transformers.json", "tokenizer_config.json",
+    }  # fmt: skip
+    assert fetched(hub) == at_once  # what they ask for is computed here, or the model is refused now
+    found = encoder.encode(["we lived", "clouds"])
+    assert fetched(hub) == {*at_once, "tokenizer.json"}
+    hub.forget()
+    encoder.encode("the", normalize_embeddings=True)
+    assert hub.requests == []
+    again = minibert.load_encoder(f"org/{name}", local_files_only=True).encode(["we lived", "clouds"])
+    assert hub.requests == []
     assert same_bits(found, again)
     assert same_bits(found, minibert.load_encoder(REFERENCE / name).encode(["we lived", "clouds"]))
 
 
-def test_a_transformer_in_a_subfolder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transformer_in_a_subfolder(hub: FakeHub) -> None:
     name = "sentences-cls"
-    with FakeHub() as hub:
-        put(hub, name, ("model.onnx",))
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        found = minibert.load_encoder(f"org/{name}").encode("we lived")
-        assert {"0_Transformer/model.safetensors", "0_Transformer/config.json"} < fetched(hub)
-        assert not fetched(hub) & {"model.onnx", "model.safetensors", "config.json"}
+    put(hub, name, ("model.onnx",))
+    found = minibert.load_encoder(f"org/{name}").encode("we lived")
+    assert {"0_Transformer/model.safetensors", "0_Transformer/config.json"} < fetched(hub)
+    assert not fetched(hub) & {"model.onnx", "model.safetensors", "config.json"}
     assert same_bits(found, minibert.load_encoder(REFERENCE / name).encode("we lived"))
 
 
-def test_a_path_that_leaves_the_model_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with FakeHub() as hub:
-        modules = b'[{"type": "sentence_transformers.models.Transformer", "path": "../../other/resolve/main"}]'
-        hub.add("org/bad", {"modules.json": modules, "config.json": b"{}"})
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        with pytest.raises(minibert.CheckpointError, match="expected a folder inside the model's own"):
-            minibert.load_encoder("org/bad")
-        assert fetched(hub) == {"modules.json"}
+def test_a_path_that_leaves_the_model_is_not_asked_for(hub: FakeHub) -> None:
+    modules = b'[{"type": "sentence_transformers.models.Transformer", "path": "../../other/resolve/main"}]'
+    hub.add("org/bad", {"modules.json": modules, "config.json": b"{}"})
+    with pytest.raises(minibert.CheckpointError, match="expected a folder inside the model's own"):
+        minibert.load_encoder("org/bad")
+    assert fetched(hub) == {"modules.json"}
