@@ -105,7 +105,9 @@ class Reference:
         """Run one batch; `past_length` tokens are run before it, so that a cache holds them."""
         import torch
 
-        named = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
+        dtype = next(self._model.parameters()).dtype  # of rows that are passed, too: a norm takes no other
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
+        named = {name: x.to(dtype) if x.is_floating_point() and "embeds" in name else x for name, x in tensors.items()}
         past_length = int(named.pop("past_length", torch.tensor(0)).item())
         model = self._model
         with torch.no_grad():
@@ -173,7 +175,7 @@ class Reference:
                 on(part.get_submodule(path).register_forward_hook(leaving(path)))
             for path, key in {**norms, **subject.entering}.items():
                 on(part.get_submodule(path).register_forward_pre_hook(entering(key), with_kwargs=True))
-            hooks.enter_context(_watching(called))
+            hooks.enter_context(_watching(called, wide=next(model.parameters()).dtype == torch.float64))
             more = {"output_attentions": True} if subject.scores else {}
             self._module(model)(**named, **more, output_hidden_states=True)
         states = results[-1].hidden_states
@@ -195,14 +197,26 @@ def _array(x: Any) -> Array:
 
 
 @contextmanager
-def _watching(called: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Be told of every call of a function of torch, with its arguments."""
+def _watching(called: Callable[[Any, Any], None], wide: bool) -> Iterator[None]:
+    """Be told of every call of a function of torch, with its arguments.
+
+    `wide`: what asks for float32 is given float64. Llama's kin compute norms, rotation and softmax in float32 whatever
+    the weights are, and a mask of float64's lowest number is minus infinity there: padding would be NaN.
+    """
+    import torch
     from torch.overrides import TorchFunctionMode
+
+    def widened(value: Any) -> Any:
+        return torch.float64 if value is torch.float32 else value
 
     class Watch(TorchFunctionMode):  # type: ignore[misc]  # torch's types are not read
         def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
             called(function, args)
-            return function(*args, **(named or {}))
+            named = named or {}
+            if wide:
+                function = torch.Tensor.double if function is torch.Tensor.float else function
+                args, named = tuple(map(widened, args)), {name: widened(value) for name, value in named.items()}
+            return function(*args, **named)
 
     with Watch():
         yield

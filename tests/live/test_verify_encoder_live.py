@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default:::transformers"),
 ]
 
+ROTARY_TOLERANCE = 1e-5  # the same where cos and sin are float32 here; measured 5.4e-6 at 128 tokens
 FORMULA_TOLERANCE = 1e-12  # both sides in float64; measured 8.4e-15
 
 
@@ -75,7 +76,7 @@ def test_in_float64_both_compute_one_formula(name: str, tmp_path: Path) -> None:
             keep = np.asarray(batch.get("attention_mask", np.ones(ours["hidden_states.0"].shape[:2]))) != 0
             for i in range(encoders.DEPTH + 1):
                 off = np.abs(ours[f"hidden_states.{i}"] - theirs[f"hidden_states.{i}"])[keep]
-                assert off.max() <= FORMULA_TOLERANCE
+                assert off.max() <= (FORMULA_TOLERANCE if encoder.stack.rotary is None else ROTARY_TOLERANCE)
 
 
 def test_a_published_model(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:

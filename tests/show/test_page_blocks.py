@@ -73,12 +73,9 @@ def test_every_family_with_blocks_has_the_numbers_of_its_trace(name: str, tmp_pa
         for place, at in enumerate(behind["moves"][i + 1]):
             assert at["turn"] == pytest.approx(cosine(before[place], after[place]), abs=1e-12)
             assert at["size"] == pytest.approx(np.linalg.norm(after[place].astype(float)), rel=1e-12)
-            assert at["attention"] == pytest.approx(
-                np.linalg.norm(trace[block.attention.output][0, place].astype(float))
-            )
-            assert at["feed_forward"] == pytest.approx(
-                np.linalg.norm(trace[block.feed_forward.output][0, place].astype(float))
-            )
+            for name_of, part in zip(("attention", "feed_forward"), block.parts, strict=True):
+                added = trace[part.within or part.work.output][0, place]
+                assert at[name_of] == pytest.approx(np.linalg.norm(added.astype(float)))
             others = sorted((-cosine(after[place], after[other]), other) for other in range(seq) if other != place)
             assert at["nearest"] == [other for _, other in others][:5]
             assert at["cosines"] == pytest.approx([-c for c, _ in others][:5], abs=1e-12)
@@ -169,3 +166,23 @@ def test_blocks_on_the_hub_are_fetched_when_asked_for(
             assert main(asked) == 0
             assert "--whole" not in capsys.readouterr().err
             assert "blockdata" in target.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "absent"),
+    [
+        ("qwen3", {"rotate", "rms_norm", "rotary_attention", "share_heads", "gated_feed_forward", "silu"}, {"visible"}),
+        (
+            "modernbert",
+            {"rotate", "gated_feed_forward", "visible", "gelu"},
+            {"rms_norm", "share_heads", "feed_forward"},
+        ),
+        ("bert", {"self_attention", "post_norm_block"}, {"rotate", "rms_norm", "gated_feed_forward"}),
+    ],
+)
+def test_the_formulas_are_those_of_the_blocks(name: str, there: set[str], absent: set[str], tmp_path: Path) -> None:
+    with minibert.load_encoder(folder_of(name, tmp_path)) as encoder:
+        html = page(encoder, "we lived above")
+    names = set(re.findall(r"<li><h3><code>(\w+)</code></h3>", html))
+    assert there <= names and not absent & names
+    assert ("RMSNorm is applied to what enters" in html) == (name == "qwen3")
