@@ -30,6 +30,8 @@ COMMANDS = (
     "embed",
     "encode",
     "similar",
+    "rank",
+    "classify",
     "bulk",
     "extract",
     "verify",

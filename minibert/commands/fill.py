@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .common import Parser, add_model, add_threads, coloured, harmless, load_model, print_lines
@@ -50,13 +50,17 @@ def heading(text: str) -> str:
 
 def bars(predictions: list[Prediction], quote: str = "") -> Iterator[str]:
     """Give a line for each word: the word, its probability, and that as a bar. `quote` shows where a word begins."""
+    return drawn([(each["token_str"], each["score"]) for each in predictions], quote)
+
+
+def drawn(named: Sequence[tuple[str, float]], quote: str = "") -> Iterator[str]:
+    """Give a line for each name and its probability, with that as a bar."""
     from minibert.show.text import columns_of, fitting, padded
 
-    names = [f"{quote}{fitting(each['token_str'])}{quote}" for each in predictions]
+    names = [f"{quote}{fitting(name)}{quote}" for name, _ in named]
     wide, stroke = max(map(columns_of, names)), _stroke()
-    for name, each in zip(names, predictions, strict=True):
-        bar = stroke * round(WIDEST * each["score"])
-        yield f"  {padded(name, wide)}  {each['score']:.4f}  {bar}".rstrip()
+    for name, (_, score) in zip(names, named, strict=True):
+        yield f"  {padded(name, wide)}  {score:.4f}  {stroke * round(WIDEST * score)}".rstrip()
 
 
 def _stroke() -> str:

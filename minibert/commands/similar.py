@@ -17,8 +17,10 @@ ABOUT = """tell how alike texts are in meaning, or search a file
 The table of all similarities, or with --file the lines of a file that are
 nearest to the text, best first: a search without a server. By cosine, or as
 the model's folder says. With --file the text takes the model's prompt "query"
-and the lines its prompt "document", where it has them."""
+and the lines its prompt "document", where it has them. With --rerank another
+model orders the nearest lines: see `minibert rank`."""
 EXAMPLE = 'minibert similar "How do I reset my password?" --file questions.txt'
+RERANKED = 50  # so many of the nearest lines go to a reranker
 
 
 def declare(parser: Parser) -> None:
@@ -28,6 +30,9 @@ def declare(parser: Parser) -> None:
         "--file", metavar="LINES", help="a file of texts, one a line, or - for stdin; empty lines are left out"
     )
     parser.add_argument("-k", type=int, default=5, metavar="N", help="so many lines (default: 5)")
+    parser.add_argument(
+        "--rerank", metavar="MODEL", help=f"order the nearest {RERANKED} lines by this reranker, a folder or a Hub name"
+    )
     add_threads(parser)
     add_model(parser, side=False)
 
@@ -43,8 +48,13 @@ def run(arguments: Any) -> None:
         )
     if arguments.k < 1:
         raise ValueError(f"-k must be at least 1, found {arguments.k}")
+    if file is None and arguments.rerank is not None:
+        raise ValueError("--rerank orders the lines of a file; pass --file too")
+    if arguments.rerank is not None:
+        print_lines(reranked(arguments))
+        return
     with load_model(arguments) as encoder:
-        print_lines(table(encoder, texts) if file is None else nearest(encoder, texts[0], file, arguments.k))
+        print_lines(table(encoder, texts) if file is None else scored(nearest(encoder, texts[0], file, arguments.k)))
 
 
 def table(encoder: Encoder, texts: list[str]) -> Iterator[str]:
@@ -56,8 +66,32 @@ def table(encoder: Encoder, texts: list[str]) -> Iterator[str]:
         yield "".join([f"{i:>4}", *(f"{number:8.3f}" for number in row), f"  {text}"])
 
 
-def nearest(encoder: Encoder, text: str, file: str, k: int) -> Iterator[str]:
-    """Give the k lines of a file nearest to a text, best first, each after its similarity.
+def scored(found: list[tuple[float, str]]) -> Iterator[str]:
+    """Give each line after its similarity."""
+    yield from (f"{score:.3f}  {line}" for score, line in found)
+
+
+def reranked(arguments: Any) -> Iterator[str]:
+    """Give the lines nearest to a text in the order of a reranker, each after its score."""
+    from minibert.models.load_encoder import load_encoder
+
+    text, k = arguments.texts[0], arguments.k
+    options = {"local_files_only": arguments.local_files_only, "threads": arguments.threads}
+    with load_encoder(arguments.rerank, **options) as reranker:
+        reranker.rank(text, [])  # raises for a model that is no reranker, before any line is read
+        with load_model(arguments) as encoder:
+            lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k))]
+        yield from ranked(reranker, text, lines, k)
+
+
+def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
+    """Give the k lines that answer best, each after its score."""
+    for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
+        yield f"{each['score']:7.3f}  {each['text']}"
+
+
+def nearest(encoder: Encoder, text: str, file: str, k: int) -> list[tuple[float, str]]:
+    """Give the k lines of a file nearest to a text, best first, each with its similarity.
 
     Lines are read in chunks: memory holds the best ones and one chunk of others.
     """
@@ -69,7 +103,7 @@ def nearest(encoder: Encoder, text: str, file: str, k: int) -> Iterator[str]:
     lines: dict[int, str] = {}  # the best so far, and those whose vectors have not yet come
 
     def read() -> Iterator[list[str]]:
-        chunks, count = chunked(_lines(file), pipeline.chunk), 0
+        chunks, count = chunked(lines_of(file), pipeline.chunk), 0
         for chunk in shown(chunks, None, "similar", BAR_AFTER) if wants_bar(file == STDIN, prints=False) else chunks:
             lines.update(enumerate(chunk, count))
             count += len(chunk)
@@ -78,10 +112,10 @@ def nearest(encoder: Encoder, text: str, file: str, k: int) -> Iterator[str]:
     scores: list[float] = []
     for ids, found in searching(query, pipeline.stream(read()), k, encoder.similarity):
         lines, scores = {i: lines[i] for i in ids[0].tolist()}, found[0].tolist()
-    yield from (f"{score:.3f}  {line}" for score, line in zip(scores, lines.values(), strict=True))
+    return list(zip(scores, lines.values(), strict=True))
 
 
-def _lines(file: str) -> Iterator[str]:
+def lines_of(file: str) -> Iterator[str]:
     """Give the lines that have a letter. Raises ValueError with the line's number for one that is no text."""
     for number, line in enumerate(raw_lines(file), 1):
         try:

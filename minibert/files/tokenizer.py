@@ -356,7 +356,7 @@ def _list_of(texts: Texts, name: str) -> list[str]:
             + (f"; it has {', '.join(names[:COLUMNS])}" if len(names) > 1 else "")
         )
     if isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
-        raise TypeError(f"{name} must be a str or a list of str, found {type(texts).__name__}{_decode_hint(texts)}")
+        raise TypeError(f"{name} must be a str or a list of str, found {type(texts).__name__}{_hint(texts)}")
     return list(texts)
 
 
@@ -370,7 +370,7 @@ def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
                     f" must be a str, found {type(text).__name__}, a missing value; leave such rows out, or put an "
                     "empty text in their place",
                 )
-            raise worded(TypeError, Text(i, name), f" must be a str, found {type(text).__name__}{_decode_hint(text)}")
+            raise worded(TypeError, Text(i, name), f" must be a str, found {type(text).__name__}{_hint(text)}")
 
 
 def _refuse_surrogates(text: Any, number: int) -> None:
@@ -391,5 +391,7 @@ def _is_missing(value: Any) -> bool:
     return (isinstance(value, float | np.floating) and value != value) or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _decode_hint(text: Any) -> str:
+def _hint(text: Any) -> str:
+    if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
+        return ", a pair of texts; predict scores pairs, and tokenize(first, second) makes ids of them"
     return "; decode it first, text.decode('utf-8')" if isinstance(text, bytes | bytearray) else ""

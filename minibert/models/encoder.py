@@ -407,7 +407,7 @@ class Encoder(Guarded):
         if truncate_dim is not None:
             check_positive("truncate_dim", truncate_dim)
         own, tokenizer = self.sentence_config, self.sentence_tokenizer
-        before, longest, dim = own.prompt(prompt_name, prompt), own.longest_of(task), own.width(truncate_dim)
+        dim, before, longest = own.width(truncate_dim), own.prompt(prompt_name, prompt), own.longest_of(task)
         skip = 0  # tokens of the prompt that are not pooled
         if before and not own.include_prompt:
             (alone,) = tokenizer.encode([before], None, truncation=True, max_length=own.longest)

@@ -11,6 +11,7 @@ from minibert.equations.blocks import sigmoid, softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Text, worded
 from minibert.families.config import Config
+from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, listed
 
 from .asked import HeadModel
@@ -35,9 +36,8 @@ def predict(
 ) -> Any:
     """Score pairs: see `Encoder.predict`."""
     items, single = pairs_of(pairs)
-    own, tokenizer = encoder.sentence_config, encoder.sentence_tokenizer
-    own.check_use("CrossEncoder")
-    head, before = encoder.head("classes"), own.prompt(prompt_name, prompt)
+    head, own, tokenizer = _head(encoder), encoder.sentence_config, encoder.sentence_tokenizer
+    before = own.prompt(prompt_name, prompt)
     activate = usual_activation(own.activation, encoder.config, head.labels) if activation_fn is None else None
     activate = activate or given_activation(activation_fn)
 
@@ -78,13 +78,18 @@ def rank(
             raise worded(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
     if top_k is not None:
         check_positive("top_k", top_k)
-    if (labels := encoder.head("classes").labels) != 1:
+    if (labels := _head(encoder).labels) != 1:
         raise ValueError(f"rank needs one number a pair, but this model has {labels} labels; predict gives them all")
     scores = predict(encoder, [(query, text) for text in items], **options).tolist()
     found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores)]
     if return_documents:
         found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
     return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
+
+
+def _head(encoder: HeadModel) -> BoundHead:
+    encoder.sentence_config.check_use("CrossEncoder")
+    return encoder.head("classes")
 
 
 def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:

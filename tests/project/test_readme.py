@@ -57,9 +57,11 @@ def test_the_lines_about_words_run_on_tiny_models(tmp_path: Path) -> None:
     (code,) = [block for block in BLOCKS if ".fill(" in block]
     code = code.replace('"bert-base-uncased"', repr(str(word_models.write(tmp_path / "bert", "bert"))))
     code = code.replace('"gpt2"', repr(str(word_models.write(tmp_path / "gpt2", "gpt2", n_positions=64))))
+    code = code.replace("cross-encoder/ms-marco-MiniLM-L6-v2", str(ROOT / "tests/reference/uses-reranker"))
     printed = run(code, tmp_path, PYTHONIOENCODING="utf-8:replace")
     assert len(re.findall(r" \d(?:\.\d+)?(?:e-\d+)?$", printed, re.MULTILINE)) == 10
     assert printed.count("The meaning of life is") == 1
+    assert len(re.findall(r"{'corpus_id': [01], 'score': 0\.\d+, 'text': '[AJ]", printed)) == 2
 
 
 def test_a_reader_has_time_for_it() -> None:

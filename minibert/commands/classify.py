@@ -1,0 +1,29 @@
+"""`minibert classify`: the labels of texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .common import Parser, add_model, add_threads, load_model, print_lines
+from .fill import drawn, heading
+
+ABOUT = """give the labels of texts, with their probabilities
+By the model's own labels, such as POSITIVE and NEGATIVE; the model needs its
+head for classes. Labels that may be true together do not add up to 1."""
+EXAMPLE = 'minibert classify "The movie was good." "The movie was not good."'
+
+
+def declare(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("texts", nargs="+", metavar="TEXT")
+    parser.add_argument("-k", type=int, default=5, metavar="K", help="how many labels to show (default: 5)")
+    add_threads(parser)
+    add_model(parser, side=False, usual="distilbert/distilbert-base-uncased-finetuned-sst-2-english")
+
+
+def run(arguments: Any) -> None:
+    """Print each text, and below it its likeliest labels."""
+    with load_model(arguments) as encoder:
+        found = encoder.classify(arguments.texts, arguments.k)
+    for i, (text, labels) in enumerate(zip(arguments.texts, found, strict=True)):
+        print_lines([*([""] if i else []), heading(text), *drawn([(each.label, each.probability) for each in labels])])

@@ -1,0 +1,39 @@
+"""`minibert rank`: the lines of a file in the order in which they answer a query."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minibert.files.lines import STDIN
+
+from .common import Parser, add_model, add_threads, load_model, print_lines
+from .embed import wants_bar
+from .similar import lines_of, ranked
+
+ABOUT = """order lines by how well they answer a query (a reranker)
+The lines of a file, best first, each after its score. A reranker reads the
+query and a line together, so it sees better than `similar` which one answers,
+and takes longer: for some hundred lines. `similar --rerank` does both."""
+EXAMPLE = 'minibert rank "How do I reset my password?" --file questions.txt'
+RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
+
+
+def declare(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("query", metavar="QUERY", help="what is looked for")
+    parser.add_argument(
+        "--file", metavar="LINES", required=True, help="texts, one a line, or - for stdin; empty lines are left out"
+    )
+    parser.add_argument("-k", type=int, metavar="N", help="so many lines (default: all)")
+    add_threads(parser)
+    add_model(parser, side=False, usual=RERANKER)
+
+
+def run(arguments: Any) -> None:
+    """Print the lines, best first."""
+    if arguments.k is not None and arguments.k < 1:
+        raise ValueError(f"-k must be at least 1, found {arguments.k}")
+    with load_model(arguments) as encoder:
+        encoder.rank(arguments.query, [])  # raises for a model that is no reranker, before any line is read
+        bar = wants_bar(arguments.file == STDIN, prints=False)
+        print_lines(ranked(encoder, arguments.query, list(lines_of(arguments.file)), arguments.k, bar))

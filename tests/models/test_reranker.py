@@ -1,0 +1,299 @@
+"""Scores of pairs and documents in their order: what is passed, what is refused, where the activation is said."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_files import REFERENCE
+
+import minibert
+from minibert.equations.input_layer import Array
+from minibert.models.encoder import CHUNK
+
+PAIRS = [("we", "the clouds"), ("", "we lived above"), ("the", ""), ("a b c d e f g h i j k l", "we")]
+NEIGHBOURS = 2e-6  # how far a score moves with the other pairs of a call; measured: 4.8e-7
+
+
+def opened(name: str = "reranker") -> minibert.Encoder:
+    return minibert.load_encoder(REFERENCE / f"uses-{name}")
+
+
+def changed(tmp_path: Path, file: str, name: str = "reranker", **keys: Any) -> minibert.Encoder:
+    """A copy of a folder with some keys of a JSON file changed; None takes a key away."""
+    folder = tmp_path / "model"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(REFERENCE / f"uses-{name}", folder)
+    data = json.loads((folder / file).read_text(encoding="utf-8")) | keys
+    kept = {key: value for key, value in data.items() if value is not None}
+    (folder / file).write_text(json.dumps(kept), encoding="utf-8")
+    return minibert.load_encoder(folder)
+
+
+def logits(encoder: minibert.Encoder, pairs: Any = PAIRS) -> Array:
+    return np.asarray(encoder.predict(pairs, activation_fn=lambda x: x))
+
+
+def test_pairs_of_every_kind_give_the_same_scores() -> None:
+    encoder = opened()
+    want = encoder.predict(PAIRS)
+    assert want.shape == (4,) and want.dtype == np.float32
+    for pairs in ([list(pair) for pair in PAIRS], np.array(PAIRS), iter(PAIRS), map(tuple, PAIRS)):
+        assert np.array_equal(encoder.predict(pairs), want)
+    for one in (PAIRS[0], list(PAIRS[0]), np.array(PAIRS[0])):
+        score = encoder.predict(one)
+        assert np.shape(score) == () and abs(score - want[0]) <= NEIGHBOURS
+    assert encoder.predict([PAIRS[0]]).shape == (1,)
+    assert encoder.predict([]).shape == (0,) and opened("inference").predict([]).shape == (0, 3)
+    assert opened("inference").predict(PAIRS[0]).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ("we", "pairs must be one pair of texts or a list of pairs, found one text, 'we'"),
+        (b"we", "pairs must be one pair of texts or a list of pairs, found bytes"),
+        ({"we": "the"}, "found dict"),
+        (None, "found NoneType"),
+        (["we"], r"pairs\[0\] must be a pair of texts, \(query, document\), found one text, 'we'"),
+        (["we", "the", "a"], r"pairs\[0\] must be a pair of texts"),
+        ([PAIRS[0], ("we",)], r"pairs\[1\] must be a pair .* found a tuple of str"),
+        ([PAIRS[0], ("we", "the", "a")], r"pairs\[1\] must be a pair .* found a tuple of str, str, str"),
+        ([("we", None)], r"pairs\[0\] must be a pair .* found a tuple of str, NoneType"),
+        (["we", ("a", "b")], r"pairs\[0\] must be a pair .* found one text"),
+        ([[]], r"pairs\[0\] must be a pair .* found a list of nothing"),
+        ([{"text": "we", "text_pair": "a"}], r"pairs\[0\] must be a pair .* found dict"),
+        (np.array(3), "ndarray|iter"),
+    ],
+)
+def test_what_is_no_pair_is_refused(pairs: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        opened().predict(pairs)
+
+
+def test_a_table_is_refused_with_what_to_pass() -> None:
+    class Table:
+        columns = ("first", "second")
+
+        def __iter__(self) -> Any:
+            return iter(self.columns)
+
+    with pytest.raises(TypeError, match=r"found Table, a table of named columns; pass zip\("):
+        opened().predict(Table())
+
+
+def test_a_pair_where_one_text_is_asked_for() -> None:
+    for encoder, method in (
+        (opened("inference"), "classify"), (opened("entities"), "entities"), (opened("sparse"), "encode_sparse"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=r"texts\[0\] must be a str, found tuple, a pair of texts; predict"):
+            getattr(encoder, method)([("we", "the clouds")])
+
+
+def test_a_lone_surrogate_is_named() -> None:
+    with pytest.raises(ValueError, match=r"text_pair\[1\] has a lone surrogate|text 1.*lone surrogate"):
+        opened().predict([PAIRS[0], ("we", "\ud800")])
+
+
+def test_other_folders_are_refused_by_their_use() -> None:
+    for name, kind in (("uses-sparse", "SparseEncoder"), ("sentences-dense", "SentenceTransformer")):
+        encoder = minibert.load_encoder(REFERENCE / name)
+        for call in (lambda e=encoder: e.predict(PAIRS), lambda e=encoder: e.rank("we", ["a"])):
+            with pytest.raises(ValueError, match=f"was saved as a {kind}, .* predict and rank needs a CrossEncoder's"):
+                call()
+    with pytest.raises(minibert.CheckpointError, match="there is no head 'classes'"):
+        minibert.load_encoder(REFERENCE / "sentences-bare").predict(PAIRS)
+
+
+def test_scores_do_not_depend_on_neighbours_or_chunks() -> None:
+    encoder = opened()
+    words = ["we", "lived", "above", "the", "clouds", *"abcde"]
+    pairs = [(words[i % 9], " ".join(words[: i % 7])) for i in range(CHUNK + 100)]
+    pairs = [(f"{first} {'ab'[i % 2]} {i % 31}", second) for i, (first, second) in enumerate(pairs)]
+    found = encoder.predict(pairs)
+    alone = np.array([encoder.predict(pair) for pair in pairs[::50]])
+    assert np.abs(found[::50] - alone).max() <= NEIGHBOURS
+    assert len(set(found.tolist())) > 100
+    with ThreadPoolExecutor(4) as pool:
+        for again in pool.map(encoder.predict, [pairs[:90]] * 8):
+            assert np.abs(again - found[:90]).max() <= NEIGHBOURS
+
+
+def test_equal_pairs_have_equal_scores_and_the_first_document_comes_first() -> None:
+    encoder = opened("reranker-logits")
+    documents = ["we lived", "the clouds", "a b c"] * 40 + ["above the clouds we lived"]
+    found = encoder.rank("the clouds", documents)
+    assert sorted(each["corpus_id"] for each in found) == list(range(121))
+    for before, after in pairwise(found):
+        same = documents[before["corpus_id"]] == documents[after["corpus_id"]]
+        assert before["score"] > after["score"] or (same and before["corpus_id"] < after["corpus_id"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.text("we the clouds", max_size=12), max_size=12),
+    st.one_of(st.none(), st.integers(1, 15)),
+    st.booleans(),
+)
+def test_rank_orders_what_predict_scores(documents: list[str], top_k: int | None, texts: bool) -> None:
+    encoder = RANKER
+    found = encoder.rank("the clouds", documents, top_k, texts)
+    assert len(found) == len(documents if top_k is None else documents[:top_k])
+    scores = [each["score"] for each in found]
+    assert scores == sorted(scores, reverse=True)
+    want = encoder.predict([("the clouds", text) for text in documents])
+    for each in found:
+        assert each["score"] == pytest.approx(want[each["corpus_id"]], abs=NEIGHBOURS)
+        assert list(each) == (["corpus_id", "score", "text"] if texts else ["corpus_id", "score"])
+        assert each.get("text", documents[each["corpus_id"]]) == documents[each["corpus_id"]]
+    if found and len(found) < len(documents):
+        assert min(scores) >= sorted(want.tolist(), reverse=True)[len(found) - 1] - NEIGHBOURS
+
+
+RANKER = opened("reranker-logits")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ((7, ["a"]), TypeError, "query must be a str, found int"),
+        (("we", "a text"), TypeError, "documents must be many texts, found one str"),
+        (("we", ["a", None]), TypeError, r"documents\[1\] must be a str, found NoneType"),
+        (("we", ["a"], 0), ValueError, "top_k must be an integer >= 1, found 0"),
+        (("we", ["a"], 2.0), ValueError, "top_k must be an integer >= 1, found 2.0"),
+        (("we", {"a": 1}), TypeError, "must be a str or a list of str, found dict"),
+    ],
+)
+def test_rank_refuses(arguments: tuple[Any, ...], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        RANKER.rank(*arguments)
+
+
+def test_rank_is_for_one_label() -> None:
+    with pytest.raises(ValueError, match="rank needs one number a pair, but this model has 3 labels; predict gives"):
+        opened("inference").rank("we", [])
+
+
+# -- arguments that people pass by habit -------------------------------------------------------------------------
+
+
+def test_habits_that_change_nothing() -> None:
+    encoder = opened()
+    want = encoder.predict(PAIRS)
+    assert np.array_equal(encoder.predict(PAIRS, batch_size=2, show_progress_bar=False, device="cpu"), want)
+    assert np.array_equal(encoder.predict(PAIRS, convert_to_numpy=True, convert_to_tensor=False), want)
+    for method, arguments in ((encoder.predict, (PAIRS,)), (encoder.rank, ("we", ["a"]))):
+        with pytest.raises(ValueError, match="device must be None or 'cpu', found 'cuda'"):
+            method(*arguments, device="cuda")
+        with pytest.raises(ValueError, match="batch_size must be an integer >= 1, found 0"):
+            method(*arguments, batch_size=0)
+        with pytest.raises(ValueError, match="prompt_name must be one of this model's 'ask', found 'query'"):
+            method(*arguments, prompt_name="query")
+    with pytest.raises(ValueError, match="convert_to_tensor must be False"):
+        encoder.predict(PAIRS, convert_to_tensor=True)
+
+
+def test_a_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    opened().rank("we", ["a", "b"], show_progress_bar=True)
+    assert "rank: 100%" in capsys.readouterr().err
+    opened().rank("we", ["a", "b"])
+    assert capsys.readouterr().err == ""
+
+
+# -- the activation ----------------------------------------------------------------------------------------------
+
+
+def sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x.astype("f8"))))
+
+
+def test_a_caller_s_activation() -> None:
+    encoder = opened()
+    assert np.abs(sigmoid(logits(encoder)) - encoder.predict(PAIRS)).max() <= NEIGHBOURS
+    assert np.allclose(encoder.predict(PAIRS, activation_fn=np.tanh), np.tanh(logits(encoder)), atol=NEIGHBOURS)
+    seen: list[tuple[int, ...]] = []
+    opened("inference").predict(PAIRS, activation_fn=lambda x: (seen.append(x.shape), x)[1])
+    assert seen == [(4, 3)]
+    with pytest.raises(ValueError, match=r"must keep the shape \(4, 1\) of the logits, found \(4,\)"):
+        encoder.predict(PAIRS, activation_fn=lambda x: x[:, 0])
+    for wrong in ("sigmoid", 3, np.float32):
+        with pytest.raises(TypeError, match="activation_fn must be a function of an array, found"):
+            encoder.predict(PAIRS, activation_fn=wrong)
+
+
+def test_a_module_of_torch_is_known_by_its_name() -> None:
+    modules = {name: type(name, (), {"__module__": "torch.nn.modules.activation"}) for name in ("Sigmoid", "Tanh")}
+    encoder = opened("reranker-logits")
+    assert np.abs(encoder.predict(PAIRS, activation_fn=modules["Sigmoid"]()) - sigmoid(logits(encoder))).max() <= 1e-6
+    with pytest.raises(TypeError, match="activation_fn is torch's Tanh, but known are Identity, Sigmoid"):
+        encoder.predict(PAIRS, activation_fn=modules["Tanh"]())
+
+
+def test_the_activation_is_the_first_that_is_said(tmp_path: Path) -> None:
+    identity, softly = "torch.nn.modules.linear.Identity", "torch.nn.Sigmoid"
+
+    def raw(encoder: minibert.Encoder) -> bool:
+        found = encoder.predict(PAIRS)
+        assert np.array_equal(found, logits(encoder)) or np.abs(found - sigmoid(logits(encoder))).max() <= NEIGHBOURS
+        return np.array_equal(found, logits(encoder))
+
+    settings, older = "config_sentence_transformers.json", "sbert_ce_default_activation_function"
+    assert raw(changed(tmp_path, settings, activation_fn=identity))
+    assert not raw(changed(tmp_path, settings, activation_fn=None))
+    own = {"sentence_transformers": {"activation_fn": identity}}
+    assert raw(changed(tmp_path, "config.json", "reranker-bare", **own))
+    assert raw(changed(tmp_path, "config.json", "reranker-bare", **{older: identity}))
+    assert raw(changed(tmp_path, "config.json", "reranker-bare", **own | {older: softly}))
+    null = {"sentence_transformers": {"activation_fn": None}, older: identity}
+    assert not raw(changed(tmp_path, "config.json", "reranker-bare", **null))  # as the reference: null is said first
+    # the folder's own settings go before config.json
+    folder = shutil.copytree(REFERENCE / "uses-reranker", tmp_path / "both")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | own), encoding="utf-8")
+    assert not raw(minibert.load_encoder(folder))
+
+
+@pytest.mark.parametrize("path", ["os.system", "torch.nn.modules.activation.Tanh", "my.Sigmoid", "Sigmoid", "", 3])
+def test_another_activation_is_refused_by_name(tmp_path: Path, path: Any) -> None:
+    encoder = changed(tmp_path, "config.json", "reranker-bare", sbert_ce_default_activation_function=path)
+    known = "but known are torch.nn.Identity and torch.nn.Sigmoid; pass a function"
+    with pytest.raises(
+        minibert.CheckpointError, match=f"activation_function asks for the activation {path!r}, {known}"
+    ):
+        encoder.predict(PAIRS)
+    assert logits(encoder).shape == (4,)  # the way out that the error names
+
+
+# -- lengths, life -----------------------------------------------------------------------------------------------
+
+
+def test_a_length_that_is_set_cuts_the_longer_text_first() -> None:
+    encoder = opened()
+    encoder.max_seq_length = 8
+    long, short = "a b c d e f g h i j", "we the"
+    cut = encoder.predict([(long, short), (short, long)])
+    encoder.max_seq_length = 30
+    want = encoder.predict([("a b c", short), (short, "a b c")])  # 3 special tokens, 2 of the short text
+    assert np.abs(cut - want).max() <= NEIGHBOURS
+    assert np.abs(encoder.predict([(long, short), (short, long)]) - want).max() > 1e-3
+
+
+def test_float64_pickles_and_closing() -> None:
+    wide = minibert.load_encoder(REFERENCE / "uses-reranker", dtype="float64")
+    assert wide.predict(PAIRS).dtype == np.float64
+    encoder = opened()
+    assert np.abs(wide.predict(PAIRS) - encoder.predict(PAIRS)).max() <= NEIGHBOURS
+    assert np.array_equal(pickle.loads(pickle.dumps(encoder)).predict(PAIRS), encoder.predict(PAIRS))
+    encoder.close()
+    for call in (lambda: encoder.predict(PAIRS), lambda: encoder.rank("we", ["a"]), lambda: encoder.classify("we")):
+        with pytest.raises(ValueError, match="this encoder is closed"):
+            call()

@@ -1,0 +1,111 @@
+"""Sparse vectors: pooled some words at a time, kept by weight, refused where a folder has another use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference_files import REFERENCE
+
+import minibert
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import splade
+from minibert.models import heads
+from minibert.models.encoder import CHUNK
+from minibert.models.sparse import SparseVector, largest
+
+TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p"]
+NEIGHBOURS = 1e-5  # how far a weight moves with the other texts of a call; measured: 2.9e-6
+
+
+def opened(name: str = "sparse") -> minibert.Encoder:
+    return minibert.load_encoder(REFERENCE / f"uses-{name}")
+
+
+def same(found: SparseVector, want: SparseVector) -> bool:
+    return np.array_equal(found.ids, want.ids) and np.allclose(found.weights, want.weights, 0, NEIGHBOURS)
+
+
+@pytest.mark.parametrize("name", ["sparse", "sparse-sum"])
+def test_weights_are_those_of_the_logits(name: str) -> None:
+    """By another way: the whole batch's logits, a loop over texts and words."""
+    encoder = opened(name)
+    encoder.max_seq_length = 30
+    batch = encoder.tokenize(TEXTS)
+    logits = encoder.logits(**batch, head="masked_word").astype("f8")
+    for text, rows, mask in zip(TEXTS, logits, batch["attention_mask"], strict=True):
+        vector = encoder.encode_sparse(text, max_active_dims=64)
+        for word in range(64):
+            terms = [np.log1p(max(row[word], 0)) for row, kept in zip(rows, mask, strict=True) if kept]
+            want = max(terms) if name == "sparse" else sum(np.log1p(term) for term in terms)
+            found = vector.weights[vector.ids == word]
+            assert abs((found[0] if len(found) else 0) - want) <= NEIGHBOURS
+
+
+def test_one_text_many_and_none() -> None:
+    encoder = opened()
+    one, many = encoder.encode_sparse("we"), encoder.encode_sparse(["we", "the"])
+    assert isinstance(one, SparseVector) and same(one, many[0]) and not same(one, many[1])
+    assert one.ids.dtype == np.int64 and one.weights.dtype == np.float32 and (one.weights > 0).all()
+    assert (np.diff(one.ids) > 0).all() and encoder.encode_sparse([]) == []
+    assert len(encoder.tokens(one.ids)) == len(one.ids)
+    texts = [f"{TEXTS[2]} {'abcdefg'[i % 7]}" for i in range(CHUNK + 20)]  # more than one chunk
+    found = encoder.encode_sparse(texts)
+    assert all(same(found[i], encoder.encode_sparse(texts[i])) for i in (0, 1, CHUNK - 1, CHUNK, CHUNK + 19))
+
+
+def test_no_more_logits_are_kept_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = opened()
+    want = encoder.encode_sparse(TEXTS)
+    for piece in (1, 200, 999):
+        monkeypatch.setattr(heads, "PIECE", piece)
+        assert all(same(*each) for each in zip(encoder.encode_sparse(TEXTS), want, strict=True))
+
+
+def test_encode_sparse_refuses() -> None:
+    encoder = opened()
+    with pytest.raises(ValueError, match="max_active_dims must be an integer >= 1, found 0"):
+        encoder.encode_sparse("we", max_active_dims=0)
+    with pytest.raises(ValueError, match="prompt_name must be one of this model's 'query', 'document'"):
+        encoder.encode_sparse("we", "ask")
+    with pytest.raises(ValueError, match="batch_size must be an integer >= 1"):
+        encoder.encode_sparse("we", batch_size=0)
+    with pytest.raises(TypeError, match=r"texts\[1\] must be a str, found int"):
+        encoder.encode_sparse(["we", 3], prompt="a")
+    with pytest.raises(
+        ValueError, match=r"was saved as a CrossEncoder, .*; encode_sparse needs a SparseEncoder's fold"
+    ):
+        opened("reranker").encode_sparse("we")
+    with pytest.raises(minibert.CheckpointError, match="there is no head 'masked_word'; its heads are classes"):
+        opened("reranker-bare").encode_sparse("we")
+
+
+texts_of_logits = st.lists(
+    st.lists(st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3), min_size=1, max_size=4),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(texts_of_logits, st.sampled_from(["max", "sum"]), st.sampled_from(["relu", "log1p_relu"]))
+def test_splade_by_a_loop(texts: list[list[list[float]]], pooling: str, activation: str) -> None:
+    starts = np.cumsum([0, *map(len, texts)])[:-1]
+    logits: Array = np.array([row for text in texts for row in text])
+    before = logits.copy()
+    found = splade(logits, starts, pooling, activation)
+    assert np.array_equal(logits, before)
+    for i, text in enumerate(texts):
+        for word in range(3):
+            terms = [np.log1p(max(row[word], 0.0)) for row in text]
+            terms = [np.log1p(term) for term in terms] if activation == "log1p_relu" else terms
+            assert found[i, word] == pytest.approx(max(terms) if pooling == "max" else sum(terms), abs=1e-12)
+
+
+@given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), max_size=8), st.one_of(st.none(), st.integers(1, 9)))
+def test_the_largest_weights_stay_in_the_order_of_their_ids(weights: list[float], most: int | None) -> None:
+    vector = SparseVector(np.arange(len(weights)) * 3, np.array(weights, np.float32))
+    found = largest(vector, most)
+    kept = sorted(range(len(weights)), key=lambda i: (-weights[i], i))[:most]
+    assert found.ids.tolist() == [3 * i for i in sorted(kept)]
+    assert found.weights.tolist() == [weights[i] for i in sorted(kept)]
