@@ -25,9 +25,10 @@ def settings(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def tokenizer(folder: Path, own: str, config: dict[str, Any]) -> Path:
-    """Write config.json and the tokenizer of a class; GPT-2's puts nothing around a text."""
+    """Write config.json and a class's tokenizer; GPT-2's puts nothing around a text, the generic one names a mask."""
+    files = {"tokenizer_config.json": {"mask_token": "[MASK]"}} if own == "PreTrainedTokenizerFast" else {}
     rules = tokenizer_json(BASES[own], **({"post_processor": None} if own == "GPT2Tokenizer" else {}))
-    return write_tokenizer(folder, own, {"config.json": config, "tokenizer.json": rules})
+    return write_tokenizer(folder, own, {"config.json": config, "tokenizer.json": rules, **files})
 
 
 def write(folder: Path, name: str, **changes: Any) -> Path:
