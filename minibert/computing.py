@@ -18,7 +18,7 @@ from threading import Lock, RLock
 from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar
 
-from .cores import blas_takes, cores, running
+from .cores import affinity, blas_takes, cores, running
 from .threads import MOST_THREADS, checked_threads, spread
 
 K = TypeVar("K")
@@ -169,7 +169,7 @@ class Alone:
             return True
         wanting = running()
         spinning = monotonic() - self._last < SPIN  # then they are among those that want a core
-        room = wanting + others * (not spinning) <= (os.cpu_count() or 1)
+        room = wanting + others * (not spinning) <= affinity()
         return bool(wanting) and room and monotonic() >= self._not_before
 
     @contextmanager

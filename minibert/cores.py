@@ -29,12 +29,17 @@ def cores() -> int:
 
 def blas_takes() -> int:
     """On how many threads a BLAS multiplies by itself: it looks at affinity and variables, and at no quota."""
-    given = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = affinity()
     for name in THEIRS:
         number = os.environ.get(name, "").partition(",")[0].strip()  # "4,2": one number for each level of nesting
         if number.isdecimal() and int(number) >= 1:
             return min(given, int(number))
     return given
+
+
+def affinity() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def running() -> int:

@@ -139,6 +139,10 @@ def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> No
     The caller works from the front, helpers from the back: threads that meet in one page of fresh memory would each
     fill it with zeros. After an error no further block is begun, and the error reaches the caller.
     """
+    if threads == 1:
+        for block in blocks:
+            work(block)
+        return
     waiting = deque(blocks)
     failed = False
 

@@ -60,7 +60,7 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
     monkeypatch.setattr(computing, "cores", lambda: 2)
     monkeypatch.setattr(computing, "blas_takes", lambda: 2)
     monkeypatch.setattr(computing, "running", lambda: 1)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(computing, "affinity", lambda: 2)
     monkeypatch.setattr(computing, "_alone", Alone())
     computing._turns.cache_clear()
     yield made

@@ -346,6 +346,8 @@ def listed(texts: Texts, text_pair: Texts | None = None) -> tuple[list[str], lis
 def _list_of(texts: Texts, name: str) -> list[str]:
     if isinstance(texts, str):
         return [texts]
+    if isinstance(texts, list):
+        return texts.copy()
     if hasattr(texts, "to_pylist") and not hasattr(texts, "columns"):  # Arrow's columns iterate over scalars
         texts = texts.to_pylist()
     if (columns := getattr(texts, "columns", None)) is not None:  # pandas and Polars iterate over the names

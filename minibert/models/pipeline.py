@@ -77,6 +77,10 @@ def pack(encoded: Sequence[Encoded], typed: bool = True) -> Packed:
     >>> pack([Encoded([7, 8], None), Encoded([9], None)])[0]
     array([9, 7, 8])
     """
+    if len(encoded) == 1:  # nothing to sort and to join: a tenth of the time of one short text
+        ids, own = encoded[0].input_ids, encoded[0].token_type_ids if typed else None
+        own_types = None if own is None else np.array(own, np.int64)
+        return Packed(np.array(ids, np.int64), own_types, np.zeros(1, np.int64), np.array([len(ids)]))
     lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
     texts = np.argsort(lengths, kind="stable")
     ordered = [encoded[i] for i in texts.tolist()]
