@@ -8,11 +8,13 @@ ATEN_CPU_CAPABILITY=avx2 (or default) and ONEDNN_MAX_CPU_ISA=AVX2 (or SSE41) bef
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,27 @@ def compare_shipped(old: Path, new: Path) -> int:
     """Print every difference between the file that ships and the one made again; 0 if there is none."""
     found = list(compare_file(old, new, SHIPPED))
     print("\n".join(found) if found else f"{SHIPPED} made again: no difference")
+    return 1 if found else 0
+
+
+def parser_of(about: str | None) -> argparse.ArgumentParser:
+    """A command line with --check."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
+    return parser
+
+
+def make_or_check(
+    check: bool, target: Path, make: Callable[[Path], object], differences: Callable[[Path, Path], Iterable[str]]
+) -> int:
+    """Make the files of a folder; or make them elsewhere and print every difference: 0 if there is none."""
+    if not check:
+        make(target)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        make(Path(scratch))
+        found = list(differences(target, Path(scratch)))
+    print("\n".join(found) if found else "all files made again: no difference")
     return 1 if found else 0
 
 

@@ -17,20 +17,19 @@ them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import sys
-import tempfile
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import transformers
-from check import compare_arrays, compare_json, write_json, write_manifest
+from check import compare_arrays, compare_json, make_or_check, parser_of, write_json, write_manifest
 from safetensors.numpy import load_file, save_file
 
 import minibert
@@ -244,6 +243,7 @@ def write(folder: Path, source: Path, model: torch.nn.Module, batches: dict[str,
 
 def make_all(target: Path, minilm: Path) -> None:
     """Write every case, and MiniLM's trace of one sentence."""
+    shutil.rmtree(target, ignore_errors=True)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
@@ -258,6 +258,7 @@ def make_all(target: Path, minilm: Path) -> None:
     ids = transformers.AutoTokenizer.from_pretrained(minilm)(TEXT)["input_ids"]
     model = load(transformers.BertModel, minilm)
     write(folder, minilm, model, {"plain": {"input_ids": np.array([ids])}}, {"family": "bert", "text": TEXT})
+    write_manifest(target, "scripts/reference/encoder.py")
 
 
 def differences(old: Path, new: Path) -> list[str]:
@@ -279,23 +280,13 @@ def differences(old: Path, new: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
+    parser = parser_of(__doc__)
     parser.add_argument("--minilm", type=Path, default=os.environ.get("MINIBERT_MODEL"), metavar="FOLDER",
                         help="the folder of all-MiniLM-L6-v2 (or set MINIBERT_MODEL)")  # fmt: skip
     arguments = parser.parse_args()
     if arguments.minilm is None:
         parser.error("needs --minilm FOLDER or the environment variable MINIBERT_MODEL")
-    if not arguments.check:
-        shutil.rmtree(TARGET, ignore_errors=True)
-        make_all(TARGET, Path(arguments.minilm))
-        write_manifest(TARGET, "scripts/reference/encoder.py")
-        return 0
-    with tempfile.TemporaryDirectory() as scratch:
-        make_all(Path(scratch), Path(arguments.minilm))
-        found = differences(TARGET, Path(scratch))
-    print("\n".join(found) if found else "all files made again: no difference")
-    return 1 if found else 0
+    return make_or_check(arguments.check, TARGET, partial(make_all, minilm=Path(arguments.minilm)), differences)
 
 
 if __name__ == "__main__":

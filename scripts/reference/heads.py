@@ -15,10 +15,8 @@ comes next. `logits` is what the class gives under that name (of BertForNextSent
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import transformers
-from check import write_json, write_manifest
+from check import make_or_check, parser_of, write_json, write_manifest
 from encoder import DISTIL, GEMMA, GPT, MODERN, SIZES, TURNED, Case, differences, load, make_inputs, seeded
 from safetensors.numpy import load_file, save_file
 
@@ -235,6 +233,7 @@ def run(case: HeadCase, model: torch.nn.Module, folder: Path, inputs: dict[str, 
 
 def make_all(target: Path) -> None:
     """Write every case."""
+    shutil.rmtree(target, ignore_errors=True)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
@@ -250,21 +249,11 @@ def make_all(target: Path) -> None:
         save_file(stored, folder / "trace.safetensors")
         facts = {"family": case.family, "architecture": case.save, "head": case.head, "kinds": case.kinds}
         write_json(folder / "case.json", facts, depth=1)
+    write_manifest(target, "scripts/reference/heads.py")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
-    if not parser.parse_args().check:
-        shutil.rmtree(TARGET, ignore_errors=True)
-        make_all(TARGET)
-        write_manifest(TARGET, "scripts/reference/heads.py")
-        return 0
-    with tempfile.TemporaryDirectory() as scratch:
-        make_all(Path(scratch))
-        found = differences(TARGET, Path(scratch))
-    print("\n".join(found) if found else "all files made again: no difference")
-    return 1 if found else 0
+    return make_or_check(parser_of(__doc__).parse_args().check, TARGET, make_all, differences)
 
 
 if __name__ == "__main__":

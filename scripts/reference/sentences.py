@@ -13,7 +13,6 @@ sentence-transformers reads again. Beside the model:
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from check import write_json
+from check import make_or_check, parser_of, write_json
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
@@ -280,16 +279,7 @@ def differences(old: Path, new: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Make or check tests/reference/sentences-*.")
-    parser.add_argument("--check", action="store_true")
-    if not parser.parse_args().check:
-        make(ROOT / "tests" / "reference")
-        return 0
-    with tempfile.TemporaryDirectory() as other:
-        make(Path(other))
-        found = differences(ROOT / "tests" / "reference", Path(other))
-    print("\n".join(found) or "all vectors as stored")
-    return 1 if found else 0
+    return make_or_check(parser_of(__doc__).parse_args().check, ROOT / "tests" / "reference", make, differences)
 
 
 if __name__ == "__main__":

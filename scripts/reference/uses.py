@@ -14,7 +14,6 @@ holds a model of seeded numbers, as these libraries save it or as they did in ol
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from check import write_json
+from check import make_or_check, parser_of, write_json
 from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
@@ -274,23 +273,14 @@ def differences(old: Any, new: Any, where: str) -> Iterator[str]:
         yield f"{where}: {old!r:.100} became {new!r:.100}"
 
 
+def compare(old: Path, new: Path) -> Iterator[str]:
+    for folder in sorted(new.iterdir()):
+        files = (each / folder.name / "calls.json" for each in (old, new))
+        yield from differences(*(json.loads(file.read_text(encoding="utf-8")) for file in files), folder.name)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Make or check tests/reference/uses-*.")
-    parser.add_argument("--check", action="store_true")
-    if not parser.parse_args().check:
-        make(ROOT / "tests" / "reference")
-        return 0
-    found: list[str] = []
-    with tempfile.TemporaryDirectory() as other:
-        make(Path(other))
-        for folder in sorted(Path(other).iterdir()):
-            old, new = (
-                json.loads((each / "calls.json").read_text(encoding="utf-8"))
-                for each in (ROOT / "tests" / "reference" / folder.name, folder)
-            )
-            found += differences(old, new, folder.name)
-    print("\n".join(found) or "all values as stored")
-    return 1 if found else 0
+    return make_or_check(parser_of(__doc__).parse_args().check, ROOT / "tests" / "reference", make, compare)
 
 
 if __name__ == "__main__":
