@@ -32,18 +32,19 @@ class Rotation(NamedTuple):
     """How the layers of one type turn their queries and keys.
 
     frequencies        at lengths up to that of the first training
-    unscaled           the same before scaling, None where nothing is scaled
     attention_factor   what cos and sin are multiplied by
     original_length    the length of the first training, where the rule needs it
     by_length          length -> frequencies, where they depend on it
+    rope_type          the name of the rule
+    unscaled           the frequencies before scaling, None where nothing is scaled
     """
 
     frequencies: Array
-    rope_type: str = "default"
-    unscaled: Array | None = None
     attention_factor: float = 1.0
     original_length: int | None = None
     by_length: Callable[[int], Array] | None = None
+    rope_type: str = "default"
+    unscaled: Array | None = None
 
     def at(self, length: int) -> Array:
         """Give the frequencies for a text of this length.
@@ -131,32 +132,29 @@ def read_rotation(
         )
     size = head_dim(config)
     share = number(given, "partial_rotary_factor", default=1.0) if partial_by_default or rope_type != "default" else 1.0
-    dim = int(size * share)
+    dim, base = int(size * share), given["rope_theta"]
     if not 1 <= dim <= size:
         raise CheckpointError(f"config.json asks to rotate {dim} of the {size} dimensions of a head")
+    dim = size if rope_type == "proportional" else dim
+    unscaled = None if rope_type == "default" else rotary_frequencies(dim, base)
     try:
-        return RULES[rope_type](config, given, size if rope_type == "proportional" else dim, given["rope_theta"])
+        return RULES[rope_type](config, given, dim, base)._replace(rope_type=rope_type, unscaled=unscaled)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"config.json, {rope_type!r} scaling of the rotary frequencies: {error}") from None
 
 
-# -- one function a rule: (config, given, dim, base) -> Rotation ---------------------------------------------------
-
-
-def _default(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
-    return Rotation(rotary_frequencies(dim, base))
-
-
-def _linear(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
-    unscaled = rotary_frequencies(dim, base)
-    return Rotation(linear_frequencies(unscaled, number(given, "factor")), "linear", unscaled)
+# -- one function a rule: (config, given, dim, base) -> frequencies, and what else the rule gives ------------------
 
 
 def _dynamic(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
-    trained_length = whole(config, "max_position_embeddings")
-    by_length = partial(dynamic_frequencies, dim, base, number(given, "factor"), trained_length)
-    unscaled = by_length(trained_length)
-    return Rotation(unscaled, "dynamic", unscaled, 1.0, trained_length, by_length)
+    length = whole(config, "max_position_embeddings")
+    by_length = partial(dynamic_frequencies, dim, base, number(given, "factor"), length)
+    return Rotation(by_length(length), original_length=length, by_length=by_length)
+
+
+def _stated(given: Mapping[str, Any], key: str) -> float | None:
+    """The number under `key`; None where there is none, or null."""
+    return None if given.get(key) is None else number(given, key)
 
 
 def _original_length(config: Mapping[str, Any], given: Mapping[str, Any]) -> int:
@@ -166,9 +164,7 @@ def _original_length(config: Mapping[str, Any], given: Mapping[str, Any]) -> int
 
 def _stretch(config: Mapping[str, Any], given: Mapping[str, Any], original_length: int) -> float:
     """The factor; where it is null, the model's length divided by that of training."""
-    if given.get("factor") is not None:
-        return number(given, "factor")
-    return number(config, "max_position_embeddings") / original_length
+    return _stated(given, "factor") or number(config, "max_position_embeddings") / original_length
 
 
 def _yarn(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
@@ -177,13 +173,11 @@ def _yarn(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: f
     length = _original_length(config, given)
     factor = _stretch(config, given, length)
     ramp = number(given, "beta_fast", default=32), number(given, "beta_slow", default=1), flag(given, "truncate", True)
-    frequencies = yarn_frequencies(dim, base, factor, length, *ramp)
-    if given.get("attention_factor") is not None:
-        attention_factor = number(given, "attention_factor")
-    else:
+    attention_factor = _stated(given, "attention_factor")
+    if attention_factor is None:
         mscales = (given.get(key) and number(given, key) for key in ("mscale", "mscale_all_dim"))
         attention_factor = yarn_attention_factor(factor, *mscales)
-    return Rotation(frequencies, "yarn", rotary_frequencies(dim, base), attention_factor, length)
+    return Rotation(yarn_frequencies(dim, base, factor, length, *ramp), attention_factor, length)
 
 
 def _numbers(given: Mapping[str, Any], key: str) -> tuple[float, ...]:
@@ -197,32 +191,30 @@ def _longrope(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, bas
     length = _original_length(config, given)
     short_factor, long_factor = _numbers(given, "short_factor"), _numbers(given, "long_factor")
     by_length = partial(longrope_frequencies, dim, base, short_factor, long_factor, length)
-    if given.get("attention_factor") is not None:
-        attention_factor = number(given, "attention_factor")
-    else:
-        attention_factor = longrope_attention_factor(_stretch(config, given, length), length)
-    unscaled = rotary_frequencies(dim, base)
-    return Rotation(by_length(length), "longrope", unscaled, attention_factor, length, by_length)
+    stated = _stated(given, "attention_factor")
+    attention_factor = stated or longrope_attention_factor(_stretch(config, given, length), length)
+    return Rotation(by_length(length), attention_factor, length, by_length)
 
 
 def _llama3(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
-    length, unscaled = _original_length(config, given), rotary_frequencies(dim, base)
+    length = _original_length(config, given)
     factor, low, high = (number(given, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    return Rotation(llama3_frequencies(unscaled, factor, low, high, length), "llama3", unscaled, 1.0, length)
-
-
-def _proportional(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
-    share = number(given, "partial_rotary_factor", default=1.0)
-    frequencies = proportional_frequencies(dim, base, share, number(given, "factor", default=1.0))
-    return Rotation(frequencies, "proportional", rotary_frequencies(dim, base))
+    frequencies = llama3_frequencies(rotary_frequencies(dim, base), factor, low, high, length)
+    return Rotation(frequencies, original_length=length)
 
 
 RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any], int, float], Rotation]] = {
-    "default": _default,
-    "linear": _linear,
+    "default": lambda config, given, dim, base: Rotation(rotary_frequencies(dim, base)),
+    "linear": lambda config, given, dim, base: Rotation(
+        linear_frequencies(rotary_frequencies(dim, base), number(given, "factor"))
+    ),
     "dynamic": _dynamic,
     "yarn": _yarn,
     "longrope": _longrope,
     "llama3": _llama3,
-    "proportional": _proportional,
+    "proportional": lambda config, given, dim, base: Rotation(
+        proportional_frequencies(
+            dim, base, number(given, "partial_rotary_factor", default=1.0), number(given, "factor", default=1.0)
+        )
+    ),
 }
