@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from minibert.equations.input_layer import Array
 from minibert.errors import worded
+from minibert.files.lines import reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +51,16 @@ def _text_or_bytes(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
+
+
+def read_columns(name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> dict[str, list[Any]]:
+    """Read some columns of a small file whole; `choose` gets all names. Raises ValueError that names the file."""
+    pa = arrow()
+    from pyarrow.parquet import ParquetFile
+
+    with reading(name, "Parquet", pa.ArrowException), open(name, "rb") as raw, ParquetFile(raw) as file:
+        found: dict[str, list[Any]] = file.read(list(choose(file.schema_arrow.names))).to_pydict()
+    return found
 
 
 def write_vectors(ids: Sequence[int | str], vectors: Sequence[Array], file: BinaryIO) -> None:

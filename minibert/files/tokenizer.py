@@ -273,13 +273,21 @@ class Tokenizer:
 
     def lowercased(self) -> Tokenizer:
         """Give the same tokenizer with lowercasing before its own rules; special tokens in a text are found first."""
+
+        def change(rules: dict[str, Any]) -> None:
+            own = rules["normalizer"] or {"type": "Sequence", "normalizers": []}
+            steps = own["normalizers"] if own["type"] == "Sequence" else [own]
+            if not any(step["type"] == "Lowercase" for step in steps):
+                rules["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
+
+        return self.changed(change)
+
+    def changed(self, change: Callable[[dict[str, Any]], None]) -> Tokenizer:
+        """Give the same tokenizer after `change` has altered its rules, which are those of a tokenizer.json."""
         from tokenizers import Tokenizer as Reader
 
         rules = json.loads(self._tokenizer.to_str())
-        own = rules["normalizer"] or {"type": "Sequence", "normalizers": []}
-        steps = own["normalizers"] if own["type"] == "Sequence" else [own]
-        if not any(step["type"] == "Lowercase" for step in steps):
-            rules["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
+        change(rules)
         reader = Reader.from_str(json.dumps(rules))
         reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
         return Tokenizer(reader, self.pad_id, self._file, self._cut_left, self.mask, self._typed)

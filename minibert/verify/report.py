@@ -37,6 +37,7 @@ class Report:
         self.missing: list[str] = []  # "<kind>|<key>" of what the file should have had
         self.wrong_inputs: list[str] = []  # sentences about inputs in the file that are not those of the batch
         self.matches: list[str] = []  # names of the mistakes that fit
+        self.rounding = ""  # the narrower format in which vectors are the model's
 
     def say(self, *lines: str) -> None:
         """Add lines."""

@@ -1,0 +1,257 @@
+"""How a text becomes a vector, with every part that a port or a server gets wrong as a field of its own.
+
+A `Recipe` says how; `Maker` computes a text's vector by it. What a wrong model computes comes from the same blocks and
+the same poolings as the right vectors: only what is fed to them, or bound in them, is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import POOLINGS, normalized
+from minibert.files.tokenizer import Encoded, Tokenizer
+from minibert.models.encoder import Encoder
+
+from .plain_blocks import Choices, PlainBlocks
+
+Rules = dict[str, Any]  # those of a tokenizer.json
+FIXED = (8, 16, 32, 64, 128, 256, 512)  # to these lengths texts are padded
+SHORT = 32  # tokens: up to here padding to the length of any other text is tried, where each length takes a run
+
+
+class Recipe(NamedTuple):
+    """How one text becomes one vector; the fields stand in the order of computing.
+
+    prompts      texts put before the text; `text` changes the text itself
+    rules        what is changed in the tokenizer's rules
+    longest      tokens, special ones among them
+    first, last  whether the special tokens before and after the text are there
+    types        the type of every token
+    shift        what is added to every position
+    model        what is changed in the model: Encoder -> Encoder
+    seen         whether padding gets attention weights
+    pads         whether padding is pooled; to which length texts are padded is not known, so each is tried
+    inner        special tokens are not pooled
+    skip_prompt  the prompt's tokens are not pooled
+    poolings     names in `POOLINGS`
+    without      which module after pooling is left out, by its number
+    norm         the vector is divided by its length in the end
+    width        so many first numbers are given
+    stored       what the finished vector is rounded to
+    """
+
+    prompts: tuple[str, ...]
+    longest: int | None
+    poolings: tuple[str, ...]
+    skip_prompt: bool
+    width: int | None
+    text: Callable[[str], str] = str
+    rules: Callable[[Rules], None] | None = None
+    first: bool = True
+    last: bool = True
+    types: int = 0
+    shift: int = 0
+    model: Callable[[Encoder], Encoder] | None = None
+    seen: bool = False
+    pads: bool = False
+    inner: bool = False
+    without: int | None = None
+    norm: bool = False
+    stored: Callable[[Array], Array] | None = None
+
+
+class NoTokensError(ValueError):
+    """A mistake leaves nothing of a text: what a wrong program then gives, nobody can say."""
+
+
+class Maker:
+    """Computes vectors by recipes. Token rows are kept, since most recipes differ in other things than these.
+
+    Rows of a text's tokens are asked for again and again by recipes that differ after them.
+    """
+
+    def __init__(self, encoder: Encoder, prompt_name: str | None = None, prompt: str | None = None) -> None:
+        own = encoder.sentence_config
+        before = own.prompt(prompt_name, prompt)
+        self.encoder, self.own = encoder, own
+        self.right = Recipe((before,) if before else (), own.longest, own.poolings, not own.include_prompt, own.width())
+        self.tokenizers: dict[Any, Tokenizer] = {None: encoder.sentence_tokenizer}
+        self.models: dict[Any, Encoder] = {None: encoder}
+        self.lengths: set[int] = set()  # tokens of the texts of one comparison
+        self._rows: dict[Any, Array] = {}
+        inner = encoder.sentence_tokenizer.pieces("a")
+        (whole,) = encoder.sentence_tokenizer.encode(["a"])
+        self.before = next(
+            (i for i in range(len(whole.input_ids)) if whole.input_ids[i : i + len(inner)] == inner), 0
+        )  # how many special tokens are put before and after a text
+        self.after = len(whole.input_ids) - self.before - len(inner)
+
+    def vectors(self, text: str, recipe: Recipe) -> Array:
+        """Give the vector, or each one that is possible: (n, dim). Raises ValueError for what cannot be computed."""
+        found = [x for encoded in self._encodings(text, recipe) for x in self._ways(encoded, recipe)]
+        if not found:
+            raise ValueError("nothing to pad")
+        return self._finished(np.concatenate(found), recipe)
+
+    def _ways(self, encoded: Encoded, recipe: Recipe) -> Iterator[Array]:
+        if recipe.pads or recipe.seen:
+            yield from self._padded(encoded, recipe)
+        else:
+            yield self._pooled(self._tokens(encoded, recipe), encoded, recipe)
+
+    def encoded(self, text: str, recipe: Recipe) -> Encoded:
+        """Tokenize one text."""
+        return next(iter(self._encodings(text, recipe)))
+
+    def _encodings(self, text: str, recipe: Recipe) -> Iterator[Encoded]:
+        """Tokenize one text; where special tokens are left out, a long text may be cut before that or after."""
+        before, after = self.before * (not recipe.first), self.after * (not recipe.last)
+        whole, done = "".join((*recipe.prompts, recipe.text(text))), set[int]()
+        for more in (0, before + after):
+            longest = None if recipe.longest is None else recipe.longest + more
+            (found,) = self.tokenizer(recipe).encode([whole], None, truncation=True, max_length=longest)
+            if len(found.input_ids) not in done:
+                done.add(len(found.input_ids))
+                kept, types = slice(before, len(found.input_ids) - after), found.token_type_ids
+                yield Encoded(found.input_ids[kept], None if types is None else types[kept])
+
+    def tokenizer(self, recipe: Recipe) -> Tokenizer:
+        """Give the tokenizer by the recipe's rules."""
+        if recipe.rules not in self.tokenizers:
+            assert recipe.rules is not None  # which is there from the beginning
+            self.tokenizers[recipe.rules] = self.tokenizers[None].changed(recipe.rules)
+        return self.tokenizers[recipe.rules]
+
+    def model(self, recipe: Recipe) -> Encoder:
+        """Give the model as the recipe changes it. Only the last one is kept: rounded weights are a copy."""
+        if recipe.model not in self.models:
+            assert recipe.model is not None
+            self.models = {None: self.encoder, recipe.model: recipe.model(self.encoder)}
+        return self.models[recipe.model]
+
+    # -- ids -> rows -----------------------------------------------------------------------------------------
+
+    def _tokens(self, encoded: Encoded, recipe: Recipe) -> Array:
+        """The last hidden state of one text: (seq, dim)."""
+        key = (tuple(encoded.input_ids), recipe.types, recipe.shift, recipe.model)
+        if key not in self._rows:
+            self._rows[key] = self._computed(encoded, recipe, 0)
+        return self._rows[key]
+
+    def _computed(self, encoded: Encoded, recipe: Recipe, padding: int) -> Array:
+        """Take a text, and padding that counts as tokens, through the model."""
+        model, ids = self.model(recipe), [*encoded.input_ids, *[self.encoder.sentence_tokenizer.pad_id] * padding]
+        if not ids:
+            return np.zeros((0, model.dim), np.float32)
+        given: dict[str, Any] = {}
+        if self.encoder.embeddings.adds_types and (recipe.types or encoded.token_type_ids):
+            own = encoded.token_type_ids or [0] * len(encoded.input_ids)
+            given["token_type_ids"] = [[recipe.types or kind for kind in [*own, *[0] * padding]]]
+        if recipe.shift:
+            given["position_ids"] = self._positions(ids) + recipe.shift
+        return np.asarray(model([ids], **given)[0])
+
+    def _positions(self, ids: list[int]) -> Array:
+        """The model's own positions. Raises ValueError for a model without a table of them."""
+        own = self.encoder.embeddings.trace([ids])
+        if "position_ids" not in own:
+            raise ValueError("this model has no positions in its input layer")
+        return np.asarray(own["position_ids"]).reshape(1, -1)
+
+    def _padded(self, encoded: Encoded, recipe: Recipe) -> Iterator[Array]:
+        """Pool the text with each padding that there may have been."""
+        count, most = len(encoded.input_ids), self.encoder.max_length or max(FIXED)
+        lengths = [n for n in sorted({*self.lengths, *FIXED}) if count < n <= most]
+        if not recipe.seen and lengths:
+            rows = self._beside(encoded, recipe, lengths[-1] - count)
+            for length in lengths:
+                yield self._pooled(rows[:length], encoded, recipe)
+            return
+        for length in lengths:  # each takes the model anew
+            if length in FIXED or length <= SHORT:
+                key = ("seen", length, tuple(encoded.input_ids), recipe.types, recipe.shift, recipe.model)
+                if key not in self._rows:
+                    self._rows[key] = self._computed(encoded, recipe, length - count)
+                yield self._pooled(self._rows[key][: None if recipe.pads else count], encoded, recipe)
+
+    def _beside(self, encoded: Encoded, recipe: Recipe, padding: int) -> Array:
+        """The rows of a text and of padding that no token sees: (seq + padding, dim)."""
+        key = ("beside", padding, tuple(encoded.input_ids), recipe.model)
+        if key not in self._rows:
+            model = self.model(recipe)
+            ids = np.array([[*encoded.input_ids, *[self.encoder.sentence_tokenizer.pad_id] * padding]])
+            mask = (np.arange(ids.shape[1]) < len(encoded.input_ids))[None].astype(np.int64)
+            found = _Last()
+            self._rows[key] = PlainBlocks(model.stack, Choices(), mask, found).run(
+                model.embeddings(ids, attention_mask=mask)
+            )[f"hidden_states.{len(model.stack.blocks)}"][0]
+        return self._rows[key]
+
+    # -- rows -> vector --------------------------------------------------------------------------------------
+
+    def _pooled(self, rows: Array, encoded: Encoded, recipe: Recipe) -> Array:
+        skip = 0
+        if recipe.skip_prompt and recipe.prompts:
+            (alone,) = self.tokenizer(recipe).encode(
+                ["".join(recipe.prompts)], None, truncation=True, max_length=recipe.longest
+            )
+            skip = len(alone.input_ids) - self.after
+        if recipe.inner:
+            rows = rows[self.before * recipe.first : len(rows) - self.after * recipe.last]
+        if not len(rows) and recipe != self.right:
+            raise NoTokensError
+        return np.concatenate([POOLINGS[name](rows[None], skip) for name in recipe.poolings], axis=1)
+
+    def _finished(self, x: Array, recipe: Recipe) -> Array:
+        for i, step in enumerate(self.own.after):
+            if i != recipe.without:
+                x = step(x)
+        x = x[:, : recipe.width]
+        x = normalized(x) if recipe.norm else x
+        return x if recipe.stored is None else recipe.stored(x)
+
+
+class _Last(dict[str, Array]):
+    """Keeps only what a block gives: probabilities of 512 tokens would be hundreds of megabytes."""
+
+    def __setitem__(self, key: str, value: Array) -> None:
+        if key.startswith("hidden_states."):
+            self.clear()
+            super().__setitem__(key, value)
+
+
+def distances(vector: Array, made: Array) -> Array:
+    """The distance to each of `made` as a share of its length: (dim,), (n, dim) -> (n,); infinity for another width."""
+    if made.shape[1:] != vector.shape:
+        return np.full(len(made), np.inf)
+    wide, true = vector.astype(np.float64), made.astype(np.float64)
+    length = np.sqrt(np.vecdot(true, true))
+    apart = np.sqrt(np.vecdot(wide - true, wide - true)) / np.where(length == 0, 1, length)
+    return np.where(np.isfinite(apart), apart, np.inf)
+
+
+def nearest(vector: Array, text: str, maker: Maker, recipe: Recipe) -> float:
+    """The distance of a vector from the text's, by a recipe.
+
+    Infinity where there is no such vector; 0, which rules out nothing, where the mistake leaves no token of the text.
+    """
+    try:
+        return float(distances(vector, maker.vectors(text, recipe)).min())
+    except NoTokensError:
+        return 0.0
+    except (ValueError, TypeError, IndexError, KeyError):  # this mistake cannot be made with this text
+        return float("inf")
+
+
+def misses(vectors: Sequence[Array], texts: Sequence[str], maker: Maker, recipe: Recipe, most: float = np.inf) -> Array:
+    """`nearest` of every text (texts,); after the first one that is further away than `most` all are infinite."""
+    found = np.full(len(texts), np.inf)
+    for i, (vector, text) in enumerate(zip(vectors, texts, strict=True)):
+        found[i] = nearest(vector, text, maker, recipe)
+        if found[i] > most:
+            break
+    return found

@@ -1,0 +1,127 @@
+"""From vectors alone: which are the model's, and which mistake others show. A port in loops makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from vector_port import VectorPort, write
+
+from minibert.equations.input_layer import Array
+from minibert.models.load_encoder import load_encoder
+from minibert.verify.report import Report
+from minibert.verify.texts import TEXTS
+from minibert.verify.vector_mistakes import mistakes
+from minibert.verify.vector_recipes import Maker, misses
+from minibert.verify.vector_verdict import SAME
+from minibert.verify.vectors import judge
+
+# of the shipped texts those that the small vocabulary can tell apart, and a few in its own words
+TOLD = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "the we above",
+        "THE CLOUDS", "é ü a", "e u a", "a b c d e f g h i j k l m n o p", "the clouds above we lived the clouds above",
+        "a", "z y x"]  # fmt: skip
+
+PLANTED: dict[str, tuple[tuple[str, ...], set[str]]] = {
+    "pooling cls": (("first token",), {"pooling cls"}),
+    "pooling max": (("largest",), {"pooling max"}),
+    "pooling lasttoken": (("last token",), {"pooling lasttoken"}),
+    "pooling weightedmean": (("weighted",), {"pooling weightedmean"}),
+    "not normalized": (("not normalized",), {"not normalized"}),
+    "prompt missing": (("prompt missing",), {"prompt missing"}),
+    "prompt doubled": (("prompt doubled",), {"prompt doubled"}),
+    "no special token at the beginning": (("no [CLS]",), {"no special token at the beginning"}),
+    "no special token at the end": (("no [SEP]",), {"no special token at the end"}),
+    "special tokens missing": (("no [CLS]", "no [SEP]"), {"special tokens missing"}),
+    "special tokens left out of pooling": (("special tokens not pooled",), {"special tokens left out of pooling"}),
+    "case kept": (("case kept",), {"case kept"}),
+    "accents kept": (("accents kept",), {"accents kept", "text read as Latin-1"}),
+    "token type 1": (("types of 1",), {"token type 1"}),
+    "positions from 1": (("positions from 1",), {"positions from 1"}),
+    "last block missing": (("last block missing",), {"last block missing"}),
+    "activation": (("gelu by tanh",), {"activation gelu by tanh"}),
+    "causal": (("causal",), {"causal mask where there is none"}),
+    "cut": (("cut to 6",), {"cut to the first 6 numbers"}),
+    "pooling and norm": (("first token", "not normalized"), {"not normalized + pooling cls"}),
+    "pooling and tanh": (("largest", "gelu by tanh"), {"activation gelu by tanh + pooling max"}),
+    "prompt and type": (("prompt missing", "types of 1"), {"prompt missing + token type 1"}),
+    "pooling, case": (("weighted", "case kept"), {"pooling weightedmean + case kept"}),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("port") / "model")
+
+
+def judged(folder: Path, vectors: Array, texts: list[str] = TOLD) -> Report:
+    report = Report()
+    with load_encoder(folder) as encoder:
+        judge(report, encoder, texts, vectors)
+    return report
+
+
+def names(report: Report) -> set[frozenset[str]]:
+    """What was named; the order of two mistakes says nothing."""
+    return {frozenset(match.split(" + ")) for match in report.matches}
+
+
+def test_the_recipe_without_a_mistake_gives_what_encode_gives(folder: Path) -> None:
+    with load_encoder(folder) as encoder:
+        maker = Maker(encoder)
+        assert misses(encoder.encode(TOLD), TOLD, maker, maker.right).max() <= SAME
+        assert len({mistake.name for mistake in mistakes(maker)}) == len(mistakes(maker))
+
+
+def test_vectors_of_a_right_port_are_the_model_s(folder: Path) -> None:
+    report = judged(folder, VectorPort(folder)(TOLD))
+    assert report.passed and not report.matches and not report.rounding
+    assert report.lines[-1] == "this is the model"
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_mistake_is_named_and_no_other(name: str, folder: Path) -> None:
+    wrong, expected = PLANTED[name]
+    report = judged(folder, VectorPort(folder, *wrong)(TOLD))
+    assert not report.passed
+    assert names(report) == {frozenset(each.split(" + ")) for each in expected}, "\n".join(report.lines)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(np.float16, "float16")])
+def test_rounded_vectors_are_the_model_s_and_the_format_is_named(dtype: type, rounding: str, folder: Path) -> None:
+    report = judged(folder, VectorPort(folder)(TOLD).astype(dtype).astype(np.float32))
+    assert report.passed and report.rounding == rounding and not report.matches
+
+
+def test_numbers_that_nothing_explains_are_given_no_name(folder: Path) -> None:
+    right = VectorPort(folder)(TOLD)
+    noise = np.sin(np.arange(right.size, dtype=np.float32)).reshape(right.shape)
+    for unknown in (np.abs(right), right + noise, right[:, ::-1]):
+        report = judged(folder, unknown)
+        assert not report.passed and not {*report.matches} - {"another model's vectors", "weights read wrongly"}
+        assert any(line.startswith("ruled out") for line in report.lines)
+
+
+def test_some_texts_alone_that_nothing_explains_are_listed(folder: Path) -> None:
+    vectors = VectorPort(folder)(TOLD)
+    vectors[3] *= -1
+    report = judged(folder, vectors)
+    assert not report.passed and not report.matches
+    assert "12 of 13 vectors are the model's; not those of texts 4" in report.lines
+
+
+def test_vectors_in_another_order_are_seen(folder: Path) -> None:
+    report = judged(folder, VectorPort(folder)(TOLD)[::-1].copy())
+    assert report.matches == ["another order"] and not report.passed
+
+
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf])
+def test_numbers_that_are_none_never_pass(spoiled: float, folder: Path) -> None:
+    vectors = VectorPort(folder)(TOLD)
+    vectors[0, 0] = spoiled
+    assert not judged(folder, vectors).passed
+
+
+def test_the_texts_have_reasons_and_differ() -> None:
+    assert len({each.text for each in TEXTS}) == len(TEXTS) >= 60
+    assert all(each.why for each in TEXTS)
