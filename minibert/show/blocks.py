@@ -14,9 +14,11 @@ import numpy as np
 
 from minibert.equations import blocks as equations
 from minibert.equations import gated_blocks
+from minibert.equations.attention_positions import rotate
 from minibert.equations.blocks import Affine, additive_mask
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.families.block_parts import Attention, BoundBlock, RMSNorm
+from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 
 from .explain import Told, differs, first_of_text, heading
@@ -198,31 +200,54 @@ def _cell(token: str) -> str:
     return " " * (COLUMN - columns_of(token)) + token
 
 
+def whole_block(stack: Stack, block: BoundBlock) -> Callable[..., Array] | None:
+    """The function of `equations` for a whole block like this one; None where there is none."""
+    own = block.attention
+    if not math.isclose(own.scale, 1 / math.sqrt(own.head_dim)):
+        return None
+    if not own.rotated:
+        return equations.pre_norm_block if stack.pre_norm else equations.post_norm_block
+    norms = [block.modules.get(part.before) for part in block.parts]
+    gated = all(isinstance(norm, RMSNorm) and not norm.plus for norm in norms) and stack.rotary is not None
+    return gated_blocks.gated_block if gated else None
+
+
+def functions(encoder: Encoder, trace: dict[str, Array]) -> set[Any]:
+    """The functions of `equations` that compute the blocks: those of the steps, and of parts and whole blocks."""
+    stack = encoder.stack
+    used: set[Any] = {equations.split_heads, equations.additive_mask, equations.attention}
+    for i, block in enumerate(stack.blocks):
+        own = block.attention
+        used |= {told.function for *_, told in steps(encoder, trace, i, 0)} | {whole_block(stack, block)}
+        used |= {rotate, gated_blocks.rotary_attention} if own.rotated else {equations.self_attention}
+        used |= {gated_blocks.gated_feed_forward if block.feed_forward.gate else equations.feed_forward}
+        used |= {gated_blocks.share_heads} if own.key_heads < own.heads else set()
+        used |= {equations.visible} if own.reach is not None else set()
+    return used
+
+
 def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | None:
     """Compute the block again by the one function for a whole block; None where no function is for such a block."""
     stack, block = encoder.stack, encoder.stack.blocks[i]
-    x, own = trace[f"hidden_states.{i}"], block.attention
-    if not math.isclose(own.scale, 1 / math.sqrt(own.head_dim)):
+    function, x, last = whole_block(stack, block), trace[f"hidden_states.{i}"], block.parts[-1]
+    if function is None:
         return None
-    if own.rotated:
+    if function is gated_blocks.gated_block:
         return _gated_by_hand(encoder, trace, i)
-    seq, last = x.shape[1], block.parts[-1]
+    seq = x.shape[1]
     mask = additive_mask(np.tri(seq, dtype=bool), x.dtype) if stack.causal else None
     arrays, eps = plain_block(block), block.modules[last.before or last.after].eps
-    function: Callable[..., Array] = equations.pre_norm_block if stack.pre_norm else equations.post_norm_block
     options = {} if stack.bias is None else {"bias": stack.bias(seq)}
     y = function(x, arrays, stack.heads, eps, block.feed_forward.activate, mask, **options)
     computed = differs(y, trace[last.after or last.sum], "encoder")
     return [f"equations.{function.__name__}(hidden_states.{i}, ...)", computed]
 
 
-def _gated_by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | None:
+def _gated_by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str]:
     """The same of a block like Llama's: RMSNorm before both parts, and nothing after."""
     stack, block = encoder.stack, encoder.stack.blocks[i]
     x, own, feed, last = trace[f"hidden_states.{i}"], block.attention, block.feed_forward, block.parts[-1]
-    norms = [block.modules.get(part.before) for part in block.parts]
-    if not all(isinstance(norm, RMSNorm) and not norm.plus for norm in norms) or stack.rotary is None:
-        return None
+    assert stack.rotary is not None  # or it is no such block
 
     def affine(path: str) -> gated_blocks.Map:
         return gated_blocks.Map(block.modules[path].weight, block.modules[path].bias)
@@ -230,7 +255,7 @@ def _gated_by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[st
     q, k, v, output = (affine(path) for path in (*own.maps, own.output))
     gate, up, down = (affine(path) for path in (feed.gate, feed.up, feed.output))
     q_norm, k_norm = (block.modules[path].weight if path else None for path in own.norms)
-    first, second = (norm.weight for norm in norms if norm is not None)
+    first, second = (block.modules[part.before].weight for part in block.parts)
     arrays = gated_blocks.GatedBlock(q, k, v, output, first, gate, up, down, second, q_norm, k_norm)
     places = np.arange(x.shape[1])
     angles = stack.rotary.rotary(places, own.layer_type)

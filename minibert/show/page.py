@@ -85,6 +85,7 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
     # a projection changes the width, and only rows of equal width fit one axis
     groups, output = [list(group) for _, group in groupby(shown, lambda stage: stage.rows.shape[-1])], shown[-1].rows
     norm, norm_lines = _norm(layer, groups, tokens)
+    formulas = _formulas(layer)
     positions = next((stage for stage in shown if isinstance(stage.step, Positions)), None)
     data = {
         "float": output.dtype.str[1:],
@@ -104,9 +105,9 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
         tokens="\n".join(_choice(i, *pair) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))),
         norm=norm_lines,
         positions=_positions_words(layer, positions is not None),
-        formulas=listed(equations, _formulas(layer)),
+        formulas=listed(formulas, equations),
         data=as_json(data),
-        **({"blocks": "", "script": ""} if encoder is None else page_blocks.part(encoder, trace)),
+        **({"blocks": "", "script": ""} if encoder is None else page_blocks.part(encoder, trace, formulas)),
     )
     check_size(len(html.encode()), layer, seq, pairs)
     return html

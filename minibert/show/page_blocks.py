@@ -12,26 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.equations import attention_positions as positions
-from minibert.equations import blocks as equations
-from minibert.equations import gated_blocks
+from minibert.equations import attention_positions, blocks, gated_blocks, input_layer
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
-from minibert.families.block_parts import RMSNorm
 
+from .blocks import functions
 from .page_parts import as_json, filled, listed, packed
 
 if TYPE_CHECKING:
-    from minibert.models.blocks import Stack
     from minibert.models.encoder import Encoder
 
 NEAREST = 5  # most similar tokens that are listed
 
 
-def part(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, str]:
+def part(encoder: Encoder, trace: dict[str, Array], listed_before: set[Any]) -> dict[str, str]:
     """What the second part adds to the template: its elements ("blocks") and its script.
 
-    `trace` is of one text that has tokens.
+    `trace` is of one text that has tokens; `listed_before` are the formulas of the first part.
     """
     stack = encoder.stack
     data = {
@@ -40,47 +37,22 @@ def part(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, str]:
         "attention": packed(np.stack([trace[f"attentions.{i}"][0] for i in range(len(stack.blocks))])),
         "moves": moves(encoder, trace),
     }
-    used = _formulas(stack)
-    norm = "RMSNorm" if equations.rms_norm in used else "LayerNorm"
+    last = stack.blocks[-1].parts[-1]
+    norm = type(stack.blocks[-1].modules[last.before or last.after]).__name__
     order = (
         f"Both add to the vector. {norm} is applied to what enters them, so the vector itself can grow."
         if stack.pre_norm
         else f"{norm} follows each sum, so the vector does not grow from block to block."
     )
+    used = functions(encoder, trace) - listed_before
     elements = filled(
         "page_blocks.html",
         order=order,
         causal=" Here no token sees those after it." * stack.causal,
-        formulas="\n".join(
-            filter(
-                None,
-                (
-                    listed(module, {f for f in used if f.__module__ == module.__name__})
-                    for module in (positions, equations, gated_blocks)
-                ),
-            )
-        ),
+        formulas=listed(used, input_layer, attention_positions, blocks, gated_blocks),
         data=as_json(data),
     )
     return {"blocks": elements, "script": f"<script>\n{filled('page_blocks.js')}</script>"}
-
-
-def _formulas(stack: Stack) -> set[Any]:
-    """The functions of the equations that these blocks are made of."""
-    own, feed = stack.blocks[0].attention, stack.blocks[0].feed_forward
-    used: set[Any] = {
-        equations.linear, equations.softmax, equations.split_heads, equations.join_heads, equations.additive_mask,
-        equations.attention_scores, equations.attention, *(block.feed_forward.activate for block in stack.blocks),
-        gated_blocks.gated_feed_forward if feed.gate else equations.feed_forward,
-    }  # fmt: skip
-    used |= {positions.rotate, gated_blocks.rotary_attention} if own.rotated else {equations.self_attention}
-    if any(isinstance(module, RMSNorm) for block in stack.blocks for module in block.modules.values()):
-        used.add(equations.rms_norm)
-    elif not own.rotated:
-        used.add(equations.pre_norm_block if stack.pre_norm else equations.post_norm_block)
-    if any(block.attention.reach is not None for block in stack.blocks):
-        used.add(equations.visible)
-    return used | ({gated_blocks.share_heads} if own.key_heads < own.heads else set())
 
 
 def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, Any]]]:

@@ -58,9 +58,10 @@ def filled(template: str, **parts: str) -> str:
     return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], frame)
 
 
-def listed(equations: ModuleType, used: Container[object]) -> str:
-    """Those functions of a file that are used, in its order, as the items of a list."""
-    functions = (f for f in vars(equations).values() if inspect.isfunction(f) and f in used)
+def listed(used: Container[object], *files: ModuleType) -> str:
+    """Those functions of some files that are used, in the files' order, as the items of a list."""
+    own = (f for file in files for f in vars(file).values() if getattr(f, "__module__", None) == file.__name__)
+    functions = (f for f in own if inspect.isfunction(f) and f in used)
     return "\n".join(f"<li><h3><code>{f.__name__}</code></h3>{_docstring(f)}</li>" for f in functions)
 
 

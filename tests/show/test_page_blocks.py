@@ -107,6 +107,32 @@ def test_the_page_of_a_whole_real_model(minilm: Path) -> None:
     assert "pre_norm_block" not in listed and "gelu_tanh" not in listed
 
 
+@pytest.mark.parametrize(
+    ("name", "norm", "there", "not_there"),
+    [
+        ("bert", "LayerNorm follows", {"self_attention", "post_norm_block"}, {"rotate", "rms_norm", "gated_block"}),
+        ("gpt2", "LayerNorm is applied", {"layer_norm", "pre_norm_block", "gelu_tanh"}, {"post_norm_block", "gelu"}),
+        (
+            "qwen3", "RMSNorm is applied",
+            {"rms_norm", "gated_block", "rotary_attention", "rotate", "share_heads", "gated_feed_forward", "silu"},
+            {"layer_norm", "pre_norm_block", "feed_forward", "visible"},
+        ),
+        ("gemma3_text", "RMSNorm is applied", {"rms_norm", "gelu_tanh"}, {"gated_block", "pre_norm_block"}),
+        (
+            "modernbert", "LayerNorm is applied", {"layer_norm", "rotate", "gated_feed_forward", "visible", "gelu"},
+            {"rms_norm", "share_heads", "feed_forward", "gated_block", "pre_norm_block"},
+        ),
+    ],
+)  # fmt: skip
+def test_the_formulas_are_those_of_the_blocks(
+    name: str, norm: str, there: set[str], not_there: set[str], tmp_path: Path
+) -> None:
+    html = page(minibert.load_encoder(folder_of(name, tmp_path)), "we lived")
+    listed = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
+    assert len(listed) == len(set(listed)) and norm in html
+    assert there | {"attention_scores", "softmax"} <= set(listed) and not not_there & set(listed)
+
+
 def test_a_text_that_makes_too_large_a_page_is_refused_before_it_is_computed(
     minilm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,23 +192,3 @@ def test_blocks_on_the_hub_are_fetched_when_asked_for(
             assert main(asked) == 0
             assert "--whole" not in capsys.readouterr().err
             assert "blockdata" in target.read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("name", "there", "absent"),
-    [
-        ("qwen3", {"rotate", "rms_norm", "rotary_attention", "share_heads", "gated_feed_forward", "silu"}, {"visible"}),
-        (
-            "modernbert",
-            {"rotate", "gated_feed_forward", "visible", "gelu"},
-            {"rms_norm", "share_heads", "feed_forward"},
-        ),
-        ("bert", {"self_attention", "post_norm_block"}, {"rotate", "rms_norm", "gated_feed_forward"}),
-    ],
-)
-def test_the_formulas_are_those_of_the_blocks(name: str, there: set[str], absent: set[str], tmp_path: Path) -> None:
-    with minibert.load_encoder(folder_of(name, tmp_path)) as encoder:
-        html = page(encoder, "we lived above")
-    names = set(re.findall(r"<li><h3><code>(\w+)</code></h3>", html))
-    assert there <= names and not absent & names
-    assert ("RMSNorm is applied to what enters" in html) == (name == "qwen3")
