@@ -16,7 +16,7 @@ from minibert.families.steps import Inputs
 TILE_TOKENS = (
     512  # a matrix product of more rows is no faster, takes more memory, and others wait longer for their turn
 )
-FEWEST_TOKENS = 96  # of fewer a product is slower
+FEWEST_TOKENS = 128  # of fewer a product is slower
 SHARES = 8  # into so many tiles few tokens are cut, for the threads to share
 SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
 

@@ -3,7 +3,7 @@
 
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
-                                             sentences, bulk; three rounds
+                                             sentences, cores, soak, bulk; three rounds
     python scripts/bench --json FILE         the figures as JSON too
 
 Prints a Markdown table for each section. Every figure is a ratio of two things that are measured in turn in the same
@@ -29,6 +29,10 @@ What is measured, and how it was chosen
                   float32 export by torch.onnx, two threads, all graph optimizations
     sentences     texts of 5 to 40 words to MiniLM's vectors, likewise. sentence-transformers: encode as it is called by
                   default. ONNX Runtime: texts sorted by length, batches of 32, the mean and the norm by NumPy
+    cores         MiniLM, the same texts. "Products alone": those of the call, with the same shapes, and nothing in
+                  between. Callers: threads of one process that each encode nine texts one by one.
+                  Busy: two processes that count on the same two cores
+    soak          eight callers with texts of 0 to 400 words, one to forty a call, for ten minutes, or for one
     bulk          from JSON lines on the disk to Parquet shards on the disk, MiniLM; each contender in a process of its
                   own. In memory: `encode` and `embed` of the same texts in a list. One process with two cores beside
                   two with one core and half of the texts each: whole runs of the command, start included. Memory: a
@@ -58,10 +62,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # its files are
 
 from bench.measure import OtherWork, Row, Settings, as_json, machine, markdown
 
-SECTIONS = ("cold", "forward", "embed", "memory", "load", "growth", "encoder", "sentences", "bulk")
+SECTIONS = ("cold", "forward", "embed", "memory", "load", "growth", "encoder", "sentences", "cores", "soak", "bulk")
 FILES = {
     "bench.processes": ("cold", "load", "memory"),
     "bench.turns": ("encoder", "sentences"),
+    "bench.cores": ("cores",),
+    "bench.soak": ("soak",),
     "bench.bulk": ("bulk",),
 }
 

@@ -7,6 +7,7 @@ median seconds of a call, or with "compare" how far its result is from the saved
                is the last hidden state
     sentences  case [texts]: texts of 5 to 40 words, each call from str to vectors; for one text the calls of nine
                texts, one after another, divided by nine
+    cores      case [texts, callers, threads]: see cores.py
 """
 
 from __future__ import annotations
@@ -138,6 +139,10 @@ CONTENDERS: dict[str, dict[str, Callable[[str, str], Any]]] = {
 
 def call_of(section: str, made: Any, folder: str, case: list[int]) -> tuple[Call, int]:
     """What is timed, and by how much its time is divided."""
+    if section == "cores":
+        from . import cores
+
+        return cores.call_of(made, folder, case)
     if section == "encoder":
         return made(np.random.default_rng(0).integers(1000, 30000, case)), 1
     from tokenizers import Tokenizer
@@ -154,9 +159,9 @@ def call_of(section: str, made: Any, folder: str, case: list[int]) -> tuple[Call
 
 
 def serve(section: str, who: str, folder: str, file: str = "") -> None:
-    from . import many
+    from . import cores, many
 
-    made = (CONTENDERS | many.CONTENDERS)[section][who](folder, file)
+    made = (CONTENDERS | many.CONTENDERS | cores.CONTENDERS)[section][who](folder, file)
     print("{}", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
