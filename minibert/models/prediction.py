@@ -70,7 +70,7 @@ def complete(encoder: Model, text: str, tokens: int, temperature: float, seed: i
     (encoded,) = _encoded(encoder, text)
     _refuse_empty(encoded, 0)
     _refuse_too_many(encoder.max_length, len(encoded.input_ids), tokens)
-    random, cache = np.random.default_rng(seed), KeyValueCache(len(encoded.input_ids) + tokens - 1)
+    random, cache = np.random.default_rng(seed), KeyValueCache()
     ids = new = encoded.input_ids
     logits = np.empty(head.labels, encoder.dtype)
 

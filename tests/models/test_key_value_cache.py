@@ -24,7 +24,7 @@ CAUSAL = (
 def compare(encoder: minibert.Encoder, parts: list[int]) -> None:
     assert encoder.stack.causal
     ids = IDS[: encoder.max_length]
-    whole, cache = encoder(ids), KeyValueCache(len(ids))
+    whole, cache = encoder(ids), KeyValueCache()
     for start, length in zip(np.cumsum(parts) - parts, parts, strict=True):
         if len(part := ids[start : start + length]):
             assert off(go_on(encoder, part.tolist(), cache), whole[start : start + length]) <= CUT
@@ -48,7 +48,7 @@ def test_positions_that_skip_padding_go_on_too(tmp_path: Path, parts: list[int])
 def test_two_caches_know_nothing_of_each_other(tmp_path: Path) -> None:
     with minibert.load_encoder(encoders.write(tmp_path, "gpt2")) as encoder:
         texts = [IDS, IDS[::-1]]
-        caches = [KeyValueCache(len(IDS)) for _ in texts]
+        caches = [KeyValueCache() for _ in texts]
         for start in range(0, len(IDS), 7):
             for text, cache in zip(texts, caches, strict=True):
                 rows = go_on(encoder, text[start : start + 7].tolist(), cache)
