@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,21 @@ def test_threads_are_kept_to(method: str, tmp_path: Path) -> None:
     ):
         getattr(encoder, method)("[MASK]" if method == "fill" else "we")
     assert {call.args[2] for call in computed.call_args_list} == {3}
+
+
+def test_many_masks_and_words_take_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All logits together would be 40 MB; no more than PIECE of them are there at once, and what is made of them."""
+    monkeypatch.setattr(heads, "PIECE", 1 << 16)
+    with minibert.load_encoder(word_models.write(tmp_path, "bert", vocab_size=20_000), threads=1) as encoder:
+        encoder.fill("[MASK]")
+        tracemalloc.start()
+        try:
+            found = encoder.fill(["[MASK]" * 20] * 25, k=2)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert sum(map(len, found)) == 500
+    assert peak < 4e6  # measured 1.3e6
 
 
 def test_more_words_than_there_are(bert: minibert.Encoder) -> None:

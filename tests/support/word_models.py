@@ -19,9 +19,9 @@ TEXTS = ("We lived above the clouds", "we", "the dog, the he-lived cloud")
 
 
 def settings(name: str, **changes: Any) -> dict[str, Any]:
-    """config.json, for as many words as the tokenizer has."""
-    words = len(vocabulary(BASES[CLASS[name]]))
-    return encoders.config(name, vocab_size=words, architectures=[ARCHITECTURE[name]], **changes)
+    """config.json; without another number in it, for as many words as the tokenizer has."""
+    usual = {"vocab_size": len(vocabulary(BASES[CLASS[name]])), "architectures": [ARCHITECTURE[name]]}
+    return encoders.config(name, **{**usual, **changes})
 
 
 def tokenizer(folder: Path, own: str, config: dict[str, Any]) -> Path:
