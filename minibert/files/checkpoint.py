@@ -54,7 +54,7 @@ class Tensor(NamedTuple):
 
 
 class Source(Protocol):
-    """What load.py needs of a checkpoint, local or remote."""
+    """What is needed of a checkpoint, local or remote."""
 
     taken: dict[str, Tensor]  # all tensors whose tables were asked for
 

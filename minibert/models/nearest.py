@@ -11,11 +11,12 @@ from minibert.equations.similarity import BLOCK, similarities_to
 from minibert.files.tables import Table
 from minibert.files.tokenizer import Tokenizer
 
+from .pipeline import check_positive
+
 
 def nearest(table: Table, tokenizer: Tokenizer, word: str, k: int) -> list[tuple[str, float]]:
     """Give the k tokens whose rows have the largest cosine with the word's: see `EmbeddingLayer.nearest`."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise ValueError(f"k must be an integer >= 1, the number of words to give; found {k!r}")
+    check_positive("k", k)
     row = row_of_word(tokenizer, word)
     names = {i: name for i, name in tokenizer.names().items() if i < table.shape[0] and i != row}
     similarities = similarities_to(np.asarray(table.rows(np.array([row])))[0], _blocks(table))

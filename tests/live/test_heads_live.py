@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoder_files import off
-from head_files import HEAD_CASE, HEAD_CASES, HEADS, HeadCase, copied, seen
+from encoder_files import copied, off
+from head_files import HEAD_CASE, HEAD_CASES, HEADS, HeadCase, seen
 
 import minibert
 from minibert.equations.input_layer import Array

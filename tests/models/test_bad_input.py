@@ -1,6 +1,6 @@
 """Whatever is passed, the answer is a result or an error of the right kind, and nothing is left behind.
 
-Files that lie are in test_checkpoint.py, texts and tokenizer files in test_text.py.
+Files that lie are in tests/files, texts and tokenizer files too.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import mmap
 import os
 import pickle
@@ -18,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoder_files import CASE, TINY, EncoderCase, at_kept_tokens, kept, off
-from safetensors.numpy import load_file, save_file
+from encoder_files import CASE, TINY, EncoderCase, at_kept_tokens, copied, kept, off
+from safetensors.numpy import load_file
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -127,16 +126,6 @@ def test_float64() -> None:
 
 
 # -- files -------------------------------------------------------------------------------------------------------
-
-
-def copied(case: EncoderCase, folder: Path, change: Any = None, **config: Any) -> Path:
-    """A copy of a case's folder, with tensors and config changed."""
-    shutil.copytree(case.folder, folder, dirs_exist_ok=True)
-    tensors = load_file(folder / "model.safetensors")
-    save_file(change(tensors) if change else tensors, folder / "model.safetensors")
-    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps({**values, **config}), encoding="utf-8")
-    return folder
 
 
 def output(folder: Path) -> Array:

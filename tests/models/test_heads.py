@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoder_files import CASE, TINY, EncoderCase, kept, off
-from head_files import HEAD_CASE, HEAD_CASES, HeadCase, copied, distance, seen
+from encoder_files import CASE, TINY, EncoderCase, copied, kept, off
+from head_files import HEAD_CASE, HEAD_CASES, HeadCase, distance, seen
 from safetensors.numpy import load_file
 
 import minibert

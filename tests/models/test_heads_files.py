@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoder_files import CASE, off
-from head_files import HEAD_CASE, copied, distance
+from encoder_files import CASE, copied, off
+from head_files import HEAD_CASE, distance
 
 import minibert
 from minibert.equations.input_layer import Array

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from reference_files import REFERENCE, Stored
+from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -24,6 +28,16 @@ class EncoderCase(Stored):
 ALL_CASES = tuple(EncoderCase(path.parent.name) for path in sorted(ENCODERS.glob("*/case.json")))
 CASE = {case.name: case for case in ALL_CASES}
 TINY = tuple(case for case in ALL_CASES if case.name != "minilm")  # those with weights of their own
+
+
+def copied(case: EncoderCase, folder: Path, change: Any = None, **config: Any) -> Path:
+    """A copy of a case's folder, with tensors and config changed."""
+    shutil.copytree(case.folder, folder, dirs_exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors) if change else tensors, folder / "model.safetensors")
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**values, **config}), encoding="utf-8")
+    return folder
 
 
 def off(ours: Array, theirs: Array) -> float:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from pathlib import Path
-from typing import Any
-
 from encoder_files import EncoderCase, kept, off
 from reference_files import REFERENCE
-from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -43,13 +37,3 @@ def distance(case: HeadCase, encoder: minibert.Encoder) -> float:
         for kind, given in inputs.items()
     ]
     return max(found)
-
-
-def copied(case: HeadCase, folder: Path, change: Any = None, **config: Any) -> Path:
-    """A copy of a case's folder, with tensors and config changed."""
-    shutil.copytree(case.folder, folder, dirs_exist_ok=True)
-    tensors = load_file(folder / "model.safetensors")
-    save_file(change(tensors) if change else tensors, folder / "model.safetensors")
-    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps({**values, **config}), encoding="utf-8")
-    return folder
