@@ -17,7 +17,7 @@ from reference_files import REFERENCE
 from safetensors.numpy import save_file
 
 from minibert.cli import main
-from minibert.commands import common, explain, nearest
+from minibert.commands import answers, common, explain
 from minibert.commands.common import harmless
 
 # sets a window's title, begins red in one byte, goes back to the line's start, turns the order of letters around
@@ -112,7 +112,7 @@ def hostile_option(folder: Path) -> list[str]:
 def test_nothing_out_of_a_file_is_obeyed(
     make: Make, styled: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (common, explain, nearest):
+    for module in (common, explain, answers):
         monkeypatch.setattr(module, "coloured", lambda: styled)
     main(make(tmp_path / "made"))
     printed = "".join(capsys.readouterr())

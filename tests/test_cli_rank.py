@@ -59,7 +59,7 @@ def test_rank_of_no_line_prints_nothing(tmp_path: Path, capsys: Printed) -> None
             "this model's folder was saved as a SentenceTransformer, whose methods here are encode; predict and",
         ),
         (LABELS, (), "rank needs one number a pair, but this model has 3 labels"),
-        (RERANKER, ("-k", "0"), "-k must be at least 1, found 0"),
+        (RERANKER, ("-k", "0"), "-k must be an integer >= 1, found 0"),
         (RERANKER, ("--threads", "0"), "threads must be an integer >= 1"),
     ],
 )

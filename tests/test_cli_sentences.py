@@ -154,7 +154,7 @@ def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys:
     for argv, message in (
         (["similar", "we"], "give two texts, or one and --file"),
         (["similar", "we", "lived", "--file", "x"], "--file takes one text to look for, found 2"),
-        (["similar", "we", "--file", "x", "-k", "0"], "-k must be at least 1, found 0"),
+        (["similar", "we", "--file", "x", "-k", "0"], "-k must be an integer >= 1, found 0"),
         (["similar", "we", "--file", str(tmp_path / "none")], "No such file"),
         (["similar", "we", "--file", str(tmp_path / "latin")], "latin is not UTF-8"),
         (["encode", "we", "--prompt-name", "x"], "--prompt-name must be one of this model's 'query', 'document', fou"),

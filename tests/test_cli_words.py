@@ -13,7 +13,7 @@ from command_line import Printed, failure, started, without_named_model
 
 import minibert
 from minibert.cli import main
-from minibert.commands import fill
+from minibert.commands import answers, common
 from minibert.show.text import columns_of
 
 no_model_named = pytest.fixture(autouse=True)(without_named_model)
@@ -57,21 +57,23 @@ def test_next_prints_each_text(gpt2: str, capsys: Printed) -> None:
 
 
 def test_a_bar_is_as_long_as_its_word_is_likely(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [{"token_str": word, "score": score} for word, score in (("向量", 0.5), ("ab", 0.2), ("c\x1b", 0.001))]
+    found = [("向量", 0.5), ("ab", 0.2), ("c\x1b", 0.001)]
     for encoding, stroke in (("utf-8", "█"), ("ascii", "#"), ("latin-1", "#")):
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
-        assert list(fill.bars(found)) == [
+        assert answers.bars(found) == [
             f"  向量   0.5000  {stroke * 20}", f"  ab     0.2000  {stroke * 8}", "  c\\x1b  0.0010",
         ]  # fmt: skip
-    assert next(fill.bars(found[1:], quote='"')) == '  "ab"     0.2000  ########'
+    assert answers.bars(found[1:], quote='"')[0] == '  "ab"     0.2000  ########'
     monkeypatch.setattr(sys, "stdout", None)
-    assert next(fill.bars(found)).endswith("#")
+    assert answers.bars(found)[0].endswith("#")
 
 
-def test_a_text_above_its_words_is_bold_and_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fill.heading("a \x1b[2m text") == "a \x1b[2m text"  # print_lines escapes it
-    monkeypatch.setattr(fill, "coloured", lambda: True)
-    assert fill.heading("a \x1b[2m text") == "\x1b[1ma \\x1b[2m text\x1b[0m"
+def test_a_text_above_its_words_is_bold_and_harmless(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    for coloured, shown in ((False, "a \\x1b[2m text"), (True, "\x1b[1ma \\x1b[2m text\x1b[0m")):
+        for module in (answers, common):
+            monkeypatch.setattr(module, "coloured", lambda coloured=coloured: coloured)
+        answers.print_answers([("a \x1b[2m text", ["  word"]), ("we", [])])
+        assert capsys.readouterr().out.split("\n")[:3] == [shown, "  word", ""]
 
 
 def test_in_a_process_of_its_own(bert: str, gpt2: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .common import Parser, add_model, add_threads, load_model, print_lines
-from .fill import drawn, heading
+from .answers import bars, print_answers
+from .common import Parser, add_k, add_model, add_threads, load_model
 
 ABOUT = """give the labels of texts, with their probabilities
 By the model's own labels, such as POSITIVE and NEGATIVE; the model needs its
@@ -16,7 +16,7 @@ EXAMPLE = 'minibert classify "The movie was good." "The movie was not good."'
 def declare(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("texts", nargs="+", metavar="TEXT")
-    parser.add_argument("-k", type=int, default=5, metavar="K", help="how many labels to show (default: 5)")
+    add_k(parser, "labels")
     add_threads(parser)
     add_model(parser, side=False, usual="distilbert/distilbert-base-uncased-finetuned-sst-2-english")
 
@@ -25,5 +25,5 @@ def run(arguments: Any) -> None:
     """Print each text, and below it its likeliest labels."""
     with load_model(arguments) as encoder:
         found = encoder.classify(arguments.texts, arguments.k)
-    for i, (text, labels) in enumerate(zip(arguments.texts, found, strict=True)):
-        print_lines([*([""] if i else []), heading(text), *drawn([(each.label, each.probability) for each in labels])])
+    lines = [bars([(each.label, each.probability) for each in labels]) for labels in found]
+    print_answers(zip(arguments.texts, lines, strict=True))

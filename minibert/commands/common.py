@@ -64,6 +64,8 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument {' '.join(map(repr, unknown))}; put a text of several words in quotes")
         if hasattr(arguments, "model"):
             _settle_model(self, arguments)
+        if (k := getattr(arguments, "k", None)) is not None and k < 1:
+            raise ValueError(f"-k must be an integer >= 1, found {k}")
         return arguments
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -107,6 +109,13 @@ def add_model(parser: Parser, side: bool = True, argument: bool = False, usual: 
         )
     parser.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
     parser.add_argument("--local-files-only", action="store_true", help="use the cache only, not the Hub")
+
+
+def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:
+    """Add -k; `usual`: the default, None for all."""
+    parser.add_argument(
+        "-k", type=int, default=usual, metavar="N", help=f"how many {what} to show (default: {usual or 'all'})"
+    )
 
 
 def add_threads(parser: Parser) -> None:

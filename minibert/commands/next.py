@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .common import Parser, add_model, add_threads, load_model, print_lines
-from .fill import add_k, bars, heading
+from .answers import bars, print_answers
+from .common import Parser, add_k, add_model, add_threads, load_model
 
 ABOUT = """guess the word that comes next, with probabilities
 For GPT-2 and its kin, where no word sees those after it. A word that begins
@@ -16,7 +16,7 @@ EXAMPLE = 'minibert next "The meaning of life is"'
 def declare(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="the beginning of a text")
-    add_k(parser)
+    add_k(parser, "words")
     add_threads(parser)
     add_model(parser, side=False, usual="gpt2")
 
@@ -25,5 +25,5 @@ def run(arguments: Any) -> None:
     """Print each text, and below it the likeliest next words."""
     with load_model(arguments) as encoder:
         found = encoder.next_words(arguments.texts, arguments.k)
-    for i, (text, predictions) in enumerate(zip(arguments.texts, found, strict=True)):
-        print_lines([*([""] if i else []), heading(text), *bars(predictions, quote='"')])
+    lines = [bars([(each["token_str"], each["score"]) for each in words], quote='"') for words in found]
+    print_answers(zip(arguments.texts, lines, strict=True))

@@ -6,7 +6,7 @@ from typing import Any
 
 from minibert.files.lines import STDIN
 
-from .common import Parser, add_model, add_threads, load_model, print_lines
+from .common import Parser, add_k, add_model, add_threads, load_model, print_lines
 from .embed import wants_bar
 from .similar import lines_of, ranked
 
@@ -24,15 +24,13 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--file", metavar="LINES", required=True, help="texts, one a line, or - for stdin; empty lines are left out"
     )
-    parser.add_argument("-k", type=int, metavar="N", help="so many lines (default: all)")
+    add_k(parser, "lines", None)
     add_threads(parser)
     add_model(parser, side=False, usual=RERANKER)
 
 
 def run(arguments: Any) -> None:
     """Print the lines, best first."""
-    if arguments.k is not None and arguments.k < 1:
-        raise ValueError(f"-k must be at least 1, found {arguments.k}")
     with load_model(arguments) as encoder:
         encoder.rank(arguments.query, [])  # raises for a model that is no reranker, before any line is read
         bar = wants_bar(arguments.file == STDIN, prints=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
 
-from .common import Parser, add_model, add_threads, load_model, print_lines
+from .common import Parser, add_k, add_model, add_threads, load_model, print_lines
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--file", metavar="LINES", help="a file of texts, one a line, or - for stdin; empty lines are left out"
     )
-    parser.add_argument("-k", type=int, default=5, metavar="N", help="so many lines (default: 5)")
+    add_k(parser, "lines")
     parser.add_argument(
         "--rerank", metavar="MODEL", help=f"order the nearest {RERANKED} lines by this reranker, a folder or a Hub name"
     )
@@ -46,8 +46,6 @@ def run(arguments: Any) -> None:
         raise ValueError(
             f"--file takes one text to look for, found {len(texts)}; quotes make one text of several words"
         )
-    if arguments.k < 1:
-        raise ValueError(f"-k must be at least 1, found {arguments.k}")
     if file is None and arguments.rerank is not None:
         raise ValueError("--rerank orders the lines of a file; pass --file too")
     if arguments.rerank is not None:
