@@ -496,6 +496,7 @@ def test_bad_threads(value: Any) -> None:
             lambda: minibert.load_encoder(MODEL, threads=value),
             lambda: encoder.encode("a", threads=value),
             lambda: encoder.encode_stream(["a"], threads=value),
+            lambda: minibert.load_encoder(REFERENCE / "uses-reranker").predict(("a", "b"), threads=value),
             lambda: minibert.Embedder(MODEL, threads=value),
         ]
         for call in calls:

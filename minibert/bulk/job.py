@@ -3,9 +3,9 @@
 A shard is the unit of everything: of what is kept when a run ends early, of batching (a sentence's neighbours are
 those of its shard alone, so that a continued run gives the same bits), and of what is checked when a run goes on.
 
-The same bits: on one machine, with one number of threads. Continued on another machine or number of threads, each
-number of a sentence vector differs by at most 1e-6 of the vector's length from what it would have been (measured on
-MiniLM: 1.8e-7 with one thread of OpenBLAS instead of two, 2.8e-7 with OpenBLAS's code for another processor).
+The same bits: on one machine, with any number of threads. Continued on another machine, each number of a sentence
+vector differs by at most 1e-6 of the vector's length from what it would have been (measured on MiniLM: 2.8e-7 with
+OpenBLAS's code for another processor). So too where NumPy's BLAS cannot be held to one thread, as Apple's.
 Vectors of the input layer do not depend on threads or other texts.
 """
 

@@ -27,5 +27,8 @@ class HeadModel(Model, Protocol):
 
     def head(self, name: str | None = None) -> BoundHead: ...
     def each_text(
-        self, tokenize: Callable[[list[Any], int], list[Encoded]], results: Callable[[Packed], Any]
+        self,
+        tokenize: Callable[[list[Any], int], list[Encoded]],
+        results: Callable[[Packed], Any],
+        threads: int | None = None,
     ) -> Pipeline: ...

@@ -536,6 +536,8 @@ class Encoder(Guarded):
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         device: Any = None,
+        *,
+        threads: int | None = None,
     ) -> Any:
         """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
 
@@ -547,6 +549,7 @@ class Encoder(Guarded):
         batch_size           without effect, as in `encode`
         activation_fn        instead of the folder's: a function of the logits (n, labels), such as lambda x: x
         apply_softmax        over several labels, after the activation
+        threads              as in `encode`
 
         Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
         without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
@@ -556,7 +559,7 @@ class Encoder(Guarded):
         _refuse_habits("float32", convert_to_numpy, convert_to_tensor, device)
         check_positive("batch_size", batch_size)
         bar = "predict" if show_progress_bar else ""
-        return predict(self, pairs, prompt_name, prompt, activation_fn, bool(apply_softmax), bar)
+        return predict(self, pairs, prompt_name, prompt, activation_fn, bool(apply_softmax), bar, threads)
 
     def rank(
         self,

@@ -33,6 +33,7 @@ def predict(
     activation_fn: Any = None,
     apply_softmax: bool = False,
     shown_as: str = "",
+    threads: int | None = None,
 ) -> Any:
     """Score pairs: see `Encoder.predict`."""
     items, single = pairs_of(pairs)
@@ -46,7 +47,7 @@ def predict(
         return tokenizer.encode([before + text for text in firsts], seconds, True, own.longest, start)
 
     different = list(dict.fromkeys(items))  # the last bits depend on the neighbours: equal pairs get equal scores
-    pipeline = encoder.each_text(tokenize, lambda tile: logits_of(encoder, head, tile))
+    pipeline = encoder.each_text(tokenize, lambda tile: logits_of(encoder, head, tile), threads)
     rows = dict(zip(different, pipeline.all(different, len(different) > pipeline.chunk, shown_as), strict=True))
     logits = np.array([rows[item] for item in items], encoder.dtype).reshape(len(items), head.labels)
     scores = np.asarray(activate(logits))

@@ -1,0 +1,29 @@
+"""Eight callers for a minute, with texts of all lengths: nothing grows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+GROWTH = 1.15  # of memory between the 20th and the 60th second; measured: 1.05
+CALLERS = 8
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory, files and threads are read from /proc")
+def test_a_minute_of_eight_callers(minilm: Path) -> None:
+    command = [sys.executable, "-m", "bench.soak", str(minilm), "60", "20"]
+    environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    early, late = found["early"], found["late"]
+    assert found["texts"] > 100
+    assert late["memory"] <= GROWTH * early["memory"]
+    assert late["files"] <= early["files"]
+    assert late["threads"] <= early["threads"] + CALLERS  # each may once more have been helped by a thread of its own
