@@ -209,6 +209,26 @@ NOMIC_BERT = Blocks(
     ),
     causal=lambda config: False,
     defaults={"hidden_act": "silu"},
+    only={
+        "activation_function": "swiglu",
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_scale_base": None,
+        "scale_attn_weights": True,
+        **dict.fromkeys(
+            (
+                "causal",
+                "prenorm",
+                "parallel_block",
+                "use_rms_norm",
+                "qkv_proj_bias",
+                "mlp_fc1_bias",
+                "mlp_fc2_bias",
+                "rotary_emb_interleaved",
+                "scale_attn_by_inverse_layer_idx",
+            ),
+            False,
+        ),
+    },  # published files say so in these words
     checked_prefixes=("layers.", "encoder.layers."),
     older_path="encoder.layers.{i}",
     older={

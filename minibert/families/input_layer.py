@@ -238,12 +238,19 @@ ERNIE = replace(
 NOMIC_BERT = replace(
     BERT,
     model_type="nomic_bert",
-    attention=scheme("rotary", theta=1000.0),
+    attention=scheme("rotary", theta=1000.0, theta_key="rotary_emb_base"),
     # the file calls the norm emb_ln, the module is embeddings.LayerNorm
     steps=(WORD, TYPE, replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
     prefixes=("nomic_bert.",),
     tree={"embeddings": "NomicBertEmbeddings"},
     checked_prefixes=("embeddings.", "emb_ln."),
+    aliases={  # the words of published files, which the reference leaves unread: it has their values as its defaults
+        "hidden_size": "n_embd",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "intermediate_size": "n_inner",
+        "layer_norm_eps": "layer_norm_epsilon",
+    },
     only={},
     later_arguments=("position_ids",),
 )

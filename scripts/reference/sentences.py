@@ -86,6 +86,29 @@ def gpt2(folder: Path) -> Path:
     return folder
 
 
+def today(folder: Path, name: str, ends: bool = False, **config: Any) -> Path:
+    """A seeded model of today with GPT-2's tokens, padded on the left; `ends`: each text gets a token at its end."""
+    sizes = {**SIZES, "vocab_size": 261, "num_key_value_heads": 1, "head_dim": 6, "pad_token_id": 256}
+    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(name, **{**sizes, **config}))
+    fill(model)
+    model.save_pretrained(folder)
+    checkpoints.write_byte_level(folder)
+    rules = json.loads(transformers.GPT2Tokenizer.from_pretrained(folder).backend_tokenizer.to_str())
+    for older in ("vocab.json", "merges.txt"):
+        (folder / older).unlink()
+    if ends:
+        end = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+        rules["post_processor"] = {
+            "type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}, end],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}, end],
+            "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [256], "tokens": ["<|endoftext|>"]}},
+        }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(rules), encoding="utf-8")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<|endoftext|>", "model_max_length": 30}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "padding_side": "left"}), encoding="utf-8")
+    return folder
+
+
 def save(model: SentenceTransformer, folder: Path) -> None:
     fill_dense(model)
     model.save(str(folder), create_model_card=False)
@@ -229,7 +252,55 @@ def bare(parts: Path, folder: Path) -> list[Call]:
     return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {})]
 
 
-FOLDERS = (dense, cls, prompts, flags, residual, modules, causal, bare)
+def last_token(parts: Path, folder: Path) -> list[Call]:
+    """As Qwen3-Embedding: Qwen3, the last token, which ends each text, an instruction before queries, left padding."""
+    chain = [Transformer(str(today(parts / "t", "qwen3", ends=True))), Pooling(8, "lasttoken"), Normalize()]
+    named = {"query": "Instruct: find\nQuery:", "document": ""}
+    save(SentenceTransformer(modules=chain, device="cpu", prompts=named), folder)
+    texts = [*TEXTS, "long " * 40]
+    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {})]
+
+
+def two_dense(parts: Path, folder: Path) -> list[Call]:
+    """As EmbeddingGemma: Gemma 3 that looks both ways, the mean, two dense layers without activation, Normalize."""
+    types = ["sliding_attention", "full_attention"]
+    gemma = today(
+        parts / "t", "gemma3_text", ends=True, use_bidirectional_attention=True, sliding_window=5, layer_types=types,
+        query_pre_attn_scalar=4,
+    )  # fmt: skip
+    identity = torch.nn.Identity()
+    wide, back = (Dense(*sizes, bias=False, activation_function=identity) for sizes in ((8, 16), (16, 8)))
+    chain = [Transformer(str(gemma)), Pooling(8, "mean"), wide, back, Normalize()]
+    named = {"query": "task: search result | query: ", "document": "title: none | text: "}
+    save(SentenceTransformer(modules=chain, device="cpu", prompts=named), folder)
+    texts = list(TEXTS)
+    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {"truncate_dim": 4})]
+
+
+def search(parts: Path, folder: Path) -> list[Call]:
+    """As nomic-embed-text: NomicBERT by its older names, the mean, prompts."""
+    model = transformers.NomicBertModel(transformers.NomicBertConfig(**SIZES))
+    fill(model)
+    bert(parts / "t")
+    model.save_pretrained(parts / "t")
+    chain = [Transformer(str(parts / "t")), Pooling(8, "mean")]
+    named = {"query": "search_query: ", "document": "search_document: "}
+    save(SentenceTransformer(modules=chain, device="cpu", prompts=named), folder)
+    return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {}), ("encode_document", list(TEXTS), {})]
+
+
+def first_token(parts: Path, folder: Path) -> list[Call]:
+    """As gte-modernbert: ModernBERT, whose first token is the text's vector; longer texts than its window."""
+    config = transformers.ModernBertConfig(**SIZES, local_attention=4, global_attn_every_n_layers=2, pad_token_id=0)
+    model = transformers.ModernBertModel(config)
+    fill(model)
+    bert(parts / "t")
+    model.save_pretrained(parts / "t")
+    save(SentenceTransformer(modules=[Transformer(str(parts / "t")), Pooling(8, "cls")], device="cpu"), folder)
+    return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
+
+
+FOLDERS = (dense, cls, prompts, flags, residual, modules, causal, bare, last_token, two_dense, search, first_token)
 
 
 def vectors(model: SentenceTransformer, call: Call) -> np.ndarray[Any, Any]:
@@ -244,7 +315,8 @@ def vectors(model: SentenceTransformer, call: Call) -> np.ndarray[Any, Any]:
 def make(target: Path) -> None:
     torch.set_num_threads(1)
     for build in FOLDERS:
-        folder = target / f"sentences-{build.__name__}"
+        name = build.__name__.replace("_", "-")
+        folder = target / f"sentences-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         with tempfile.TemporaryDirectory() as parts:
             calls = build(Path(parts), folder)

@@ -317,6 +317,25 @@ def test_older_files_of_nomic_bert_hold_the_same_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(output(folder), output(CASE["nomic_bert"].folder))
 
 
+OLDER_NOMIC = {
+    "n_embd": 12, "n_head": 2, "n_layer": 2, "n_inner": 20, "layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000,
+    "activation_function": "swiglu", "rotary_emb_fraction": 1.0, "prenorm": False, "use_rms_norm": False,
+    "rotary_emb_scale_base": None, "model_type": "nomic_bert", "vocab_size": 29, "type_vocab_size": 2,
+}  # fmt: skip
+
+
+def test_the_words_of_nomic_bert_s_published_config(tmp_path: Path) -> None:
+    folder = copied(CASE["nomic_bert"], tmp_path)
+    (folder / "config.json").write_text(json.dumps(OLDER_NOMIC), encoding="utf-8")
+    np.testing.assert_array_equal(output(folder), output(CASE["nomic_bert"].folder))
+    for key, value in {"prenorm": True, "rotary_emb_fraction": 0.5, "activation_function": "gelu"}.items():
+        (folder / "config.json").write_text(json.dumps(OLDER_NOMIC | {key: value}), encoding="utf-8")
+        with pytest.raises(minibert.CheckpointError, match=key):
+            output(folder)
+    (folder / "config.json").write_text(json.dumps(OLDER_NOMIC | {"rotary_emb_base": 10}), encoding="utf-8")
+    assert off(output(folder), output(CASE["nomic_bert"].folder)) > 1e-3
+
+
 def test_closed() -> None:
     encoder = CASE["bert"].load()
     kept_rows = encoder.embeddings.word_embeddings([3])
