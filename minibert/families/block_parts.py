@@ -7,6 +7,7 @@ feed-forward (`Feed`); a norm without a path is not there.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,6 +97,42 @@ class Older(NamedTuple):
     path: str
     part: int = 0
     parts: int = 1
+
+
+def module_path(key: str) -> str:
+    """The path of a module from its key in a trace: without the block's number, which a shared module's key has.
+
+    >>> module_path("encoder.albert_layer_groups.0.albert_layers.0[3].ffn")
+    'encoder.albert_layer_groups.0.albert_layers.0.ffn'
+    """
+    return re.sub(r"\[\d+\]", "", key)
+
+
+def by_module(keys: Mapping[str, str]) -> dict[str, list[str]]:
+    """Sort what is known by a module's key by its path: in the order in which a shared module is called.
+
+    >>> by_module({"layers.0[0].ffn": "a", "layers.0[1].ffn": "b"})
+    {'layers.0.ffn': ['a', 'b']}
+    """
+    found: dict[str, list[str]] = {}
+    for key, value in keys.items():
+        found.setdefault(module_path(key), []).append(value)
+    return found
+
+
+class SharedNames:
+    """Finds the tensors of a module that several blocks use; asked for as `steps.Tensors` are."""
+
+    def __init__(self, binder: Tensors) -> None:
+        self._binder = binder
+        self._known: dict[tuple[str, ...], Array] = {}  # a narrow tensor is widened once for all blocks
+
+    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        """Give a tensor, the same array to every block."""
+        paths = tuple(map(module_path, names))
+        if paths not in self._known:
+            self._known[paths] = self._binder.vector(paths, shape)
+        return self._known[paths]
 
 
 class OlderNames:
@@ -375,6 +412,8 @@ class Blocks(Frozen):
     checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
     tree        the reference's class for each module that holds others, for printing: path -> class name
     order       last parts of paths in the order in which the reference prints them, if it is not that of computing
+    count       how many blocks there are
+    shared      path of the module that block i uses, where several blocks use one
     older_path, older  path of a block in older files, and the names in it: path in the block -> older name
     """
 
@@ -391,13 +430,15 @@ class Blocks(Frozen):
     unused_endings: tuple[str, ...] = ()
     tree: Mapping[str, str] = {}
     order: tuple[str, ...] = ()
+    count: Callable[[Config], int] = lambda config: config.integer("num_hidden_layers")
+    shared: Callable[[Config, int], str] | None = None
     older_path: str = ""
     older: Mapping[str, Older] = {}
 
     @property
     def begins(self) -> tuple[str, ...]:
         """How the names of the blocks' tensors begin, in older files too."""
-        return tuple(path.partition("{i}")[0] for path in (self.path, self.older_path) if path)
+        return tuple(path.partition("{")[0] for path in (self.path, self.older_path) if path)
 
     def configure(self, family: Family, data: Mapping[str, Any], where: str) -> Config:
         """Read config.json for layer and blocks together. Raises CheckpointError for a key of another model."""
@@ -406,15 +447,24 @@ class Blocks(Frozen):
         )
         return both.configure(dict(data), where)
 
-    def bind(self, config: Config, binder: Binder, i: int) -> BoundBlock:
-        """Take one block's tensors from the checkpoint."""
-        prefix, modules = f"{self.path.format(i=i)}.", Modules()
-        tensors: Tensors = binder
+    def bind_all(self, config: Config, binder: Binder) -> tuple[BoundBlock, ...]:
+        """Take the tensors of all blocks from the checkpoint."""
+        tensors = None if self.shared is None else SharedNames(binder)
+        return tuple(self.bind(config, binder, i, tensors) for i in range(self.count(config)))
+
+    def bind(self, config: Config, binder: Binder, i: int, tensors: Tensors | None = None) -> BoundBlock:
+        """Take one block's tensors; `tensors` knows those that it shares with others."""
+        prefix, modules = self.prefix(config, i), Modules()
+        tensors = tensors or (binder if self.shared is None else SharedNames(binder))
         if self.older and not binder.stored_under((prefix,)):
             tensors = OlderNames(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
         adds = self.parts if i or not self.first else self.first
         parts = tuple(add.bind(config, tensors, prefix, i, self.transposed, modules) for add in adds)
         return BoundBlock(modules, parts)
+
+    def prefix(self, config: Config, i: int) -> str:
+        """How the keys of block i begin: where several blocks use one module, the block's number stands behind it."""
+        return f"{self.path.format(i=i)}." if self.shared is None else f"{self.shared(config, i)}[{i}]."
 
     @property
     def attend(self) -> Attend:

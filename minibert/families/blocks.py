@@ -241,7 +241,7 @@ NOMIC_BERT = Blocks(
         "post_mlp_layernorm": Older("norm2"),
     },
     tree=_rotary_tree("NomicBert"),
-    order=("rotary_emb", "post_attention_layernorm", "mlp", "self_attn"),
+    order=("embeddings", "rotary_emb", "post_attention_layernorm", "mlp", "self_attn"),
 )
 
 
@@ -368,6 +368,48 @@ GEMMA3 = Blocks(
     order=(*LLAMA_ORDER, "pre_feedforward_layernorm"),
 )  # fmt: skip
 
+
+# -- blocks that share their modules -----------------------------------------------------------------------------
+
+
+def _albert_count(config: Config) -> int:
+    return config.integer("num_hidden_layers") * config.integer("inner_group_num")
+
+
+def _albert_module(config: Config, i: int) -> str:
+    """The layers are dealt out to the groups in turn, and each layer calls all modules of its group."""
+    layers, groups = config.integer("num_hidden_layers"), config.integer("num_hidden_groups")
+    if not 1 <= groups <= layers:
+        raise config.refused(f"'num_hidden_groups' must be from 1 to the {layers} layers, found {groups}")
+    layer, inner = divmod(i, config.integer("inner_group_num"))
+    return f"encoder.albert_layer_groups.{int(layer / (layers / groups))}.albert_layers.{inner}"
+
+
+ALBERT = Blocks(
+    path="encoder.albert_layer_groups.{i}",
+    parts=(
+        Add(
+            work=Attend(maps=("attention.query", "attention.key", "attention.value"), output="attention.dense"),
+            after=Norm(path="attention.LayerNorm"),
+        ),
+        Add(
+            work=Feed(up="ffn", down="ffn_output", activation="activation", activation_last=True),
+            after=Norm(path="full_layer_layer_norm"),
+        ),
+    ),
+    count=_albert_count,
+    shared=_albert_module,
+    causal=lambda config: False,
+    defaults={"hidden_act": "gelu_new", "num_hidden_groups": 1, "inner_group_num": 1},
+    checked_prefixes=("encoder.albert_layer_groups.",),
+    tree={
+        "encoder.albert_layer_groups.{i}": "AlbertLayerGroup",
+        "encoder.albert_layer_groups.{i}.albert_layers.{i}": "AlbertLayer",
+        "encoder.albert_layer_groups.{i}.albert_layers.{i}.attention": "AlbertAttention",
+    },
+    order=("full_layer_layer_norm",),
+)
+
 BLOCKS: Mapping[str, Blocks] = {
     "bert": BERT,
     "roberta": replace(BERT, tree=_bert_tree("Roberta")),
@@ -378,6 +420,7 @@ BLOCKS: Mapping[str, Blocks] = {
     "distilbert": DISTILBERT,
     "mpnet": MPNET,
     "gpt2": GPT2,
+    "albert": ALBERT,
     "modernbert": MODERNBERT,
     "nomic_bert": NOMIC_BERT,
     "llama": LLAMA,

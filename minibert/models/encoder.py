@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from minibert.computing import compute
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
-from minibert.families.block_parts import Blocks
+from minibert.families.block_parts import Blocks, module_path
 from minibert.families.config import Config
 from minibert.families.steps import Inputs
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
@@ -131,7 +131,7 @@ class Encoder(Guarded):
         stack = self.stack
         found = dict(self._layer.modules)
         for block in stack.blocks:
-            found |= {path: module for path, module in block.modules.items() if callable(module)}
+            found |= {module_path(key): module for key, module in block.modules.items() if callable(module)}
         return found | stack.others
 
     def __getitem__(self, path: str) -> Any:

@@ -114,7 +114,7 @@ def _heads(config: Config, binder: TensorBinder, layer: EmbeddingLayer, causal: 
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
-    bound = tuple(blocks.bind(config, binder, i) for i in range(config.integer("num_hidden_layers")))
+    bound = blocks.bind_all(config, binder)
     others = blocks.last_norm.bind(config, binder, "", config.integer("hidden_size"))
     last = norming(others, blocks.last_norm.path)
     bias: Callable[[int], Array] | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from minibert.families.block_parts import Blocks
+from minibert.families.block_parts import Blocks, module_path
 
 from .blocks import Stack
 from .input_layer import EmbeddingLayer
@@ -16,24 +17,19 @@ ROTARY = "rotary_emb"  # a module of the reference's without weights, printed wh
 def print_encoder(embeddings: EmbeddingLayer, blocks: Blocks, stack: Stack) -> str:
     """Print input layer and blocks as the reference's base model, without dropout and pooler."""
     family, classes = embeddings.family, {**embeddings.family.tree, **blocks.tree}
-    layer = repr(embeddings).split("\n")
-    lines = [f"{classes['']}("]
-    if "" in family.tree:
-        lines += layer[1:-1]  # the input layer prints as the model that holds it
-    else:
-        (holder,) = family.tree
-        lines += _indented(f"({holder}): ", layer)
     tree: Tree = {}
-    for i, block in enumerate(stack.blocks):
-        classes |= {path.format(i=i): name for path, name in blocks.tree.items()}
-        for path, module in block.modules.items():
-            _put(tree, path, module)
+    inside = embeddings.modules
+    places = {path: family.order.index(last) for path in inside if (last := path.rpartition(".")[2]) in family.order}
+    for path in sorted(inside, key=lambda path: places.get(path, len(family.order))):
+        _put(tree, path, inside[path])
+    for block in stack.blocks:
+        for key, module in block.modules.items():
+            _put(tree, module_path(key), module)
     for path, module in stack.others.items():
         _put(tree, path, module)
     if ROTARY in classes:
         tree[ROTARY] = f"{classes[ROTARY]}()"
-    lines += _lines(tree, "", classes, blocks.order)
-    return "\n".join([*lines, ")"])
+    return "\n".join([f"{classes['']}(", *_lines(tree, "", classes, blocks.order), ")"])
 
 
 def _put(tree: Tree, path: str, module: Any) -> None:
@@ -52,7 +48,7 @@ def _lines(tree: Tree, above: str, classes: dict[str, str], order: tuple[str, ..
             printed[name] = [child.replace("RMSNorm(", f"{classes.get('RMSNorm', 'RMSNorm')}(")]
         else:
             numbered = all(key.isdigit() for key in child)
-            holder = "ModuleList" if numbered else classes[path]
+            holder = "ModuleList" if numbered else classes[re.sub(r"\.\d+(?=\.|$)", ".{i}", path)]
             printed[name] = [f"{holder}(", *_lines(child, path, classes, order), ")"]
     lines: list[str] = []
     for name, count in _runs(printed).items():

@@ -84,7 +84,7 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
     keys, last = list(trace), f"hidden_states.{i + 1}"
     own = keys[keys.index(f"hidden_states.{i}") : keys.index(last) + 1]
     told = _steps(encoder, i, head)
-    prefix = encoder.block_family.path.format(i=i) + "."
+    prefix = encoder.block_family.prefix(encoder.config, i)
     for key, after in zip(own, [*own[1:], ""], strict=True):
         if key == last:  # the rows that were just shown
             return
@@ -97,7 +97,7 @@ def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Told]:
     modules, x = block.modules | stack.others, f"hidden_states.{i}"
     entering = {x: "what enters: " + (f"the output of block {i - 1}" if i else "the output of the input layer")}
     told = {key: Told(formula) for key, formula in entering.items()}
-    prefix = encoder.block_family.path.format(i=i) + "."
+    prefix = encoder.block_family.prefix(encoder.config, i)
     short: Callable[[str], str] = lambda path: path.removeprefix(prefix)  # noqa: E731
 
     def normed(path: str, x: str) -> str:

@@ -110,7 +110,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
         return {"blocks": f"none here: of {family.model_type} minibert has the input layer alone"}
     try:
         config = row.configure(family, layer.config, "config.json")
-        count, (heads, key_heads, head_dim) = config.integer("num_hidden_layers"), row.attend.sizes(config)
+        count, (heads, key_heads, head_dim) = row.count(config), row.attend.sizes(config)
         width, activation = row.feed.width(config), config[row.feed.act]
     except MinibertError as error:  # the input layer does not need it
         return {"blocks": f"not available: {error}"}

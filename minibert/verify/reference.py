@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.families.block_parts import by_module
 from minibert.families.steps import Norm, Positions
 from minibert.models.load import is_folder
 
@@ -147,11 +148,13 @@ class Reference:
                 value = value.transpose(1, 2)
             kept[key] = _array(value)
 
-        def leaving(path: str) -> Callable[..., None]:
-            return lambda _module, _args, output: keep(f"{path} (types)" if path in kept else path, output)
+        def leaving(path: str, keys: list[str]) -> Callable[..., None]:
+            calls = iter(keys)  # of a module that several blocks use
+            return lambda _module, _args, output: keep(next(calls, f"{path} (types)"), output)
 
-        def entering(key: str) -> Callable[..., None]:
-            return lambda _module, args, named: keep(key, args[0] if args else named["hidden_states"])
+        def entering(keys: list[str]) -> Callable[..., None]:
+            calls = iter(keys)
+            return lambda _module, args, named: keep(next(calls), args[0] if args else named["hidden_states"])
 
         def called(function: Any, args: Any) -> None:
             # Whisper indexes its table, everyone else looks rows up
@@ -171,10 +174,10 @@ class Reference:
                 hooks.callback(hook.remove)
 
             on(self._module(model).register_forward_hook(lambda _module, _args, output: results.append(output)))
-            for path in dict.fromkeys(paths):
-                on(part.get_submodule(path).register_forward_hook(leaving(path)))
-            for path, key in {**norms, **subject.entering}.items():
-                on(part.get_submodule(path).register_forward_pre_hook(entering(key), with_kwargs=True))
+            for path, keys in by_module({key: key for key in paths}).items():
+                on(part.get_submodule(path).register_forward_hook(leaving(path, keys)))
+            for path, keys in by_module({**norms, **subject.entering}).items():
+                on(part.get_submodule(path).register_forward_pre_hook(entering(keys), with_kwargs=True))
             hooks.enter_context(_watching(called, wide=next(model.parameters()).dtype == torch.float64))
             more = {"output_attentions": True} if subject.scores else {}
             self._module(model)(**named, **more, output_hidden_states=True)

@@ -34,6 +34,7 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
+from minibert.families.block_parts import by_module
 from minibert.models.blocks import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +56,7 @@ DISTIL = {
 }  # fmt: skip
 TURNED = {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0}  # queries wider than the model
 GEMMA = {**TURNED, "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 5}
+ALBERT = {**SIZES, "embedding_size": 8}
 MODERN = {**SIZES, "num_hidden_layers": 2, "local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0}
 GPT = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": POSITIONS}
 
@@ -99,6 +101,10 @@ CASES = (
     Case("gpt2-unscaled", "gpt2", "GPT2Model", "GPT2Model",
          {**GPT, "n_head": 6, "n_inner": INNER, "scale_attn_weights": False, "activation_function": "gelu"},
          ("plain",), spread=3),
+    Case("albert", "albert", "AlbertForMaskedLM", "AlbertModel", ALBERT, (*ALL[1:], "types")),
+    Case("albert-groups", "albert", "AlbertModel", "AlbertModel",
+         {**ALBERT, "num_hidden_layers": 3, "num_hidden_groups": 2, "inner_group_num": 2, "hidden_act": "gelu"},
+         ("right_pad",)),
     Case("modernbert", "modernbert", "ModernBertForMaskedLM", "ModernBertModel", MODERN, (*ALL[1:], "plain")),
     Case("modernbert-biased", "modernbert", "ModernBertModel", "ModernBertModel",
          {**MODERN, "attention_bias": True, "mlp_bias": True, "norm_bias": True, "hidden_activation": "silu",
@@ -184,12 +190,14 @@ class Recorder:
         attentions = [block.attention for block in stack.blocks if block.attention.heads_first]
         self.heads_first = [path for own in attentions for path in own.norms]
         modules = dict(model.named_modules())
-        for path in (*(path for block in stack.blocks for path in block.modules), *filter(None, [stack.last_norm])):
-            modules[path].register_forward_hook(lambda _m, _given, output, path=path: self.keep(path, output))
-        for path, key in stack.entering.items():
-            modules[path].register_forward_pre_hook(lambda _m, given, key=key: self.keep(key, given))
+        keys = (*(key for block in stack.blocks for key in block.modules), *filter(None, [stack.last_norm]))
+        for path, own in by_module({key: key for key in keys}).items():
+            modules[path].register_forward_hook(lambda _m, _given, output, own=own: self.keep(own, output))
+        for path, own in by_module(stack.entering).items():
+            modules[path].register_forward_pre_hook(lambda _m, given, own=own: self.keep(own, given))
 
-    def keep(self, key: str, value: Any) -> None:
+    def keep(self, keys: list[str], value: Any) -> None:
+        key = next(key for key in keys if key not in self.trace)
         value = value[0] if isinstance(value, tuple) else value
         if key in self.heads_first:
             value = value.transpose(1, 2)

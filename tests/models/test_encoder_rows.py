@@ -149,7 +149,7 @@ ACTIVATION = {
     "gemma3_text": "hidden_activation",
 }  # fmt: skip
 DEFAULT = {
-    "gpt2": "NewGELUActivation()", "gemma3_text": "GELUTanh()",
+    "gpt2": "NewGELUActivation()", "albert": "NewGELUActivation()", "gemma3_text": "GELUTanh()",
     **dict.fromkeys(("nomic_bert", "llama", "mistral", "qwen2", "qwen3"), "SiLUActivation()"),
 }  # fmt: skip
 EPS = {

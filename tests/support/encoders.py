@@ -46,6 +46,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
         "bos_token_id": 0, "eos_token_id": 0,
     },
+    "albert": {"embedding_size": 12, "hidden_act": "gelu_new"},
     "modernbert": {
         "hidden_activation": "gelu", "local_attention": 4, "global_attn_every_n_layers": 2, "norm_eps": 1e-5,
     },
@@ -135,6 +136,9 @@ def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str,
         del made["embeddings.position_embeddings.weight"]
     if kind not in ("distilbert", "mpnet"):
         made["embeddings.token_type_embeddings.weight"] = normal(config["type_vocab_size"], width)
+    if kind == "albert":
+        path = "encoder.embedding_hidden_mapping_in"
+        made |= {f"{path}.weight": normal(DIM, width, spread=0.3), f"{path}.bias": normal(DIM)}
     if kind == "electra":
         made |= {"embeddings_project.weight": normal(DIM, width, spread=0.3), "embeddings_project.bias": normal(DIM)}
     return made
