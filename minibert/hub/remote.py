@@ -227,6 +227,7 @@ class RemoteCheckpoint(Checkpoint):
         file = self._file(self._weight_map[name])
         large = len(tensor.shape) == 2 and tensor.stop - tensor.start > ROWWISE_FROM
         if self._lazy and large and tensor.dtype in NUMPY_DTYPE and isinstance(file, RemoteFile):
+            self.taken[name] = tensor
             return RowTable(file, tensor, dtype)
         return super().table(name, dtype)
 
