@@ -17,11 +17,11 @@ import numpy as np
 
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
+from minibert.equations.similarity import cosine_similarity
 from minibert.families.steps import Lookup, Norm, Positions, Project, Step
 from minibert.models.input_layer import EmbeddingLayer
 
 from . import page_blocks
-from .analysis import cosine_similarity
 from .explain import by_hand, function_of, looked_up, name_of
 from .page_parts import BYTES, as_json, check_size, filled, listed, packed
 from .text import counted, visible

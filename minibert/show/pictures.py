@@ -9,13 +9,14 @@ import numpy as np
 
 from minibert.equations.attention_positions import alibi_slopes
 from minibert.equations.input_layer import Array
+from minibert.equations.similarity import cosine_similarity, principal_components
 from minibert.errors import Option, worded
 from minibert.families.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
 from minibert.families.rotations import Rotation
 from minibert.families.steps import Lookup, Norm, Positions
 from minibert.models.input_layer import EmbeddingLayer
 
-from . import analysis, plot, plot_blocks
+from . import plot, plot_blocks
 from .explain import first_of_text, name_of
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _rows(layer: EmbeddingLayer, asked: Asked) -> Any:
 
 def _similarity(layer: EmbeddingLayer, _: Asked) -> Any:
     """Which positions are similar."""
-    return plot.similarity_matrix(analysis.cosine_similarity(position_table(layer)))
+    return plot.similarity_matrix(cosine_similarity(position_table(layer)))
 
 
 def _table(layer: EmbeddingLayer, _: Asked) -> Any:
@@ -154,7 +155,7 @@ def _tokens(layer: EmbeddingLayer, asked: Asked) -> Any:
     """The word rows of a text's tokens, on a map."""
     batch, tokens, _ = _encoded(layer, _needed(asked.text, "tokens"))
     ids, at = np.unique(batch["input_ids"][0], return_index=True)
-    found = analysis.principal_components(layer.steps[0].module(ids))
+    found = principal_components(layer.steps[0].module(ids))
     return plot.token_map(found.coordinates, [tokens[i] for i in at], shares=found.shares.tolist())
 
 

@@ -1,8 +1,8 @@
 """Arrays -> pictures. Every function draws one thing into an Axes and returns it.
 
 Pass `ax` to draw into a figure of your own, and pyplot is not touched; without it pyplot opens a new figure.
-Nothing here computes what a picture shows, or knows a model: similarities and coordinates come from `analysis`,
-tables and rows from a layer.
+Nothing here computes what a picture shows, or knows a model: similarities and coordinates come from
+`equations.similarity`, tables and rows from a layer.
 
 Values become colours by viridis alone: its lightness rises evenly with the value, so a picture keeps its meaning
 in black and white and for the colour-blind. A map that is dark at both ends would not, so signed values use it too.
@@ -118,7 +118,7 @@ def similarity_matrix(
 ) -> Axes:
     """A matrix of cosine similarities as an image; row 0 is on top, as in the matrix.
 
-    similarity (n, n), from `analysis.cosine_similarity`. `labels` name the rows, where there are few.
+    similarity (n, n), from `equations.cosine_similarity`. `labels` name the rows, where there are few.
     """
     ax = _axes(ax, 6, 5)
     _image(ax, similarity, "cosine similarity")
@@ -265,7 +265,7 @@ def token_map(
     """Tokens as points of a plane, each with its name.
 
     coordinates (tokens, 2) and shares, the part of the variance that each axis shows: both from
-    `analysis.principal_components`. One unit is as long on either axis, so that distances can be compared.
+    `equations.principal_components`. One unit is as long on either axis, so that distances can be compared.
     """
     larger = max(1.0, (len(labels) / FEW_NAMES) ** 0.5)  # a name takes as much room however many there are
     ax = _axes(ax, 7 * larger, 6 * larger)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 
 import minibert
+from minibert.equations.similarity import cosine_similarity, principal_components
 from minibert.show import plot
 from minibert.show.page import page
 from minibert.show.pictures import picture
@@ -42,10 +43,8 @@ def steps(layer: minibert.EmbeddingLayer) -> Figure:
 
 def similarity(layer: minibert.EmbeddingLayer) -> Figure:
     """Which learned positions resemble each other; a part, so that each pair is a few pixels."""
-    from minibert.show import analysis
-
     table = layer.position_embeddings.weight[:128]
-    ax = plot.similarity_matrix(analysis.cosine_similarity(table))
+    ax = plot.similarity_matrix(cosine_similarity(table))
     ax.set_title("learned positions 0 to 127", loc="left")
     ax.figure.set_size_inches(9, 7)
     return ax.figure
@@ -61,10 +60,8 @@ def sinusoids(layer: minibert.EmbeddingLayer) -> Figure:
 
 def tokens(layer: minibert.EmbeddingLayer) -> Figure:
     """A map of the word rows of some words, before any context."""
-    from minibert.show import analysis
-
     ids = [layer.tokenize(word)["input_ids"][0, 1] for word in WORDS.split()]
-    found = analysis.principal_components(layer.word_embeddings(ids))
+    found = principal_components(layer.word_embeddings(ids))
     ax = plot.token_map(found.coordinates, layer.tokens(ids), shares=found.shares.tolist())
     ax.set_title("word rows without context", loc="left")
     ax.figure.set_size_inches(9, 7)

@@ -19,7 +19,8 @@ import numpy as np
 import probes
 import study
 
-from minibert.show import analysis, plot
+from minibert.equations.similarity import cosine_similarity
+from minibert.show import plot
 
 # %% [markdown]
 # ## Step 1: the model
@@ -162,7 +163,7 @@ if model.is_bert_base:
 
 # %%
 table = layer.position_embeddings.weight
-similarity = analysis.cosine_similarity(table)
+similarity = cosine_similarity(table)
 study.show(plot.similarity_matrix(similarity), "similarity", of=model.name)
 print(similarity.shape)
 assert similarity.shape == (config.max_position_embeddings,) * 2

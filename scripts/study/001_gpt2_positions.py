@@ -13,7 +13,8 @@ import numpy as np
 import study
 
 from minibert.equations.input_layer import default_position_ids, gpt2_input
-from minibert.show import analysis, plot
+from minibert.equations.similarity import cosine_similarity
+from minibert.show import plot
 
 # %% [markdown]
 # ## Step 1: the model and its numbers
@@ -143,7 +144,7 @@ assert np.array_equal(pos_embedding, layer.wpe.weight)
 # 100 apart.
 
 # %%
-similarity = analysis.cosine_similarity(pos_embedding)
+similarity = cosine_similarity(pos_embedding)
 study.show(plot.similarity_matrix(similarity), "similarity", of=f"position rows of {model.name}")
 assert similarity.shape == (config.max_position_embeddings,) * 2
 neighbours, others = np.diag(similarity, 1), similarity[np.triu_indices(len(similarity), 1)]

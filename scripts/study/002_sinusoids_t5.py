@@ -22,7 +22,8 @@ import study
 
 from minibert import sinusoidal_positions
 from minibert.equations.attention_positions import relative_buckets
-from minibert.show import analysis, plot
+from minibert.equations.similarity import cosine_similarity
+from minibert.show import plot
 
 # %% [markdown]
 # ## Step 1: a T5
@@ -183,7 +184,7 @@ assert d_model != 512 or round(longest) == 60611
 # learned table (`000_bert_positions.py`) no formula does this; it holds there as far as training has made it hold.
 
 # %%
-similarity = analysis.cosine_similarity(sin_pos_encoding)
+similarity = cosine_similarity(sin_pos_encoding)
 study.show(plot.similarity_matrix(similarity), "similarity", of=formula)
 curve = np.cos(np.arange(max_len)[:, None] * 10000.0 ** -(np.arange(0, d_model, 2) / d_model)).mean(axis=1)
 apart = np.abs(np.arange(max_len)[:, None] - np.arange(max_len))
@@ -242,7 +243,7 @@ assert np.allclose(pairs[:-3] @ turn.T, pairs[3:], rtol=0, atol=1e-6)
 # %%
 halves = sinusoidal_positions(max_len, d_model, layout="halves")
 assert np.array_equal(halves, np.concatenate([sin_pos_encoding[:, 0::2], sin_pos_encoding[:, 1::2]], axis=1))
-assert np.allclose(analysis.cosine_similarity(halves), similarity, rtol=0, atol=1e-12)
+assert np.allclose(cosine_similarity(halves), similarity, rtol=0, atol=1e-12)
 
 # %% [markdown]
 # 3. There are 255 such distances, and 278 buckets are the fewest. Half of the buckets, 139, are for each side. Half of

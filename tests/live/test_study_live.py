@@ -12,9 +12,8 @@ import pytest
 from drawn import normal
 from needed import missing
 
-from minibert.equations import gradients
+from minibert.equations import gradients, similarity
 from minibert.equations.input_layer import Array, sinusoidal_positions
-from minibert.show import analysis
 
 pytestmark = pytest.mark.reference
 
@@ -187,7 +186,7 @@ def test_cosine_similarity_is_scikit_learns(table: tuple[str, Array]) -> None:
     from sklearn.metrics.pairwise import cosine_similarity
 
     rows = table[1].astype(np.float64)
-    assert np.abs(analysis.cosine_similarity(rows) - cosine_similarity(rows)).max() <= FLOAT64_TOLERANCE
+    assert np.abs(similarity.cosine_similarity(rows) - cosine_similarity(rows)).max() <= FLOAT64_TOLERANCE
 
 
 def test_principal_components_are_scikit_learns(table: tuple[str, Array]) -> None:
@@ -195,7 +194,7 @@ def test_principal_components_are_scikit_learns(table: tuple[str, Array]) -> Non
 
     rows = table[1].astype(np.float64)
     theirs = PCA(2, svd_solver="full").fit(rows)
-    ours = analysis.principal_components(rows)
+    ours = similarity.principal_components(rows)
     signs = np.sign(np.sum(ours.directions * theirs.components_, axis=1))  # both choose a sign by a rule of their own
     assert np.abs(ours.shares - theirs.explained_variance_ratio_).max() <= 1e-12
     assert np.abs(ours.coordinates * signs - theirs.transform(rows)).max() <= 1e-11

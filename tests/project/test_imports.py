@@ -40,8 +40,8 @@ HEIGHT = {wing: height for height, wings in enumerate(WINGS) for wing in wings}
 THIRD_PARTIES = {wing: allowed for wings in WINGS for wing, allowed in wings.items()}
 FRONT_DOOR = {"__init__", "__main__", "cli", "computing", "cores", "errors", "threads"}
 # arrays go in, numbers or pictures come out: these never see a checkpoint, though the wings that do lie below theirs
-SEE_NO_CHECKPOINT = {"show/analysis", "show/plot"}
-NO_CHECKPOINT = ("minibert.equations", "minibert.errors", "minibert.files.writing", "minibert.show.analysis")
+SEE_NO_CHECKPOINT = {"show/plot"}
+NO_CHECKPOINT = ("minibert.equations", "minibert.errors", "minibert.files.writing")
 
 
 class Import(NamedTuple):
@@ -152,8 +152,8 @@ def test_inside_a_wing_no_circle() -> None:
         ("verify/verify", "from minibert.show import plot", "minibert.show.plot does not lie below"),
         ("equations/gradients", "from minibert.files.tables import Table", "minibert.files.tables does not lie below"),
         ("show/plot", "from .explain import x", "minibert.show.explain knows a checkpoint"),
-        ("show/analysis", "from minibert.files.checkpoint import open_folder", "checkpoint knows a checkpoint"),
-        ("show/analysis", "from minibert.models.load import load", "minibert.models.load knows a checkpoint"),
+        ("show/plot", "from minibert.files.checkpoint import open_folder", "checkpoint knows a checkpoint"),
+        ("show/plot", "from minibert.models.load import load", "minibert.models.load knows a checkpoint"),
         ("models/input_layer", "from minibert.nowhere import x", "minibert.nowhere is not in the table"),
         ("show/plot", "import matplotlib.pyplot as plt", "matplotlib is imported outside a function"),
         ("show/plot", "class A:\n    import matplotlib", "matplotlib is imported outside a function"),

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from reference_files import BY_NAME, REFERENCE
 
 import minibert
+from minibert.equations.similarity import cosine_similarity
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show import plot
-from minibert.show.analysis import cosine_similarity
 from minibert.show.pictures import OF_BLOCKS, PICTURES, picture, position_table
 
 WORDS = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5))

@@ -11,9 +11,9 @@ from drawn import normal
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibert.equations import similarity
 from minibert.equations.input_layer import sinusoidal_positions
 from minibert.equations.similarity import BLOCK
-from minibert.show import analysis
 
 # float64 against a definition computed in another order: measured at most 2.7e-14
 DEFINITION_TOLERANCE = 3e-13
@@ -24,7 +24,7 @@ DEFINITION_TOLERANCE = 3e-13
 
 def test_cosine_similarity_is_its_definition() -> None:
     x, y = normal(5, 4), normal(3, 4)
-    found = analysis.cosine_similarity(x, y)
+    found = similarity.cosine_similarity(x, y)
     assert found.shape == (5, 3)
     for i, j in np.ndindex(5, 3):
         expected = sum(x[i] * y[j]) / (sum(x[i] ** 2) * sum(y[j] ** 2)) ** 0.5
@@ -33,42 +33,42 @@ def test_cosine_similarity_is_its_definition() -> None:
 
 def test_cosine_similarity_to_itself_is_symmetric_with_ones() -> None:
     x = normal(40, 7).astype(np.float32)
-    found = analysis.cosine_similarity(x)
+    found = similarity.cosine_similarity(x)
     assert found.dtype == np.float64
     assert np.abs(np.diag(found) - 1).max() <= DEFINITION_TOLERANCE
     assert np.abs(found - found.T).max() <= DEFINITION_TOLERANCE
     assert np.all(np.isfinite(np.arccos(found)))
-    assert np.abs(analysis.cosine_similarity(1024 * x) - found).max() <= DEFINITION_TOLERANCE
+    assert np.abs(similarity.cosine_similarity(1024 * x) - found).max() <= DEFINITION_TOLERANCE
 
 
 def test_sinusoids_are_similar_by_distance_alone() -> None:
-    found = analysis.cosine_similarity(sinusoidal_positions(64, 32))
+    found = similarity.cosine_similarity(sinusoidal_positions(64, 32))
     for distance in range(64):
         assert np.ptp(np.diagonal(found, distance)) <= 1e-7  # the table is float32: measured 2.3e-8
-    assert np.ptp(analysis.cosine_similarity(normal(64, 32)).diagonal(1)) > 0.1
+    assert np.ptp(similarity.cosine_similarity(normal(64, 32)).diagonal(1)) > 0.1
 
 
 def test_a_row_of_zeros_is_similar_to_nothing() -> None:
-    assert np.array_equal(analysis.cosine_similarity([[0.0, 0.0], [1.0, 0.0]]), [[0, 0], [0, 1]])
+    assert np.array_equal(similarity.cosine_similarity([[0.0, 0.0], [1.0, 0.0]]), [[0, 0], [0, 1]])
 
 
 def test_cosine_of_very_long_and_very_short_rows() -> None:
     """Their squares leave float64; the angle between them does not."""
     rows = np.array([[3e200, 4e200], [3e-200, 4e-200], [4.0, 3.0]])
-    found = analysis.cosine_similarity(rows)
+    found = similarity.cosine_similarity(rows)
     assert np.abs(found - [[1, 1, 0.96], [1, 1, 0.96], [0.96, 0.96, 1]]).max() <= DEFINITION_TOLERANCE
 
 
 def test_cosine_of_a_row_that_is_no_number_is_none() -> None:
-    found = analysis.cosine_similarity([[np.nan, 1.0], [1.0, 0.0]])
+    found = similarity.cosine_similarity([[np.nan, 1.0], [1.0, 0.0]])
     assert np.array_equal(found, [[np.nan, np.nan], [np.nan, 1.0]], equal_nan=True)
 
 
 def test_cosine_similarity_refuses_what_has_no_rows() -> None:
     with pytest.raises(ValueError, match=r"x must have shape \(rows, dim\), found \(2,\); .* x\[None\]"):
-        analysis.cosine_similarity([1.0, 2.0])
+        similarity.cosine_similarity([1.0, 2.0])
     with pytest.raises(ValueError, match="x has 2 columns, but y has 3"):
-        analysis.cosine_similarity([[1.0, 2.0]], [[1.0, 2.0, 3.0]])
+        similarity.cosine_similarity([[1.0, 2.0]], [[1.0, 2.0, 3.0]])
 
 
 # nearest tokens
@@ -83,8 +83,8 @@ def test_nearest_tokens_are_the_largest_similarities(seed: int, vocab: int, by_i
     table = np.random.default_rng(seed).standard_normal((vocab, 3)).astype(np.float32)
     token, k = seed % vocab, min(vocab, 7)
     query = table[token] if by_id else normal(3, seed=seed)
-    ids, similarities = analysis.nearest_tokens(table, token if by_id else query, k)
-    every = analysis.cosine_similarity(np.asarray(query)[None], table)[0]
+    ids, similarities = similarity.nearest_tokens(table, token if by_id else query, k)
+    every = similarity.cosine_similarity(np.asarray(query)[None], table)[0]
     assert ids.dtype == np.int64 and ids.shape == similarities.shape == (k,)
     assert len(set(ids.tolist())) == k
     assert np.abs(similarities - every[ids]).max() <= DEFINITION_TOLERANCE
@@ -97,7 +97,7 @@ def test_equal_rows_tie_by_id_across_blocks() -> None:
     copies = [5, BLOCK - 1, BLOCK, 2 * BLOCK, 2 * BLOCK + 2]
     table[copies] = normal(50)
     for query in (copies[2], table[copies[2]] + 0.3):
-        ids, similarities = analysis.nearest_tokens(table, query, k=6)
+        ids, similarities = similarity.nearest_tokens(table, query, k=6)
         assert ids[:5].tolist() == copies
         assert len(set(similarities[:5].tolist())) == 1
         assert similarities[5] < similarities[4]
@@ -108,7 +108,7 @@ def test_nearest_tokens_in_a_mapped_table(tmp_path: Path) -> None:
     np.save(tmp_path / "table.npy", table)
     mapped = np.load(tmp_path / "table.npy", mmap_mode="r")
     for from_map, from_memory in zip(
-        analysis.nearest_tokens(mapped, 3), analysis.nearest_tokens(table, 3), strict=True
+        similarity.nearest_tokens(mapped, 3), similarity.nearest_tokens(table, 3), strict=True
     ):
         assert np.array_equal(from_map, from_memory)
 
@@ -117,7 +117,7 @@ def test_nearest_tokens_need_little_memory_beside_the_table() -> None:
     table = np.ones((30522, 768), np.float32)
     tracemalloc.start()
     try:
-        analysis.nearest_tokens(table, 101)
+        similarity.nearest_tokens(table, 101)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -127,14 +127,14 @@ def test_nearest_tokens_need_little_memory_beside_the_table() -> None:
 def test_nearest_tokens_refuse_what_they_cannot_answer() -> None:
     table = np.ones((3, 2))
     with pytest.raises(ValueError, match=r"k must be in 1\.\.3, .* found 4"):
-        analysis.nearest_tokens(table, 0, k=4)
+        similarity.nearest_tokens(table, 0, k=4)
     with pytest.raises(IndexError, match=r"query is -1, but the table has rows 0\.\.2"):
-        analysis.nearest_tokens(table, -1, k=1)
+        similarity.nearest_tokens(table, -1, k=1)
     with pytest.raises(TypeError, match="query must be integers"):
-        analysis.nearest_tokens(table, 1.0, k=1)  # type: ignore[arg-type]
+        similarity.nearest_tokens(table, 1.0, k=1)  # type: ignore[arg-type]
     for vector in (np.ones(3), np.array([1.0, np.nan])):
         with pytest.raises(ValueError, match="an id or 2 finite numbers"):
-            analysis.nearest_tokens(table, vector, k=1)
+            similarity.nearest_tokens(table, vector, k=1)
 
 
 # principal components
@@ -142,7 +142,7 @@ def test_nearest_tokens_refuse_what_they_cannot_answer() -> None:
 
 def test_principal_components_are_the_eigenvectors_of_the_covariance() -> None:
     x = normal(30, 5) * [5.0, 1.0, 3.0, 0.5, 0.1]
-    found = analysis.principal_components(x, count=3)
+    found = similarity.principal_components(x, count=3)
     variances, vectors = np.linalg.eigh(np.cov(x.T))
     for i in range(3):
         assert abs(abs(found.directions[i] @ vectors[:, -1 - i]) - 1) <= DEFINITION_TOLERANCE
@@ -153,18 +153,18 @@ def test_principal_components_are_the_eigenvectors_of_the_covariance() -> None:
 
 def test_principal_components_do_not_depend_on_the_sign_of_a_singular_vector() -> None:
     x = normal(20, 6)
-    found, mirrored = analysis.principal_components(x), analysis.principal_components(-x)
+    found, mirrored = similarity.principal_components(x), similarity.principal_components(-x)
     assert np.abs(found.directions - mirrored.directions).max() <= DEFINITION_TOLERANCE
     assert np.abs(found.coordinates + mirrored.coordinates).max() <= DEFINITION_TOLERANCE
     assert np.all(found.directions[np.arange(2), np.abs(found.directions).argmax(axis=1)] > 0)
 
 
 def test_equal_rows_have_no_components_to_share() -> None:
-    found = analysis.principal_components(np.ones((4, 3)))
+    found = similarity.principal_components(np.ones((4, 3)))
     assert not np.any(found.coordinates) and not np.any(found.shares)
 
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_principal_components_refuse_more_than_there_are(count: int) -> None:
     with pytest.raises(ValueError, match=rf"count must be in 1\.\.2, .* found {count}"):
-        analysis.principal_components(np.ones((5, 2)), count)
+        similarity.principal_components(np.ones((5, 2)), count)
