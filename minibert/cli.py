@@ -55,7 +55,7 @@ OPTIONS = {"truncation": "--truncate"}  # those that are not called as the funct
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and give the exit code: 0 for success, 1 for an error or for numbers that differ, 2 for a
-    wrong argument, 3 where a comparison was asked for and could not be made."""
+    wrong argument, and of verify 2 for what could not be compared, 3 where the Hub could not be reached."""
     pressed: list[int] = []
     try:
         with _noting_ctrl_c(pressed):
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"minibert: error: {harmless(_in_words(error))}", file=sys.stderr)
         if isinstance(error, OSError) and error.filename == "stdout":
             _turn_stdout_away()
-        return 1
+        return int(getattr(error, "exit_code", 1))
     return code
 
 

@@ -65,7 +65,7 @@ def test_no_file_of_a_model_is_written_over(
         link.symlink_to(model / file)
         for path in spellings:
             if path.suffix == ending:
-                assert main([*arguments, str(path), "-m", str(model)]) == 1, file
+                assert main([*arguments, str(path), "-m", str(model)]) == (2 if "verify" in arguments else 1), file
                 assert "of the model that is read here, and would be lost" in capsys.readouterr().err, file
         link.unlink()
         assert files(model) == before and list(tmp_path.iterdir()) == []

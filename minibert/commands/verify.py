@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from .common import Parser, add_model, add_prompts, from_hub, print_lines
+
+if TYPE_CHECKING:
+    from minibert.verify.report import Report
 
 ABOUT = """compare every intermediate with the reference
 or with a port's own numbers, or with those that ship with minibert; or say
 which mistake vectors show.
 
-ends with 0 where all is equal within the tolerance, 1 where something differs
-or after an error, 2 for a wrong argument, 3 where nothing differs but --seeds
-could not have a model."""
-NOT_RUN = 3  # no verdict: a check that could not be made is not one that passed
+ends with 0 where all is equal within the tolerance, 1 where something differs,
+2 for what could not be compared or a wrong argument, 3 where the Hub could not
+be reached."""
+NOT_COMPARED, NO_HUB = 2, 3  # no verdict: a check that could not be made is neither
+FORMAT = 1  # of the object that --json prints
 EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 
 
@@ -38,6 +43,17 @@ def declare(parser: Parser) -> None:
         "--only", nargs="+", metavar="KEY",
         help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
     )  # fmt: skip
+    parser.add_argument(
+        "--tolerance", type=float, default=0.0, metavar="X",
+        help="allow |difference| / max(1, |value|) up to X, for a port in float16",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batches", nargs="+", metavar="NAME", help="these batches alone; with --save the file is small"
+    )
+    parser.add_argument(
+        "--all-batches", action="store_true", help="with --against: a batch that the file does not have is an error"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.add_argument(
         "--vectors", type=Path, metavar="FILE",
         help="vectors that another program gives (.npy .npz .safetensors .parquet .jsonl): are they the model's, and "
@@ -65,7 +81,24 @@ def declare(parser: Parser) -> None:
 
 
 def run(arguments: Any) -> int:
-    """Print the comparison: 0 where all is equal within the tolerance, 1 where not, `NOT_RUN` where none was made."""
+    """Print the comparison: 0 where all is equal within the tolerance, 1 where not.
+
+    An error ends with `NOT_COMPARED`, or `NO_HUB`: a check that could not be made is not one that failed.
+    """
+    from minibert.errors import HubError, MinibertError
+
+    try:
+        return _run(arguments)
+    except (MinibertError, ValueError, TypeError, IndexError, OSError, ImportError) as error:
+        failed: Any = error
+        failed.exit_code = NO_HUB if isinstance(error, HubError) else NOT_COMPARED
+        if not arguments.json:
+            raise
+        print_lines([json.dumps({"format": FORMAT, "passed": False, "error": str(error)})])
+        return int(failed.exit_code)
+
+
+def _run(arguments: Any) -> int:
     if arguments.seeds:
         return _seeds(arguments)
     if arguments.print_texts:
@@ -88,9 +121,18 @@ def run(arguments: Any) -> int:
         against=arguments.against,
         save=arguments.save,
         only=arguments.only,
+        tolerance=arguments.tolerance,
+        kinds=arguments.batches,
+        all_batches=arguments.all_batches,
         **from_hub(arguments),
     )
-    print_lines(report.lines, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
+    return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
+
+
+def _tell(arguments: Any, report: Report, file: TextIO | None = None) -> int:
+    """Print a report, as lines or as one object."""
+    made = json.dumps({"format": FORMAT, **report.as_object()}) if arguments.json else ""
+    print_lines([made] if made else report.lines, file)
     return 0 if report.passed else 1
 
 
@@ -102,8 +144,6 @@ def _refuse(arguments: Any, what: str, *names: str) -> None:
 
 
 def _print_texts() -> int:
-    import json
-
     from minibert.verify.texts import TEXTS
 
     print_lines(json.dumps(each._asdict()) for each in TEXTS)
@@ -113,14 +153,14 @@ def _print_texts() -> int:
 def _vectors(arguments: Any) -> int:
     from minibert.verify.vectors import verify_vectors
 
-    _refuse(arguments, "intermediates, not for vectors", "encoder", "side", "text", "save", "against", "only")
+    others = ("encoder", "side", "text", "save", "against", "only", "tolerance", "batches", "all_batches")
+    _refuse(arguments, "intermediates, not for vectors", *others)
     if arguments.url is None:
         _refuse(arguments, "--url", "served_as", "api_key_env")
     names = ("vectors", "texts", "url", "api_key_env", "served_as", "prompt_name", "prompt")
     asked = {name: getattr(arguments, name) for name in names}
     report = verify_vectors(arguments.model, **asked, **from_hub(arguments))
-    print_lines(report.lines)
-    return 0 if report.passed else 1
+    return _tell(arguments, report)
 
 
 def _seeds(arguments: Any) -> int:
@@ -129,12 +169,16 @@ def _seeds(arguments: Any) -> int:
     others = ("encoder", "named", "side", "revision", "text", "save", "against", "only", "vectors", "texts", "url")
     if any(getattr(arguments, name) for name in others):
         raise ValueError("--seeds names its own models and commits; leave out all else but --local-files-only")
-    reports = []
-    for seed in SEEDS:
-        reports.append(verify_seed(seed, arguments.local_files_only))
-        print_lines([*reports[-1].lines, ""])
+    reports = [verify_seed(seed, arguments.local_files_only) for seed in SEEDS]
     verdicts = ["passed" if r.passed else "DIFFERENT" if r.ran else "not run here" for r in reports]
-    print_lines([f"{seed.model}: {verdict}" for seed, verdict in zip(SEEDS, verdicts, strict=True)])
+    if arguments.json:
+        models = [{**report.as_object(), "ran": report.ran} for report in reports]
+        passed = all(report.passed for report in reports)
+        print_lines([json.dumps({"format": FORMAT, "passed": passed, "models": models})])
+    else:
+        for report in reports:
+            print_lines([*report.lines, ""])
+        print_lines([f"{seed.model}: {verdict}" for seed, verdict in zip(SEEDS, verdicts, strict=True)])
     if "DIFFERENT" in verdicts:
         return 1
-    return NOT_RUN if "not run here" in verdicts else 0
+    return NO_HUB if "not run here" in verdicts else 0

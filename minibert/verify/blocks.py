@@ -85,8 +85,8 @@ class EncoderSubject(Subject):
         layer = tolerances(self.layer)
         self.allowed = {**layer, "input_ids": 0.0, "hidden_states.0": list(layer.values())[-1], **in_blocks}
 
-    def like(self, model: Encoder) -> EncoderSubject:
-        return EncoderSubject(model, self._again, self._choices)
+    def like(self, model: Encoder) -> Subject:
+        return EncoderSubject(model, self._again, self._choices).loosened(self.tolerance)
 
     def batches(self) -> Traces:
         return encoder_batches(self.encoder)
@@ -125,4 +125,5 @@ class EncoderSubject(Subject):
     def mistakes(self) -> Iterator[Attempt]:
         for mistake in MISTAKES:
             if (choices := mistake.make(self.encoder.stack)) is not None:
-                yield mistake, nullcontext(EncoderSubject(self.encoder, self._again, choices))
+                wrong = EncoderSubject(self.encoder, self._again, choices).loosened(self.tolerance)
+                yield mistake, nullcontext(wrong)

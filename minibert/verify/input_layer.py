@@ -34,8 +34,8 @@ class LayerSubject(Subject):
         side = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
         self.about = f"{layer.family.model_type}{side}"
 
-    def like(self, model: EmbeddingLayer) -> LayerSubject:
-        return LayerSubject(model, self._again)
+    def like(self, model: EmbeddingLayer) -> Subject:
+        return LayerSubject(model, self._again).loosened(self.tolerance)
 
     def batches(self) -> Traces:
         return batches(self.layer)

@@ -38,6 +38,9 @@ class Report:
         self.wrong_inputs: list[str] = []  # sentences about inputs in the file that are not those of the batch
         self.matches: list[str] = []  # names of the mistakes that fit
         self.rounding = ""  # the narrower format in which vectors are the model's
+        self.accepted: dict[str, bool] = {}  # intermediate -> whether it passes over all batches
+        self.texts: list[dict[str, Any]] = []  # of vectors: one entry for each text
+        self.ruled_out: list[str] = []  # mistakes that some vector rules out
 
     def say(self, *lines: str) -> None:
         """Add lines."""
@@ -47,6 +50,35 @@ class Report:
         """Add lines that say why it has not passed."""
         self.passed = False
         self.lines += lines
+
+    def as_object(self) -> dict[str, Any]:
+        """Give all of it as JSON has it; verify's README says what each key means."""
+        intermediates = [
+            {
+                "key": d.key, "batches": list(d.kinds), "largest": _finite(d.largest), "equal": d.equal,
+                "error_here": _finite(d.error_ours), "error_there": _finite(d.error_theirs),
+                "tolerance": d.tolerance, "passed": self.accepted.get(d.key, d.passes),
+            }
+            for d in over_kinds(self.differences)
+        ]  # fmt: skip
+        return {
+            "passed": self.passed,
+            "model": self.lines[0] if self.lines else "",
+            "intermediates": intermediates,
+            "printed": [{**each._asdict(), "largest": _finite(each.largest)} for each in self.checked],
+            "missing": self.missing,
+            "wrong_inputs": self.wrong_inputs,
+            "texts": self.texts,
+            "matches": self.matches,
+            "rounding": self.rounding,
+            "ruled_out": self.ruled_out,
+            "lines": self.lines[1:],
+        }
+
+
+def _finite(number: float) -> float | None:
+    """JSON has neither infinity nor NaN."""
+    return float(number) if np.isfinite(number) else None
 
 
 def compare_ids(report: Report, model: Any, texts: Sequence[Text], whose: str) -> None:
@@ -78,6 +110,7 @@ def show(report: Report, subject: Subject, keys: Sequence[str], whose: str, agai
     for d in summed:
         places.setdefault(subject.place(d.key), []).append(d)
     wrong = [d for d in summed if not d.accepted(shares)]
+    report.accepted = {d.key: d.accepted(shares) for d in summed}
     whole = _places(places, whose, shares) if subject.has_places else _intermediates(summed, whose, shares)
     report.say(*whole, "", subject.words(whose, against), "")
     if not wrong:

@@ -127,8 +127,10 @@ class File(Side):
 
     whose, shares = "file", OF_A_PORT
 
-    def __init__(self, path: Path, inputs: Traces, theirs: Traces, only: Sequence[str] | None) -> None:
-        self.path, self.inputs, self.theirs, self.only = path, inputs, theirs, only
+    def __init__(
+        self, path: Path, inputs: Traces, theirs: Traces, only: Sequence[str] | None, all_batches: bool = False
+    ) -> None:
+        self.path, self.inputs, self.theirs, self.only, self.all_batches = path, inputs, theirs, only, all_batches
         self.about = (f"compared with the file {path}; the reference was not run",)
         self._faults: list[str] = []  # why it has not passed, for the end
         self._left = ""  # which batches of ours are not compared
@@ -196,6 +198,8 @@ class File(Side):
         if own:
             line += f", and {len(inputs) - count} of the file's own ({', '.join(own)})"
         report.say(line + (f"; the file lacks {', '.join(absent)}" if absent else ""))
+        if self.all_batches and absent:
+            self._faults.append(f"{len(absent)} of our batches are not in the file: {', '.join(absent)}")
         for kind in (kind for kind in absent if kind.startswith("text ")):
             report.wrong_inputs.append(f"{kind} is not in the file")
             report.say(f"{kind} was passed, and is not in the file")

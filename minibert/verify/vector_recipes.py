@@ -93,8 +93,6 @@ class Maker:
     def vectors(self, text: str, recipe: Recipe) -> Array:
         """Give the vector, or each one that is possible: (n, dim). Raises ValueError for what cannot be computed."""
         found = [x for encoded in self._encodings(text, recipe) for x in self._ways(encoded, recipe)]
-        if not found:
-            raise ValueError("nothing to pad")
         return self._finished(np.concatenate(found), recipe)
 
     def _ways(self, encoded: Encoded, recipe: Recipe) -> Iterator[Array]:
@@ -165,14 +163,14 @@ class Maker:
     def _padded(self, encoded: Encoded, recipe: Recipe) -> Iterator[Array]:
         """Pool the text with each padding that there may have been."""
         count, most = len(encoded.input_ids), self.encoder.max_length or max(FIXED)
-        lengths = [n for n in sorted({*self.lengths, *FIXED}) if count < n <= most]
-        if not recipe.seen and lengths:
+        lengths = [n for n in sorted({count, *self.lengths, *FIXED}) if count <= n <= most]  # the longest has none
+        if not recipe.seen:
             rows = self._beside(encoded, recipe, lengths[-1] - count)
             for length in lengths:
                 yield self._pooled(rows[:length], encoded, recipe)
             return
         for length in lengths:  # each takes the model anew
-            if length in FIXED or length <= SHORT:
+            if length in FIXED or length <= max(SHORT, count):
                 key = ("seen", length, tuple(encoded.input_ids), recipe.types, recipe.shift, recipe.model)
                 if key not in self._rows:
                     self._rows[key] = self._computed(encoded, recipe, length - count)

@@ -85,6 +85,11 @@ def judge(
         return
     verdict = judging.verdict()
     report.say(*_of_each_text(judging, verdict, right), "")
+    report.texts = [
+        {"text": text, "distance": apart if np.isfinite(apart) else None, "passed": bool(judging.level(apart))}
+        for text, apart in zip(judging.texts, verdict.right.tolist(), strict=True)
+    ]
+    report.ruled_out = [name for name, _ in verdict.ruled]
     if verdict.fits and all(fit.rounded for fit in verdict.fits):
         names = [fit.name for fit in verdict.fits if fit.mistakes]
         exact = [mistake.rounding for fit in verdict.fits for mistake in fit.mistakes]

@@ -40,6 +40,9 @@ def verify(
     against: Path | None = None,
     save: Path | None = None,
     only: Sequence[str] | None = None,
+    tolerance: float = 0.0,
+    kinds: Sequence[str] | None = None,
+    all_batches: bool = False,
 ) -> Report:
     """Compare a checkpoint's input layer or whole encoder, intermediate by intermediate, with the best reference.
 
@@ -47,7 +50,9 @@ def verify(
     or those that `only` names; a missing one fails as one that differs does, and so does a missing or other input.
     Without a file: live with transformers where installed, else with the reference's values that ship, if they are of a
     checkpoint with these numbers; of the input layer also with the printed values of a model of this name. save: write
-    inputs and intermediates.
+    inputs and intermediates. tolerance: allowed of every intermediate but ids, for a port that computes in float16 on
+    purpose. kinds: these batches alone, also of a file; a file of few is small. all_batches: a batch of ours that the
+    file does not have fails.
 
     Before the first norm nothing may differ, after it `input_layer.AFTER_NORM`. In the blocks an intermediate passes
     within `blocks.IN_BLOCKS` (`blocks.ATTENTION` for probabilities). In real models two right programs are further
@@ -58,6 +63,10 @@ def verify(
     with or one of the model's own, and for an `only` that the model does not know.
     """
     _check_files(against, save, only)
+    if all_batches and against is None:
+        raise ValueError("all batches can be asked of a file alone, which is passed as `against`")
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
     read = ({}, {}) if against is None else read_traces(against)  # before anything is written
     options: dict[str, Any] = dict(revision=revision, local_files_only=local_files_only)
     if encoder:
@@ -66,13 +75,16 @@ def verify(
         again = partial(load, model, side=side, **options, lazy=True)
     with again() as opened:
         subject: Subject = EncoderSubject(opened, again) if encoder else LayerSubject(opened, again)
+        subject.loosened(tolerance)
         report = Report(f"{model} ({subject.about})")
         named = {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
         inputs = subject.batches() | named
+        if kinds is not None:
+            inputs, read = _these(kinds, inputs, read)
         if save is not None:
             write_traces(save, inputs, subject.traces(inputs, {}))
             report.say(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
-        other = _side(subject, model, options) if against is None else File(against, *read, only)
+        other = _side(subject, model, options) if against is None else File(against, *read, only, all_batches)
         if other is not None:
             compare_with(report, subject, other, inputs, texts)
         if not encoder and not isinstance(other, File | Shipped):
@@ -95,6 +107,15 @@ def _check_files(against: Path | None, save: Path | None, only: Sequence[str] | 
         raise ValueError(f"{save} and {against} are one file: saving would put our numbers over those to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):
         raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
+
+
+def _these(kinds: Sequence[str], inputs: Traces, read: tuple[Traces, Traces]) -> tuple[Traces, tuple[Traces, Traces]]:
+    """Keep only some batches. Raises ValueError for one that neither we nor the file have."""
+    known = [*inputs, *(kind for each in read for kind in each if kind not in inputs)]
+    if unknown := [kind for kind in kinds if kind not in known]:
+        raise ValueError(f"there is no batch {unknown[0]!r}; there are {', '.join(dict.fromkeys(known))}")
+    mine, own, theirs = ({k: x for k, x in each.items() if k in kinds} for each in (inputs, *read))
+    return mine, (own, theirs)
 
 
 def _side(subject: Subject, model: str, options: dict[str, Any]) -> Side | None:

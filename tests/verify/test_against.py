@@ -323,7 +323,7 @@ def test_only_compares_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = ported(saved(), tmp_path)
     arguments = ["verify", "--model", str(BERT.folder), "--against", str(path), "--only"]
-    assert main([*arguments, "sum", "embeddings.LayerNrm"]) == 1
+    assert main([*arguments, "sum", "embeddings.LayerNrm"]) == 2
     said = capsys.readouterr().err
     assert "no intermediate is called 'embeddings.LayerNrm' (did you mean embeddings.LayerNorm?)" in said
     assert said.endswith(
@@ -331,7 +331,7 @@ def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "embeddings.position_embeddings, sum, embeddings.LayerNorm\n"
     )
     ported({"plain|sum": np.zeros(1, np.float32)}, tmp_path)
-    assert main([*arguments, "position_ids"]) == 1
+    assert main([*arguments, "position_ids"]) == 2
     assert 'has no position_ids; store it as "plain|position_ids"' in capsys.readouterr().err
     for only, against in ((["sum"], None), ("sum", path), ([], path)):
         with pytest.raises(ValueError, match="only must list intermediates of a file"):
@@ -362,7 +362,7 @@ def test_a_port_s_numbers_are_not_saved_over(
     names = {"--save": path, "--against": path, linked: other}
     words = [word for option, name in names.items() for word in (option, str(name))]
     there = sorted(tmp_path.iterdir())
-    assert main(["verify", "--model", str(BERT.folder), *words]) == 1
+    assert main(["verify", "--model", str(BERT.folder), *words]) == 2
     out, err = capsys.readouterr()
     assert "are one file: saving would put our numbers over those to compare with" in err and out == ""
     assert path.read_bytes() == before and sorted(tmp_path.iterdir()) == there
@@ -389,7 +389,7 @@ def test_a_file_with_other_names(
 ) -> None:
     save_file(arrays, tmp_path / "port.safetensors")
     arguments = ["verify", "--model", str(BERT.folder), "--against", str(tmp_path / "port.safetensors")]
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert says in capsys.readouterr().err
 
 
@@ -441,11 +441,11 @@ def test_another_model_s_trace_fails(tmp_path: Path) -> None:
 def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "port.safetensors").write_bytes(b"no such thing")
     arguments = ["verify", "--model", str(BERT.folder), "--against"]
-    assert main([*arguments, str(tmp_path / "port.safetensors")]) == 1
+    assert main([*arguments, str(tmp_path / "port.safetensors")]) == 2
     assert "not a safetensors file" in capsys.readouterr().err
-    assert main([*arguments, str(tmp_path / "absent.safetensors")]) == 1
+    assert main([*arguments, str(tmp_path / "absent.safetensors")]) == 2
     assert "absent.safetensors" in capsys.readouterr().err
-    assert main(["verify", "--model", str(BERT.folder), "--save", str(tmp_path / "trace.npy")]) == 1
+    assert main(["verify", "--model", str(BERT.folder), "--save", str(tmp_path / "trace.npy")]) == 2
     assert "must end in .safetensors" in capsys.readouterr().err
 
 

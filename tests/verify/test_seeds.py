@@ -13,7 +13,7 @@ import pytest
 from fake_hub import FakeHub, quick_pauses, refused, status, use
 
 from minibert.cli import main
-from minibert.commands.verify import NOT_RUN
+from minibert.commands.verify import NO_HUB
 from minibert.verify import printed
 from minibert.verify.printed import half_steps, half_units
 from minibert.verify.seeds import SEEDS, verify_seed
@@ -174,13 +174,13 @@ def test_without_a_network_nothing_is_a_pass(
 ) -> None:
     quick_pauses(monkeypatch)
     use(monkeypatch, refused(), tmp_path)
-    assert main(["verify", "--seeds"]) == NOT_RUN == 3
+    assert main(["verify", "--seeds"]) == NO_HUB == 3
     said = capsys.readouterr().out
     assert said.splitlines()[-2:] == ["bert-base-uncased: not run here", "gpt2: not run here"]
     for seed in SEEDS:
         assert f"not run here: {seed.model} at {seed.commit}: cannot fetch it from http://127.0.0.1" in said
     assert "passed" not in said and "local_files_only" in said
-    assert main(["verify", "--seeds", "--local-files-only"]) == NOT_RUN
+    assert main(["verify", "--seeds", "--local-files-only"]) == NO_HUB
 
 
 @pytest.mark.usefixtures("rows_alone")
@@ -190,7 +190,7 @@ def test_one_that_cannot_be_had_is_not_covered_by_the_other(
 ) -> None:
     """Also where the Hub fails halfway, after the config."""
     hub.misbehave(rf"gpt2/.*{file}", status(503))
-    assert main(["verify", "--seeds"]) == NOT_RUN
+    assert main(["verify", "--seeds"]) == NO_HUB
     assert capsys.readouterr().out.splitlines()[-2:] == ["bert-base-uncased: passed", "gpt2: not run here"]
 
 
@@ -201,5 +201,5 @@ def test_a_difference_says_more_than_what_was_not_run(hub: FakeHub) -> None:
 
 @pytest.mark.parametrize("other", [["gpt2"], ["-m", "gpt2"], ["--text", "a"], ["--revision", "main"]])
 def test_it_names_its_own_models(other: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--seeds", *other]) == 1
+    assert main(["verify", "--seeds", *other]) == 2
     assert "--seeds names its own models and commits" in capsys.readouterr().err

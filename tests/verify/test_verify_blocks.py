@@ -326,17 +326,17 @@ def test_texts_are_compared_too(folders: dict[str, Path], tmp_path: Path) -> Non
 
 def test_what_cannot_be_done_is_said(folders: dict[str, Path], tmp_path: Path, capsys: Printed) -> None:
     command = ["verify", "--encoder", "--model"]
-    assert main([*command, str(folders["bert"])]) == 1
+    assert main([*command, str(folders["bert"])]) == 2
     said = capsys.readouterr().err
     assert "torch and transformers are not installed" in said and "name a file with --against" in said
     t5 = encoders.checkpoints.write(tmp_path / "t5", encoders.checkpoints.T5)
-    assert main([*command, str(t5), "--save", str(tmp_path / "t.safetensors")]) == 1
+    assert main([*command, str(t5), "--save", str(tmp_path / "t.safetensors")]) == 2
     assert "'t5' has an input layer here, but no blocks" in capsys.readouterr().err
-    assert main([*command, str(folders["bert"]), "--side", "decoder", "--save", str(tmp_path / "t.safetensors")]) == 1
+    assert main([*command, str(folders["bert"]), "--side", "decoder", "--save", str(tmp_path / "t.safetensors")]) == 2
     assert "--encoder compares a whole model" in capsys.readouterr().err
     weights = folders["bert"] / "model.safetensors"
     before = weights.read_bytes()
-    assert main([*command, str(folders["bert"]), "--save", str(weights)]) == 1
+    assert main([*command, str(folders["bert"]), "--save", str(weights)]) == 2
     assert weights.read_bytes() == before and not (tmp_path / "t.safetensors").exists()
 
 

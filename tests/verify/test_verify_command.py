@@ -1,0 +1,144 @@
+"""`minibert verify` for programs: its exit codes, its JSON, batches and tolerances."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import encoders
+import numpy as np
+import pytest
+from command_line import Printed
+from vector_port import VectorPort, write
+
+from minibert.cli import main
+from minibert.verify.traces import read_traces, write_traces
+
+KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches",
+        "rounding", "ruled_out", "lines"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return encoders.write(tmp_path_factory.mktemp("model") / "bert", "bert")
+
+
+@pytest.fixture
+def saved(folder: Path, tmp_path: Path, capsys: Printed) -> Path:
+    path = tmp_path / "saved.safetensors"
+    assert (
+        main(["verify", str(folder), "--encoder", "--save", str(path), "--against", str(saved_by(folder, path))]) == 0
+    )
+    capsys.readouterr()
+    return path
+
+
+def saved_by(folder: Path, path: Path) -> Path:
+    """A first file to compare with: what is saved needs something beside it, where torch is not installed."""
+    from functools import partial
+
+    from minibert.models.load_encoder import load_encoder
+    from minibert.verify.blocks import EncoderSubject
+
+    other = path.with_name("first.safetensors")
+    with load_encoder(folder) as encoder:
+        subject = EncoderSubject(encoder, partial(load_encoder, folder))
+        inputs = subject.batches()
+        write_traces(other, inputs, subject.traces(inputs, {}))
+    return other
+
+
+def run(capsys: Printed, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and the one object on stdout."""
+    code = main(["verify", *arguments, "--json"])
+    out, err = capsys.readouterr()
+    assert err == "" and out.count("\n") == 1
+
+    def none(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    return code, json.loads(out, parse_constant=none)
+
+
+def change(path: Path, key: str, by: float, kind: str = "plain") -> None:
+    inputs, traces = read_traces(path)
+    traces[kind][key] = traces[kind][key] + np.float32(by)
+    write_traces(path, inputs, traces)
+
+
+def test_json_says_what_passed(folder: Path, saved: Path, capsys: Printed) -> None:
+    code, found = run(capsys, str(folder), "--encoder", "--against", str(saved))
+    assert code == 0 and set(found) == KEYS and found["passed"] is True and found["format"] == 1
+    assert {each["passed"] for each in found["intermediates"]} == {True}
+    assert "attentions.1" in {each["key"] for each in found["intermediates"]}
+
+
+def test_json_says_what_differs_and_infinity_is_null(folder: Path, saved: Path, capsys: Printed) -> None:
+    change(saved, "hidden_states.2", np.nan)
+    code, found = run(capsys, str(folder), "--encoder", "--against", str(saved))
+    assert code == 1 and found["passed"] is False
+    wrong = {each["key"]: each["largest"] for each in found["intermediates"] if not each["passed"]}
+    assert wrong == {"hidden_states.2": None}
+
+
+def test_what_cannot_be_compared_ends_with_2(folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    absent = str(tmp_path / "absent.safetensors")
+    code, found = run(capsys, str(folder), "--against", absent)
+    assert code == 2 and set(found) == {"format", "passed", "error"} and absent in found["error"]
+    assert main(["verify", str(tmp_path / "no-model"), "--against", absent]) == 2
+    assert capsys.readouterr().err.startswith("minibert: error: ")
+
+
+def test_a_hub_that_is_not_there_ends_with_3(capsys: Printed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from minibert.errors import HubError
+
+    def absent(*_: Any, **__: Any) -> None:
+        raise HubError("no answer")
+
+    monkeypatch.setattr("minibert.verify.verify.load", absent)
+    assert main(["verify", "some-model"]) == 3
+    assert "no answer" in capsys.readouterr().err
+    assert run(capsys, "some-model") == (3, {"format": 1, "passed": False, "error": "no answer"})
+
+
+def test_a_tolerance_is_for_numbers_and_not_for_ids(folder: Path, saved: Path, capsys: Printed) -> None:
+    arguments = (str(folder), "--encoder", "--against", str(saved))
+    change(saved, "encoder.layer.0.output.dense", 0.004)
+    assert run(capsys, *arguments)[0] == 1
+    assert run(capsys, *arguments, "--tolerance", "0.005")[0] == 0
+    assert run(capsys, *arguments, "--tolerance", "0.003")[0] == 1
+    inputs, traces = read_traces(saved)
+    traces["plain"]["position_ids"] = traces["plain"]["position_ids"] * 0
+    write_traces(saved, inputs, traces)
+    assert run(capsys, *arguments, "--tolerance", "0.9")[0] == 1
+    assert run(capsys, *arguments, "--tolerance", "1")[0] == 2
+
+
+def test_batches_by_name(folder: Path, saved: Path, tmp_path: Path, capsys: Printed) -> None:
+    few = tmp_path / "few.safetensors"
+    arguments = (str(folder), "--encoder", "--against")
+    assert run(capsys, *arguments, str(saved), "--batches", "plain", "types", "--save", str(few))[0] == 0
+    assert set(read_traces(few)[1]) == {"plain", "types"}
+    assert few.stat().st_size < saved.stat().st_size / 3
+    assert run(capsys, *arguments, str(few))[0] == 0
+    code, found = run(capsys, *arguments, str(few), "--all-batches")
+    assert code == 1 and any("are not in the file" in line for line in found["lines"])
+    assert run(capsys, *arguments, str(few), "--batches", "plain", "--all-batches")[0] == 0
+    change(few, "hidden_states.2", 1, "types")
+    assert run(capsys, *arguments, str(few))[0] == 1
+    assert run(capsys, *arguments, str(few), "--batches", "plain")[0] == 0
+    code, found = run(capsys, *arguments, str(few), "--batches", "plane")
+    assert code == 2 and "no batch 'plane'" in found["error"]
+
+
+def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
+    folder, texts = write(tmp_path / "model"), ["we lived above the clouds", "the clouds", "a b"]
+    port = VectorPort(folder, "first token")
+    lines = (json.dumps({"text": text, "vector": x}) for text, x in zip(texts, port(texts).tolist(), strict=True))
+    (tmp_path / "v.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    code, found = run(capsys, str(folder), "--vectors", str(tmp_path / "v.jsonl"))
+    assert code == 1 and set(found) == KEYS and found["matches"] == ["pooling cls"]
+    assert [each["text"] for each in found["texts"]] == texts
+    assert "pooling max" in found["ruled_out"] and "pooling cls" not in found["ruled_out"]
+    assert run(capsys, str(folder), "--vectors", str(tmp_path / "v.jsonl"), "--tolerance", "0.1")[0] == 2
