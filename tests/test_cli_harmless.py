@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import word_models
 from checkpoints import BERT, WORDS, tensors, write, write_index, write_vocab
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +57,10 @@ def hostile_token(folder: Path) -> list[str]:
 
 def hostile_text(folder: Path) -> list[str]:
     return ["similar", "we", f"lived{TRAP}", "-m", str(REFERENCE / "sentences-dense")]
+
+
+def hostile_beginning(folder: Path) -> list[str]:
+    return ["next", f"we{TRAP}", "-k", "260", "-m", str(word_models.write(folder, "gpt2"))]  # each byte is a token
 
 
 def hostile_line(folder: Path) -> list[str]:
