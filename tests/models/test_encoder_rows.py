@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from encoder_files import TINY, EncoderCase, off
+from encoder_files import CASE, TINY, EncoderCase, off
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -52,6 +53,34 @@ def test_attention_in_parts_is_the_whole(
         monkeypatch.setattr(engine, "PIECE", piece)
         monkeypatch.setattr(packing.pack, "__defaults__", (tokens, False))
         assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= CUT
+
+
+@every_row
+@pytest.mark.parametrize("queries", [1, 2, 4])
+def test_a_long_text_s_attention_by_queries_is_the_whole(
+    case: EncoderCase, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece takes only the keys that its window reaches; of three texts of nine tokens one has padding inside."""
+    ids, mask = batch(case)
+    mask[0, [2, 5, 6]] = 0
+    with case.load(dtype="float64") as encoder:
+        trace = encoder.trace(ids, attention_mask=mask)
+        monkeypatch.setattr(engine, "LONG", 2)
+        monkeypatch.setattr(engine, "QUERIES", queries)
+        assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= FLOAT64
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "modernbert"])
+def test_memory_of_a_long_text_grows_with_its_length(name: str) -> None:
+    """All scores of one head of 3,000 tokens would be 36 MB, and a mask as many."""
+    with CASE[name].load() as encoder:
+        ids = np.arange(3000)[None] % 20 + 5
+        encoder(ids[:, :4])
+        tracemalloc.start()
+        encoder(ids)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert most < 12e6, most
 
 
 @every_row
