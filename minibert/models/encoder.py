@@ -234,9 +234,9 @@ class Encoder(Guarded):
         for tile in pack(keep, stack.heads, tokens=max(1, keep.size), holes=stack.by_distance):
             run_blocks(stack, self._embedded(prepared, tile), tile, _Record(trace, tile, prepared))
         if found is not None:
-            from .heads import trace_head
+            from .heads import ids_of, trace_head
 
-            trace_head(found, trace, prepared, keep)
+            trace_head(found, trace, ids_of(prepared), keep)
         return trace
 
     def _given(self, input_ids: Any, ids: dict[str, Any], mask: Any, embeds: Any) -> tuple[Inputs, Array, bool]:

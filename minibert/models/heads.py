@@ -201,7 +201,7 @@ def batch_logits(
 
     `embedded` gives the input layer's rows of a tile.
     """
-    taken, every = _places(head, inputs, keep), head.takes == "every"
+    taken, every = places_of(head, ids_of(inputs), keep), head.takes == "every"
     shape = (inputs.batch, inputs.seq) if every else (inputs.batch,)
     make = np.zeros if every and not keep.all() else np.empty
     y = make((*shape, head.labels), head.last.weight.dtype)
@@ -219,10 +219,10 @@ def batch_logits(
     return y[..., 0] if head.single else y
 
 
-def trace_head(head: BoundHead, trace: dict[str, Array], inputs: Inputs, keep: Array) -> None:
+def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None, keep: Array) -> None:
     """Go on from a trace's last hidden states, by module path, to `logits`. Rows of padding are zeros."""
-    taken, last = _places(head, inputs, keep), trace[next(reversed(trace))]
-    where: list[Any] = [*np.nonzero(keep)] if taken is None else [np.arange(inputs.batch), taken]
+    taken, last = places_of(head, input_ids, keep), trace[next(reversed(trace))]
+    where: list[Any] = [*np.nonzero(keep)] if taken is None else [np.arange(len(keep)), taken]
     x = last[tuple(where)]
     if head.takes == "mean":
         x, *where = _means(x, where[0])
@@ -236,7 +236,13 @@ def trace_head(head: BoundHead, trace: dict[str, Array], inputs: Inputs, keep: A
     trace["logits"] = y[..., 0] if head.single else y
 
 
-def _places(head: BoundHead, inputs: Inputs, keep: Array) -> Array | None:
+def ids_of(inputs: Inputs) -> Array | None:
+    """The ids of a batch (batch, seq); None where rows were passed in their place."""
+    ids = inputs.ids.get("input_ids")
+    return None if ids is None else np.asarray(ids)
+
+
+def places_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array | None:
     """The place of the token that a head takes of each sequence; None where it takes all.
 
     Judged as the reference does: the first place even if it is padding, the last one by ids and not by the mask.
@@ -244,20 +250,21 @@ def _places(head: BoundHead, inputs: Inputs, keep: Array) -> Array | None:
     """
     if head.takes == "every":
         return None
-    if inputs.seq == 0:
+    batch, seq = keep.shape
+    if seq == 0:
         raise ValueError(f"{head.name} needs a token of each sequence, found sequences of no token")
     if head.takes == "mean":
         return None
-    ids, places = inputs.ids.get("input_ids"), np.zeros(inputs.batch, np.int64)
-    if head.takes == "last" and head.pad_id is None and inputs.batch > 1:
+    places = np.zeros(batch, np.int64)
+    if head.takes == "last" and head.pad_id is None and batch > 1:
         raise ValueError(
             f"{head.name} takes the last token that is not pad_token_id, and config.json has none, so that the ends of "
-            f"{inputs.batch} sequences cannot be found; pass one at a time, without padding"
+            f"{batch} sequences cannot be found; pass one at a time, without padding"
         )
     if head.takes == "last":  # without ids it is the last place, as in the reference
-        pad_id = None if ids is None else head.pad_id
-        places = np.array([_last(row, pad_id) for row in (keep if ids is None else np.asarray(ids))], np.int64)
-    hidden = np.flatnonzero(~keep[np.arange(inputs.batch), places])
+        pad_id = None if input_ids is None else head.pad_id
+        places = np.array([_last(row, pad_id) for row in (keep if input_ids is None else input_ids)], np.int64)
+    hidden = np.flatnonzero(~keep[np.arange(batch), places])
     if len(hidden):
         i, what = int(hidden[0]), "first token" if head.takes == "first" else "last token that is not pad_token_id"
         raise ValueError(

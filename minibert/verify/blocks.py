@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import numpy as np
 
 from minibert.equations.blocks import visible
 from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError
+from minibert.families.heads import BoundHead
 from minibert.models.encoder import Encoder
+from minibert.models.heads import places_of, trace_head
 
 from .blocks_mistakes import MISTAKES
 from .compare import ERROR_SHARE, PORT_SHARE, Difference, compare
+from .heads_mistakes import HEAD_MISTAKES, Make
 from .input_layer import batches, ids_of, tolerances
 from .plain_blocks import Choices, plain_trace
 from .subject import INPUT_LAYER, Attempt, Subject
@@ -57,13 +61,22 @@ def at_pairs(x: Array, mask: Array, keep: Array) -> Array:
 
 
 class EncoderSubject(Subject):
-    """All of one checkpoint's encoder, input layer and blocks; `choices` make it compute with a mistake."""
+    """All of one checkpoint's encoder: input layer, blocks, and the head that config.json names or the only one.
+
+    `choices` make its blocks compute with a mistake, `wrong_head` its head.
+    """
 
     noun, has_places = "encoder", True
 
-    def __init__(self, encoder: Encoder, again: Callable[..., Encoder], choices: Choices | None = None) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        again: Callable[..., Encoder],
+        choices: Choices | None = None,
+        wrong_head: Make | None = None,
+    ) -> None:
         super().__init__(encoder, encoder.embeddings, again)
-        self.encoder, self._choices, stack = encoder, choices, encoder.stack
+        self.encoder, self._choices, self._wrong_head, stack = encoder, choices, wrong_head, encoder.stack
         depth = len(stack.blocks)
         self.about = f"{self.layer.family.model_type}, {depth} block{'s' * (depth != 1)}"
         self._places = {stack.last_norm: END}
@@ -71,6 +84,10 @@ class EncoderSubject(Subject):
             self._places |= dict.fromkeys([*block.keys, f"hidden_states.{i + 1}"], f"block {i}")
         if stack.last_norm:
             self._places[f"hidden_states.{depth}"] = END
+        self.head, self.without_head = _usual(encoder)
+        if self.head is not None:
+            paths = [*(path for path, _ in self.head.works), self.head.path, "logits"]
+            self._places |= dict.fromkeys(paths, f"head {self.head.name}")
         self.weighed = frozenset(self._places)
         in_blocks = {key: ATTENTION if key.startswith("attentions.") else IN_BLOCKS for key in self._places}
         self.leaving = [path for block in stack.blocks for path in block.modules] + [stack.last_norm] * bool(
@@ -86,13 +103,27 @@ class EncoderSubject(Subject):
         self.allowed = {**layer, "input_ids": 0.0, "hidden_states.0": list(layer.values())[-1], **in_blocks}
 
     def like(self, model: Encoder) -> Subject:
-        return EncoderSubject(model, self._again, self._choices).loosened(self.tolerance)
+        return EncoderSubject(model, self._again, self._choices, self._wrong_head).loosened(self.tolerance)
 
     def batches(self) -> Traces:
         return encoder_batches(self.encoder)
 
     def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        return super().trace(batch) if self._choices is None else plain_trace(self.encoder, batch, self._choices)
+        found = super().trace(batch) if self._choices is None else plain_trace(self.encoder, batch, self._choices)
+        if self.reaches_head(batch):
+            head = self.head if self._wrong_head is None else self._wrong_head(self.encoder)
+            assert head is not None  # a mistake is tried where it can be made
+            trace_head(head, found, *_seen(batch))
+        return found
+
+    def reaches_head(self, batch: Mapping[str, Array]) -> bool:
+        """Whether the head can be computed: not where the token that it takes is padding."""
+        if self.head is None:
+            return False
+        with suppress(ValueError):
+            places_of(self.head, *_seen(batch))
+            return True
+        return False
 
     def compare(self, inputs: Traces, ours: Traces, theirs: Traces, truth: Traces) -> list[Difference]:
         """Compare two traces at the tokens that are not padding."""
@@ -107,6 +138,8 @@ class EncoderSubject(Subject):
             if key in self._reach:
                 places = np.arange(mask.shape[1])
                 return at_pairs(x, mask, visible(places, places, stack.causal, self._reach[key]))
+            if self.head is not None and self.head.takes != "every" and self.place(key).startswith("head "):
+                return x  # one row for each sequence
             return at_tokens(x.swapaxes(1, 2) if key.startswith("attentions.") else x, mask)
 
         return compare(ours, theirs, truth, self.allowed, self.weighed, seen)
@@ -127,3 +160,26 @@ class EncoderSubject(Subject):
             if (choices := mistake.make(self.encoder.stack)) is not None:
                 wrong = EncoderSubject(self.encoder, self._again, choices).loosened(self.tolerance)
                 yield mistake, nullcontext(wrong)
+        for mistake in HEAD_MISTAKES if self.head is not None else ():
+            if mistake.make(self.encoder) is not None:
+                wrong = EncoderSubject(self.encoder, self._again, None, mistake.make).loosened(self.tolerance)
+                yield mistake, nullcontext(wrong)
+
+
+def _usual(encoder: Encoder) -> tuple[BoundHead | None, str]:
+    """The head whose logits are compared, or why there is none; "" where the file holds no head."""
+    if not encoder.heads:
+        return None, ""
+    try:
+        return encoder.head(), ""
+    except (CheckpointError, ValueError) as error:
+        return None, str(error)
+
+
+def _seen(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:
+    """A batch's ids and which of its tokens are no padding, both (batch, seq)."""
+    ids = batch.get("input_ids")
+    shape = np.shape(batch["inputs_embeds"])[:-1] if ids is None else np.shape(ids)
+    shape = shape if len(shape) == 2 else (1, *shape)
+    mask = np.asarray(batch.get("attention_mask", np.ones(shape))).reshape(shape) != 0
+    return None if ids is None else np.reshape(ids, shape), mask

@@ -17,6 +17,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.block_parts import by_module
+from minibert.families.heads import BoundHead
 from minibert.families.steps import Norm, Positions
 from minibert.models.load import is_folder
 
@@ -26,6 +27,17 @@ from .subject import Subject
 def installed() -> bool:
     """Whether torch and transformers can be imported."""
     return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+
+
+# the reference's class for each head
+CLASSES = {
+    "masked_word": "AutoModelForMaskedLM",
+    "next_word": "AutoModelForCausalLM",
+    "classes": "AutoModelForSequenceClassification",
+    "token_classes": "AutoModelForTokenClassification",
+    "next_sentence": "AutoModelForNextSentencePrediction",
+    "replaced_token": "AutoModelForPreTraining",
+}
 
 
 class Reference:
@@ -59,7 +71,8 @@ class Reference:
         if self._subject.scores:
             changes["attn_implementation"] = "eager"
         with _quiet():
-            loaded = transformers.AutoModel.from_pretrained(
+            head = self._subject.head
+            loaded = getattr(transformers, CLASSES[head.name] if head else "AutoModel").from_pretrained(
                 self._where, dtype=torch.float32, use_safetensors=True, **self._options, **changes
             )
         formats = {"BF16": torch.bfloat16, "F16": torch.float16}
@@ -115,7 +128,7 @@ class Reference:
             if past_length:
                 model, named["past_key_values"] = self._cache(named, past_length)
             batch, seq = (inputs["input_ids"] if "input_ids" in inputs else inputs["inputs_embeds"]).shape[:2]
-            return self._watch(model, named, (batch, seq))
+            return self._watch(model, named, (batch, seq), self._subject.reaches_head(inputs))
 
     def _cache(self, named: Mapping[str, Any], past_length: int) -> tuple[Any, Any]:
         import torch
@@ -134,8 +147,8 @@ class Reference:
         """Compute in float64 from now on."""
         self._model = self._model.double()
 
-    def _watch(self, model: Any, named: Mapping[str, Any], shape: tuple[int, int]) -> dict[str, Array]:
-        """Call the model with a hook on every module that a step or a block names."""
+    def _watch(self, model: Any, named: Mapping[str, Any], shape: tuple[int, int], whole: bool) -> dict[str, Array]:
+        """Call the model with a hook on every module that a step or a block names; `whole`: with its head."""
         part, subject, kept = self._part(model), self._subject, dict[str, Array]()
         results, scores = list[Any](), list[Array]()
         step = next((step for step, _ in self._layer.steps if isinstance(step, Positions)), None)
@@ -180,7 +193,16 @@ class Reference:
                 on(part.get_submodule(path).register_forward_pre_hook(entering(keys), with_kwargs=True))
             hooks.enter_context(_watching(called, wide=next(model.parameters()).dtype == torch.float64))
             more = {"output_attentions": True} if subject.scores else {}
-            self._module(model)(**named, **more, output_hidden_states=True)
+            if subject.head is not None and whole:
+                hooked = _hooked(model, part, subject.head, keep)
+                for hook in hooked:
+                    on(hook)
+                with _quiet():
+                    kept["logits"] = _array(model(**named, **more, output_hidden_states=True).logits)
+                if subject.head.takes == "last":  # its map is computed for every token, and taken afterwards
+                    kept[subject.head.path] = kept["logits"]
+            else:
+                self._module(model)(**named, **more, output_hidden_states=True)
         states = results[-1].hidden_states
         if not states:
             raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
@@ -192,6 +214,19 @@ class Reference:
             for name, arrays in (("hidden_states", states), ("attentions", results[-1].attentions)):
                 kept |= {f"{name}.{i}": array.numpy() for i, array in enumerate(arrays)}
         return kept
+
+
+def _hooked(model: Any, part: Any, head: BoundHead, keep: Callable[[str, Any], None]) -> Iterator[Any]:
+    """Hook a head's modules; of an activation that is no module it is the input of what comes next."""
+    modules = {**dict(model.named_modules()), **dict(part.named_modules())}  # the pooler is in the base model
+    paths = [path for path, _ in head.works] + [head.path]
+    for path, after in zip(paths, [*paths[1:], ""], strict=True):
+        if path == head.path and head.takes == "last":
+            continue
+        if path in modules:
+            yield modules[path].register_forward_hook(lambda _module, _args, y, path=path: keep(path, y))
+        else:
+            yield modules[after].register_forward_pre_hook(lambda _module, args, path=path: keep(path, args[0]))
 
 
 def _array(x: Any) -> Array:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from minibert.equations.input_layer import Array
+from minibert.families.heads import BoundHead
 from minibert.models.input_layer import EmbeddingLayer
 
 from .compare import Difference, compare
@@ -38,6 +39,8 @@ class Subject(ABC):
     leaving: Sequence[str] = ()
     entering: Mapping[str, str] = {}
     scores: Sequence[str] = ()
+    head: BoundHead | None = None  # whose logits are compared too
+    without_head: str = ""  # why those of a head that is there are not
     heads_first: Sequence[str] = ()  # whose output the reference gives as (batch, heads, seq, head_dim)
 
     def __init__(self, model: Any, layer: EmbeddingLayer, again: Callable[..., Any]) -> None:
@@ -72,6 +75,10 @@ class Subject(ABC):
     def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         """Trace one batch."""
         return trace(self.model, batch)
+
+    def reaches_head(self, batch: Mapping[str, Array]) -> bool:
+        """Whether a trace of this batch goes on to the logits."""
+        return False
 
     def traces(self, inputs: Traces, theirs: Traces) -> Traces:
         """Trace all batches; the ids of a text come first where the other side has its own."""

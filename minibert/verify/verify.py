@@ -77,6 +77,8 @@ def verify(
         subject: Subject = EncoderSubject(opened, again) if encoder else LayerSubject(opened, again)
         subject.loosened(tolerance)
         report = Report(f"{model} ({subject.about})")
+        if subject.without_head:
+            report.say(f"logits not compared: {subject.without_head}")
         named = {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
         inputs = subject.batches() | named
         if kinds is not None:

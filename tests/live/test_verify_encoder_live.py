@@ -9,6 +9,7 @@ from pathlib import Path
 import encoders
 import numpy as np
 import pytest
+from head_files import HEAD_CASE
 
 from minibert.cli import main
 from minibert.models.load_encoder import load_encoder
@@ -30,6 +31,14 @@ pytestmark = [
 ]
 
 ROTARY_TOLERANCE = 1e-5  # the same where cos and sin are float32 here; measured 5.4e-6 at 128 tokens
+# each head, and each way in which a model's differs: what tests/live/test_heads_live.py compares of all
+HEADS = (
+    "bert-masked_word-untied", "bert-masked_word-both_and_unlike", "bert-classes", "bert-next_sentence",
+    "bert-next_word", "roberta-masked_word", "roberta-classes", "electra-masked_word", "electra-replaced_token",
+    "distilbert-classes", "gpt2-classes", "gpt2-classes-no_pad_id", "gpt2-next_word-unprefixed",
+    "modernbert-classes-mean", "modernbert-masked_word", "nomic_bert-masked_word", "gemma3_text-next_word",
+    "qwen3-token_classes",
+)  # fmt: skip
 FORMULA_TOLERANCE = 1e-12  # both sides in float64; measured 8.4e-15
 
 
@@ -63,6 +72,19 @@ def test_every_row(name: str, tmp_path: Path) -> None:
 def test_what_a_config_changes(name: str, changes: dict[str, object], tmp_path: Path) -> None:
     report = verify_encoder(str(encoders.write(tmp_path / name, name, **changes)))
     assert report.passed, "\n".join(report.lines)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads(name: str) -> None:
+    """The logits, and what comes before them."""
+    case = HEAD_CASE[name]
+    report = verify_encoder(str(case.folder))
+    assert report.passed, "\n".join(report.lines)
+    with case.load() as encoder:
+        head = encoder.head()
+    compared = {d.key for d in report.differences}
+    assert {*(path for path, _ in head.works), head.path, "logits"} <= compared
+    assert not [line for line in report.lines if "not compared" in line or "left out" in line]
 
 
 @pytest.mark.parametrize("name", encoders.CONFIGS)
