@@ -154,6 +154,12 @@ class BoundHead(NamedTuple):
     pad_id: int | None
 
 
+def architectures(config: Config) -> list[str]:
+    """The reference's class names in config.json; none where it has something else under that key."""
+    named = config.get("architectures")
+    return [name for name in named if isinstance(name, str)] if isinstance(named, tuple) else []
+
+
 def tied(config: Config) -> bool:
     """Whether a head may use the word table again; families say what holds where config.json says nothing."""
     return config.flag("tie_word_embeddings", True)

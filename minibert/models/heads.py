@@ -13,7 +13,7 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.block_parts import Dense
 from minibert.families.config import Config
-from minibert.families.heads import LABELS, NAMES, REFUSED, BoundHead, Head
+from minibert.families.heads import LABELS, NAMES, REFUSED, BoundHead, Head, architectures
 from minibert.families.steps import Inputs
 
 from .binder import TensorBinder
@@ -41,8 +41,7 @@ class Heads:
     ) -> None:
         self._config, self._binder, self._words, self._where = config, binder, words, where
         self._bound: dict[str, BoundHead] = {}
-        named = config.get("architectures") or ()
-        self._architectures = [name for name in named if isinstance(name, str)] if isinstance(named, tuple) else []
+        self._architectures = architectures(config)
         self._held = {head.name: head for head in self._find(rows, causal)}
 
     def _find(self, rows: tuple[Head, ...], causal: bool) -> list[Head]:

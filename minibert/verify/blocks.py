@@ -10,7 +10,7 @@ import numpy as np
 from minibert.equations.blocks import visible
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
-from minibert.families.heads import BoundHead
+from minibert.families.heads import HEADS, BoundHead, architectures
 from minibert.models.encoder import Encoder
 from minibert.models.heads import places_of, trace_head
 
@@ -167,13 +167,19 @@ class EncoderSubject(Subject):
 
 
 def _usual(encoder: Encoder) -> tuple[BoundHead | None, str]:
-    """The head whose logits are compared, or why there is none; "" where the file holds no head."""
+    """The head whose logits are compared, or why there is none; "" where the file holds no head.
+
+    A head that is nothing but the word table is there in every GPT-2: it is compared where config.json names it.
+    """
     if not encoder.heads:
         return None, ""
     try:
-        return encoder.head(), ""
+        head = encoder.head()
     except (CheckpointError, ValueError) as error:
         return None, str(error)
+    (row,) = [row for row in HEADS[encoder.config.model_type] if row.name == head.name]
+    asked = not all(each.tied for each in row.maps) or row.named_by(architectures(encoder.config))
+    return (head if asked else None), ""
 
 
 def _seen(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:

@@ -159,6 +159,13 @@ def test_why_logits_are_not_compared(case: HeadCase, config: dict[str, Any], sai
     assert not [name for name in load_file(tmp_path / "own.safetensors") if name.endswith("logits")]
 
 
+def test_a_base_model_s_word_table_is_no_head(tmp_path: Path) -> None:
+    """A port of GPT-2's blocks has no logits, though the table for them is there."""
+    folder = copied(HEAD_CASE["gpt2-next_word-unprefixed"], tmp_path / "model", architectures=["GPT2Model"])
+    assert verify_encoder(str(folder), save=tmp_path / "own.safetensors").passed
+    assert not [name for name in load_file(tmp_path / "own.safetensors") if name.endswith("logits")]
+
+
 def test_without_a_head_nothing_is_said_of_logits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["verify", "--encoder", "--model", str(CASE["bert-base"].folder)]
     assert main([*command, "--save", str(tmp_path / "own.safetensors")]) == 0
