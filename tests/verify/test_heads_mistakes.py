@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoder_files import CASE
-from head_files import HEAD_CASE, HEAD_CASES, HeadCase, copied
+from encoder_files import CASE, copied
+from head_files import HEAD_CASE, HEAD_CASES, HeadCase
 from safetensors.numpy import load_file, save_file
 
 from minibert.cli import main
