@@ -140,9 +140,12 @@ class _Turns:
 
 def _set(numbers: list[int]) -> None:
     for each, number in zip(libraries(), numbers, strict=True):
-        # threadpoolctl lets one thread set them: the first, while it lives. But the last of ours to end may be another
-        getattr(each, "clear_controlling_thread", lambda force: None)(force=True)
+        # threadpoolctl lets one thread set them: the first, while it lives. But the last of ours to end may be another,
+        # and whoever calls us may want to set them afterwards
+        clear = getattr(each, "clear_controlling_thread", lambda force: None)
+        clear(force=True)
         each.set_num_threads(number)
+        clear(force=True)
 
 
 @cache
