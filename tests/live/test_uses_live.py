@@ -1,0 +1,172 @@
+"""Scores, labels, entities and sparse vectors beside the libraries themselves, on the real MiniLM with seeded heads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from many_texts import many_texts
+from needed import absent, missing
+from reference_files import REFERENCE
+
+import minibert
+from minibert.equations.input_layer import Array
+
+pytestmark = pytest.mark.reference
+
+SCORES = 2e-5  # of scores and logits of size 10; measured: 4.8e-6
+WEIGHTS = 1e-5  # of sparse vectors; measured: 3.6e-6
+PROBABILITIES = 4e-6  # measured: 9.5e-7
+NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+
+
+def with_head(minilm: Path, folder: Path, kind: str, larger: float, **config: Any) -> Path:
+    """MiniLM with a head whose numbers a seed gives; `larger` so that they tell texts apart."""
+    if absent("sentence_transformers"):
+        missing("sentence-transformers not installed; it is in the extra `reference`")
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    model = getattr(transformers, f"BertFor{kind}").from_pretrained(minilm, **config)
+    for name, parameter in model.named_parameters():
+        if name.startswith(("classifier", "cls")) and parameter.ndim == 2 and "word_embeddings" not in name:
+            parameter.data.mul_(larger)
+    model.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
+    return folder
+
+
+def pairs_of_all_kinds(count: int) -> list[tuple[str, str]]:
+    """Odd texts with each other, long ones on either side, on both, and on none."""
+    texts = many_texts(count)
+    return [(texts[(7 * i + 3) % count], texts[i]) if i % 3 else (texts[i], texts[(11 * i) % count])
+            for i in range(count)]  # fmt: skip
+
+
+def test_pairs_of_all_kinds_have_the_scores_of_the_cross_encoder(minilm: Path, tmp_path: Path) -> None:
+    folder = with_head(minilm, tmp_path / "model", "SequenceClassification", 100, num_labels=1)
+    from sentence_transformers import CrossEncoder
+
+    theirs, ours = CrossEncoder(str(folder), device="cpu"), minibert.load_encoder(folder)
+    pairs = pairs_of_all_kinds(60)
+    ids = ours.sentence_tokenizer.encode(*zip(*pairs, strict=True), truncation=True, max_length=512)
+    want = theirs.tokenizer(pairs, truncation="longest_first", max_length=theirs.max_seq_length)
+    assert [each.input_ids for each in ids] == want["input_ids"]
+    assert [each.token_type_ids for each in ids] == want["token_type_ids"]
+    lengths = [len(each.input_ids) for each in ids]
+    assert max(lengths) == 512 and min(lengths) < 8
+    for options in ({}, {"prompt": "answer: "}):
+        some = pairs[:15] if options else pairs
+        found, expected = ours.predict(some, **options), theirs.predict(some, **options)
+        assert np.abs(found - expected).max() <= SCORES and np.ptp(expected) > 0.5
+    raw = ours.predict(pairs, activation_fn=lambda x: x)
+    import torch
+
+    assert np.abs(raw - theirs.predict(pairs, activation_fn=torch.nn.Identity())).max() <= SCORES and np.ptp(raw) > 5
+    assert np.array_equal(ours.predict(pairs, activation_fn=torch.nn.Identity()), raw)
+    documents = list(dict.fromkeys(many_texts(60)[45:]))
+    ranked, expected = (model.rank("the river bank", documents, 10, True) for model in (ours, theirs))
+    assert [(each["corpus_id"], each["text"]) for each in ranked] == [
+        (each["corpus_id"], each["text"]) for each in expected
+    ]
+
+
+def test_many_labels_and_a_folder_that_the_library_saves(minilm: Path, tmp_path: Path) -> None:
+    folder = with_head(minilm, tmp_path / "model", "SequenceClassification", 100, num_labels=4)
+    import transformers
+    from sentence_transformers import CrossEncoder
+
+    CrossEncoder(str(folder), device="cpu", max_length=40).save(str(tmp_path / "saved"), create_model_card=False)
+    theirs, ours = CrossEncoder(str(tmp_path / "saved"), device="cpu"), minibert.load_encoder(tmp_path / "saved")
+    assert ours.max_seq_length == theirs.max_seq_length == 40
+    pairs = pairs_of_all_kinds(50)
+    for options in ({}, {"apply_softmax": True}):
+        assert np.abs(ours.predict(pairs, **options) - theirs.predict(pairs, **options)).max() <= SCORES
+    texts = many_texts(50)
+    pipe = transformers.pipeline("text-classification", model=str(tmp_path / "saved"), top_k=None)
+    for found, text in zip(ours.classify(texts), texts, strict=True):
+        want = {each["label"]: each["score"] for each in pipe(text, truncation=True, top_k=None)}
+        assert found[0].label == max(want, key=lambda label: want[label])
+        assert max(abs(want[each.label] - each.probability) for each in found) <= PROBABILITIES
+
+
+def test_spans_of_all_kinds_of_texts(minilm: Path, tmp_path: Path) -> None:
+    named = {"id2label": dict(enumerate(NAMES)), "label2id": {name: i for i, name in enumerate(NAMES)}}
+    folder = with_head(minilm, tmp_path / "model", "TokenClassification", 20, **named)
+    import transformers
+
+    pipe = transformers.pipeline("token-classification", model=str(folder), aggregation_strategy="simple")
+    ours = minibert.load_encoder(folder)
+    texts = [text for text in many_texts(80) if len(text) < 600]
+    spans = 0
+    for text, found in zip(texts, ours.entities(texts), strict=True):
+        want = pipe(text)
+        assert [each[:4] for each in found] == [
+            (each["entity_group"], text[each["start"] : each["end"]], each["start"], each["end"]) for each in want
+        ]
+        assert all(
+            abs(each.probability - other["score"]) <= PROBABILITIES for each, other in zip(found, want, strict=True)
+        )
+        spans += len(found)
+    assert spans > 100
+
+
+def test_sparse_vectors_of_the_whole_vocabulary(minilm: Path, tmp_path: Path) -> None:
+    folder = with_head(minilm, tmp_path / "model", "MaskedLM", 20)
+    from sentence_transformers import SparseEncoder
+
+    theirs, ours = SparseEncoder(str(folder), device="cpu"), minibert.load_encoder(folder)
+    texts = [text for text in many_texts(70) if len(text) < 600]
+    for options in ({}, {"max_active_dims": 128}):
+        want = theirs.encode(texts, convert_to_sparse_tensor=False, **options).numpy()
+        dense = np.zeros_like(want)
+        for row, vector in zip(dense, ours.encode_sparse(texts, **options), strict=True):
+            row[vector.ids] = vector.weights
+        away = np.abs(dense - want)
+        if options:  # near the least of those that are kept two programs may keep another word
+            away = np.where((dense > 0) & (want > 0), away, 0)
+            assert ((dense > 0) != (want > 0)).sum() <= 0.01 * (want > 0).sum()
+        assert away.max() <= WEIGHTS and 0 < (want > 0).mean() < 0.9
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in REFERENCE.glob("uses-reranker*")))
+def test_a_length_that_is_set_beside_the_reference(name: str) -> None:
+    """Odd lengths, both sides too long: which of two texts loses a token, and on which side."""
+    if absent("sentence_transformers"):
+        missing("sentence-transformers not installed; it is in the extra `reference`")
+    from sentence_transformers import CrossEncoder
+
+    theirs, ours = CrossEncoder(str(REFERENCE / name), device="cpu"), minibert.load_encoder(REFERENCE / name)
+    letters = "a b c d e f g h i j k l"
+    pairs = [(letters[: 2 * i + 1], letters[: 2 * k + 1]) for i in range(12) for k in range(12)]
+    for length in (5, 6, 9, 14):
+        theirs.max_seq_length = ours.max_seq_length = length
+        assert np.abs(ours.predict(pairs) - theirs.predict(pairs)).max() <= SCORES
+
+
+def test_which_activation_a_folder_asks_for(tmp_path: Path) -> None:
+    """Every place that says it, and null in each: what the reference takes."""
+    if absent("sentence_transformers"):
+        missing("sentence-transformers not installed; it is in the extra `reference`")
+    import shutil
+
+    from sentence_transformers import CrossEncoder
+
+    pairs = [("we", "the clouds"), ("a", "b")]
+    names = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid", None)
+    seen: set[bool] = set()
+    for own in ({}, *({"activation_fn": name} for name in names)):
+        for older in names:
+            folder = tmp_path / f"{len(own)}{own.get('activation_fn')}{older}"
+            shutil.copytree(REFERENCE / "uses-reranker-bare", folder)
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            config |= {"sbert_ce_default_activation_function": older, **({"sentence_transformers": own} if own else {})}
+            (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+            want: Array = CrossEncoder(str(folder), device="cpu").predict(pairs)
+            assert np.abs(minibert.load_encoder(folder).predict(pairs) - want).max() <= SCORES
+            seen.add(bool((want < 0).any() or (want > 0.7).any()))
+    assert seen
