@@ -7,6 +7,7 @@ median seconds of a call, or with "compare" how far its result is from the saved
                is the last hidden state
     sentences  case [texts]: texts of 5 to 40 words, each call from str to vectors; for one text the calls of nine
                texts, one after another, divided by nine
+    pairs      case [documents]: documents of 60 words and one query as long, each call from str to scores
     cores      case [texts, callers, threads]: see cores.py
 """
 
@@ -122,6 +123,48 @@ def onnx_sentences(folder: str, file: str) -> Callable[[Any], Any]:
     return encode
 
 
+Scores = Callable[[str, "list[str]"], Any]
+
+
+def minibert_pairs(folder: str, _: str) -> Scores:
+    import minibert
+
+    encoder = minibert.load_encoder(folder)
+    return lambda query, documents: encoder.predict([(query, text) for text in documents])
+
+
+def torch_pairs(folder: str, _: str) -> Scores:
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    torch.set_num_threads(THREADS)
+    model = CrossEncoder(folder, device="cpu")
+    return lambda query, documents: model.predict([(query, text) for text in documents], show_progress_bar=False)
+
+
+def onnx_pairs(folder: str, file: str) -> Scores:
+    """What a careful user writes: pairs sorted by length, batches of 32, a sigmoid."""
+    from tokenizers import Tokenizer
+
+    session = onnx_session(file)
+    tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
+    tokenizer.enable_truncation(512)
+    tokenizer.enable_padding()
+
+    def predict(query: str, documents: list[str]) -> Any:
+        found = np.empty(len(documents), np.float32)
+        order = sorted(range(len(documents)), key=lambda i: len(documents[i]))
+        for start in range(0, len(order), BATCH):
+            own = order[start : start + BATCH]
+            batch = tokenizer.encode_batch_fast([(query, documents[i]) for i in own])
+            named = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+            inputs = {name: np.array([getattr(e, key) for e in batch], np.int64) for name, key in named.items()}
+            found[own] = 1 / (1 + np.exp(-session.run(None, inputs)[0][:, 0]))
+        return found
+
+    return predict
+
+
 CONTENDERS: dict[str, dict[str, Callable[[str, str], Any]]] = {
     "encoder": {
         "minibert": minibert_encoder,
@@ -133,6 +176,11 @@ CONTENDERS: dict[str, dict[str, Callable[[str, str], Any]]] = {
         "minibert": minibert_sentences,
         "sentence-transformers": torch_sentences,
         "ONNX Runtime": onnx_sentences,
+    },
+    "pairs": {
+        "minibert": minibert_pairs,
+        "sentence-transformers": torch_pairs,
+        "ONNX Runtime": onnx_pairs,
     },
 }
 
@@ -152,6 +200,9 @@ def call_of(section: str, made: Any, folder: str, case: list[int]) -> tuple[Call
     if section not in CONTENDERS:  # the texts are in a file
         return made, 1
     (count,) = case
+    if section == "pairs":
+        query, *documents = short_texts(Tokenizer.from_file(f"{folder}/tokenizer.json"), count + 1, 60, 60)
+        return lambda: made(query, documents), 1
     texts = short_texts(Tokenizer.from_file(f"{folder}/tokenizer.json"), max(count, SINGLE), 5, 40)
     if count == 1:
         return lambda: np.stack([made(text) for text in texts]), len(texts)
@@ -189,15 +240,65 @@ def export(folder: str, file: str) -> None:
             return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
     ids = torch.ones(2, 7, dtype=torch.long)
-    names = ["input_ids", "attention_mask"]
+    model = Hidden(torch_model(folder, "eager"))
+    _write_onnx(model, (ids, torch.ones_like(ids)), ("input_ids", "attention_mask"), "hidden", file)
+
+
+def _write_onnx(model: Any, example: tuple[Any, ...], names: tuple[str, ...], result: str, file: str) -> None:
+    import torch
+
+    axes = {name: {0: "batch", 1: "seq"} for name in names}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter that traces is the old one; the new one needs another package
         torch.onnx.export(
-            Hidden(torch_model(folder, "eager")), (ids, torch.ones_like(ids)), f"{file}.part", opset_version=17,
-            input_names=names, output_names=["hidden"], dynamo=False,
-            dynamic_axes={name: {0: "batch", 1: "seq"} for name in [*names, "hidden"]},
+            model, example, f"{file}.part", opset_version=17, input_names=list(names), output_names=[result],
+            dynamo=False, dynamic_axes=axes | {result: axes[names[0]] if result == "hidden" else {0: "batch"}},
         )  # fmt: skip
     Path(f"{file}.part").rename(file)
+
+
+def reranker(minilm: str, folder: str) -> None:
+    """Write MiniLM with a classifier of one label, made up as tests/support/seeded.py makes its tables."""
+    import shutil
+
+    from safetensors.numpy import load_file, save_file
+
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests" / "support"))
+    from seeded import values
+
+    made = Path(folder)
+    made.mkdir(parents=True, exist_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        if Path(minilm, name).exists():
+            shutil.copy(Path(minilm, name), made)
+    config = json.loads(Path(minilm, "config.json").read_text(encoding="utf-8"))
+    named = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    (made / "config.json").write_text(json.dumps(config | named), encoding="utf-8")
+    tensors = {f"bert.{name}": array for name, array in load_file(Path(minilm, "model.safetensors")).items()}
+    width = config["hidden_size"]
+    for salt, (name, shape) in enumerate((("bert.pooler.dense", (width, width)), ("classifier", (1, width)))):
+        tensors[f"{name}.weight"] = values(shape, salt) * np.float32(2)
+        tensors[f"{name}.bias"] = values(shape[:1], salt + 10)
+    save_file(tensors, made / "model.safetensors")
+
+
+def export_scores(folder: str, file: str) -> None:
+    """Write a reranker in float32 as ONNX, as `export` writes a model."""
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    class Logits(torch.nn.Module):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any) -> Any:
+            return self.model(input_ids, attention_mask, token_type_ids).logits
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
+    ids = torch.ones(2, 7, dtype=torch.long)
+    inputs = ("input_ids", "attention_mask", "token_type_ids")
+    _write_onnx(Logits(model), (ids, torch.ones_like(ids), torch.zeros_like(ids)), inputs, "logits", file)
 
 
 def bert_base(folder: str) -> None:
@@ -230,4 +331,5 @@ def bert_base(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    {"export": export, "bert_base": bert_base}.get(sys.argv[1], lambda *rest: serve(sys.argv[1], *rest))(*sys.argv[2:])
+    made = {each.__name__: each for each in (export, export_scores, bert_base, reranker)}
+    made.get(sys.argv[1], lambda *rest: serve(sys.argv[1], *rest))(*sys.argv[2:])

@@ -218,9 +218,27 @@ def sentences(settings: Settings) -> list[Row]:
             what = f"encode {count} text{'s' if count > 1 else ''}"
             rows += _beside(what, times, apart, (peer,), peer, limit)
             rows += _beside(what, times, apart, ("ONNX Runtime",), "ONNX Runtime", onnx)
+    rows += _pairs(settings, folder, peers)
     what = "import, load, encode one sentence"
     times_numpy, most, faster = Limit("<=", 2.0), Limit("<=", 90, "MiB"), Limit(">=", 25)
     return rows + _cold(settings, what, COLD_SENTENCES, times_numpy, most, faster)
+
+
+DOCUMENTS = 100
+
+
+def _pairs(settings: Settings, minilm: str, peers: Sequence[str]) -> list[Row]:
+    """A reranker: one query and documents of 60 words in, scores out."""
+    folder = settings.models / "minilm-reranker"
+    if not (folder / "model.safetensors").exists():
+        _child("reranker", minilm, folder)
+    file = _onnx(settings, folder, "minilm-reranker", "export_scores") if "ONNX Runtime" in peers else ""
+    what, rows = f"score {DOCUMENTS} documents", list[Row]()
+    with _contenders("pairs", peers, str(folder), file) as contenders:
+        times, apart = _in_turn(settings, contenders, (DOCUMENTS,), 15)
+        for peer, limit in (("sentence-transformers", Limit(">=", 1.2)), ("ONNX Runtime", Limit(">=", 0.7))):
+            rows += _beside(what, times, apart, (peer,), peer, limit)
+    return rows
 
 
 # -- models ------------------------------------------------------------------------------------------------------
@@ -243,14 +261,14 @@ def _bert_base(settings: Settings) -> tuple[str, str]:
     return str(folder), _onnx(settings, folder, "bert-base")
 
 
-def _onnx(settings: Settings, folder: Path, name: str) -> str:
+def _onnx(settings: Settings, folder: Path, name: str, exporter: str = "export") -> str:
     """The folder's model as an ONNX file, made once; "" where that cannot be made or run."""
     if not all(map(installed, ("torch", "transformers", "onnx", "onnxruntime"))):
         return ""
     file = settings.models / f"{name}.onnx"
     if not file.exists():
         settings.models.mkdir(parents=True, exist_ok=True)
-        _child("export", folder, file)
+        _child(exporter, folder, file)
     return str(file)
 
 
