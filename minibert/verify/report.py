@@ -39,6 +39,7 @@ class Report:
         self.matches: list[str] = []  # names of the mistakes that fit
         self.rounding = ""  # the narrower format in which vectors are the model's
         self.accepted: dict[str, bool] = {}  # intermediate -> whether it passes over all batches
+        self.local: list[Any] = []  # `local.Local` of each module that is wrong by itself
         self.texts: list[dict[str, Any]] = []  # of vectors: one entry for each text
         self.ruled_out: list[str] = []  # mistakes that some vector rules out
 
@@ -68,6 +69,7 @@ class Report:
             "printed": [{**each._asdict(), "largest": _finite(each.largest)} for each in self.checked],
             "missing": self.missing,
             "wrong_inputs": self.wrong_inputs,
+            "local": [{**each._asdict(), "largest": _finite(each.largest)} for each in self.local],
             "texts": self.texts,
             "matches": self.matches,
             "rounding": self.rounding,

@@ -22,6 +22,7 @@ from . import printed, shipped
 from .blocks import EncoderSubject
 from .compare import FAR, OF_A_PORT, over_kinds
 from .input_layer import LayerSubject
+from .local import local_mistakes
 from .reference import installed
 from .report import Report, show
 from .sides import File, Live, Shipped, Side
@@ -168,7 +169,21 @@ def compare_with(report: Report, subject: Subject, side: Side, batches: Traces, 
         report.say("what the input layer can have wrong is named where it is compared alone")
     else:
         name_mistakes(report, subject, partial(_fits, inputs=inputs, theirs=theirs))
+    if place and isinstance(subject, EncoderSubject) and isinstance(side, File):
+        _say_local(report, subject, inputs, theirs)
     side.close(report, subject)
+
+
+def _say_local(report: Report, subject: EncoderSubject, inputs: Traces, theirs: Traces) -> None:
+    """Name every module of the blocks that is wrong by itself."""
+    report.local = local_mistakes(subject, inputs, theirs)
+    if not report.local:
+        report.say("on the port's own inputs every module of the blocks that is in the file is right")
+        return
+    report.say("", "wrong by itself, on the port's own input of it; all else follows from these or is right:")
+    for wrong in report.local:
+        fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
+        report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")
 
 
 def name_mistakes(report: Report, subject: Subject, fits: Callable[[Subject], bool]) -> None:

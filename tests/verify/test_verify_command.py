@@ -15,7 +15,7 @@ from vector_port import VectorPort, write
 from minibert.cli import main
 from minibert.verify.traces import read_traces, write_traces
 
-KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches",
+KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches", "local",
         "rounding", "ruled_out", "lines"}  # fmt: skip
 
 
