@@ -150,6 +150,24 @@ def test_masks_that_older_gpt2_files_hold(tmp_path: Path) -> None:
     np.testing.assert_array_equal(output(copied(CASE["gpt2"], tmp_path, older)), output(CASE["gpt2"].folder))
 
 
+def test_frequencies_that_older_llama_files_hold(tmp_path: Path) -> None:
+    more = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32) for i in range(2)}
+    folder = copied(CASE["llama"], tmp_path, lambda tensors: tensors | more)
+    np.testing.assert_array_equal(output(folder), output(CASE["llama"].folder))
+
+
+def test_blocks_that_share_a_module_share_its_array(tmp_path: Path) -> None:
+    """A narrow weight is widened once, however many blocks use it."""
+    folder = copied(CASE["albert"], tmp_path, lambda tensors: {k: x.astype(np.float16) for k, x in tensors.items()})
+    with minibert.load_encoder(folder) as encoder:
+        first, second = (next(iter(block.modules.values())) for block in encoder.stack.blocks)
+        assert first.weight is second.weight and first.weight.dtype == np.float32
+        path = "encoder.albert_layer_groups.0.albert_layers.0.attention.query"
+        assert encoder[path].weight is first.weight
+        keys = [key for key in encoder.trace([[3, 4]]) if key.endswith("attention.query")]
+        assert keys == [path.replace("0.att", f"0[{i}].att") for i in range(2)]
+
+
 def test_narrow_weights_are_widened_once(tmp_path: Path) -> None:
     half = copied(CASE["bert"], tmp_path, lambda tensors: {k: x.astype(np.float16) for k, x in tensors.items()})
     with minibert.load_encoder(half) as encoder:
