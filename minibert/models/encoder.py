@@ -223,8 +223,8 @@ class Encoder(Guarded):
         `hidden_states.i` and `attentions.i`, numbered as in the reference; `scores`, before mask and softmax;
         `context`, the input of the output projection; `sum`, a module's output plus the residual. A module that several
         blocks use has the block's number behind it: `albert_layers.0[3].ffn`. Norms of each head's queries and keys are
-        (batch, seq, heads, head_dim). Rows of padding are zeros, in `attentions.i` too. With the name of a `head` its modules follow, for the tokens that it takes, and
-        `logits` at the end.
+        (batch, seq, heads, head_dim). Rows of padding are zeros, in `attentions.i` too. With the name of a `head` its
+        modules follow, for the tokens that it takes, and `logits` at the end.
         """
         mask, embeds = (inputs.pop(name, None) for name in ("attention_mask", "inputs_embeds"))
         stack, found = self.stack, None if head is None else self.head(head)
