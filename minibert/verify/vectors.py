@@ -54,8 +54,8 @@ def verify_vectors(
             raise ValueError(f"{vectors} has texts of its own, which are not those of {texts}; leave one out")
         asked = given or own or [each.text for each in TEXTS]
         if len(found) != len(asked):
-            whose = str(texts) if given else "the file" if own else "what --print-texts prints"
-            raise ValueError(f"{vectors} has {len(found)} vectors, but there are {len(asked)} texts in {whose}")
+            whose = str(texts) if given else "its own" if own else "those that minibert ships"
+            raise ValueError(f"{vectors} has {len(found)} vectors, but there are {len(asked)} texts: {whose}")
         about = f"vectors of {vectors}"
     else:
         assert url is not None
