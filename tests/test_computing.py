@@ -456,6 +456,27 @@ def test_a_call_with_a_batch_is_spread_too() -> None:
         assert np.abs(encoder(ids) - whole).max() <= SAME * np.abs(whole).max()
 
 
+@pytest.mark.parametrize(("count", "ahead"), [(1, False), (2, True)])
+def test_on_one_thread_nothing_is_tokenized_on_another(count: int, ahead: bool) -> None:
+    with (
+        minibert.load_encoder(MODEL) as encoder,
+        mock.patch("minibert.models.pipeline.ahead", return_value=[]) as asked,
+    ):
+        encoder.encode(["we"] * 513, threads=count)
+    assert asked.call_args.args[2] == ahead
+
+
+def test_what_comes_after_pooling_is_computed_with_its_tile() -> None:
+    """A Dense layer multiplies too: on a thread of ours, while BLAS is held."""
+    seen: list[int] = []
+    with minibert.load_encoder(MODEL) as encoder:
+        pipeline = encoder.pipeline(threads=1)
+        watched = (lambda x: (seen.append(len(computing._turns()._taken)), x)[1], *pipeline.after)
+        want = pipeline.all(TEXTS)
+        assert np.array_equal(pipeline._replace(after=watched).all(TEXTS), want)
+    assert seen and set(seen) == {1}
+
+
 def test_a_dropped_stream_holds_nothing() -> None:
     with minibert.load_encoder(MODEL) as encoder:
         stream = encoder.encode_stream(iter(TEXTS), batch_size=40, threads=2)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.computing import compute
+from minibert.cores import cores
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
 from minibert.families.block_parts import Blocks, module_path
@@ -427,7 +428,6 @@ class Encoder(Guarded):
         after = (*own.after, lambda x: x[:, :dim], *([normalized] if normalize else []))
         return self.each_text(tokenize, self._packed_rows, threads, same_bits)._replace(
             pool=None if tokens else pool,
-            numbers=self.dim * len(own.poolings),
             after=() if tokens else after,
             dim=dim,
             whole=False,
@@ -447,8 +447,8 @@ class Encoder(Guarded):
             compute(work, packed.tiles(tile_tokens(len(packed.ids))), threads, same_bits)
 
         return Pipeline(
-            tokenize, results, None, 0, (), 0, self.dtype, CHUNK, over_cores, typed=self.embeddings.adds_types,
-            whole=True,
+            tokenize, results, None, (), 0, self.dtype, CHUNK, over_cores, typed=self.embeddings.adds_types,
+            alone=(threads or cores()) == 1, whole=True,
         )  # fmt: skip
 
     def _packed_rows(self, packed: Packed) -> Array:

@@ -293,7 +293,6 @@ class EmbeddingLayer(Guarded):
             tokenize,
             self.rows,
             _pool(pooling),
-            self.dim,
             (normalized,) if normalize else (),
             self.dim,
             self.dtype,

@@ -100,20 +100,19 @@ class Pipeline(NamedTuple):
     tokenize   a chunk of texts, and the number of the first of them for messages -> ids
     rows       tokens -> their rows (tokens, width)
     pool       (texts, seq, width) -> (texts, numbers); None keeps each text's rows (seq, width)
-    numbers    how many numbers come out of `pool`
     after      what is done to the pooled vectors in turn, or to each text's rows
     dim        of a vector at the end
     chunk      texts that are tokenized, and sorted by length, at once: memory beyond the result is bounded by it
     spread     work and a chunk's tokens -> cuts them into tiles and has the work done for each, on several threads
     typed      types of tokens are of use
     hint       is told of all tokens of a chunk before they are computed
+    alone      computes on one thread: nothing is tokenized on another meanwhile
     whole      `rows` gives one result for each text, of any kind, and nothing is pooled
     """
 
     tokenize: Callable[[list[Any], int], list[Encoded]]
     rows: Callable[[Packed], Any]
     pool: Callable[[Array], Array] | None
-    numbers: int
     after: Sequence[Callable[[Array], Array]]
     dim: int
     dtype: np.dtype[Any]
@@ -121,13 +120,14 @@ class Pipeline(NamedTuple):
     spread: Callable[[Callable[[Packed], None], Packed], None]
     typed: bool = True
     hint: Callable[[Packed], object] = lambda packed: None
+    alone: bool = False
     whole: bool = False
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
         """Give a chunk's vectors (texts, dim), or where nothing is pooled a list of (seq, width)."""
         packed, pool = pack(encoded, self.typed), self.pool
         self.hint(packed)
-        found: Any = [None] * len(encoded) if pool is None else np.empty((len(encoded), self.numbers), self.dtype)
+        found: Any = [None] * len(encoded) if pool is None else np.empty((len(encoded), self.dim), self.dtype)
 
         def work(tile: Packed) -> None:
             x = self.rows(tile)
@@ -135,15 +135,15 @@ class Pipeline(NamedTuple):
                 for i, result in zip(tile.texts.tolist(), x, strict=True):
                     found[i] = result
                 return
-            for batch in tile.batches():  # pooled while the rows are in the cache
-                if pool is not None:
-                    found[batch.texts] = pool(batch.of(x))
-                    continue
+            if pool is not None:  # while the rows are in the cache
+                found[tile.texts] = self._finish(np.concatenate([pool(batch.of(x)) for batch in tile.batches()]))
+                return
+            for batch in tile.batches():
                 for i, rows in zip(batch.texts.tolist(), batch.of(x), strict=True):
                     found[i] = self._finish(rows.copy())  # a view would keep the tile alive
 
         self.spread(work, packed)
-        return found if pool is None else self._finish(found)
+        return found
 
     def _finish(self, x: Array) -> Array:
         for step in self.after:
@@ -152,7 +152,7 @@ class Pipeline(NamedTuple):
 
     def stream(self, chunks: Iterable[list[Any]], at_once: bool = False) -> Iterator[Any]:
         """Give each chunk's vectors when it has come: see `stream`."""
-        return stream(chunks, self.tokenize, self.vectors, at_once)
+        return stream(chunks, self.tokenize, self.vectors, at_once and not self.alone)
 
     def all(self, texts: list[Any], at_once: bool = False, shown_as: str = "") -> Any:
         """Give the vectors of all texts (texts, dim), or one list; with a bar on stderr where it has a name."""
