@@ -106,7 +106,7 @@ def grouped(
     joined = [_goes_on(before, here) for (_, before, _), (_, here, _) in pairwise(tokens)]
     starts = [i for i, goes_on in enumerate([False, *joined][: len(tokens)]) if not goes_on]
     for first, after in pairwise([*starts, len(tokens)]):
-        label = tokens[first][1].partition("-")[2] or tokens[first][1]
+        label = tokens[first][1].split("-", 1)[-1]
         if label != OUTSIDE:
             (start, _), (_, end) = tokens[first][0], tokens[after - 1][0]
             mean = float(np.mean([probability for _, _, probability in tokens[first:after]]))

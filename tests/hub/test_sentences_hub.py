@@ -60,6 +60,22 @@ def test_a_transformer_in_a_subfolder(hub: FakeHub) -> None:
     assert same_bits(found, minibert.load_encoder(REFERENCE / name).encode("we lived"))
 
 
+def test_rerankers_and_sparse_encoders_of_the_hub(hub: FakeHub) -> None:
+    """With modules.json and without: what says of their use is fetched, and the numbers are the folder's."""
+    pairs = [("we", "the clouds"), ("a", "b")]
+    for name in ("uses-reranker", "uses-reranker-logits"):
+        put(hub, name)
+        found = minibert.load_encoder(f"org/{name}").predict(pairs)
+        assert same_bits(found, minibert.load_encoder(REFERENCE / name).predict(pairs))
+        hub.forget()
+        again = minibert.load_encoder(f"org/{name}", local_files_only=True)
+        assert same_bits(again.predict(pairs), found) and hub.requests == []
+    put(hub, "uses-sparse-sum")
+    vector = minibert.load_encoder("org/uses-sparse-sum").encode_sparse("we")
+    assert "1_SpladePooling/config.json" in fetched(hub) and not fetched(hub) & {*USELESS}
+    assert vector.ids.tolist() == minibert.load_encoder(REFERENCE / "uses-sparse-sum").encode_sparse("we").ids.tolist()
+
+
 def test_a_path_that_leaves_the_model_is_not_asked_for(hub: FakeHub) -> None:
     modules = b'[{"type": "sentence_transformers.models.Transformer", "path": "../../other/resolve/main"}]'
     hub.add("org/bad", {"modules.json": modules, "config.json": b"{}"})

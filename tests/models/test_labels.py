@@ -17,7 +17,7 @@ import minibert
 from minibert.models.encoder import CHUNK
 from minibert.models.labels import Entity, Label, best_labels, grouped
 
-NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O")
+NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O", "I-X-Y", "X-")
 
 
 def opened(name: str) -> minibert.Encoder:
