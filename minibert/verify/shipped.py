@@ -1,15 +1,16 @@
 """Reference values that ship with the package, found by the numbers of a checkpoint, whatever its name.
 
 `data/*.safetensors`, made by scripts/reference/shipped.py: a few texts with their ids, every intermediate of the input
-layer, and for one text the output of each block. A model is that checkpoint if all its parameters have the same bits;
-neither a name nor a size proves it.
+layer, and for one text the output of each block; of a seeded BERT with a head its logits too. A model is that
+checkpoint if all its parameters have the same bits; neither a name nor a size proves it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 
@@ -44,7 +46,8 @@ def find(model: EmbeddingLayer | Encoder) -> Values | None:
     until one differs. A model on the Hub has its tables fetched only if all smaller parameters are the same.
     """
     for path in sorted(DATA.glob("*.safetensors")):
-        if _same(_parameters(model), _about(path)["parameters"]):
+        wanted = _about(path)["parameters"]
+        if _same(_parameters(_modules(model, wanted)), wanted):
             return _read(path)
     return None
 
@@ -59,10 +62,21 @@ def names() -> list[str]:
 Parameters = dict[str, tuple[tuple[int, ...], Callable[[], Array]]]  # path -> shape, and how to read it
 
 
-def _parameters(model: EmbeddingLayer | Encoder) -> Parameters:
-    """List a model's parameters; none is read yet."""
+def _modules(model: EmbeddingLayer | Encoder, wanted: Iterable[str]) -> dict[str, Any]:
+    """A model's modules, and those of a head whose parameters are wanted."""
+    found = dict(model.modules)
+    for name in getattr(model, "heads", ()):
+        with suppress(CheckpointError):
+            head = model.head(name)
+            own = {path: work for path, work in (*head.works, (head.path, head.last)) if hasattr(work, "weight")}
+            found |= own if f"{head.path}.weight" in wanted else {}
+    return found
+
+
+def _parameters(modules: Mapping[str, Any]) -> Parameters:
+    """List the parameters of modules; none is read yet."""
     found: Parameters = {}
-    for path, module in model.modules.items():
+    for path, module in modules.items():
         if hasattr(module, "table"):
             found[f"{path}.weight"] = module.table.shape, module.table.array
             continue

@@ -63,11 +63,12 @@ def trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, 
 
 def parameters(model: torch.nn.Module) -> dict[str, Any]:
     """Path of each parameter -> [shape, sha256]; the pooler is left out, which comes after the last hidden state."""
-    return {
-        path: [list(value.shape), hashlib.sha256(value.detach().numpy().astype("<f4").tobytes()).hexdigest()]
-        for path, value in model.named_parameters()
-        if not path.startswith("pooler.")
-    }
+    return {path: hashed(value) for path, value in model.named_parameters() if not path.startswith("pooler.")}
+
+
+def hashed(value: torch.Tensor) -> list[Any]:
+    """Its shape, and the sha256 of its numbers."""
+    return [list(value.shape), hashlib.sha256(value.detach().numpy().astype("<f4").tobytes()).hexdigest()]
 
 
 def write_shipped(target: Path, folder: Path) -> None:

@@ -11,16 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from encoder_files import copied as head_copied
 from fake_hub import FakeHub, use
+from head_files import HEAD_CASE
 from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
+from minibert.families.block_parts import Norm
+from minibert.families.frozen import replace
+from minibert.families.heads import HEADS
 from minibert.verify import shipped
 from minibert.verify import verify as verify_module
 from minibert.verify.verify import verify
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+SEEDED = "the seeded BertForMaskedLM of tests/reference/heads/bert-masked_word"
 MOST_BYTES = 300_000
 AFTER_NORM = 1e-6  # |difference| / max(1, |value|), measured with three BLAS kernels: 2.4e-7
 
@@ -60,12 +66,44 @@ def copied(minilm: Path, tables: dict[str, Any], tmp_path_factory: pytest.TempPa
 
 
 def test_what_ships_is_small_and_says_what_it_is() -> None:
-    (path,) = shipped.DATA.glob("*.safetensors")
-    assert path.stat().st_size < MOST_BYTES
-    assert shipped.names() == [MODEL]
-    about = shipped._about(path)
-    assert set(about["versions"]) == {"python", "numpy", "torch", "transformers", "tokenizers", "safetensors"}
-    assert len(about["parameters"]) == 5 + 6 * 16  # the input layer's, and those of six blocks
+    paths = sorted(shipped.DATA.glob("*.safetensors"))
+    assert sum(path.stat().st_size for path in paths) < MOST_BYTES
+    assert shipped.names() == [MODEL, SEEDED]
+    # the input layer's, those of each block, and of a head two maps and a norm
+    for path, count in zip(paths, (5 + 6 * 16, 5 + 16 + 6), strict=True):
+        about = shipped._about(path)
+        assert set(about["versions"]) == {"python", "numpy", "torch", "transformers", "tokenizers", "safetensors"}
+        assert len(about["parameters"]) == count
+
+
+def test_logits_without_torch(tmp_path: Path) -> None:
+    """Of a seeded model each number of its head is compared with the reference's that ship; another head is unknown."""
+    case = HEAD_CASE["bert-masked_word"]
+    (path,) = shipped.DATA.glob("seeded-*")
+    assert path.read_bytes() == (case.folder / path.name).read_bytes()
+    report = verify(str(case.folder), encoder=True)
+    assert report.passed and any(SEEDED in line for line in report.lines)
+    with case.load() as encoder:
+        head = encoder.head()
+    wanted = {*(path for path, _ in head.works), head.path, "logits", "hidden_states.1", "embeddings.LayerNorm"}
+    assert wanted <= {d.key for d in report.differences}
+    assert {kind for d in report.differences if d.key == "logits" for kind in d.kinds} == {"plain", "right_pad"}
+
+    def other(tensors: dict[str, Any]) -> dict[str, Any]:
+        return tensors | {"cls.predictions.bias": tensors["cls.predictions.bias"] + np.float32(1)}
+
+    with pytest.raises(ValueError, match="nothing to compare"):
+        verify(str(head_copied(case, tmp_path, other)), encoder=True)
+
+
+def test_a_wrong_head_is_seen_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, found = HEAD_CASE["bert-masked_word"], shipped._read(next(shipped.DATA.glob("seeded-*")))
+    row, *others = HEADS["bert"]
+    without = replace(row, steps=tuple(step for step in row.steps if not isinstance(step, Norm)))
+    monkeypatch.setattr(shipped, "find", lambda model: found)
+    monkeypatch.setitem(HEADS, "bert", (without, *others))  # type: ignore[misc]  # a dict, said to be read-only
+    report = verify(str(case.folder), encoder=True)
+    assert not report.passed and any(line.startswith("first difference: head masked_word, ") for line in report.lines)
 
 
 def test_a_folder_is_compared_without_torch_and_without_the_hub(
@@ -149,7 +187,7 @@ def test_one_bit_makes_it_another_checkpoint(
     flipped(name)
     with minibert.load(copied) as layer:
         assert shipped.find(layer) is None
-    assert main(["verify", "--model", str(copied)]) == 1
+    assert main(["verify", "--model", str(copied)]) == 2  # nothing could be compared
     said = capsys.readouterr()
     assert said.out == "" and f"and it has not the numbers of {MODEL}" in said.err
 
