@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
-GROWTH = 1.15  # of memory between the 20th and the 60th second; measured: 1.05
+GROWTH = (
+    48 << 20
+)  # bytes between the 20th and the 60th second; measured: 6 MiB, and 22 on a busy machine, where they are
+# few texts later. Ten kB kept of each text would be more
 CALLERS = 8
 
 
@@ -24,6 +27,6 @@ def test_a_minute_of_eight_callers(minilm: Path) -> None:
     found = json.loads(done.stdout)
     early, late = found["early"], found["late"]
     assert found["texts"] > 100
-    assert late["memory"] <= GROWTH * early["memory"]
+    assert late["memory"] <= early["memory"] + GROWTH
     assert late["files"] <= early["files"]
     assert late["threads"] <= early["threads"] + CALLERS  # each may once more have been helped by a thread of its own
