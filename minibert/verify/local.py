@@ -120,7 +120,7 @@ def _explains(
 ) -> bool:  # fmt: skip
     if made[d.key].shape != theirs[d.key].shape:
         return False
-    keep = fed.mask[..., None] != 0
+    keep = fed.mask.reshape(*fed.mask.shape, *[1] * (theirs[d.key].ndim - 2)) != 0  # a head's norm has an axis more
     before, after = (rms(np.where(keep, x - theirs[d.key], 0)) for x in (fed.found[d.key], made[d.key]))
     first = {"hidden_states.0": fed.found["hidden_states.0"]}
     (found,) = subject.compare({kind: inputs[kind]}, {kind: {**first, **made}}, {kind: {d.key: theirs[d.key]}}, {})
