@@ -233,4 +233,4 @@ def test_two_mistakes_at_once_fit_none(folders: dict[str, Path], tmp_path: Path)
         write_traces(tmp_path / "port.safetensors", inputs, wrong)
     report = verify_encoder(str(folders["bert"]), against=tmp_path / "port.safetensors")
     assert not report.passed and report.matches == []
-    assert report.lines[-1] == "none of the 19 classic mistakes that this model allows fits"
+    assert "none of the 19 classic mistakes that this model allows fits" in report.lines
