@@ -14,7 +14,7 @@ SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 GROWTH = (
     48 << 20
 )  # bytes between the 20th and the 60th second; measured: 6 MiB, and 22 on a busy machine, where they are
-# few texts later. Ten kB kept of each text would be more
+# few texts later. Twenty kB kept of each text would be more
 CALLERS = 8
 
 
