@@ -300,6 +300,21 @@ MODERNBERT = (
     replace(TOKEN_CLASSES, steps=(*MODERNBERT_STEPS, CLASSIFIER)),
 )
 
+ALBERT = (
+    Head(
+        name="masked_word",
+        architectures=("ForMaskedLM", "ForPreTraining"),
+        steps=(
+            Map(path="predictions.dense", out="embedding_size"),
+            Act(path="predictions.activation"),
+            Norm(path="predictions.LayerNorm"),
+            Map(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
+        ),
+    ),
+    _classes(Map(path="pooler"), Act(path="pooler_activation", act=tanh), CLASSIFIER),
+    TOKEN_CLASSES,
+)
+
 NOMIC_BERT = (
     Head(
         name="masked_word",
@@ -339,6 +354,7 @@ HEADS: Mapping[str, tuple[Head, ...]] = {
     "gpt2": GPT2,
     "modernbert": MODERNBERT,
     "nomic_bert": NOMIC_BERT,
+    "albert": ALBERT,
     "llama": LLAMA,
     "mistral": LLAMA,
     "qwen2": LLAMA,

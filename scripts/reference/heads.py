@@ -173,6 +173,7 @@ CASES = (
     MODERNBERT[0]._replace(config=MODERN_ONE | HEAD_BIASES, variant="biased", kinds=("plain",)),
     MODERNBERT[1]._replace(config=MODERN_ONE | NAMED | {"classifier_pooling": "mean"}, variant="mean", kinds=FIRST),
     *like_bert("nomic_bert", "NomicBert")[:3],
+    *(each._replace(config=each.config | {"embedding_size": 8}) for each in like_bert("albert", "Albert")[:3]),
     *like_llama("llama", "Llama", TURNED_ONE),
     *like_llama("mistral", "Mistral", TURNED_ONE),
     *like_llama("qwen2", "Qwen2", TURNED_ONE),

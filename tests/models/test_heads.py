@@ -124,6 +124,7 @@ WRONG: dict[str, tuple[str, Callable[[Head], Head]]] = {
     "the first token where it is the mean": ("modernbert-classes-mean", lambda head: replace(head, takes="first")),
     "the mean where it is the first token": ("modernbert-classes", lambda head: replace(head, takes="mean")),
     "gelu where the class says classifier_activation": ("modernbert-masked_word-biased", act(gelu)),
+    "exact gelu for gelu_new, albert": ("albert-masked_word", act(gelu)),
     "no norm, modernbert": ("modernbert-token_classes", without(Norm)),
     "the mean where it is the last token": ("qwen3-classes", lambda head: replace(head, takes="mean")),
     "the last token where it is the first": ("ernie-classes", lambda head: replace(head, takes="last")),
