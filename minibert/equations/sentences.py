@@ -162,7 +162,7 @@ def euclidean(a: Array, b: Array) -> Array:
     >>> euclidean(np.array([[0.0, 0.0]]), np.array([[3.0, 4.0]]))
     array([[-5.]])
     """
-    return _rows_of(a, b, lambda difference: -np.sqrt(np.vecdot(difference, difference)))
+    return _rows_of(a, b, _minus_length)
 
 
 def manhattan(a: Array, b: Array) -> Array:
@@ -171,7 +171,15 @@ def manhattan(a: Array, b: Array) -> Array:
     >>> manhattan(np.array([[0.0, 0.0]]), np.array([[3.0, -4.0]]))
     array([[-7.]])
     """
-    return _rows_of(a, b, lambda difference: -np.add.reduce(np.abs(difference), axis=-1))
+    return _rows_of(a, b, _minus_sum)
+
+
+def _minus_length(difference: Array) -> Array:
+    return np.asarray(-np.sqrt(np.vecdot(difference, difference)))
+
+
+def _minus_sum(difference: Array) -> Array:
+    return np.asarray(-np.add.reduce(np.abs(difference), axis=-1))
 
 
 def _rows_of(a: Array, b: Array, compare: Callable[[Array], Array]) -> Array:
@@ -188,3 +196,18 @@ SIMILARITIES: Mapping[str, Callable[[Array, Array], Array]] = {
     "manhattan": manhattan,
 }
 """Name -> formula."""
+
+
+def similarity_of_pairs(name: str, a: Array, b: Array) -> Array:
+    """Compare each vector of a with that of b in the same place: `y[i] = similarity(a[i], b[i])`.
+
+    name: in `SIMILARITIES`. (n, dim), (n, dim) -> (n,); one vector (dim,) is compared with each of the others.
+
+    >>> similarity_of_pairs("manhattan", np.array([[1.0, 2.0], [5.0, 5.0]]), np.array([[1.0, 0.0], [6.0, 7.0]]))
+    array([-2., -3.])
+    """
+    if name == "cosine":
+        a, b = normalized(a), normalized(b)
+    if name in ("cosine", "dot"):
+        return np.asarray(np.vecdot(a, b))
+    return {"euclidean": _minus_length, "manhattan": _minus_sum}[name](a - b)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 from minibert.computing import compute
 from minibert.cores import cores
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
+from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized, similarity_of_pairs
 from minibert.families.block_parts import Blocks, module_path
 from minibert.families.config import Config
 from minibert.families.steps import Inputs
@@ -25,6 +26,7 @@ from .inputs import Preparation
 from .module_tree import print_encoder
 from .packing import Group, Tile, gather, pack, tile_of, tile_tokens
 from .pipeline import Packed, Pipeline, check_positive, chunked
+from .search import cosine_of_normalized
 from .sentence_config import SentenceConfig
 from .tiles import run_steps
 
@@ -125,6 +127,11 @@ class Encoder(Guarded):
     def get_sentence_embedding_dimension(self) -> int:
         """The same as `get_embedding_dimension`, by its older name."""
         return self.get_embedding_dimension()
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The folder's prompts, name -> what is put before a text; "query" and "document" are always there."""
+        return MappingProxyType(dict(self.sentence_config.prompts))
 
     @property
     def modules(self) -> dict[str, Any]:
@@ -295,7 +302,7 @@ class Encoder(Guarded):
 
     def encode(
         self,
-        texts: Texts,
+        texts: Texts | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -310,6 +317,8 @@ class Encoder(Guarded):
         *,
         task: str | None = None,
         threads: int | None = None,
+        inputs: Texts | None = None,
+        sentences: Texts | None = None,
     ) -> Any:
         """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
@@ -331,6 +340,7 @@ class Encoder(Guarded):
         truncate_dim  so many first numbers of each vector; normalize_embeddings comes after it
         task          "query" or "document" takes their longest length where the folder has one
         threads       the largest number of threads; None for what `load_encoder` was told
+        inputs        sentence-transformers' name for `texts`; sentences: its older one
 
         precision, convert_to_numpy, convert_to_tensor and device may be passed by habit, as float32 arrays on the CPU.
 
@@ -340,6 +350,7 @@ class Encoder(Guarded):
         _refuse_habits(precision, convert_to_numpy, convert_to_tensor, device)
         check_positive("batch_size", batch_size)
         pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task, threads)
+        texts = _given_once(texts=texts, inputs=inputs, sentences=sentences)
         items, _ = listed(texts)
         found = pipeline.all(items, len(items) > CHUNK, "encode" if show_progress_bar else "")
         return found[0] if isinstance(texts, str) else found
@@ -372,7 +383,7 @@ class Encoder(Guarded):
         return (vector.copy() for vectors in found for vector in vectors)  # a view would keep the whole chunk alive
 
     def encode_query(
-        self, texts: Texts, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+        self, texts: Texts | None = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for what somebody looks for: with the folder's prompt "query", and never its default prompt."""
         if prompt_name is None and prompt is None:
@@ -380,7 +391,7 @@ class Encoder(Guarded):
         return self.encode(texts, prompt_name, prompt, **{"task": "query", **options})
 
     def encode_document(
-        self, texts: Texts, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+        self, texts: Texts | None = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for what is looked through: with the folder's prompt "document", and never its default prompt."""
         if prompt_name is None and prompt is None:
@@ -456,15 +467,33 @@ class Encoder(Guarded):
         stack = self.stack
         return run_blocks(stack, self._layer.rows(packed), tile_of(packed.lengths, stack.heads))
 
-    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Array:
+    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike, *, normalized: bool = False) -> Array:
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
 
         One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative.
+
+        normalized  both have vectors of length 1 already, as a folder with the module Normalize gives them: a cosine
+                    then is one matrix product. Without effect on the other measures, which do not normalize
+
+        Raises TypeError for anything but vectors; ValueError for vectors of two widths, and for `normalized` where the
+        first vector of either has another length.
         """
-        first, second = (_vectors_of(each, name) for each, name in ((embeddings1, "1"), (embeddings2, "2")))
-        if first.shape[1] != second.shape[1]:
-            raise ValueError(f"vectors must have one width, found {first.shape} and {second.shape}")
-        return SIMILARITIES[self.sentence_config.similarity](first, second)
+        first, second = _vectors_of_one_width(embeddings1, embeddings2)
+        measure = self.sentence_config.similarity
+        compare = cosine_of_normalized if normalized and measure == "cosine" else SIMILARITIES[measure]
+        return compare(first, second)
+
+    def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Array:
+        """Compare vectors in the same place as the folder says: (n, dim), (n, dim) -> (n,).
+
+        One vector (dim,) is compared with each of the others; two of them give one number. Raises as `similarity`, and
+        ValueError for two numbers of vectors.
+        """
+        first, second = _vectors_of_one_width(embeddings1, embeddings2)
+        if len(first) != len(second) and 1 not in (len(first), len(second)):
+            raise ValueError(f"pairs need as many vectors of each, found {len(first)} and {len(second)}")
+        found = similarity_of_pairs(self.sentence_config.similarity, first, second)
+        return found[0] if np.ndim(embeddings1) == np.ndim(embeddings2) == 1 else found
 
     @property
     def sentence_config(self) -> SentenceConfig:
@@ -690,6 +719,23 @@ class _Record:
         places = self.tile.places[group.tokens].reshape(len(group.texts), group.length)
         for text, own, pairs in zip(group.texts, places, x, strict=True):
             y[text][:, own[:, None], own] = pairs
+
+
+def _given_once(**given: Texts | None) -> Texts:
+    """Give the texts, which have several names. Raises TypeError unless one is used."""
+    found = [value for value in given.values() if value is not None]
+    if len(found) != 1:
+        raise TypeError(
+            f"texts must be a str or a list of str, passed once, as {', '.join(given)}; found {len(found) or 'none'}"
+        )
+    return found[0]
+
+
+def _vectors_of_one_width(first: ArrayLike, second: ArrayLike) -> tuple[Array, Array]:
+    a, b = _vectors_of(first, "1"), _vectors_of(second, "2")
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"vectors must have one width, found {a.shape} and {b.shape}")
+    return a, b
 
 
 def _vectors_of(value: ArrayLike, name: str) -> Array:

@@ -8,26 +8,39 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import cosine
+from minibert.equations.sentences import cosine, dot
 
 from .pipeline import check_positive
 
 BLOCK = 8192  # vectors that are compared at once
+UNIT = 1e-3  # how far the length of a normalized vector may be from 1: rounded to float16 it is up to 5e-4
 
 
 def search(
-    queries: ArrayLike, vectors: Array | Iterable[Array], k: int = 10, compare: Callable[[Array, Array], Array] = cosine
+    queries: ArrayLike,
+    vectors: Array | Iterable[Array],
+    k: int = 10,
+    compare: Callable[[Array, Array], Array] = cosine,
+    *,
+    normalized: bool = False,
 ) -> tuple[Array, Array]:
     """Give for each query the k vectors with the largest score, best first: their numbers and their scores.
 
     queries (n, dim), vectors (m, dim) or an iterator of such blocks -> (n, k) int64 and (n, k); (n, m) where m < k. Of
     equal scores the first vector comes first. compare: (n, dim), (m, dim) -> (n, m); `encoder.similarity` compares as a
-    model's folder says. Raises ValueError for a k below 1.
+    model's folder says. normalized: queries and vectors have length 1 already, so their dot product is the cosine, and
+    nothing is divided again.
+
+    Raises ValueError for a k below 1, for `normalized` with another `compare`, and as `cosine_of_normalized`.
 
     >>> search(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
     (array([[1, 2]]), array([[1., 1.]]))
     """
     check_positive("k", k)
+    if normalized:
+        if compare is not cosine:
+            raise ValueError("normalized=True compares by the dot product; leave compare out, or normalized")
+        compare = cosine_of_normalized
     wanted = np.atleast_2d(np.asarray(queries))
     found = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), wanted.dtype)
     blocks = vectors
@@ -36,6 +49,21 @@ def search(
     for each in searching(wanted, blocks, k, compare):
         found = each  # the last one counts
     return found
+
+
+def cosine_of_normalized(a: Array, b: Array) -> Array:
+    """Give the cosine of vectors of length 1, which is their dot product: (n, dim), (m, dim) -> (n, m).
+
+    Raises ValueError where the first vector of either is not normalized; of the others this is not known. Zeros pass.
+    """
+    for vector in (*a[:1], *b[:1]):
+        length = float(np.linalg.norm(vector.astype(np.float64)))
+        if length and not abs(length - 1) <= UNIT:
+            raise ValueError(
+                f"normalized=True is for vectors of length 1, found one of length {length:.6g}; leave it out, or pass "
+                "normalize_embeddings=True to encode"
+            )
+    return dot(a, b)
 
 
 def searching(

@@ -73,6 +73,29 @@ def test_token_vectors_and_similarities(reference: Any, encoder: minibert.Encode
         assert numbers <= EXACT
     vectors = reference.encode(texts)
     assert np.abs(encoder.similarity(vectors, vectors) - reference.similarity(vectors, vectors).numpy()).max() <= EXACT
+    same = encoder.similarity(vectors, vectors, normalized=True)  # this folder normalizes
+    assert np.abs(same - reference.similarity(vectors, vectors).numpy()).max() <= EXACT
+
+
+@pytest.mark.filterwarnings("ignore:.*has been renamed:FutureWarning")  # it still has the older names
+def test_names_that_people_type(reference: Any, encoder: minibert.Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("get_embedding_dimension", "get_sentence_embedding_dimension"):
+        assert getattr(encoder, name)() == getattr(reference, name)()
+    assert encoder.prompts == reference.prompts and list(encoder.prompts) == list(reference.prompts)
+    texts = ["we lived", "above the clouds", ""]
+    for method in ("encode", "encode_query", "encode_document"):
+        for name in ("inputs", "sentences"):
+            ours, theirs = (getattr(model, method)(**{name: texts}) for model in (encoder, reference))
+            assert apart(ours, theirs)[0] <= EXACT
+    first, second = np.random.default_rng(0).standard_normal((2, 9, 384)).astype("f4")
+    for measure in ("cosine", "dot", "euclidean", "manhattan"):
+        monkeypatch.setattr(reference, "similarity_fn_name", measure)
+        monkeypatch.setitem(vars(encoder), "_sentence_config", encoder.sentence_config._replace(similarity=measure))
+        for a, b in ((first, second), (first[0], second[0]), (first, second[0]), (first[:1], second)):
+            want = reference.similarity_pairwise(a, b).numpy()
+            found = encoder.similarity_pairwise(a, b)
+            assert np.shape(found) == want.shape
+            assert np.abs(found - want).max() <= EXACT * max(1, np.abs(want).max())
 
 
 def test_queries_documents_and_what_is_asked_for(reference: Any, encoder: minibert.Encoder) -> None:
