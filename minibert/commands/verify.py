@@ -28,7 +28,9 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     add_model(parser, argument=True)
     parser.add_argument(
-        "--encoder", action="store_true", help="the whole model, block by block, and where the first difference arises"
+        "--encoder",
+        action="store_true",
+        help="the whole model, block by block, its logits, and where the first difference arises",
     )
     parser.add_argument("--text", nargs="+", default=[], metavar="TEXT", help="compare these texts too, ids included")
     parser.add_argument(
