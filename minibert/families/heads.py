@@ -48,8 +48,8 @@ class Map(Frozen):
 
     def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Array]) -> Dense:
         """Take its tensors. `words` gives the word table (vocab, width)."""
-        out = labels_of(config) if self.out == LABELS else self.out
-        out = len(out) if isinstance(out, Mapping) else config.integer(out) if isinstance(out, str) else out
+        out = count_labels(config) if self.out == LABELS else self.out
+        out = config.integer(out) if isinstance(out, str) else out
         if self.tied and not binder.stores(f"{self.path}.weight") and tied(config):
             weight = words()
         else:
@@ -165,18 +165,32 @@ def tied(config: Config) -> bool:
     return config.flag("tie_word_embeddings", True)
 
 
+def count_labels(config: Config) -> int:
+    """Say how many classes there are: `num_labels`, else as many as `id2label` names; 2 by default.
+
+    No list of names is made: before the tensors are seen this can be any number.
+    """
+    named = _names_of(config)
+    if config.get("num_labels") is not None:
+        return config.integer("num_labels")
+    return 2 if named is None else len(named)
+
+
 def labels_of(config: Config) -> dict[int, str]:
-    """Name the classes: `id2label`, or LABEL_0 .. where it is absent or has not `num_labels` entries; 2 by default."""
-    named, count = config.get("id2label"), config.get("num_labels")
+    """Name the classes: `id2label`, or LABEL_0 .. where it is absent or has not `num_labels` entries."""
+    named, count = _names_of(config), count_labels(config)
+    if named is None or count != len(named):
+        named = {}
+    return {i: named.get(str(i), f"LABEL_{i}") for i in range(count)}
+
+
+def _names_of(config: Config) -> Mapping[str, str] | None:
+    named = config.get("id2label")
     if named is not None and not (
         isinstance(named, Mapping) and all(isinstance(text, str) and key.isdecimal() for key, text in named.items())
     ):
         raise config.refused(f"'id2label' must map numbers to names of classes, found {named!r:.80}")
-    if count is not None:
-        count = config.integer("num_labels")
-    if named is None or count not in (None, len(named)):
-        named, count = {}, 2 if count is None else count
-    return {i: named.get(str(i), f"LABEL_{i}") for i in range(len(named) if count is None else count)}
+    return named
 
 
 # -- the rows ----------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ class Tokenizer:
                 encodings[i] = encoding
                 if any(cut):
                     shortened.add(i)
-                    _refuse_surrogates(texts[i], start + i)
+                    refuse_surrogates(texts[i], start + i)
             left, size = again, size * GROWTH
         return encodings, shortened
 
@@ -195,7 +195,7 @@ class Tokenizer:
                 return list((encode or self._encode_batch)(texts))
         except (TypeError, UnicodeError):
             for text, number in zip(texts, numbers, strict=True):
-                _refuse_surrogates(text, number)
+                refuse_surrogates(text, number)
             raise
         except (TokenizerError, MemoryError):
             raise
@@ -383,7 +383,8 @@ def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
             raise worded(TypeError, Text(i, name), f" must be a str, found {type(text).__name__}{_hint(text)}")
 
 
-def _refuse_surrogates(text: Any, number: int) -> None:
+def refuse_surrogates(text: Any, number: int) -> None:
+    """Refuse a text, or a pair of them, that no tokenizer can read. Raises ValueError with its number."""
     for part, name in zip(_parts(text), ("texts", "text_pair"), strict=False):
         try:
             part.encode("utf-8")

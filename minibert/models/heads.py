@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from minibert.computing import compute
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, Text, worded
 from minibert.families.block_parts import Dense
 from minibert.families.config import Config
 from minibert.families.heads import LABELS, NAMES, REFUSED, BoundHead, Head, architectures
 from minibert.families.steps import Inputs
+from minibert.files.tokenizer import Encoded
 
 from .binder import TensorBinder
 from .blocks import Stack, run_blocks
@@ -46,7 +47,7 @@ class Heads:
 
     def _find(self, rows: tuple[Head, ...], causal: bool) -> list[Head]:
         found = [row for row in rows if row.causal in (None, causal) and row.stored(self._config, self._binder)]
-        if self._refused() == REFUSED["ForMultipleChoice"]:  # whose map to one number has the name of the classes'
+        if "multiple choice" in self._refused():  # whose map to one number has the name of the classes'
             found = [row for row in found if row.maps[-1].out != LABELS]
         by_path: dict[str, Head] = {}
         for row in found:  # text and token classes may end in one map: the one that is named, or takes more tensors
@@ -61,8 +62,8 @@ class Heads:
 
     def _refused(self) -> str:
         """What `architectures` names and is not computed here, in words."""
-        ends = (what for end, what in REFUSED.items() if any(name.endswith(end) for name in self._architectures))
-        return next(ends, "")
+        named = ((name, what) for end, what in REFUSED.items() for name in self._architectures if name.endswith(end))
+        return next((f"config.json names {name}, but {what} is not computed here" for name, what in named), "")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,11 +89,8 @@ class Heads:
 
     def _usual(self) -> str:
         named = [row.name for row in self._held.values() if row.named_by(self._architectures)]
-        if not named and (refused := self._refused()):
-            raise CheckpointError(
-                f"{self._where}: config.json names {self._architectures[0]}, but {refused} is not computed here; "
-                + self._said()
-            )
+        if not named and self._refused():
+            raise CheckpointError(f"{self._where}: {self._said()}")
         named = named or list(self._held)
         if not named:
             raise CheckpointError(f"{self._where}: {self._said()}; load the checkpoint of a model with a head")
@@ -101,7 +99,8 @@ class Heads:
         return named[0]
 
     def _said(self) -> str:
-        return f"its heads are {', '.join(self._held)}" if self._held else "it has no head, only input layer and blocks"
+        held = f"its heads are {', '.join(self._held)}" if self._held else "it has no head, only input layer and blocks"
+        return "; ".join(filter(None, [self._refused(), held]))
 
 
 # -- logits ------------------------------------------------------------------------------------------------------
@@ -149,6 +148,22 @@ def logit_pieces(head: BoundHead, x: Array) -> Iterator[tuple[slice, Array]]:
         words = slice(first, first + step)
         bias = head.last.bias
         yield words, Dense(head.last.weight[words], None if bias is None else bias[words])(x)
+
+
+def check_numbers(logits: Array) -> None:
+    """Refuse to choose among numbers that have no order. Raises CheckpointError for NaN and infinity."""
+    if not (logits < np.inf).all():
+        raise CheckpointError(
+            "the model gives NaN or infinity where a number was expected, so nothing is the likeliest: a weight in its "
+            "file is NaN, or too large; fetch the file again"
+        )
+
+
+def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[int], Text]) -> None:
+    """Refuse a text without a token, for a head that takes one of each; `named` says which text of all it is."""
+    for i, each in enumerate(encoded):
+        if not each.input_ids:
+            raise worded(ValueError, named(i), f" has no token, and {head.name} needs one; leave it out")
 
 
 def tokens_of(head: BoundHead, packed: Packed) -> Array | None:

@@ -10,10 +10,12 @@ import numpy as np
 
 from minibert.equations.blocks import sigmoid, softmax
 from minibert.equations.input_layer import Array
+from minibert.errors import Text
+from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 
 from .asked import HeadModel
-from .heads import logits_of
+from .heads import check_numbers, logits_of, refuse_empty
 from .pipeline import Packed, check_positive
 
 OUTSIDE = "O"  # the label of a token that belongs to no span
@@ -51,10 +53,12 @@ def classify(encoder: HeadModel, texts: Texts, k: int | None = None) -> Any:
         )
 
     def tokenize(chunk: list[str], start: int) -> list[Encoded]:
-        return tokenizer.encode(chunk, None, True, longest, start)
+        encoded = tokenizer.encode(chunk, None, True, longest, start)
+        refuse_empty(head, encoded, lambda i: Text(start + i, "texts"))
+        return encoded
 
     activate = sigmoid if several == SEVERAL or head.labels == 1 else softmax
-    pipeline = encoder.each_text(tokenize, lambda tile: activate(logits_of(encoder, head, tile)))
+    pipeline = encoder.each_text(tokenize, lambda tile: activate(_logits(encoder, head, tile)))
     found = [best_labels(row, head.id2label)[:k] for row in pipeline.all(items, len(items) > pipeline.chunk)]
     return found[0] if isinstance(texts, str) else found
 
@@ -80,12 +84,18 @@ def entities(encoder: HeadModel, texts: Texts) -> Any:
         return [ids for ids, _ in encoded]
 
     def probabilities(tile: Packed) -> list[Array]:
-        return np.split(softmax(logits_of(encoder, head, tile)), np.cumsum(tile.lengths)[:-1])
+        return np.split(softmax(_logits(encoder, head, tile)), np.cumsum(tile.lengths)[:-1])
 
     pipeline = encoder.each_text(tokenize, probabilities)
     rows = pipeline.all(items, len(items) > pipeline.chunk)
     found = [list(grouped(*each, head.id2label)) for each in zip(items, spans, rows, strict=True)]
     return found[0] if isinstance(texts, str) else found
+
+
+def _logits(encoder: HeadModel, head: BoundHead, tile: Packed) -> Array:
+    logits = logits_of(encoder, head, tile)
+    check_numbers(logits)
+    return logits
 
 
 def grouped(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 
 from . import heads
 from .blocks import run_blocks
-from .heads import hidden_of, logit_pieces
+from .heads import check_numbers, hidden_of, logit_pieces
 from .key_value_cache import KeyValueCache
 from .packing import Group, Tile, tile_tokens
 from .pipeline import Packed, check_positive, pack
@@ -109,6 +109,7 @@ def choose(logits: Array, temperature: float, random: np.random.Generator) -> in
     >>> choose(np.array([1.0, 3.0, 2.0]), 0.0, np.random.default_rng(0))
     1
     """
+    check_numbers(logits)
     if temperature == 0:
         return int(np.argmax(logits))
     with np.errstate(over="ignore"):  # minus infinity is a probability of 0
@@ -126,6 +127,7 @@ def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
     total = np.full((len(x), 1), -np.inf)  # log of the sum so far
     for words, piece in logit_pieces(head, x):
         highest = piece.max(axis=1, keepdims=True)
+        check_numbers(highest)
         total = np.logaddexp(total, highest + np.log(np.exp(piece - highest).sum(axis=1, keepdims=True)))
         own = np.sort(np.argpartition(-piece, min(k, piece.shape[1]) - 1, axis=1)[:, :k], axis=1)
         ids, best = np.hstack([ids, words.start + own]), np.hstack([best, np.take_along_axis(piece, own, 1)])
@@ -174,8 +176,11 @@ def _mask_id(tokenizer: Tokenizer) -> int:
 
 def _ends(encoder: Model) -> set[int]:
     """The ids after which a text has ended: one, several, or none."""
-    ends = encoder.config.get("eos_token_id")
-    return {ends} if isinstance(ends, int) else set(ends or ())
+    named = encoder.config.get("eos_token_id")
+    ends = named if isinstance(named, tuple) else () if named is None else (named,)
+    if not all(type(end) is int for end in ends):
+        raise encoder.config.refused(f"'eos_token_id' must be an integer, a list of them or null, found {named!r:.80}")
+    return set(ends)
 
 
 def _refuse_empty(encoded: Encoded, i: int) -> None:
@@ -194,7 +199,7 @@ def _refuse_too_many(longest: int | None, begun: int, tokens: int) -> None:
 
 def _check_chance(temperature: Any, seed: Any) -> None:
     number = isinstance(temperature, int | float | np.number) and not isinstance(temperature, bool)
-    if not number or not 0 <= temperature < math.inf:
+    if not number or not 0 <= temperature <= sys.float_info.max:
         raise ValueError(f"temperature must be a number >= 0, where 0 takes the likeliest; found {temperature!r}")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed must be an integer >= 0, found {seed!r}")

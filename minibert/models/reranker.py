@@ -12,10 +12,10 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Text, worded
 from minibert.families.config import Config
 from minibert.families.heads import BoundHead
-from minibert.files.tokenizer import Encoded, listed
+from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
 
 from .asked import HeadModel
-from .heads import logits_of
+from .heads import check_numbers, logits_of, refuse_empty
 from .pipeline import check_positive
 from .sentence_config import SETTINGS
 
@@ -44,8 +44,12 @@ def predict(
 
     def tokenize(chunk: list[Pair], start: int) -> list[Encoded]:
         firsts, seconds = zip(*chunk, strict=True)
-        return tokenizer.encode([before + text for text in firsts], seconds, True, own.longest, start)
+        encoded = tokenizer.encode([before + text for text in firsts], seconds, True, own.longest, start)
+        refuse_empty(head, encoded, lambda i: Text(items.index(chunk[i]), "pairs"))
+        return encoded
 
+    for i, item in enumerate(items):  # the tokenizer would count them without those that are equal
+        refuse_surrogates(item, i)
     different = list(dict.fromkeys(items))  # the last bits depend on the neighbours: equal pairs get equal scores
     pipeline = encoder.each_text(tokenize, lambda tile: logits_of(encoder, head, tile), threads)
     rows = dict(zip(different, pipeline.all(different, len(different) > pipeline.chunk, shown_as), strict=True))
@@ -81,8 +85,9 @@ def rank(
         check_positive("top_k", top_k)
     if (labels := _head(encoder).labels) != 1:
         raise ValueError(f"rank needs one number a pair, but this model has {labels} labels; predict gives them all")
-    scores = predict(encoder, [(query, text) for text in items], **options).tolist()
-    found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores)]
+    scores = predict(encoder, [(query, text) for text in items], **options)
+    check_numbers(scores)
+    found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
     if return_documents:
         found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
     return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]

@@ -84,6 +84,8 @@ def test_what_is_not_computed_is_refused_by_name(name: str, named: str, said: st
             with pytest.raises(minibert.CheckpointError, match=said):
                 use()
         assert "classes" not in encoder.heads and "token_classes" not in encoder.heads
+        with pytest.raises(minibert.CheckpointError, match=f"no head 'classes'; config.json names {named}, but "):
+            encoder.logits(IDS, head="classes")
 
 
 def test_a_file_without_a_head_says_so() -> None:
@@ -186,6 +188,7 @@ def test_names_of_classes(config: dict[str, Any], named: dict[int, str], tmp_pat
         ({"id2label": {"0": 1}}, "'id2label' must map numbers"),
         ({"num_labels": -1}, "'num_labels' must be an integer"),
         ({"num_labels": 0, "id2label": None}, r"says \(0, 12\)"),
+        ({"num_labels": 10**12}, r"says \(1000000000000, 12\)"),  # so many names would not fit in memory
     ],
 )
 def test_wrong_names_of_classes(config: dict[str, Any], said: str, tmp_path: Path) -> None:

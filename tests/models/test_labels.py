@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_files import REFERENCE
@@ -56,6 +57,14 @@ def test_classify_refuses() -> None:
         opened("entities").classify("we")
     with pytest.raises(minibert.CheckpointError, match="there is no head 'token_classes'; its heads are classes"):
         encoder.entities("we")
+
+
+def test_nothing_is_chosen_by_what_is_no_number(tmp_path: Path) -> None:
+    for name, method in (("topics", "classify"), ("entities", "entities")):
+        bias = "classifier.out_proj.bias" if name == "topics" else "classifier.bias"
+        encoder = minibert.load_encoder(damaged(REFERENCE / f"uses-{name}", tmp_path / name, bias))
+        with pytest.raises(minibert.CheckpointError, match="the model gives NaN or infinity where a number was"):
+            getattr(encoder, method)("we")
 
 
 def test_numbers_are_no_classes(tmp_path: Path) -> None:

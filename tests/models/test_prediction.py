@@ -13,6 +13,7 @@ import encoders
 import numpy as np
 import pytest
 import word_models
+from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -306,12 +307,39 @@ def test_arguments_of_complete(gpt2: minibert.Encoder) -> None:
     for tokens in (0, True, 2.0):
         with pytest.raises(ValueError, match="tokens must be an integer >= 1, found"):
             gpt2.complete("we", tokens=tokens)  # type: ignore[arg-type]
-    for temperature in (-1, np.nan, np.inf, "1", True, None):
+    for temperature in (-1, np.nan, np.inf, 10**400, "1", True, None):
         with pytest.raises(ValueError, match="temperature must be a number >= 0, where 0 takes the likeliest; found"):
             gpt2.complete("we", temperature=temperature)  # type: ignore[arg-type]
     for seed in (-1, 1.5, None):
         with pytest.raises(ValueError, match="seed must be an integer >= 0, found"):
             gpt2.complete("we", temperature=1.0, seed=seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("eos", [5.5, "e", True, [1, [2]], {"a": 1}])
+def test_an_end_that_is_no_id(tmp_path: Path, eos: Any) -> None:
+    with (
+        minibert.load_encoder(word_models.write(tmp_path, "gpt2", eos_token_id=eos)) as encoder,
+        pytest.raises(CheckpointError, match="'eos_token_id' must be an integer, a list of them or null, found"),
+    ):
+        encoder.complete("we")
+
+
+@pytest.mark.parametrize(("name", "tensor"), [("bert", "cls.predictions.bias"), ("gpt2", "ln_f.bias")])
+def test_no_word_is_chosen_by_what_is_no_number(tmp_path: Path, name: str, tensor: str) -> None:
+    """argmax would take the first NaN, as if it were the likeliest."""
+    with minibert.load_encoder(damaged(word_models.write(tmp_path / "a", name), tmp_path / "b", tensor)) as encoder:
+        asks: tuple[Any, ...] = (lambda: encoder.fill("[MASK]"),)
+        if name == "gpt2":
+            chance = lambda: encoder.complete("we", temperature=1.0)  # noqa: E731
+            asks = (lambda: encoder.next_words("we"), lambda: encoder.complete("we"), chance)
+        for ask in asks:
+            with pytest.raises(CheckpointError, match="the model gives NaN or infinity where a number was expected"):
+                ask()
+
+
+def test_a_word_that_can_never_come_is_no_damage() -> None:
+    logits = np.array([-np.inf, 1, -np.inf], np.float32)
+    assert [choose(logits, temperature, np.random.default_rng(0)) for temperature in (0.0, 1.0)] == [1, 1]
 
 
 def test_a_tokenizer_without_a_mask(tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from head_files import damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_files import REFERENCE
 
 import minibert
 from minibert.equations.input_layer import Array
+from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import CHUNK
 
 PAIRS = [("we", "the clouds"), ("", "we lived above"), ("the", ""), ("a b c d e f g h i j k l", "we")]
@@ -100,8 +102,34 @@ def test_a_pair_where_one_text_is_asked_for() -> None:
 
 
 def test_a_lone_surrogate_is_named() -> None:
-    with pytest.raises(ValueError, match=r"text_pair\[1\] has a lone surrogate|text 1.*lone surrogate"):
-        opened().predict([PAIRS[0], ("we", "\ud800")])
+    for before in ([PAIRS[0]], [PAIRS[0]] * 3):  # equal pairs are computed once, and counted all the same
+        with pytest.raises(ValueError, match=rf"text_pair\[{len(before)}\] has a lone surrogate"):
+            opened().predict([*before, ("we", "\ud800")])
+    with pytest.raises(ValueError, match=r"text_pair\[2\] has a lone surrogate"):
+        opened().rank("we", ["a", "a", "\ud800"])
+
+
+def test_a_pair_without_a_token_is_counted_with_its_equals(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = opened()
+    none = [Encoded([], None)]
+    read = Tokenizer.encode
+    monkeypatch.setattr(
+        Tokenizer, "encode",
+        lambda self, texts, pair, *rest: [
+            *read(self, texts[:-1], pair[:-1], *rest), *none
+        ] if pair[-1] == "" else read(self, texts, pair, *rest),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"^pairs\[4\] has no token, and classes needs one; leave it out$"):
+        encoder.predict([*[("we", "a")] * 4, ("", "")])
+
+
+def test_nothing_is_ranked_by_what_is_no_number(tmp_path: Path) -> None:
+    broken = damaged(REFERENCE / "uses-reranker", tmp_path / "nan", "classifier.bias")
+    encoder = minibert.load_encoder(broken)
+    assert np.isnan(encoder.predict(PAIRS[0]))
+    with pytest.raises(minibert.CheckpointError, match="the model gives NaN or infinity where a number was expected"):
+        encoder.rank("we", ["the clouds"])
+    assert encoder.rank("we", []) == []
 
 
 def test_other_folders_are_refused_by_their_use() -> None:
