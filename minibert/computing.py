@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from threading import Lock, RLock
+from threading import Lock, RLock, get_ident
 from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar
 
@@ -57,7 +57,7 @@ class Turn:
     _ended = False
 
     def __init__(self, most: int, small: bool = False) -> None:
-        self.most, self.small = most, small
+        self.most, self.small, self.thread = most, small, get_ident()
         self.granted = Lock()
         self.granted.acquire()
         self._turns = _turns()
@@ -95,22 +95,30 @@ class _Turns:
     """All turns of this process, and what they make of BLAS. Every step may be interrupted, and is done again then."""
 
     def __init__(self) -> None:
-        self._lock = RLock()  # a turn may be dropped, and so given back, on the thread that is in here
+        # Not a Lock: a turn may be dropped, and so given back, on the thread that is in here. It is taken for a fork as
+        # well: threadpoolctl has a lock, which a child that is made meanwhile would find closed for ever.
+        self.lock = RLock()
         self._queue: deque[Turn] = deque()
-        self._taken: dict[int, bool] = {}  # id of a turn -> whether it is small: whoever drops a turn gives it back
+        # id of a turn -> whether it is small, and whose it is; not the turn: whoever drops it gives it back
+        self._taken: dict[int, tuple[bool, int]] = {}
         self._before: list[int] | None = None  # on how many threads each BLAS was before it was held
 
     def take(self, turn: Turn) -> None:
-        with self._lock:
+        with self.lock:
             self._queue.append(turn)
             self._go_on()
 
     def give_back(self, turn: Turn) -> None:
-        with self._lock:
+        with self.lock:
             self._taken.pop(id(turn), None)
             if turn in self._queue:
                 self._queue.remove(turn)
             self._go_on()
+
+    def has(self, thread: int) -> bool:
+        """Whether this thread has a turn."""
+        with self.lock:
+            return any(owner == thread for _, owner in self._taken.values())
 
     def restore(self) -> None:
         """Give BLAS its threads back, whoever computes."""
@@ -123,7 +131,7 @@ class _Turns:
             turn = self._queue[0]
             if id(turn) not in self._taken and len(self._taken) >= turn.most:
                 break
-            self._taken[id(turn)] = turn.small
+            self._taken[id(turn)] = turn.small, turn.thread
             self._hold()
             if turn.granted.locked():
                 turn.granted.release()
@@ -133,7 +141,7 @@ class _Turns:
     def _hold(self) -> None:
         if not self._taken:
             self.restore()
-        elif self._before is None and (len(self._taken) > 1 or not all(self._taken.values())):
+        elif self._before is None and (len(self._taken) > 1 or not all(small for small, _ in self._taken.values())):
             self._before = [each.num_threads for each in libraries()]
             _set([1] * len(self._before))
 
@@ -151,6 +159,9 @@ def _set(numbers: list[int]) -> None:
 @cache
 def _turns() -> _Turns:
     return _Turns()
+
+
+_turns()  # made here: two threads that come first would each make their own, and one leave BLAS at one
 
 
 class Alone:
@@ -191,15 +202,25 @@ class Alone:
 _alone = Alone()
 
 
+def _before_fork() -> None:
+    _turns().lock.acquire()
+
+
 def _after_fork() -> None:
+    _turns().lock.release()
+
+
+def _in_child() -> None:
     """A forked child has none of the other threads: neither their turns, nor what they would have set back."""
     left = _turns()
     _turns.cache_clear()
+    _turns()
     left.restore()
+    left.lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
 def compute(
@@ -211,11 +232,17 @@ def compute(
     `same_bits`: never, so that no bit of the result depends on the number of threads. Where BLAS cannot be held
     (Apple's; one on OpenMP) several tiles too are computed on one thread of ours and as many as BLAS takes.
 
+    Called inside a tile, it does all on the thread of that tile, which has its turn: waiting for another one, while
+    every tile does, would never end.
+
     Raises ValueError for `threads` that is no integer >= 1, and what `work` raises.
     """
     waiting = list(tiles)
     given = cores()
     count = given if threads is None else checked_threads(threads)
+    if _turns().has(get_ident()):
+        spread(work, waiting, 1)
+        return
     small = len(waiting) == 1 and not same_bits and blas_takes() <= count and _alone.pays()
     helpers = min(count, len(waiting), MOST_THREADS)
     if helpers > 1 and not libraries():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 
 OURS = "MINIBERT_THREADS"
+DIGITS = 20  # of 2 ** 64
 THEIRS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # OpenBLAS too looks at the first one first
 
 
@@ -21,9 +22,10 @@ def cores() -> int:
     """
     set_outside = os.environ.get(OURS)
     if set_outside:
-        if not (set_outside.isdecimal() and int(set_outside) >= 1):
-            raise ValueError(f"the variable {OURS} must be an integer >= 1, found {set_outside!r}; or unset it")
-        return int(set_outside)
+        if not (number := _number(set_outside)):
+            found = repr(set_outside[:DIGITS]) + "..." * (len(set_outside) > DIGITS)
+            raise ValueError(f"the variable {OURS} must be an integer >= 1, found {found}; or unset it")
+        return number
     return min(blas_takes(), quota())
 
 
@@ -31,9 +33,9 @@ def blas_takes() -> int:
     """On how many threads a BLAS multiplies by itself: it looks at affinity and variables, and at no quota."""
     given = affinity()
     for name in THEIRS:
-        number = os.environ.get(name, "").partition(",")[0].strip()  # "4,2": one number for each level of nesting
-        if number.isdecimal() and int(number) >= 1:
-            return min(given, int(number))
+        # "4,2": one number for each level of nesting
+        if number := _number(os.environ.get(name, "").partition(",")[0].strip()):
+            return min(given, number)
     return given
 
 
@@ -45,8 +47,7 @@ def affinity() -> int:
 def running() -> int:
     """How many threads of the whole system want a core at this moment, this one among them; 0: it does not say."""
     _, _, _, tasks = (*_read("/proc/loadavg").split(), "", "", "", "")[:4]  # "0.20 0.18 0.12 2/80 11206"
-    number = tasks.partition("/")[0]
-    return int(number) if number.isdecimal() else 0
+    return _number(tasks.partition("/")[0])
 
 
 @cache
@@ -82,14 +83,19 @@ def _groups(root: str) -> Iterator[str]:
 def _limits(group: str) -> Iterator[int]:
     texts = _read(f"{group}/cpu.max"), f"{_read(f'{group}/cpu.cfs_quota_us')} {_read(f'{group}/cpu.cfs_period_us')}"
     for text in texts:  # "150000 100000": so many microseconds of each period; "max" and -1 are none
-        quota, period = (*text.split(), "", "")[:2]
-        if quota.isdecimal() and period.isdecimal() and int(period):
-            yield max(1, -(-int(quota) // int(period)))
+        quota, period = map(_number, (*text.split(), "", "")[:2])
+        if quota and period:
+            yield -(-quota // period)
+
+
+def _number(text: str) -> int:
+    """A whole number from 1 on; 0 for anything else, and for one of more digits than any of these has."""
+    return int(text) if text.isdecimal() and len(text) <= DIGITS else 0
 
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
-    except OSError:  # another system, or a container without it
+    except (OSError, ValueError):  # another system, a container without it; a path that no file can have
         return ""

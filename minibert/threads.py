@@ -108,8 +108,15 @@ def _pool() -> _Pool:
     return _Pool()
 
 
+def _new_pool() -> None:
+    """Make one before it is needed: two threads that come first would each make their own."""
+    _pool.cache_clear()
+    _pool()
+
+
+_new_pool()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child inherits no threads
+    os.register_at_fork(after_in_child=_new_pool)  # a forked child inherits no threads
 
 
 def _started(work: Callable[[], T]) -> Job[T]:
@@ -162,7 +169,7 @@ def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> No
     helpers: list[Job[None]] = []
     patient = True
     try:
-        helpers.extend(_started(partial(take, waiting.pop)) for _ in range(threads - 1))
+        helpers.extend(_started(partial(take, waiting.pop)) for _ in range(min(threads, len(waiting)) - 1))
         take(waiting.popleft)
     except BaseException as error:
         failed = True

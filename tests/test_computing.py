@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -63,6 +64,7 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
     monkeypatch.setattr(computing, "affinity", lambda: 2)
     monkeypatch.setattr(computing, "_alone", Alone())
     computing._turns.cache_clear()
+    computing._turns()
     yield made
     assert made.num_threads == 8, "it was not given its threads back"
     assert made.owner is None, "nobody else can set its number now"
@@ -328,6 +330,32 @@ def test_a_forked_child_has_the_threads_of_its_blas_and_turns_of_its_own(blas: B
         assert blas.num_threads == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_no_child_is_made_while_another_thread_sets_the_number(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
+    """threadpoolctl has a lock there, which the child would find closed for ever."""
+    theirs, inside = threading.Lock(), threading.Event()
+    real = Blas.set_num_threads
+
+    def slow(self: Blas, number: int) -> None:
+        with theirs:
+            inside.set()
+            time.sleep(0.05)
+            real(self, number)
+
+    monkeypatch.setattr(Blas, "set_num_threads", slow)
+    thread = threading.Thread(target=compute, args=(lambda _: None, [0], 1))
+    thread.start()
+    assert inside.wait(PATIENCE)
+    child = os.fork()
+    if not child:
+        os._exit(7 * theirs.locked())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join(PATIENCE)
+    assert computing._turns().lock.acquire(blocking=False), "the parent has not opened it again"
+    computing._turns().lock.release()
+
+
 # -- no more than there are cores --------------------------------------------------------------------------------------
 
 
@@ -379,6 +407,30 @@ def test_turns_come_in_the_order_in_which_they_were_asked_for(blas: Blas) -> Non
     for thread in started:
         thread.join(PATIENCE)
     assert order == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("blas")
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_call_inside_a_tile_waits_for_no_other_turn(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computing, "cores", lambda: most)
+    done: list[tuple[int, int]] = []
+    own: list[bool] = []
+
+    def inner(outside: int, thread: int, tile: int) -> None:
+        done.append((outside, tile))
+        own.append(threading.get_ident() == thread)
+
+    def outer(tile: int) -> None:
+        compute(partial(inner, tile, threading.get_ident()), range(4), 2)
+
+    def call() -> None:
+        compute(outer, range(4))
+
+    thread = threading.Thread(target=call, daemon=True)  # which a hanging one does not keep alive
+    thread.start()
+    thread.join(PATIENCE)
+    assert sorted(done) == [(outside, tile) for outside in range(4) for tile in range(4)]
+    assert all(own)
 
 
 # -- what cannot be held -----------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"OMP_NUM_THREADS": ""}, 8),
         ({"OMP_NUM_THREADS": "0"}, 8),
         ({"OMP_NUM_THREADS": "all"}, 8),
+        ({"OMP_NUM_THREADS": "9" * 5000}, 8),  # Python makes no integer of it
         ({"OMP_NUM_THREADS": "2", "MINIBERT_THREADS": "5"}, 5),
         ({"MINIBERT_THREADS": "12"}, 12),
         ({"MINIBERT_THREADS": ""}, 8),
@@ -44,7 +45,7 @@ def test_variables(variables: dict[str, str], found: int, monkeypatch: pytest.Mo
     assert cores.cores() == found
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", " ", "²"])
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", " ", "²", "4,2", "9" * 5000])
 def test_a_variable_of_ours_that_is_no_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cores.OURS, value)
     with pytest.raises(ValueError, match="the variable MINIBERT_THREADS must be an integer >= 1, found"):
@@ -107,13 +108,18 @@ V2 = "0::/user.slice/app.scope\n"
             },
             NO_LIMIT,
         ),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "9" * 5000 + " 100000\n"}, NO_LIMIT),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "-100000 100000\n"}, NO_LIMIT),
+        ({"proc/self/cgroup": "0::/été\n", "sys/fs/cgroup/été/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/a\0b\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max/a": "a folder"}, NO_LIMIT),
         ({"proc/self/cgroup": "nonsense\n\n0\n0::\n", "sys/fs/cgroup/cpu.max": "50000 0\n"}, NO_LIMIT),
     ],
 )
 def test_quota(files: dict[str, str], found: int, tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="ascii")
+        (tmp_path / name).write_text(text, encoding="utf-8")
     for number in range(2):  # the first is kept, for this root alone
         assert REAL_QUOTA(str(tmp_path)) == found, number
 

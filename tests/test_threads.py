@@ -73,6 +73,17 @@ def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: p
     assert 2 <= len(started) <= 4
 
 
+def test_no_more_jobs_than_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may say MINIBERT_THREADS=1000000."""
+    started: list[object] = []
+    real = threads._started
+    monkeypatch.setattr(threads, "_started", lambda work: [real(work), started.append(work)][0])
+    done: list[int] = []
+    spread(done.append, range(3), 1_000_000)
+    assert sorted(done) == [0, 1, 2]
+    assert len(started) == 2  # the caller takes part
+
+
 # -- whoever stops early -----------------------------------------------------------------------------------------------
 
 
@@ -190,6 +201,26 @@ threading.Thread(target=work).start()
 def test_a_thread_encodes_after_the_main_one_has_ended() -> None:
     done = script(AFTER_THE_MAIN_THREAD, MODEL)
     assert (done.stdout, done.stderr) == ("(1100, 6)\n", "")
+
+
+ALL_MADE = """
+import os
+from minibert import computing, threads
+def made():
+    return [each.cache_info().currsize for each in (computing._turns, threads._pool)]
+here = made()
+turns = computing._turns()
+if hasattr(os, "fork") and not os.fork():
+    own = computing._turns() is not turns and computing._turns().lock.acquire(blocking=False)
+    os._exit(0 if own and made() == [1, 1] else 7)
+print(here, os.waitstatus_to_exitcode(os.wait()[1]) if hasattr(os, "fork") else 0)
+"""
+
+
+def test_turns_are_made_before_two_threads_ask_for_them_at_once() -> None:
+    """Each would make its own, and find BLAS on the one thread to which the other holds it."""
+    done = script(ALL_MADE)
+    assert (done.stdout, done.stderr) == ("[1, 1] 0\n", "")
 
 
 LEFT_IN_A_PIPE = """

@@ -331,11 +331,12 @@ class Encoder(Guarded):
         are then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
 
         The other texts of a call change each number of a vector by at most 1e-6 of the vector's length (measured on
-        MiniLM: 2.6e-7): a matrix product with other rows rounds differently.
+        MiniLM: 2.6e-7): a matrix product with other rows rounds differently. So may, on some processors, one that BLAS
+        shares between threads.
 
         prompt_name   one of the folder's prompts, put before each text; without it the folder's default, if it has one
         prompt        a text put before each text; prompt_name is then without effect
-        batch_size    without effect: work is cut by tokens, about a thousand at once, however many texts that is
+        batch_size    without effect: work is cut by tokens, at most 512 at once or one text, however many texts that is
         output_value  "token_embeddings" gives for each text its tokens' vectors (tokens, dim) before pooling, in a list
         truncate_dim  so many first numbers of each vector; normalize_embeddings comes after it
         task          "query" or "document" takes their longest length where the folder has one
