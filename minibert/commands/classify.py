@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .answers import bars, print_answers
-from .common import Parser, add_k, add_model, add_threads, load_model
+from .common import Parser, add_k, add_model, add_threads, load_model, tell_cut
 
 ABOUT = """give the labels of texts, with their probabilities
 By the model's own labels, such as POSITIVE and NEGATIVE; the model needs its
@@ -23,7 +23,12 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print each text, and below it its likeliest labels."""
+    from minibert.models.cut_texts import CutTexts
+
+    cut = CutTexts()
     with load_model(arguments) as encoder:
         found = encoder.classify(arguments.texts, arguments.k)
+        cut.add(encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length))
     lines = [bars([(each.label, each.probability) for each in labels]) for labels in found]
     print_answers(zip(arguments.texts, lines, strict=True))
+    tell_cut(cut.count)

@@ -190,6 +190,12 @@ def tell(what: str) -> None:
     print(f"minibert: {harmless(what)}", file=sys.stderr)
 
 
+def tell_cut(count: int, what: str = "text") -> None:
+    """Say on stderr how many texts or pairs were truncated, where any was; without a stderr nothing is said."""
+    if count and sys.stderr is not None:
+        tell(f"{count} {what}{'s' * (count > 1)} truncated: too long for this model")
+
+
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
     """Print each line as soon as it is computed, escaped; raise an error if it cannot be written."""
     if hasattr(sys.stdout, "reconfigure"):  # do not stop at a token that the terminal's encoding lacks

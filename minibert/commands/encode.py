@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_prompts, add_texts, add_threads, load_model
+from .common import Parser, add_model, add_prompts, add_texts, add_threads, load_model, tell_cut
 from .embed import chunks_of, ending_of, give, streamed
 
 if TYPE_CHECKING:
+    from minibert.models.cut_texts import CutTexts
     from minibert.models.encoder import Encoder
 
 ABOUT = """turn texts into sentence vectors, as sentence-transformers does
 Runs the whole model, with the pooling, prompts and maximum length that its
-folder names. Longer texts are truncated without warning.
+folder names. How many texts were longer, and truncated, is told on stderr.
 
 Prints one vector per line, with all digits, as soon as its text is read."""
 EXAMPLE = 'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy'
@@ -32,16 +33,19 @@ def run(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
     output: Path | None = arguments.output
     ending = "" if output is None else ending_of(output, "mean")
-    arguments.pair = None
+    from minibert.models.cut_texts import CutTexts
+
+    arguments.pair, cut = None, CutTexts()
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
-        vectors = _vectors(encoder, chunks, arguments)
+        vectors = _vectors(encoder, chunks, arguments, cut)
         give(vectors, encoder.get_embedding_dimension(), encoder.dtype, "mean", output, ending)
+    tell_cut(cut.count)
 
 
-def _vectors(encoder: Encoder, chunks: Iterable[list[str]], arguments: Any) -> Iterator[Any]:
+def _vectors(encoder: Encoder, chunks: Iterable[list[str]], arguments: Any, cut: CutTexts) -> Iterator[Any]:
     from minibert.models.pipeline import chunked
 
-    pipeline = encoder.pipeline(arguments.prompt_name, arguments.prompt)
+    pipeline = cut.of(encoder.pipeline(arguments.prompt_name, arguments.prompt))
     chunks = (part for chunk in chunks for part in chunked(chunk, pipeline.chunk))
     return streamed(pipeline.stream, chunks, "encode", arguments)

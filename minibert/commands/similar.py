@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
 
-from .common import Parser, add_k, add_model, add_threads, load_model, print_lines
+from .common import Parser, add_k, add_model, add_threads, load_model, print_lines, tell_cut
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
+    from minibert.models.cut_texts import CutTexts
     from minibert.models.encoder import Encoder
 
 ABOUT = """tell how alike texts are in meaning, or search a file
@@ -48,16 +49,24 @@ def run(arguments: Any) -> None:
         )
     if file is None and arguments.rerank is not None:
         raise ValueError("--rerank orders the lines of a file; pass --file too")
+    from minibert.models.cut_texts import CutTexts
+
+    cut = CutTexts()
     if arguments.rerank is not None:
-        print_lines(reranked(arguments))
-        return
-    with load_model(arguments) as encoder:
-        print_lines(table(encoder, texts) if file is None else scored(nearest(encoder, texts[0], file, arguments.k)))
+        print_lines(reranked(arguments, cut))
+    else:
+        with load_model(arguments) as encoder:
+            print_lines(
+                table(encoder, texts, cut)
+                if file is None
+                else scored(nearest(encoder, texts[0], file, arguments.k, cut))
+            )
+    tell_cut(cut.count)
 
 
-def table(encoder: Encoder, texts: list[str]) -> Iterator[str]:
+def table(encoder: Encoder, texts: list[str], cut: CutTexts) -> Iterator[str]:
     """Give a line for each text: its number, how alike it is to each, and the text."""
-    vectors = encoder.encode(texts)
+    vectors = cut.of(encoder.pipeline()).all(texts)
     columns = range(1, len(texts) + 1)
     yield "".join(["    ", *(f"{i:>8}" for i in columns)])
     for i, row, text in zip(columns, encoder.similarity(vectors, vectors), texts, strict=True):
@@ -69,7 +78,7 @@ def scored(found: list[tuple[float, str]]) -> Iterator[str]:
     yield from (f"{score:.3f}  {line}" for score, line in found)
 
 
-def reranked(arguments: Any) -> Iterator[str]:
+def reranked(arguments: Any, cut: CutTexts) -> Iterator[str]:
     """Give the lines nearest to a text in the order of a reranker, each after its score."""
     from minibert.models.load_encoder import load_encoder
 
@@ -78,17 +87,22 @@ def reranked(arguments: Any) -> Iterator[str]:
     with load_encoder(arguments.rerank, **options) as reranker:
         reranker.rank(text, [])  # raises for a model that is no reranker, before any line is read
         with load_model(arguments) as encoder:
-            lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k))]
+            lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k), cut)]
         yield from ranked(reranker, text, lines, k)
 
 
 def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
-    """Give the k lines that answer best, each after its score."""
+    """Give the k lines that answer best, each after its score; then say how many pairs were truncated."""
+    from minibert.models.cut_texts import CutTexts
+
+    own, cut = encoder.sentence_config, CutTexts()
     for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
         yield f"{each['score']:7.3f}  {each['text']}"
+    cut.add(encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest))
+    tell_cut(cut.count, "pair")
 
 
-def nearest(encoder: Encoder, text: str, file: str, k: int) -> list[tuple[float, str]]:
+def nearest(encoder: Encoder, text: str, file: str, k: int, cut: CutTexts) -> list[tuple[float, str]]:
     """Give the k lines of a file nearest to a text, best first, each with its similarity.
 
     Lines are read in chunks: memory holds the best ones and one chunk of others.
@@ -97,7 +111,8 @@ def nearest(encoder: Encoder, text: str, file: str, k: int) -> list[tuple[float,
     from minibert.models.search import searching
 
     query = encoder.encode_query(text)[None]
-    pipeline = encoder.pipeline("document", task="document")
+    cut.count += encoder.tokens_cut(text, "query", task="query") > 0
+    pipeline = cut.of(encoder.pipeline("document", task="document"))
     lines: dict[int, str] = {}  # the best so far, and those whose vectors have not yet come
 
     def read() -> Iterator[list[str]]:

@@ -323,7 +323,7 @@ class Encoder(Guarded):
         """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
         The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
-        longest length. A longer text is truncated there without a message: see `max_seq_length`. Without modules.json a
+        longest length. A longer text is truncated there without a message: see `tokens_cut`. Without modules.json a
         vector is the mean over the tokens.
 
         Weights stored as float16 or bfloat16 are widened: the vectors are those of the model in float32.
@@ -398,6 +398,18 @@ class Encoder(Guarded):
         if prompt_name is None and prompt is None:
             prompt_name = "document"
         return self.encode(texts, prompt_name, prompt, **{"task": "document", **options})
+
+    def tokens_cut(
+        self, texts: Texts, prompt_name: str | None = None, prompt: str | None = None, *, task: str | None = None
+    ) -> Any:
+        """Count the tokens that `encode` leaves out of each text: one str -> an int, many -> (n,) int64.
+
+        A text with its prompt and the special tokens is truncated at `max_seq_length`. What is passed and raised is as
+        in `encode`; `prompt_name="query", task="query"` counts for `encode_query`.
+        """
+        from .cut_texts import tokens_cut
+
+        return tokens_cut(self, texts, prompt_name, prompt, task)
 
     def pipeline(
         self,
