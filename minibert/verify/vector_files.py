@@ -74,11 +74,16 @@ def _npy(path: Path) -> Read:
 
 
 def _npz(path: Path) -> Read:
-    from zipfile import BadZipFile
+    """A zip of .npy files."""
+    import zlib
+    from zipfile import BadZipFile, ZipFile
 
-    with reading(str(path), "NumPy", ValueError, EOFError, BadZipFile), np.load(path, allow_pickle=False) as file:
-        key = _key(file.files, path)
-        return key, file[key], None
+    broken = (ValueError, EOFError, BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+    with reading(str(path), "NumPy", *broken), ZipFile(path) as file:
+        names = [name.removesuffix(".npy") for name in file.namelist()]
+        key = _key(names, path)
+        with file.open(file.namelist()[names.index(key)]) as array:
+            return key, np.lib.format.read_array(array, allow_pickle=False), None
 
 
 def _safetensors(path: Path) -> Read:

@@ -96,6 +96,18 @@ def test_a_damaged_file_is_an_error_that_names_it(content: bytes, ending: str, t
         read_vectors(path)
 
 
+def test_an_npz_that_is_another_file_or_damaged_within_is_an_error_that_names_it(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).random((4, 8), np.float32)
+    np.save(tmp_path / "v.npy", vectors)
+    (tmp_path / "v.npy").rename(tmp_path / "array.npz")
+    np.savez_compressed(tmp_path / "within.npz", vectors=vectors)
+    whole = (tmp_path / "within.npz").read_bytes()
+    (tmp_path / "within.npz").write_bytes(whole[:80] + bytes([255]) * 40 + whole[120:])
+    for name in ("array.npz", "within.npz"):
+        with pytest.raises(ValueError, match=f"{name}: not readable as NumPy"):
+            read_vectors(tmp_path / name)
+
+
 def test_texts_that_are_printed_can_be_read_again(tmp_path: Path, capsys: Printed) -> None:
     assert main(["verify", "--print-texts"]) == 0
     printed = capsys.readouterr().out
