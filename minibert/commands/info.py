@@ -1,4 +1,4 @@
-"""`minibert info`: the parts of a model's input layer and blocks."""
+"""`minibert info`: the parts of a model, and what it is for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from .common import Parser, add_model, print_lines
 
-ABOUT = "show the parts and sizes of a model's input layer and blocks"
+ABOUT = "show a model's parts and sizes, its heads, and its sentence vectors"
 EXAMPLE = "minibert info gpt2"
 
 
@@ -23,5 +23,6 @@ def run(arguments: Any) -> None:
     # sizes alone are told
     opened = open_model(arguments.model, arguments.revision, arguments.local_files_only, lazy=True)
     family = family_of(opened)
-    with assemble(opened, opened.source(), family, arguments.side) as layer:
-        print_lines(info(layer, opened.root))
+    source = opened.source()
+    with assemble(opened, source, family, arguments.side) as layer:
+        print_lines(info(layer, opened.root, source))

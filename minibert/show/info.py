@@ -1,4 +1,4 @@
-"""What a checkpoint's input layer is made of, as plain text: what `minibert info` prints."""
+"""What a checkpoint is made of and what it is for, as plain text: what `minibert info` prints."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
 from minibert.families.modules import Embedding, LayerNorm, Linear
 from minibert.families.steps import Positions
-from minibert.files.checkpoint import Tensor
+from minibert.files.checkpoint import Source, Tensor
 from minibert.files.tokenizer_files import Find
 from minibert.models.input_layer import EmbeddingLayer
 
 from .text import counted, size
 
 
-def info(layer: EmbeddingLayer, find: Find | None = None) -> Iterator[str]:
+def info(layer: EmbeddingLayer, find: Find | None = None, source: Source | None = None) -> Iterator[str]:
     """Give the page line by line: the module tree, sizes, number formats, bytes on disk and in memory, tokenizer.
 
     find: the files of the folder, which say how a sentence vector is computed; without it that part is left out.
+    source: the names of all tensors, which say what heads there are.
     """
     yield from repr(layer).split("\n")
     yield ""
@@ -44,6 +45,7 @@ def info(layer: EmbeddingLayer, find: Find | None = None) -> Iterator[str]:
         "in memory": f"{size(private)} of its own, {size(mapped)} mapped, read row by row",
         "tokenizer": _tokenizer(layer),
         **_blocks(layer),
+        **(_heads(layer, source) if source else {}),
         **(_sentences(layer, find) if find else {}),
     }
     column = max(map(len, facts)) + 2
@@ -128,6 +130,26 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     return {"blocks": sizes, "blocks on disk": f"{size(sum(known))} in {counted(len(known), 'tensor')}{more}"}
 
 
+def _heads(layer: EmbeddingLayer, source: Source) -> dict[str, str]:
+    """Name the heads that the file holds; no weight is read."""
+    from minibert.families.blocks import BLOCKS
+    from minibert.families.heads import HEADS
+    from minibert.models.binder import TensorBinder
+    from minibert.models.heads import Heads
+
+    row, family = BLOCKS.get(layer.family.model_type), layer.family
+    if row is None or not stored_blocks(layer):
+        return {}
+    try:
+        config = row.configure(family, layer.config, "config.json")
+        binder = TensorBinder(config, source, family.prefixes, layer.dtype, "here")
+        words, rows = layer.steps[0].module.table.array, HEADS.get(family.model_type, ())
+        names = Heads(rows, config, binder, words, row.causal(config), "here").names
+    except MinibertError as error:
+        return {"heads": f"not available: {error}"}
+    return {"heads": ", ".join(names) or "none in this file"}
+
+
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     """Describe what `encode` gives; no weight is read."""
     from minibert.families.blocks import BLOCKS
@@ -143,7 +165,16 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
         return {"made for": f"{USES[own.kind]}, as a {own.kind}"}
     longest = "no limit" if own.longest is None else f"{own.longest} tokens, a longer one is truncated"
     numbers = f"{own.width()} numbers, {' and '.join(own.poolings)} over a text's tokens"
-    return {"sentence vectors": f"{numbers}; by {own.similarity}", "longest sentence": longest}
+    prompts = [
+        f"{name} {prompt!r}{' (if none is named)' * (name == own.default_prompt)}"
+        for name, prompt in own.prompts.items()
+        if prompt
+    ]
+    return {
+        "sentence vectors": f"{numbers}; by {own.similarity}",
+        "longest sentence": longest,
+        "prompts": ", ".join(prompts) or "none",
+    }
 
 
 def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:

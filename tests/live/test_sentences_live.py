@@ -82,6 +82,10 @@ def test_names_that_people_type(reference: Any, encoder: minibert.Encoder, monke
     for name in ("get_embedding_dimension", "get_sentence_embedding_dimension"):
         assert getattr(encoder, name)() == getattr(reference, name)()
     assert encoder.prompts == reference.prompts and list(encoder.prompts) == list(reference.prompts)
+    long = [text for text in many_texts(60) if 500 < len(text) < 9000]
+    lengths = [len(reference.tokenizer(text, truncation=False)["input_ids"]) for text in long]
+    want_cut = [max(0, length - reference.max_seq_length) for length in lengths]
+    assert encoder.tokens_cut(long).tolist() == want_cut and max(want_cut) > 0
     texts = ["we lived", "above the clouds", ""]
     for method in ("encode", "encode_query", "encode_document"):
         for name in ("inputs", "sentences"):

@@ -219,6 +219,34 @@ def test_info_tells_the_sizes_of_both(
         assert told["longest sequence"].strip() == "32 tokens"
 
 
+@pytest.mark.parametrize(
+    ("folder", "heads", "prompts"),
+    [
+        ("sentences-dense", "none in this file", "none"),
+        ("sentences-prompts", "none in this file", "query 'the clouds: ', passage 'above! ' (if none is named)"),
+        ("sentences-search", "none in this file", "query 'search_query: ', document 'search_document: '"),
+        ("sentences-last-token", None, r"query 'Instruct: find\nQuery:'"),
+        ("uses-reranker", "classes", None),
+        ("uses-sparse", "masked_word", None),
+        ("uses-entities", "token_classes", None),
+        ("gpt2-head", "next_word", None),
+        ("t5-encoder", "", None),
+    ],
+)
+def test_info_tells_heads_and_prompts(
+    folder: str, heads: str | None, prompts: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["info", str(REFERENCE / folder)]) == 0
+    told = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line)
+    if heads is not None:
+        assert told.get("heads", "").strip() == heads
+    if prompts is not None:
+        assert told["prompts"].strip() == prompts
+    if "heads" in told and heads != "none in this file":
+        with minibert.load_encoder(REFERENCE / folder) as encoder:
+            assert told["heads"].strip() == (", ".join(encoder.heads) or "none in this file")
+
+
 def test_info_of_a_folder_whose_sentences_are_not_computed_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
