@@ -211,8 +211,9 @@ def made():
 here = made()
 turns = computing._turns()
 if hasattr(os, "fork") and not os.fork():
+    ready = made() == [1, 1]
     own = computing._turns() is not turns and computing._turns().lock.acquire(blocking=False)
-    os._exit(0 if own and made() == [1, 1] else 7)
+    os._exit(0 if ready and own else 7)
 print(here, os.waitstatus_to_exitcode(os.wait()[1]) if hasattr(os, "fork") else 0)
 """
 
