@@ -74,7 +74,25 @@ def searching(
     for block in blocks:
         numbers = np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))
         ids, scores = np.hstack([ids, numbers]), np.hstack([scores, compare(queries, block)])
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        order = largest(scores, k)
         ids, scores = np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
         start += len(block)
         yield ids, scores
+
+
+def largest(scores: Array, k: int) -> Array:
+    """Give the places of each row's k largest scores, best first: (n, m) -> (n, k), (n, m) where m < k.
+
+    Of equal scores the first comes first; NaN comes last.
+
+    >>> largest(np.array([[0.5, 2.0, 0.5, 3.0]]), 3)
+    array([[3, 1, 0]])
+    """
+    if scores.shape[1] <= 2 * k:
+        return np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    found = np.empty((len(scores), k), np.int64)
+    for i, row in enumerate(-scores):
+        last = np.partition(row, k - 1)[k - 1]  # sorting all would take longer than comparing
+        some = np.arange(len(row)) if np.isnan(last) else np.flatnonzero(row <= last)
+        found[i] = some[np.argsort(row[some], kind="stable")[:k]]
+    return found
