@@ -293,4 +293,4 @@ def test_beyond_the_result_memory_is_bounded(tmp_path: Path) -> None:
         most = tracemalloc.get_traced_memory()[1] - y.nbytes
         tracemalloc.stop()
         assert y.nbytes == 160_000_000
-        assert most < 1.2 * 2 * 4 * computing.PIECE  # the product, and with its bias
+        assert most < 1.5 * 2 * 4 * computing.PIECE  # the product, and with its bias; all at once would be 160 MB
