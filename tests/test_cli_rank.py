@@ -122,6 +122,6 @@ def test_reranking_refuses(lines: str, capsys: Printed) -> None:
 
 
 def test_other_commands_about_such_folders(capsys: Printed) -> None:
-    assert "encode needs a SentenceTransformer's folder" in failure(capsys, "encode", "we", "-m", RERANKER)
+    assert "for encode load the folder of a SentenceTransformer" in failure(capsys, "encode", "we", "-m", RERANKER)
     assert main(["info", RERANKER]) == 0
     assert "made for          predict and rank, as a CrossEncoder\n" in capsys.readouterr().out

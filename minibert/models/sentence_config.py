@@ -138,7 +138,7 @@ class SentenceConfig(NamedTuple):
         if self.kind not in ("", wanted):
             raise ValueError(
                 f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; "
-                f"{USES[wanted]} needs a {wanted}'s folder"
+                f"for {USES[wanted]} load the folder of a {wanted}"
             )
 
     def prompt(self, prompt_name: str | None = None, prompt: str | None = None) -> str:

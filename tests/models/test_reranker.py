@@ -136,7 +136,9 @@ def test_other_folders_are_refused_by_their_use() -> None:
     for name, kind in (("uses-sparse", "SparseEncoder"), ("sentences-dense", "SentenceTransformer")):
         encoder = minibert.load_encoder(REFERENCE / name)
         for call in (lambda e=encoder: e.predict(PAIRS), lambda e=encoder: e.rank("we", ["a"])):
-            with pytest.raises(ValueError, match=f"was saved as a {kind}, .* predict and rank needs a CrossEncoder's"):
+            with pytest.raises(
+                ValueError, match=f"was saved as a {kind}, .* for predict and rank load the folder of a CrossEncoder"
+            ):
                 call()
     with pytest.raises(minibert.CheckpointError, match="there is no head 'classes'"):
         minibert.load_encoder(REFERENCE / "sentences-bare").predict(PAIRS)

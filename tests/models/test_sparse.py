@@ -74,7 +74,7 @@ def test_encode_sparse_refuses() -> None:
     with pytest.raises(TypeError, match=r"texts\[1\] must be a str, found int"):
         encoder.encode_sparse(["we", 3], prompt="a")
     with pytest.raises(
-        ValueError, match=r"was saved as a CrossEncoder, .*; encode_sparse needs a SparseEncoder's fold"
+        ValueError, match=r"was saved as a CrossEncoder, .*; for encode_sparse load the folder of a Sparse"
     ):
         opened("reranker").encode_sparse("we")
     with pytest.raises(minibert.CheckpointError, match="there is no head 'masked_word'; its heads are classes"):
