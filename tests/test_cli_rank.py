@@ -56,7 +56,7 @@ def test_rank_of_no_line_prints_nothing(tmp_path: Path, capsys: Printed) -> None
         (
             DENSE,
             (),
-            "this model's folder was saved as a SentenceTransformer, whose methods here are encode; predict and",
+            "this model's folder was saved as a SentenceTransformer, whose methods here are encode; for predict and",
         ),
         (LABELS, (), "rank needs one number a pair, but this model has 3 labels"),
         (RERANKER, ("-k", "0"), "-k must be an integer >= 1, found 0"),
