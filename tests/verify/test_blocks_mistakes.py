@@ -29,7 +29,7 @@ from minibert.verify.verify import compare_with, verify
 FEW = ("plain", "left_pad")  # batches that show every mistake
 verify_encoder = partial(verify, encoder=True)
 MISTAKE = {mistake.name: mistake for mistake in MISTAKES}
-PLAIN_TOLERANCE = 1e-5  # of numbers up to 20 in size, packed against padded; measured 4.9e-6
+PLAIN_TOLERANCE = 3e-5  # times max(1, size), packed against padded; measured 1.2e-5, with the kernels of Haswell
 
 # each mistake, a model in which it shows, the first intermediate that it spoils, and how much (measured, rounded down)
 SHOWN: dict[str, tuple[str, str, float]] = {
@@ -113,7 +113,7 @@ def test_without_a_mistake_the_plain_computation_gives_the_encoder_s_numbers(
             keep = np.asarray(batch.get("attention_mask", np.ones(packed["hidden_states.0"].shape[:2]))) != 0
             for key in packed:
                 if key.startswith("hidden_states") or (key in encoder.modules and packed[key].shape[:2] == keep.shape):
-                    off = np.abs(packed[key] - padded[key])[keep]
+                    off = (np.abs(packed[key] - padded[key]) / np.maximum(1, np.abs(packed[key])))[keep]
                     assert off.max() <= PLAIN_TOLERANCE, (kind, key)
 
 
