@@ -83,8 +83,7 @@ class Turn:
         except BaseException:  # Ctrl-C: the others must go on all the same
             self._turns.give_back(self)
             raise
-        finally:
-            self._ended = True
+        self._ended = True  # not where Ctrl-C came, which may be before anything was done: `__del__` does it then
 
     def __del__(self) -> None:
         if not self._ended:
