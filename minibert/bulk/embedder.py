@@ -100,8 +100,7 @@ class Embedder(Guarded):
         opened = self._opened
         if opened is None:  # two threads may both open it; one of the two is kept
             opened = self._opened = open_vectors(self.model, self.vectors, **self.options)
-        pipeline = opened.pipeline
-        return pipeline.all(texts, at_once=len(texts) > pipeline.chunk)
+        return opened.pipeline.all(texts)
 
     def __repr__(self) -> str:
         given = (f"{name}={getattr(self, name)!r}" for name in ("vectors", "text_column", "output_column"))

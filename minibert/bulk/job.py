@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.cores import cores
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, TokenizerError, parts_of, worded
 from minibert.files.tokenizer import Encoded
@@ -167,7 +166,7 @@ def _parts(
         bad = [record._replace(text=None) for record in read if record.problem]
         return Part(len(read), lines, ids, found, sum(ids.cut > 0 for ids in encoded), bad)
 
-    return stream(chunks(), tokenize, vectors, at_once=cores() > 1)
+    return stream(chunks(), tokenize, vectors, at_once=not pipeline.alone)
 
 
 def _until_bad(records: Iterable[Record], stop: bool) -> Iterator[Record]:

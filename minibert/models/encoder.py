@@ -353,7 +353,7 @@ class Encoder(Guarded):
         pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task, threads)
         texts = _given_once(texts=texts, inputs=inputs, sentences=sentences)
         items, _ = listed(texts)
-        found = pipeline.all(items, len(items) > CHUNK, "encode" if show_progress_bar else "")
+        found = pipeline.all(items, "encode" if show_progress_bar else "")
         return found[0] if isinstance(texts, str) else found
 
     def encode_stream(

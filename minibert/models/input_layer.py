@@ -246,7 +246,7 @@ class EmbeddingLayer(Guarded):
         items: list[Any] = firsts if seconds is None else list(zip(firsts, seconds, strict=True))
         at_once = len(items) > CHUNK and usable_threads(2 * NUMBERS_A_THREAD, threads) > 1
         pipeline = self.pipeline(pooling, seconds is not None, normalize, truncation, threads, at_once)
-        return pipeline.all(items, at_once, "embed" if progress else "")
+        return pipeline.all(items, "embed" if progress else "")
 
     def embed_stream(
         self,
@@ -300,6 +300,7 @@ class EmbeddingLayer(Guarded):
             over_threads,
             typed=self.adds_types,
             hint=lambda packed: self.steps[0].module.table.expect((packed.ids,)),
+            alone=not at_once,
         )
 
     def rows(self, packed: Packed) -> Array:

@@ -59,7 +59,7 @@ def classify(encoder: HeadModel, texts: Texts, k: int | None = None) -> Any:
 
     activate = sigmoid if several == SEVERAL or head.labels == 1 else softmax
     pipeline = encoder.each_text(tokenize, lambda tile: activate(_logits(encoder, head, tile)))
-    found = [best_labels(row, head.id2label)[:k] for row in pipeline.all(items, len(items) > pipeline.chunk)]
+    found = [best_labels(row, head.id2label)[:k] for row in pipeline.all(items)]
     return found[0] if isinstance(texts, str) else found
 
 
@@ -87,7 +87,7 @@ def entities(encoder: HeadModel, texts: Texts) -> Any:
         return np.split(softmax(_logits(encoder, head, tile)), np.cumsum(tile.lengths)[:-1])
 
     pipeline = encoder.each_text(tokenize, probabilities)
-    rows = pipeline.all(items, len(items) > pipeline.chunk)
+    rows = pipeline.all(items)
     found = [list(grouped(*each, head.id2label)) for each in zip(items, spans, rows, strict=True)]
     return found[0] if isinstance(texts, str) else found
 

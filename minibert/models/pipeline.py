@@ -154,10 +154,11 @@ class Pipeline(NamedTuple):
         """Give each chunk's vectors when it has come: see `stream`."""
         return stream(chunks, self.tokenize, self.vectors, at_once and not self.alone)
 
-    def all(self, texts: list[Any], at_once: bool = False, shown_as: str = "") -> Any:
+    def all(self, texts: list[Any], shown_as: str = "") -> Any:
         """Give the vectors of all texts (texts, dim), or one list; with a bar on stderr where it has a name."""
         chunks = chunked(texts, self.chunk)
-        found = self.stream(shown(chunks, len(texts), shown_as) if shown_as else chunks, at_once)
+        chunks = shown(chunks, len(texts), shown_as) if shown_as else chunks
+        found = self.stream(chunks, at_once=len(texts) > self.chunk)
         if self.pool is None:
             return [rows for each in found for rows in each]
         vectors, start = np.empty((len(texts), self.dim), self.dtype), 0

@@ -52,7 +52,7 @@ def predict(
         refuse_surrogates(item, i)
     different = list(dict.fromkeys(items))  # the last bits depend on the neighbours: equal pairs get equal scores
     pipeline = encoder.each_text(tokenize, lambda tile: logits_of(encoder, head, tile), threads)
-    rows = dict(zip(different, pipeline.all(different, len(different) > pipeline.chunk, shown_as), strict=True))
+    rows = dict(zip(different, pipeline.all(different, shown_as), strict=True))
     logits = np.array([rows[item] for item in items], encoder.dtype).reshape(len(items), head.labels)
     scores = np.asarray(activate(logits))
     if scores.shape != logits.shape:

@@ -47,8 +47,8 @@ def encode_sparse(
     def vectors(tile: Packed) -> list[SparseVector]:
         return [largest(each, most) for each in _pooled(encoder, head, tile, *own.splade)]
 
-    pipeline, items = encoder.each_text(tokenize, vectors), listed(texts)[0]
-    found = pipeline.all(items, len(items) > pipeline.chunk, shown_as)
+    items, _ = listed(texts)
+    found = encoder.each_text(tokenize, vectors).all(items, shown_as)
     return found[0] if isinstance(texts, str) else found
 
 

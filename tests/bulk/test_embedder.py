@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -27,7 +28,12 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert import Embedder
+from minibert.bulk.job import bulk
+from minibert.bulk.records import Records
+from minibert.bulk.shards import ShardFolder
 from minibert.equations.input_layer import Array
+from minibert.models import pipeline
+from minibert.models.vectors import open_vectors
 
 TINY = REFERENCE / "sentences-dense"
 MOST_BYTES = 4096  # measured: 278, and 312 with a prompt's name and a longer path
@@ -300,6 +306,20 @@ def test_workers_of_one_machine_share_one_map_of_the_weights(minilm: Path) -> No
 
 
 # -- threads -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sentence", "input"])
+@pytest.mark.parametrize(("count", "ahead"), [(1, False), (2, True)])
+def test_with_one_thread_nothing_is_tokenized_on_another(kind: str, count: int, ahead: bool, tmp_path: Path) -> None:
+    """`threads` decides, not the cores of the machine: a process for each core has one."""
+    texts = ["we"] * 2049  # more than one chunk of either kind
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    with mock.patch("minibert.models.pipeline.ahead", side_effect=pipeline.ahead) as asked:
+        vectors(Embedder(TINY, kind, threads=count), texts)
+        opened = open_vectors(TINY, kind, threads=count)
+        with opened.model:
+            bulk(Records([str(tmp_path / "texts.txt")]), ShardFolder(tmp_path / "out", "npy"), opened, {})
+    assert [call.args[2] for call in asked.call_args_list] == [ahead, ahead]
 
 
 @pytest.mark.parametrize("kind", ["sentence", "input"])
