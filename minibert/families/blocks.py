@@ -1,7 +1,7 @@
 """The blocks after the input layer, a row for each model_type: the names of their tensors and what a config decides.
 
 Data alone; `block_parts` says what a row is made of. A row here shares its prefixes with the row of the same model_type
-in `rows`. A model_type without a row here has an input layer only.
+in `input_layer`. A model_type without a row here has an input layer only.
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ from minibert.families.config import Config
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Tokenizer
 
+from .blocks import Stack
 from .heads import Model
+from .input_layer import EmbeddingLayer
 from .pipeline import Packed, Pipeline
 from .sentence_config import SentenceConfig
 
@@ -18,8 +20,15 @@ class HeadModel(Model, Protocol):
     """An encoder with its heads and its tokenizer."""
 
     config: Config
+    threads: int | None
     max_seq_length: int | None
 
+    @property
+    def max_length(self) -> int | None: ...
+    @property
+    def stack(self) -> Stack: ...
+    @property
+    def embeddings(self) -> EmbeddingLayer: ...
     @property
     def sentence_config(self) -> SentenceConfig: ...
     @property

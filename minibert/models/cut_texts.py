@@ -13,7 +13,7 @@ from .pipeline import Pipeline, chunked
 from .sentence_config import SentenceConfig
 
 
-class TextModel(Protocol):
+class SentenceModel(Protocol):
     """What is needed of an encoder."""
 
     @property
@@ -27,7 +27,11 @@ class TextModel(Protocol):
 
 
 def tokens_cut(
-    encoder: TextModel, texts: Texts, prompt_name: str | None = None, prompt: str | None = None, task: str | None = None
+    encoder: SentenceModel,
+    texts: Texts,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    task: str | None = None,
 ) -> Any:
     """Count the tokens of each text that `encode` leaves out: see `Encoder.tokens_cut`."""
     items, own = listed(texts)[0], encoder.sentence_config

@@ -24,7 +24,7 @@ from .blocks import Stack, run_blocks
 from .input_layer import EmbeddingLayer
 from .inputs import Preparation
 from .module_tree import print_encoder
-from .packing import Group, Tile, gather, pack, tile_of, tile_tokens
+from .packing import Group, Tile, batch_tiles, gather, tile_of, tile_tokens
 from .pipeline import Packed, Pipeline, check_positive, chunked
 from .search import cosine_of_normalized
 from .sentence_config import SentenceConfig
@@ -68,7 +68,8 @@ class Encoder(Guarded):
         heads: Callable[[], Heads],
         threads: int | None = None,
     ) -> None:
-        vars(self).update(config=config, dim=embeddings.dim, dtype=embeddings.dtype, block_family=blocks)
+        own = dict(config=config, dim=embeddings.dim, dtype=embeddings.dtype, block_family=blocks, threads=threads)
+        vars(self).update(own)
         self._layer = embeddings
         self._stack: Stack | None = stack
         self._sentence_config = sentence_config
@@ -76,7 +77,6 @@ class Encoder(Guarded):
         self._length_set = False
         self._lowercased: Tokenizer | None = None
         self._again = again
-        vars(self).update(threads=threads)
         self._prepare = Preparation(embeddings.family, embeddings.config, embeddings.steps, embeddings.dtype)
 
     @property
@@ -177,7 +177,7 @@ class Encoder(Guarded):
         def work(tile: Tile) -> None:
             y[tile.rows, tile.places] = run_blocks(stack, self._embedded(inputs, tile), tile)
 
-        compute(work, pack(keep, stack.heads, tile_tokens(keep.sum()), stack.by_distance), self.threads)
+        compute(work, batch_tiles(keep, stack.heads, tile_tokens(keep.sum()), stack.by_distance), self.threads)
         return y[0] if single else y
 
     @property
@@ -240,7 +240,7 @@ class Encoder(Guarded):
         passed = {name: ids for name, ids in inputs.items() if ids is not None}
         trace = self._layer.trace(input_ids, attention_mask=mask, inputs_embeds=embeds, **passed)
         trace["hidden_states.0"] = trace[next(reversed(trace))]
-        for tile in pack(keep, stack.heads, tokens=max(1, keep.size), holes=stack.by_distance):
+        for tile in batch_tiles(keep, stack.heads, tokens=max(1, keep.size), holes=stack.by_distance):
             run_blocks(stack, self._embedded(prepared, tile), tile, _Record(trace, tile, prepared))
         if found is not None:
             from .heads import ids_of, trace_head
@@ -373,8 +373,7 @@ class Encoder(Guarded):
 
         `batch_size` texts (at most 512) are read, sorted by length and computed before the first of their vectors is
         given, and the next are read after the last of them: with 1 each text is answered at once. Memory is bounded by
-        that.
-        What else is passed is as in `encode`, and so is what is raised, when a text is reached.
+        that. What else is passed is as in `encode`, and so is what is raised, when a text is reached.
         """
         if isinstance(texts, str):
             raise TypeError("texts must be many, one after another, found one str; encode takes it")
@@ -450,7 +449,7 @@ class Encoder(Guarded):
 
         tokens = output_value == "token_embeddings"
         after = (*own.after, lambda x: x[:, :dim], *([normalized] if normalize else []))
-        return self.each_text(tokenize, self._packed_rows, threads, same_bits)._replace(
+        return self.each_text(tokenize, self.rows, threads, same_bits)._replace(
             pool=None if tokens else pool,
             after=() if tokens else after,
             dim=dim,
@@ -475,10 +474,13 @@ class Encoder(Guarded):
             alone=(threads or cores()) == 1, whole=True,
         )  # fmt: skip
 
-    def _packed_rows(self, packed: Packed) -> Array:
-        """Take the tokens of texts through the whole model: their last hidden state (tokens, dim)."""
+    def rows(self, packed: Packed, take: Array | None = None) -> Array:
+        """Take the tokens of texts through the whole model: their last hidden state (tokens, dim).
+
+        `take`: which of the packed tokens are asked for; only they leave the last block, (taken, dim).
+        """
         stack = self.stack
-        return run_blocks(stack, self._layer.rows(packed), tile_of(packed.lengths, stack.heads))
+        return run_blocks(stack, self._layer.rows(packed), tile_of(packed.lengths, stack.heads), take=take)
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike, *, normalized: bool = False) -> Array:
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).

@@ -19,8 +19,7 @@ from minibert.files.tokenizer import Encoded
 
 from .binder import TensorBinder
 from .blocks import Stack, run_blocks
-from .input_layer import EmbeddingLayer
-from .packing import Tile, pack, tile_of, tile_tokens
+from .packing import Tile, batch_tiles, tile_tokens
 from .pipeline import Packed
 
 # How many logits are computed at once: 16 MiB. Of a word table that are a few thousand words for a tile's tokens, so
@@ -110,18 +109,8 @@ class Model(Protocol):
     """What is needed of an encoder."""
 
     dtype: np.dtype[Any]
-    threads: int | None
 
-    @property
-    def stack(self) -> Stack: ...
-    @property
-    def embeddings(self) -> EmbeddingLayer: ...
-
-
-def hidden_of(encoder: Model, packed: Packed, take: Array | None = None) -> Array:
-    """Take packed texts through the model; only the tokens `take` leave the last block: (taken, dim). None: all."""
-    tile = tile_of(packed.lengths, encoder.stack.heads)
-    return run_blocks(encoder.stack, encoder.embeddings.rows(packed), tile, take=take)
+    def rows(self, packed: Packed, take: Array | None = None) -> Array: ...
 
 
 def logits_of(encoder: Model, head: BoundHead, packed: Packed, take: Array | None = None) -> Array:
@@ -130,7 +119,7 @@ def logits_of(encoder: Model, head: BoundHead, packed: Packed, take: Array | Non
     `take`: which of the packed tokens; without it what the head takes: every token, or one of each text in the order
     of the packed texts. The result is as large as it is: cut many texts by `Packed.tiles`, or take `logit_pieces`.
     """
-    x = hidden_of(encoder, packed, tokens_of(head, packed) if take is None else take)
+    x = encoder.rows(packed, tokens_of(head, packed) if take is None else take)
     if head.takes == "mean" and take is None:
         x, _ = _means(x, np.repeat(np.arange(len(packed.lengths)), packed.lengths))
     y = np.empty((len(x), head.labels), encoder.dtype)
@@ -229,7 +218,7 @@ def batch_logits(
         for words, piece in logit_pieces(head, x):
             y[(*where, words)] = piece
 
-    compute(work, pack(keep, stack.heads, tile_tokens(keep.sum()), stack.by_distance), threads)
+    compute(work, batch_tiles(keep, stack.heads, tile_tokens(keep.sum()), stack.by_distance), threads)
     return y[..., 0] if head.single else y
 
 

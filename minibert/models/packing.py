@@ -13,9 +13,8 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.families.steps import Inputs
 
-TILE_TOKENS = (
-    512  # a matrix product of more rows is no faster, takes more memory, and others wait longer for their turn
-)
+# A matrix product of more rows is no faster, takes more memory, and others wait longer for their turn.
+TILE_TOKENS = 512
 FEWEST_TOKENS = 128  # of fewer a product is slower
 SHARES = 8  # into so many tiles few tokens are cut, for the threads to share
 SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
@@ -42,7 +41,7 @@ class Tile(NamedTuple):
     groups: list[Group]
 
 
-def pack(keep: Array, heads: int, tokens: int = TILE_TOKENS, holes: bool = False) -> Iterator[Tile]:
+def batch_tiles(keep: Array, heads: int, tokens: int, holes: bool = False) -> Iterator[Tile]:
     """Cut a batch into tiles of about `tokens` kept tokens, sequences of one length together.
 
     keep (batch, seq) says which tokens are no padding. `holes`: distances inside a sequence matter, so that one with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +12,12 @@ from minibert.computing import compute
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import Text, TokenizerError, worded
-from minibert.families.config import Config
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 
-from . import heads
+from .asked import HeadModel
 from .blocks import run_blocks
-from .heads import check_numbers, hidden_of, logit_pieces
+from .heads import check_numbers, logit_pieces
 from .key_value_cache import KeyValueCache
 from .packing import Group, Tile, tile_tokens
 from .pipeline import Packed, check_positive, pack
@@ -26,17 +25,7 @@ from .pipeline import Packed, check_positive, pack
 Prediction = dict[str, Any]  # token_str, score and token, as the reference's fill-mask pipeline names them
 
 
-class Model(heads.Model, Protocol):
-    """What is needed of an encoder."""
-
-    config: Config
-
-    @property
-    def max_length(self) -> int | None: ...
-    def head(self, name: str | None = None) -> BoundHead: ...
-
-
-def fill(encoder: Model, texts: Texts, k: int) -> Any:
+def fill(encoder: HeadModel, texts: Texts, k: int) -> Any:
     """Give the k likeliest tokens for each mask: see `Encoder.fill`."""
     check_positive("k", k)
     head, tokenizer = encoder.head("masked_word"), encoder.embeddings.tokenizer
@@ -49,7 +38,7 @@ def fill(encoder: Model, texts: Texts, k: int) -> Any:
     return found[0] if isinstance(texts, str) else found
 
 
-def next_words(encoder: Model, texts: Texts, k: int) -> Any:
+def next_words(encoder: HeadModel, texts: Texts, k: int) -> Any:
     """Give the k likeliest next tokens: see `Encoder.next_words`."""
     check_positive("k", k)
     head = encoder.head("next_word")
@@ -60,7 +49,7 @@ def next_words(encoder: Model, texts: Texts, k: int) -> Any:
     return found[0][0] if isinstance(texts, str) else [of_last for (of_last,) in found]
 
 
-def complete(encoder: Model, text: str, tokens: int, temperature: float, seed: int) -> str:
+def complete(encoder: HeadModel, text: str, tokens: int, temperature: float, seed: int) -> str:
     """Write a text on: see `Encoder.complete`."""
     if not isinstance(text, str):
         raise TypeError(f"text must be a str, found {type(text).__name__}; complete takes one text at a time")
@@ -91,7 +80,7 @@ def complete(encoder: Model, text: str, tokens: int, temperature: float, seed: i
     return text + tokenizer.decode(ids, skip_special_tokens=True)[len(begun) :]
 
 
-def go_on(encoder: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
+def go_on(encoder: HeadModel, ids: Sequence[int], cache: KeyValueCache) -> Array:
     """Take the next tokens of one text through the model: their last hidden states (tokens, dim).
 
     The tokens before them are in the cache; afterwards these are too.
@@ -137,7 +126,7 @@ def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
 
 
 def _predicted(
-    encoder: Model, head: BoundHead, encoded: list[Encoded], k: int, places: Callable[[Packed], Array]
+    encoder: HeadModel, head: BoundHead, encoded: list[Encoded], k: int, places: Callable[[Packed], Array]
 ) -> list[list[list[Prediction]]]:
     """Give for each text and each of its places the k likeliest tokens. `places`: which of the packed tokens."""
     found: list[list[list[Prediction]]] = [[] for _ in encoded]
@@ -147,7 +136,7 @@ def _predicted(
     def work(tile: Packed) -> None:
         taken = places(tile)
         texts = np.repeat(tile.texts, tile.lengths)[taken].tolist()
-        rows = (each.tolist() for each in likeliest(head, hidden_of(encoder, tile, taken), k))
+        rows = (each.tolist() for each in likeliest(head, encoder.rows(tile, taken), k))
         for text, ids, scores in zip(texts, *rows, strict=True):
             pairs = zip(ids, scores, strict=True)
             found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
@@ -156,7 +145,7 @@ def _predicted(
     return found
 
 
-def _encoded(encoder: Model, texts: Texts) -> list[Encoded]:
+def _encoded(encoder: HeadModel, texts: Texts) -> list[Encoded]:
     """Give the ids of each text. Raises ValueError for one that is too long: cut, it would ask for something else."""
     encoded = encoder.embeddings.tokenizer.encode(listed(texts)[0])
     longest = encoder.max_length
@@ -174,7 +163,7 @@ def _mask_id(tokenizer: Tokenizer) -> int:
     return mask_id
 
 
-def _ends(encoder: Model) -> set[int]:
+def _ends(encoder: HeadModel) -> set[int]:
     """The ids after which a text has ended: one, several, or none."""
     named = encoder.config.get("eos_token_id")
     ends = named if isinstance(named, tuple) else () if named is None else (named,)

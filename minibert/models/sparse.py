@@ -13,7 +13,7 @@ from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 
 from .asked import HeadModel
-from .heads import hidden_of, logit_pieces
+from .heads import logit_pieces
 from .pipeline import Packed, check_positive
 
 
@@ -54,7 +54,7 @@ def encode_sparse(
 
 def _pooled(encoder: HeadModel, head: BoundHead, tile: Packed, pooling: str, activation: str) -> list[SparseVector]:
     """Pool the logits of a tile's tokens, some words at a time: never are all words' logits in memory."""
-    x = hidden_of(encoder, tile)
+    x = encoder.rows(tile)
     ends = np.cumsum(tile.lengths)
     full = np.flatnonzero(tile.lengths)  # texts without a token have no weight
     texts, ids, weights = [full[:0]], [full[:0]], [x[:0, 0]]

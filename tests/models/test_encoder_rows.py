@@ -51,7 +51,7 @@ def test_attention_in_parts_is_the_whole(
         trace = encoder.trace(ids, attention_mask=mask)
         monkeypatch.setattr(packing, "SCORES", scores)
         monkeypatch.setattr(engine, "PIECE", piece)
-        monkeypatch.setattr(packing.pack, "__defaults__", (tokens, False))
+        monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
         assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= CUT
 
 
@@ -89,7 +89,7 @@ def test_tiles_of_every_size_hold_each_token_once(case: EncoderCase, tokens: int
     mask = batch(case)[1]
     with case.load() as encoder:
         holes = encoder.stack.by_distance
-        tiles = list(packing.pack(mask != 0, encoder.stack.heads, tokens=tokens, holes=holes))
+        tiles = list(packing.batch_tiles(mask != 0, encoder.stack.heads, tokens=tokens, holes=holes))
         found = sorted((row, place) for tile in tiles for row, place in zip(tile.rows, tile.places, strict=True))
         assert found == sorted(zip(*np.nonzero(mask), strict=True))
         assert all(len(tile.rows) <= max(tokens, 9) for tile in tiles)
