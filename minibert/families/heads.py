@@ -270,13 +270,15 @@ ELECTRA = (
     ),
 )
 
+MPNET = (ROBERTA[0], *ROBERTA[2:])  # never causal, so no next word
+
 DISTILBERT = (
-    *_words(
+    _words(
         Map(path="vocab_transform"),
         Act(path="activation", act="activation"),
         Norm(path="vocab_layer_norm", eps=1e-12),
         Map(path="vocab_projector", out=WORDS, tied=True),
-    ),
+    )[0],  # nor here
     _classes(Map(path="pre_classifier"), Act(path="pre_classifier.relu", act=relu), CLASSIFIER),
     TOKEN_CLASSES,
 )
@@ -362,7 +364,7 @@ HEADS: Mapping[str, tuple[Head, ...]] = {
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
-    "mpnet": ROBERTA,
+    "mpnet": MPNET,
     "electra": ELECTRA,
     "distilbert": DISTILBERT,
     "gpt2": GPT2,

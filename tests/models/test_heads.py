@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from minibert.equations import gelu, layer_norm, tanh, tanh_pooling, tied_logits
 from minibert.equations.blocks import linear
 from minibert.equations.input_layer import Array
 from minibert.families.block_parts import Norm
+from minibert.families.blocks import BLOCKS
 from minibert.families.frozen import replace
 from minibert.families.heads import HEADS, NAMES, Act, Head
 from minibert.models import blocks
@@ -38,10 +40,17 @@ PACKED = Packed(np.array([9, 4, 5, 6, 7]), None, np.array([1, 0]), np.array([2, 
 
 def test_every_head_of_every_row_has_a_reference() -> None:
     there = {(case.facts["family"], case.head) for case in HEAD_CASES}
-    causal = {"ernie", "roberta", "xlm-roberta", "camembert", "electra", "mpnet", "distilbert"}  # bert stands for them
+    causal = {"ernie", "roberta", "xlm-roberta", "camembert", "electra"}  # bert stands for them
     wanted = {(family, head.name) for family, rows in HEADS.items() for head in rows}
     assert wanted - there == {(family, "next_word") for family in causal}
     assert {name for _, name in there} == set(NAMES)
+
+
+@pytest.mark.parametrize("family", HEADS)
+def test_no_head_is_of_a_direction_that_its_blocks_never_have(family: str) -> None:
+    """A causal head of blocks that are never causal would be named on the page, and be in no file."""
+    directions = {BLOCKS[family].causal(mock.Mock(**{"flag.return_value": flag})) for flag in (True, False)}
+    assert {head.causal for head in HEADS[family]} <= {None, *directions}
 
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=str)
