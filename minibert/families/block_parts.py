@@ -220,13 +220,13 @@ class Attend(Frozen):
         output = prefix + self.output
         biased = decided(config, self.output_biased)
         modules[output] = dense(binder, output, (dim, heads * head_dim), biased, transposed)
-        looks = prefix + self.maps[0].rpartition(".")[0]
+        inside = prefix + self.maps[0].rpartition(".")[0]
         work = Attention(
             maps=tuple(prefix + name for name in self.maps),
             norms=tuple(norm.path and prefix + norm.path for norm in (self.query_norm, self.key_norm)),
-            scores=f"{looks}.scores",
+            scores=f"{inside}.scores",
             probabilities=f"attentions.{i}",
-            context=f"{looks}.context",
+            context=f"{inside}.context",
             output=output,
             heads=heads,
             key_heads=key_heads,

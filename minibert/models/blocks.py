@@ -220,15 +220,15 @@ def _mapping(module: Dense, path: str, name: str) -> Work:
 
 def attending(modules: Modules, own: Attention) -> Work:
     """`self_attention` of the equations, piece by piece."""
-    maps = [mapping(modules, path, f"look {i}") for i, path in enumerate(own.maps)]
+    maps = [mapping(modules, path, f"projection {i}") for i, path in enumerate(own.maps)]
     output = mapping(modules, own.output, "sum")
     of_queries, of_keys = (_each_head(modules, own, path) for path in own.norms)
-    shares = own.key_heads != own.heads
+    shared = own.key_heads != own.heads
     key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # of each query head
 
     def work(run: _Run, x: Array) -> Array:
-        looks = [look(run, x) for look in maps]
-        q, k, v = looks if len(looks) == 3 else np.split(looks[0], own.edges, axis=1)  # each (tokens, width)
+        qkv = [project(run, x) for project in maps]
+        q, k, v = qkv if len(qkv) == 3 else np.split(qkv[0], own.edges, axis=1)  # each (tokens, width)
         for turn in of_queries:
             q = turn(run, q)
         for turn in of_keys:
@@ -241,7 +241,7 @@ def attending(modules: Modules, own: Attention) -> Work:
                 run.record.pairs(key, np.empty((0, own.heads, 0, 0), x.dtype), Group(0, np.empty(0, int), 0, None))
         for piece in run.pieces:  # on one thread: those of BLAS stay awake after a product, a second one gains nothing
             group, heads = piece.group, piece.heads
-            their = key_head[heads] if shares else heads
+            their = key_head[heads] if shared else heads
             queries, seen = piece.queries, piece.seen[own.reach]
             q_, context_ = (_heads(x, group, own.head_dim)[:, heads, queries] for x in (q, context))
             k_, v_ = (_heads(x, piece.keys, own.head_dim)[:, their, seen] for x in (k, v))

@@ -274,9 +274,9 @@ def plain_block(block: BoundBlock) -> equations.Block:
         return Affine(module.weight.T if getattr(module, "transposed", False) else module.weight, module.bias)
 
     own, feed = block.attention, block.feed_forward
-    looks = [affine(path) for path in own.maps]
-    if len(looks) == 1:
-        looks = [Affine(*parts) for parts in zip(*(np.split(array, own.edges) for array in looks[0]), strict=True)]
-    q, k, v = looks
+    qkv = [affine(path) for path in own.maps]
+    if len(qkv) == 1:
+        qkv = [Affine(*parts) for parts in zip(*(np.split(array, own.edges) for array in qkv[0]), strict=True)]
+    q, k, v = qkv
     first, second = (affine(part.before or part.after) for part in block.parts)
     return equations.Block(q, k, v, affine(own.output), first, affine(feed.up), affine(feed.output), second)

@@ -108,12 +108,12 @@ class PlainBlocks:
         choices = self.choices
         if len(own.maps) == 3:  # a wrong order is then one of the weights
             swapped = dict(zip(own.maps, (own.maps[i] for i in choices.order), strict=True))
-            looks = [self.record(path, choices.dense(block.modules[taken])(x)) for path, taken in swapped.items()]
+            qkv = [self.record(path, choices.dense(block.modules[taken])(x)) for path, taken in swapped.items()]
         else:
             parts = np.split(self.module(block, own.maps[0], x), own.edges, axis=-1)
-            looks = [parts[i] for i in choices.order]
+            qkv = [parts[i] for i in choices.order]
         counts = (own.heads, own.key_heads, own.key_heads)
-        normed = (*(self.head_norm(block, own, path, x) for path, x in zip(own.norms, looks, strict=False)), looks[2])
+        normed = (*(self.head_norm(block, own, path, x) for path, x in zip(own.norms, qkv, strict=False)), qkv[2])
         q, k, v = (choices.split(part, count) for part, count in zip(normed, counts, strict=True))
         if own.rotated and self.stack.rotary is not None:
             angles = self.stack.rotary.rotary(self.places, choices.layer_type(self.stack, own))
