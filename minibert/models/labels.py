@@ -14,7 +14,7 @@ from minibert.errors import Text
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 
-from .asked import HeadModel
+from .head_model import HeadModel
 from .heads import check_numbers, logits_of, refuse_empty
 from .pipeline import Packed, check_positive
 

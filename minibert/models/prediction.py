@@ -15,8 +15,8 @@ from minibert.errors import Text, TokenizerError, worded
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 
-from .asked import HeadModel
 from .blocks import run_blocks
+from .head_model import HeadModel
 from .heads import check_numbers, logit_pieces
 from .key_value_cache import KeyValueCache
 from .packing import Group, Tile, tile_tokens

@@ -14,7 +14,7 @@ from minibert.families.config import Config
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
 
-from .asked import HeadModel
+from .head_model import HeadModel
 from .heads import check_numbers, logits_of, refuse_empty
 from .pipeline import check_positive
 from .sentence_config import SETTINGS

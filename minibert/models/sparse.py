@@ -12,7 +12,7 @@ from minibert.equations.sentences import splade
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 
-from .asked import HeadModel
+from .head_model import HeadModel
 from .heads import logit_pieces
 from .pipeline import Packed, check_positive
 
