@@ -13,12 +13,13 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Text, worded
 from minibert.families.block_parts import Dense
 from minibert.families.config import Config
-from minibert.families.heads import LABELS, NAMES, REFUSED, BoundHead, Head, architectures
+from minibert.families.heads import HEADS, LABELS, NAMES, REFUSED, BoundHead, Head, architectures
 from minibert.families.steps import Inputs
 from minibert.files.tokenizer import Encoded
 
 from .binder import TensorBinder
 from .blocks import Stack, run_blocks
+from .input_layer import EmbeddingLayer
 from .packing import Tile, batch_tiles, tile_tokens
 from .pipeline import Packed
 
@@ -100,6 +101,12 @@ class Heads:
     def _said(self) -> str:
         held = f"its heads are {', '.join(self._held)}" if self._held else "it has no head, only input layer and blocks"
         return "; ".join(filter(None, [self._refused(), held]))
+
+
+def heads_in(layer: EmbeddingLayer, config: Config, binder: TensorBinder, causal: bool, where: str) -> Heads:
+    """Find the heads of a layer's checkpoint by the rows of its model_type; no weight is read."""
+    rows = HEADS.get(layer.family.model_type, ())
+    return Heads(rows, config, binder, layer.steps[0].module.table.array, causal, where)
 
 
 # -- logits ------------------------------------------------------------------------------------------------------

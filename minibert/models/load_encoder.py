@@ -96,21 +96,18 @@ def encoder_of(
     binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
     binder.expect()
     head_binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
-    heads = cache(lambda: _heads(config, head_binder, layer, stack.causal, opened.where))  # `encode` needs none
+
+    @cache
+    def heads() -> Heads:  # found when they are asked for: `encode` needs none
+        from .heads import heads_in
+
+        return heads_in(layer, config, head_binder, stack.causal, opened.where)
+
     if not mmap:  # a file that may change later is read now
         heads().read()
     sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
     reopen = partial(load_encoder, opened.lasting, **options, threads=threads)
     return Encoder(layer, blocks, stack, config, reopen, sentences, heads, threads)
-
-
-def _heads(config: Config, binder: TensorBinder, layer: EmbeddingLayer, causal: bool, where: str) -> Heads:
-    from minibert.families.heads import HEADS
-
-    from .heads import Heads
-
-    rows = HEADS.get(layer.family.model_type, ())
-    return Heads(rows, config, binder, layer.steps[0].module.table.array, causal, where)
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:

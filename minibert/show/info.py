@@ -133,9 +133,8 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
 def _heads(layer: EmbeddingLayer, source: Source) -> dict[str, str]:
     """Name the heads that the file holds; no weight is read."""
     from minibert.families.blocks import BLOCKS
-    from minibert.families.heads import HEADS
     from minibert.models.binder import TensorBinder
-    from minibert.models.heads import Heads
+    from minibert.models.heads import heads_in
 
     row, family = BLOCKS.get(layer.family.model_type), layer.family
     if row is None or not stored_blocks(layer):
@@ -143,8 +142,7 @@ def _heads(layer: EmbeddingLayer, source: Source) -> dict[str, str]:
     try:
         config = row.configure(family, layer.config, "config.json")
         binder = TensorBinder(config, source, family.prefixes, layer.dtype, "here")
-        words, rows = layer.steps[0].module.table.array, HEADS.get(family.model_type, ())
-        names = Heads(rows, config, binder, words, row.causal(config), "here").names
+        names = heads_in(layer, config, binder, row.causal(config), "here").names
     except MinibertError as error:
         return {"heads": f"not available: {error}"}
     return {"heads": ", ".join(names) or "none in this file"}
