@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import ACTIVATIONS, Dense
+from minibert.families.block_parts import ACTIVATIONS, Dense, module_path
 from minibert.families.modules import LayerNorm
 from minibert.models.encoder import Encoder
 
@@ -46,7 +46,7 @@ class Fed(PlainBlocks):
     def __init__(self, encoder: Encoder, mask: Array, theirs: Mapping[str, Array]) -> None:
         self.entered: dict[str, Array] = {}  # what enters each module, by its path
         self.theirs = theirs
-        self._paths = {id(module): path for path, module in encoder.modules.items()}
+        self._paths = {id(module): path for path, module in _modules(encoder).items()}
         choices = Choices(dense=self._noting, norm=self._noting)
         self.mask = mask
         super().__init__(encoder.stack, choices, mask, {})
@@ -78,6 +78,14 @@ def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces) -> l
     return [Local(d.key, subject.place(d.key), d.largest, list(_names(subject, d, inputs, fed, theirs))) for d in wrong]
 
 
+def _modules(encoder: Encoder) -> dict[str, Any]:
+    """The modules by what a trace calls their output: one that several blocks use is there once for each of them."""
+    stack, found = encoder.stack, dict(encoder.embeddings.modules)
+    for block in stack.blocks:
+        found |= {key: module for key, module in block.modules.items() if callable(module)}
+    return found | stack.others
+
+
 def _feed(encoder: Encoder, batch: Mapping[str, Array], theirs: Mapping[str, Array]) -> Fed:
     keywords: dict[str, Any] = dict(batch)
     x = encoder.embeddings(keywords.pop("input_ids", None), **keywords)
@@ -97,7 +105,7 @@ def _names(
 ) -> Iterator[str]:
     """Name the mistakes of this module that explain the difference in all batches."""
     kinds = [kind for kind in d.kinds if d.key in theirs[kind]]
-    modules = subject.encoder.modules
+    modules = _modules(subject.encoder)
     if d.key in modules and all(d.key in fed[kind].entered for kind in kinds):
         module = modules[d.key]
         tried = _of_dense(d.key, modules) if isinstance(module, Dense) else _of_norm(d.key, modules)
@@ -130,8 +138,8 @@ def _explains(
 def _same_place(path: str, modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Modules of the same kind and shape elsewhere in the blocks."""
     own = modules[path]
-    for other, module in modules.items():
-        if other != path and type(module) is type(own) and module.weight.shape == own.weight.shape:
+    for other, module in {module_path(key): module for key, module in modules.items()}.items():
+        if other != module_path(path) and type(module) is type(own) and module.weight.shape == own.weight.shape:
             yield other, module
 
 

@@ -12,10 +12,13 @@ import encoders
 import loops
 import numpy as np
 import pytest
+from encoder_files import CASE
+from safetensors.numpy import load_file
 
 from minibert.equations.input_layer import Array
 from minibert.models.load_encoder import load_encoder
 from minibert.verify.blocks import EncoderSubject, encoder_batches
+from minibert.verify.local import local_mistakes
 from minibert.verify.report import Report
 from minibert.verify.traces import write_traces
 from minibert.verify.verify import verify
@@ -121,6 +124,25 @@ def test_each_wrong_module_is_found_and_named_by_itself(name: str, folder: Path,
     assert {each.key: each.fits for each in report.local} == {
         path: fits.split(" or ") if fits else [] for path, (fits, _) in planted.items()
     }, "\n".join(report.lines)
+
+
+@pytest.mark.parametrize("block", [0, 1])
+def test_a_module_that_several_blocks_use_is_judged_in_each(block: int) -> None:
+    """ALBERT: one matrix, and a key of the trace for each block that it works in."""
+    path, case = "encoder.albert_layer_groups.0.albert_layers.0", CASE["albert"]
+    key, entering = f"{path}[{block}].attention.query", f"hidden_states.{block}"
+    stored = {name.removeprefix("albert."): x for name, x in load_file(case.folder / "model.safetensors").items()}
+    with case.load() as encoder:
+        subject = EncoderSubject(encoder, case.load)
+        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
+        theirs = {}
+        for kind, batch in inputs.items():
+            right = encoder.trace(**batch)
+            made = right[entering] @ stored[f"{path}.attention.query.weight"]
+            made += stored[f"{path}.attention.query.bias"]
+            theirs[kind] = {name: right[name] for name in ("hidden_states.0", entering)} | {key: made}
+        found = local_mistakes(subject, inputs, theirs)
+    assert [(each.key, each.place, each.fits) for each in found] == [(key, f"block {block}", ["weight transposed"])]
 
 
 def test_an_activation_of_one_block(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
