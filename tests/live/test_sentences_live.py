@@ -23,7 +23,7 @@ TINY = 2e-6  # of the tiny folders' vectors, of which some have no length 1; mea
 EXACT = 1e-6  # of a vector's numbers, as a share of its length; measured: 3.0e-7 on two kernels
 # of the whole vector; measured: 1.6e-6 and 1.9e-6. sentence-transformers' own are up to 1.4e-6 from float64
 WHOLE = 2.5e-6
-FROM_FLOAT64 = 1.3  # our largest distance from float64 in terms of theirs; measured: 0.84 and 1.07
+FROM_FLOAT64 = 1.6  # our largest distance from float64 in terms of theirs; measured: 0.97 (Haswell), 1.35 (SkylakeX)
 
 
 @pytest.fixture(scope="module")
