@@ -243,9 +243,9 @@ def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.Monke
     tiles: list[int] = []
     run = minibert.models.encoder.run_blocks  # type: ignore[attr-defined]
 
-    def counted(stack: Any, x: Array, tile: Any) -> Array:
+    def counted(stack: Any, x: Array, tile: Any, **asked: Any) -> Array:
         tiles.append(len(x))
-        return run(stack, x, tile)
+        return run(stack, x, tile, **asked)
 
     monkeypatch.setattr("minibert.models.encoder.run_blocks", counted)
     found = encoder.encode(["we lived above the clouds"] * 3000, batch_size=100_000)
