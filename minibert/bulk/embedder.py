@@ -11,7 +11,7 @@ from minibert.files.tokenizer import listed
 from minibert.models.attributes import Guarded
 from minibert.models.load import is_folder, named_model
 from minibert.models.vectors import TextModel, check_kind, open_vectors
-from minibert.threads import checked_threads
+from minibert.threads.pool import checked_threads
 
 
 class Embedder(Guarded):

@@ -25,7 +25,7 @@ from minibert.errors import Option, TokenizerError, parts_of, worded
 from minibert.files.tokenizer import Encoded
 from minibert.models.pipeline import check_positive, stream
 from minibert.models.vectors import TextModel
-from minibert.threads import behind
+from minibert.threads.pool import behind
 
 from .records import Record, Records
 from .shards import ShardFolder

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from minibert.cores import cores
 from minibert.files.reading import read_object, sha256_of
 from minibert.files.writing import naming
-from minibert.threads import spread
+from minibert.threads.cores import cores
+from minibert.threads.pool import spread
 
 META, DONE, BAD, LOCK = "meta.json", "shards.jsonl", "bad_rows.jsonl", ".lock"
 SHARD = re.compile(r"vectors-\d+\.(parquet|npy)|ids-\d+\.json")

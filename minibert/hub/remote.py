@@ -18,7 +18,7 @@ from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import CheckpointError, HubError
 from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table
-from minibert.threads import spread
+from minibert.threads.pool import spread
 
 from .ranges import RangeCache, Span, complete_rows, merge
 from .transfer import Part, RangesIgnoredError, late_bar

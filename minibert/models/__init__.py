@@ -1,4 +1,4 @@
 """What a caller gets, a layer bound to a checkpoint, and what runs it: tiles, threads, texts, the extract.
 
-May import: `families`, `hub`, `files`, `equations`, `computing`, `threads`, `cores`, `errors`.
+May import: `families`, `hub`, `files`, `equations`, `threads`, `errors`.
 """

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.computing import compute
-from minibert.cores import cores
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized, similarity_of_pairs
 from minibert.families.block_parts import Blocks, module_path
 from minibert.families.config import Config
 from minibert.families.steps import Inputs
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
-from minibert.threads import checked_threads
+from minibert.threads.computing import compute
+from minibert.threads.cores import cores
+from minibert.threads.pool import checked_threads
 
 from .attributes import Guarded
 from .blocks import Stack, run_blocks

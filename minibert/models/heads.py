@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minibert.computing import compute
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Text, worded
 from minibert.families.block_parts import Dense
@@ -16,6 +15,7 @@ from minibert.families.config import Config
 from minibert.families.heads import HEADS, LABELS, NAMES, REFUSED, BoundHead, Head, architectures
 from minibert.families.steps import Inputs
 from minibert.files.tokenizer import Encoded
+from minibert.threads.computing import compute
 
 from .binder import TensorBinder
 from .blocks import Stack, run_blocks

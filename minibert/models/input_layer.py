@@ -15,7 +15,7 @@ from minibert.families.family import Family
 from minibert.families.modules import Linear
 from minibert.families.steps import Add, Positions
 from minibert.files.tokenizer import listed
-from minibert.threads import NUMBERS_A_THREAD, spread, usable_threads
+from minibert.threads.pool import NUMBERS_A_THREAD, spread, usable_threads
 
 from .attributes import Guarded
 from .inputs import Preparation

@@ -15,7 +15,7 @@ from minibert.families.block_parts import Blocks
 from minibert.families.blocks import BLOCKS
 from minibert.families.config import Config
 from minibert.families.modules import Embedding
-from minibert.threads import checked_threads
+from minibert.threads.pool import checked_threads
 
 from .binder import TensorBinder
 from .blocks import Stack, norming, ready
@@ -49,7 +49,8 @@ def load_encoder(
     threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
     (affinity, a container's CPU quota, OMP_NUM_THREADS), or what the variable MINIBERT_THREADS says. NumPy's BLAS is
     held to one thread meanwhile, which Apple's cannot be: there a call computes on one thread, and its products on as
-    many as BLAS takes. Calls that overlap take no more threads than there are cores in all: see `minibert.computing`.
+    many as BLAS takes. Calls that overlap take no more threads than there are cores in all: see
+    `minibert.threads.computing`.
 
     Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
     for modules.json or other settings of sentence vectors that ask for what is not computed here.

@@ -17,7 +17,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, worded
 from minibert.files.tokenizer import Encoded
-from minibert.threads import ahead
+from minibert.threads.pool import ahead
 
 from .packing import cuts
 

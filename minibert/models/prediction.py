@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from minibert.computing import compute
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import Text, TokenizerError, worded
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
+from minibert.threads.computing import compute
 
 from .blocks import run_blocks
 from .head_model import HeadModel

@@ -14,7 +14,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.steps import Inputs, Norm, Project, Record, Step
-from minibert.threads import spread, usable_threads
+from minibert.threads.pool import spread, usable_threads
 
 # Numbers in a tile: 1024 rows of BERT's, the fastest of the sizes from 32 to 4096 rows. Smaller tiles fit into a faster
 # cache, but need more calls, and threads then wait more often for the interpreter's lock.

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from minibert.cores import cores
 from minibert.errors import CheckpointError, Option, UnknownFamilyError, parts_of, worded
 from minibert.files.checkpoint import INDEX, SINGLE
 from minibert.files.reading import sha256_of
-from minibert.threads import checked_threads
+from minibert.threads.cores import cores
+from minibert.threads.pool import checked_threads
 
 from .load import Opened, assemble, family_of, load, named_model, open_model
 from .pipeline import Pipeline, check_positive

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import minibert
-from minibert.threads import cores
+from minibert.threads.cores import cores
 
 from .measure import Limit, Row, Settings, absent, compare, installed, interleaved, unmeasured
 from .models import BULK_TEXTS, NARROW, full_size, has_reference, narrow, real_model, reference, short_texts

@@ -149,7 +149,7 @@ def products(folder: str, _: str) -> Prepare:
     """The matrix products of a call and nothing else, shared by as many threads."""
     import numpy as np
 
-    from minibert.computing import compute
+    from minibert.threads.computing import compute
 
     encode, matmul = ours(folder, ""), np.matmul
 

@@ -209,7 +209,10 @@ def installed(name: str) -> bool:
 
 def kernel() -> str:
     """The kernel that NumPy's BLAS chose for this processor, asked in another process; "" where it does not tell."""
-    code = "import numpy\nfrom minibert.computing import libraries\nprint(*(each.architecture for each in libraries()))"
+    code = (
+        "import numpy\nfrom minibert.threads.computing import libraries\n"
+        "print(*(each.architecture for each in libraries()))"
+    )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
     return done.stdout.strip()
 

@@ -23,7 +23,7 @@ from many_texts import many_texts
 from minibert import cli
 from minibert.bulk.shards import ShardFolder
 from minibert.cli import INTERRUPTED, main
-from minibert.threads import behind
+from minibert.threads.pool import behind
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each run is a fork")
 

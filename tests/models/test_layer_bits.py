@@ -46,7 +46,7 @@ def test_tiles_and_threads_do_not_show(
 ) -> None:
     layer, ids = load(name), some_ids(batch, seq, seed=seed)
     whole = layer(ids, threads=1)
-    with tile_of(tile), mock.patch("minibert.threads.NUMBERS_A_THREAD", 1):
+    with tile_of(tile), mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1):
         assert same_bits(layer(ids, threads=threads), whole)
         positions = some_ids(batch, seq, below=10, seed=seed)
         keywords = {"position_ids": positions} if name not in ("t5",) else {}
@@ -120,7 +120,7 @@ def test_many_threads_may_share_a_layer(load: Make) -> None:
     layer = load("bert")
     texts = [["we lived above the clouds"[: i % 25 + 1]] * (i % 3 + 1) for i in range(64)]
     serial = [layer.embed(some, threads=1) for some in texts]
-    with tile_of(64), mock.patch("minibert.threads.NUMBERS_A_THREAD", 1), ThreadPoolExecutor(8) as pool:
+    with tile_of(64), mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1), ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda some: layer.embed(some, threads=2), texts))
         called = list(pool.map(lambda some: layer(**layer.tokenize(some)), texts))
     assert all(map(same_bits, together, serial))
@@ -172,7 +172,7 @@ def test_an_error_in_any_tile_reaches_the_caller_and_ends_the_work(load: Make, w
     )
     with (
         tile_of(8 * 16),
-        mock.patch("minibert.threads.NUMBERS_A_THREAD", 1),
+        mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1),
         stand_in,
         pytest.raises(RefusedError),
     ):
@@ -185,8 +185,8 @@ def test_an_error_in_any_tile_reaches_the_caller_and_ends_the_work(load: Make, w
 def test_a_forked_child_computes_too(folders: dict[str, Path]) -> None:
     code = (
         "import os, sys, numpy as np, minibert\n"
-        "from minibert import threads; from minibert.models import tiles\n"
-        "tiles.TILE_NUMBERS = 64; threads.NUMBERS_A_THREAD = 1\n"
+        "from minibert.threads import pool; from minibert.models import tiles\n"
+        "tiles.TILE_NUMBERS = 64; pool.NUMBERS_A_THREAD = 1\n"
         "layer = minibert.load(sys.argv[1]); ids = np.arange(60).reshape(5, 12)\n"
         "before = layer(ids, threads=3).tobytes()\n"
         "child = os.fork()\n"

@@ -75,7 +75,7 @@ def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
     ]
     with (
         tile_of(tile),
-        mock.patch("minibert.threads.NUMBERS_A_THREAD", 1),
+        mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1),
         mock.patch.object(layer_module, "CHUNK", 5),
     ):
         together = layer.embed(texts, pool, text_pair=pairs, normalize=normalize, truncation=True, threads=threads)

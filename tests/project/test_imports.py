@@ -22,9 +22,7 @@ PACKAGE = Path(minibert.__file__).parent
 
 # wing -> the third parties allowed inside its functions; wings of one line stand side by side, the lowest comes first
 WINGS: list[dict[str, set[str]]] = [
-    {"cores": set()},
-    {"errors": set(), "threads": set()},
-    {"computing": {"threadpoolctl"}},
+    {"errors": set(), "threads": {"threadpoolctl"}},
     {"equations": set()},
     {"files": {"safetensors", "tokenizers"}},
     {"families": set(), "hub": {"huggingface_hub"}},
@@ -38,7 +36,7 @@ WINGS: list[dict[str, set[str]]] = [
 ]
 HEIGHT = {wing: height for height, wings in enumerate(WINGS) for wing in wings}
 THIRD_PARTIES = {wing: allowed for wings in WINGS for wing, allowed in wings.items()}
-FRONT_DOOR = {"__init__", "__main__", "cli", "computing", "cores", "errors", "threads"}
+FRONT_DOOR = {"__init__", "__main__", "cli", "errors"}
 # arrays go in, numbers or pictures come out: these never see a checkpoint, though the wings that do lie below theirs
 SEE_NO_CHECKPOINT = {"show/plot"}
 NO_CHECKPOINT = ("minibert.equations", "minibert.errors", "minibert.files.writing")
@@ -231,8 +229,8 @@ ONE_SENTENCE = """
 import sys
 import numpy, tokenizers
 before = set(sys.modules)
-import minibert, minibert.computing
-minibert.computing.running = lambda: 1  # nobody else wants a core
+import minibert, minibert.threads.computing
+minibert.threads.computing.running = lambda: 1  # nobody else wants a core
 minibert.load_encoder(sys.argv[1]).encode("a text")
 print(*sorted(set(sys.modules) - before))
 """

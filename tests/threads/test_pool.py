@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from reference_files import REFERENCE
 
-from minibert import threads
-from minibert.threads import ahead, behind, spread
+from minibert.threads import pool
+from minibert.threads.pool import ahead, behind, spread
 
 PATIENCE = 30.0  # seconds, on the busiest machine
 MODEL = REFERENCE / "sentences-dense"
@@ -35,13 +35,13 @@ def no_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     def fails(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    threads._pool.cache_clear()
+    pool._pool.cache_clear()
     if request.param == "all are taken":
-        monkeypatch.setattr(threads, "MOST_THREADS", 0)
+        monkeypatch.setattr(pool, "MOST_THREADS", 0)
     else:
         monkeypatch.setattr(threading.Thread, "start", fails)
     yield
-    threads._pool.cache_clear()
+    pool._pool.cache_clear()
 
 
 @pytest.mark.usefixtures("no_thread")
@@ -65,7 +65,7 @@ def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: p
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", counted)
-    threads._pool.cache_clear()
+    pool._pool.cache_clear()
     for _ in range(50):
         together = threading.Barrier(3)  # which three at once pass, and no fewer
         spread(lambda _, together=together: together.wait(PATIENCE), range(3), 3)
@@ -76,8 +76,8 @@ def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: p
 def test_no_more_jobs_than_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody may say MINIBERT_THREADS=1000000."""
     started: list[object] = []
-    real = threads._started
-    monkeypatch.setattr(threads, "_started", lambda work: [real(work), started.append(work)][0])
+    real = pool._started
+    monkeypatch.setattr(pool, "_started", lambda work: [real(work), started.append(work)][0])
     done: list[int] = []
     spread(done.append, range(3), 1_000_000)
     assert sorted(done) == [0, 1, 2]
@@ -162,7 +162,7 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
 
 PRESSED_WHILE_A_THREAD_STARTS = """
 import os, signal, sys, threading
-from minibert.threads import ahead, behind, spread
+from minibert.threads.pool import ahead, behind, spread
 signal.signal(signal.SIGINT, signal.default_int_handler)
 start = threading.Thread.start
 def pressed(self):
@@ -205,9 +205,9 @@ def test_a_thread_encodes_after_the_main_one_has_ended() -> None:
 
 ALL_MADE = """
 import os
-from minibert import computing, threads
+from minibert.threads import computing, pool
 def made():
-    return [each.cache_info().currsize for each in (computing._turns, threads._pool)]
+    return [each.cache_info().currsize for each in (computing._turns, pool._pool)]
 here = made()
 turns = computing._turns()
 if hasattr(os, "fork") and not os.fork():
@@ -227,7 +227,7 @@ def test_turns_are_made_before_two_threads_ask_for_them_at_once() -> None:
 LEFT_IN_A_PIPE = """
 import sys
 from minibert.bulk.records import Records
-from minibert.threads import ahead
+from minibert.threads.pool import ahead
 found = ahead(lambda record: record.text, Records(["-"]), True)
 print(next(found))
 """

@@ -20,10 +20,10 @@ from command_line import Printed, failure
 from reference_files import REFERENCE
 
 import minibert
-from minibert import computing
 from minibert.cli import main
-from minibert.computing import Alone, Turn, compute
 from minibert.models.vectors import open_vectors
+from minibert.threads import computing
+from minibert.threads.computing import Alone, Turn, compute
 
 PATIENCE = 30.0  # seconds, on the busiest machine
 MODEL = REFERENCE / "sentences-dense"

@@ -19,7 +19,7 @@ from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar
 
 from .cores import affinity, blas_takes, cores, running
-from .threads import MOST_THREADS, checked_threads, spread
+from .pool import MOST_THREADS, checked_threads, spread
 
 K = TypeVar("K")
 

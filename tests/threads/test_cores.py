@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert import cores
+from minibert.threads import cores
 
 REAL_QUOTA = cores.quota
 NO_LIMIT = REAL_QUOTA("/no/such/root")
