@@ -372,8 +372,16 @@ GEMMA3 = Blocks(
 # -- blocks that share their modules -----------------------------------------------------------------------------
 
 
+MOST_SHARED = 1_000  # elsewhere a missing tensor shows a count that is too high; here every layer has its weights
+
+
 def _albert_count(config: Config) -> int:
-    return config.integer("num_hidden_layers") * config.integer("inner_group_num")
+    count = config.integer("num_hidden_layers") * config.integer("inner_group_num")
+    if count > MOST_SHARED:
+        raise config.refused(
+            f"'num_hidden_layers' times 'inner_group_num' must be at most {MOST_SHARED:,} (ALBERT has 12), found {count:,}"
+        )
+    return count
 
 
 def _albert_module(config: Config, i: int) -> str:

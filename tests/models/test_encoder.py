@@ -238,6 +238,8 @@ def test_the_blocks_are_read_ahead_and_the_tables_are_not(minilm: Path, monkeypa
         ("qwen3", {"attention_bias": True}, r"q_proj\.bias"),
         ("mistral", {"sliding_window": "all"}, "sliding_window"),
         ("modernbert", {"norm_bias": True}, r"norm\.bias"),
+        ("albert", {"num_hidden_layers": 10**9}, "at most 1,000"),  # its layers share their weights: none is missing
+        ("albert", {"num_hidden_groups": 3}, "num_hidden_groups"),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
     ],
