@@ -379,7 +379,7 @@ def _albert_count(config: Config) -> int:
     count = config.integer("num_hidden_layers") * config.integer("inner_group_num")
     if count > MOST_SHARED:
         raise config.refused(
-            f"'num_hidden_layers' times 'inner_group_num' must be at most {MOST_SHARED:,} (ALBERT has 12), found {count:,}"
+            f"'num_hidden_layers' times 'inner_group_num' is at most {MOST_SHARED:,} (ALBERT: 12), found {count:,}"
         )
     return count
 
