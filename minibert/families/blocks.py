@@ -129,7 +129,7 @@ def _layer_type(config: Config, i: int, sliding: bool) -> str:
     types = config.get("layer_types")
     if types is None:
         return SLIDING if sliding else FULL
-    if not isinstance(types, Sequence) or isinstance(types, str) or not set(types) <= {FULL, SLIDING}:
+    if not isinstance(types, Sequence) or isinstance(types, str) or any(x not in (FULL, SLIDING) for x in types):
         raise config.refused(f"'layer_types' must list {FULL!r} or {SLIDING!r} for each block, found {types!r}")
     if len(types) != config.integer("num_hidden_layers"):
         raise config.refused(f"'layer_types' lists {len(types)} blocks, 'num_hidden_layers' has another number")

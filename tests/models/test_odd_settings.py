@@ -9,6 +9,7 @@ import json
 import random
 import re
 import shutil
+import signal
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -249,7 +250,32 @@ def test_every_family_is_there() -> None:
     assert types == set(FAMILIES) and set(BLOCKS) <= types
 
 
+ROOM, SECONDS = 4 << 30, 300  # far more than any of them takes: 0.1 GiB and 45 s
+
+
+@pytest.fixture
+def bounded() -> Iterator[None]:
+    """What asks for memory or time without end, since a settings file says so, fails alone and not with the machine."""
+
+    def late(*_: Any) -> None:
+        pytest.fail(f"not done after {SECONDS} s")  # which no `except Exception` takes for its own
+
+    resource = pytest.importorskip("resource", reason="Windows has no such limits")
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ROOM, hard))
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("name", WHOLE)
 def test_every_odd_value_of_every_key_is_foreseen(name: str, tmp_path: Path) -> None:
     folder = prepared(name, tmp_path / name)
