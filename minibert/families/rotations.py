@@ -26,6 +26,7 @@ from minibert.errors import CheckpointError
 from .config import LARGEST
 
 WIDEST_HEAD = 1 << 16  # dimensions; models have 32 to 512, and no tensor of an input layer bounds the number
+LARGEST_ATTENTION_FACTOR = 1e6  # models have 1 to 2; it enters every score twice, and float32 ends at 3e38
 
 
 class Rotation(NamedTuple):
@@ -138,9 +139,15 @@ def read_rotation(
     dim = size if rope_type == "proportional" else dim
     unscaled = None if rope_type == "default" else rotary_frequencies(dim, base)
     try:
-        return RULES[rope_type](config, given, dim, base)._replace(rope_type=rope_type, unscaled=unscaled)
+        rotation = RULES[rope_type](config, given, dim, base)._replace(rope_type=rope_type, unscaled=unscaled)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"config.json, {rope_type!r} scaling of the rotary frequencies: {error}") from None
+    if abs(rotation.attention_factor) > LARGEST_ATTENTION_FACTOR:
+        raise CheckpointError(
+            f"config.json, {rope_type!r} scaling: cos and sin would be multiplied by {rotation.attention_factor:g} "
+            f"('attention_factor', 'mscale'), expected at most {LARGEST_ATTENTION_FACTOR:g}"
+        )
+    return rotation
 
 
 # -- one function a rule: (config, given, dim, base) -> frequencies, and what else the rule gives ------------------
