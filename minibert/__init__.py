@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from minibert.families.input_layer import FAMILIES
     from minibert.models.encoder import Encoder
     from minibert.models.input_layer import EmbeddingLayer
+    from minibert.models.knock_out import knock_out
     from minibert.models.load import load
     from minibert.models.load_encoder import load_encoder
     from minibert.models.search import search
@@ -33,6 +34,7 @@ _FILES = {
     "minibert.bulk.embedder": ("Embedder",),
     "minibert.models.encoder": ("Encoder",),
     "minibert.models.input_layer": ("EmbeddingLayer",),
+    "minibert.models.knock_out": ("knock_out",),
     "minibert.models.load": ("load",),
     "minibert.models.load_encoder": ("load_encoder",),
     "minibert.models.search": ("search",),
@@ -49,6 +51,7 @@ __all__ = [
     "MinibertError",
     "TokenizerError",
     "UnknownFamilyError",
+    "knock_out",
     "load",
     "load_encoder",
     "search",

@@ -108,7 +108,7 @@ class Step(Frozen):
         raise NotImplementedError
 
     def apply(self, module: Any, inputs: Inputs, x: Array, record: Record = None) -> Array:
-        """Give the next x. `record` is called with each named intermediate for a trace."""
+        """Give the next x. `record` is handed each named intermediate; what it leaves there goes on."""
         raise NotImplementedError
 
     @property
@@ -216,7 +216,8 @@ class Add(Lookup):
             ids = int(ids.flat[0])  # one row for the whole tile, the common case of types
         rows = module.table.rows(slice(ids, ids + 1) if isinstance(ids, int) else ids)
         if record:
-            record(self.key, np.broadcast_to(rows, x.shape))
+            rows = np.array(np.broadcast_to(rows, x.shape))  # a copy, for it may be written to
+            record(self.key, rows)
         return np.add(x, rows, out=x)
 
 
@@ -283,7 +284,8 @@ class Positions(Lookup):
         assert not isinstance(ids, int)  # as above
         rows = module.table.rows(ids)
         if record:
-            record(self.path, rows if rows.ndim == 3 else rows[None])
+            rows = np.array(rows if rows.ndim == 3 else rows[None])  # a copy, as above
+            record(self.path, rows)
         return np.add(x, rows, out=x)
 
 

@@ -76,7 +76,7 @@ class Stack(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Records each named intermediate for a trace."""
+    """Is handed each named intermediate; the run goes on with what it leaves there."""
 
     def rows(self, name: str, x: Array) -> None:
         """One row a token."""
@@ -299,15 +299,21 @@ def feeding(modules: Modules, own: FeedForward) -> Work:
 
     def work(run: _Run, x: Array) -> Array:
         hidden = (gate or up)(run, x)  # (tokens, width)
+        other = None
         if run.record and both:
-            run.record.rows(own.up, np.concatenate([hidden, up(run, x)], axis=1))
+            whole = np.concatenate([hidden, up(run, x)], axis=1)
+            run.record.rows(own.up, whole)
+            hidden, other = np.split(whole, 2, axis=1)
+            hidden = hidden.copy()  # without gaps
         flat = (hidden if hidden.flags.c_contiguous else hidden.T).reshape(-1)  # a view: there are no gaps
         for start in range(0, len(flat), PIECE):
             piece = flat[start : start + PIECE]
             piece[:] = activate(piece)
         if run.record:
             run.record.rows(own.activation, hidden)
-        return down(run, np.multiply(hidden, up(run, x), out=hidden) if gate else hidden)
+        if gate:
+            np.multiply(hidden, up(run, x) if other is None else other, out=hidden)
+        return down(run, hidden)
 
     return work
 

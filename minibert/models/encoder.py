@@ -24,8 +24,9 @@ from .blocks import Stack, run_blocks
 from .input_layer import EmbeddingLayer
 from .inputs import Preparation
 from .module_tree import print_encoder
-from .packing import Group, Tile, batch_tiles, gather, tile_of, tile_tokens
+from .packing import Tile, batch_tiles, gather, tile_of, tile_tokens
 from .pipeline import Packed, Pipeline, check_positive, chunked
+from .recorders import Change, Keeper
 from .search import cosine_of_normalized
 from .sentence_config import SentenceConfig
 from .tiles import run_steps
@@ -159,6 +160,7 @@ class Encoder(Guarded):
         position_ids: ArrayLike | None = None,
         inputs_embeds: ArrayLike | None = None,
         task_type_ids: ArrayLike | None = None,
+        change: Mapping[str, Change] | None = None,
     ) -> Array:
         """Give the last hidden state: (batch, seq) ids -> (batch, seq, dim), float32 (or the encoder's dtype).
 
@@ -166,11 +168,19 @@ class Encoder(Guarded):
         token sees and whose own rows are zeros; without a mask all are tokens. Sequences of any lengths cost what their
         tokens cost: padding is left out. The last bits depend on how many tokens are computed together: see the class.
 
+        change: name of an intermediate -> what the run goes on with in its place, an array or a function of the values.
+        See `models.changes`; `minibert.knock_out` makes the classic changes.
+
         Raises as a call of the input layer does, and ValueError for a sequence of padding alone.
         """
         given = dict(token_type_ids=token_type_ids, position_ids=position_ids, task_type_ids=task_type_ids)
         stack = self.stack
         inputs, keep, single = self._checked(input_ids, given, attention_mask, inputs_embeds)
+        if change is not None:
+            from .changes import run_changed
+
+            y = run_changed(self._layer, stack, inputs, keep, change)
+            return y[0] if single else y
         make = np.zeros if np.count_nonzero(keep) < keep.size else np.empty
         y = make((inputs.batch, inputs.seq, self.dim), self.dtype)
 
@@ -207,24 +217,40 @@ class Encoder(Guarded):
         head: str | None = None,
         attention_mask: ArrayLike | None = None,
         inputs_embeds: ArrayLike | None = None,
+        change: Mapping[str, Change] | None = None,
         **ids: ArrayLike | None,
     ) -> Array:
         """Give what a head computes, as the reference's `logits`: float32 (or the encoder's dtype).
 
-        Takes the arguments of a call; `head` as in `head()`. `masked_word`, `next_word` and `token_classes` give
-        (batch, seq, labels), `replaced_token` (batch, seq), `classes` and `next_sentence` (batch, labels). One sequence
-        of ids gives no batch axis. Rows of padding are zeros. Beyond the result little memory is taken.
+        Takes the arguments of a call, `change` too; `head` as in `head()`. `masked_word`, `next_word` and
+        `token_classes` give (batch, seq, labels), `replaced_token` (batch, seq), `classes` and `next_sentence` (batch,
+        labels). One sequence of ids gives no batch axis. Rows of padding are zeros. Beyond the result little memory is
+        taken.
 
         Raises as a call, and as `head`; ValueError where a head takes one token of each sequence, and that is padding.
         """
-        from .heads import batch_logits
+        from .heads import batch_logits, ids_of, trace_head
 
         found = self.head(head)
         inputs, keep, single = self._given(input_ids, ids, attention_mask, inputs_embeds)
-        y = batch_logits(found, self.stack, self._embedded, inputs, keep, self.threads)
+        if change is None:
+            y = batch_logits(found, self.stack, self._embedded, inputs, keep, self.threads)
+        else:
+            from .changes import run_changed
+
+            passed = {"last": run_changed(self._layer, self.stack, inputs, keep, change)}
+            trace_head(found, passed, ids_of(inputs), keep)
+            y = passed["logits"]
         return y[0] if single else y
 
-    def trace(self, input_ids: ArrayLike | None = None, *, head: str | None = None, **inputs: Any) -> dict[str, Array]:
+    def trace(
+        self,
+        input_ids: ArrayLike | None = None,
+        *,
+        head: str | None = None,
+        change: Mapping[str, Change] | None = None,
+        **inputs: Any,
+    ) -> dict[str, Array]:
         """Give every named intermediate in the order of computation: the input layer's trace, then each block's.
 
         Takes the arguments of a call. Most keys are module paths of the reference's base model. Other keys:
@@ -232,16 +258,24 @@ class Encoder(Guarded):
         `context`, the input of the output projection; `sum`, a module's output plus the residual. A module that several
         blocks use has the block's number behind it: `albert_layers.0[3].ffn`. Norms of each head's queries and keys are
         (batch, seq, heads, head_dim). Rows of padding are zeros, in `attentions.i` too. With the name of a `head` its
-        modules follow, for the tokens that it takes, and `logits` at the end.
+        modules follow, for the tokens that it takes, and `logits` at the end. With `change` every value is the one that
+        the run went on with, and rows of padding are zeros in the input layer too.
         """
         mask, embeds = (inputs.pop(name, None) for name in ("attention_mask", "inputs_embeds"))
         stack, found = self.stack, None if head is None else self.head(head)
         prepared, keep, _ = self._given(input_ids, inputs, mask, embeds)
         passed = {name: ids for name, ids in inputs.items() if ids is not None}
         trace = self._layer.trace(input_ids, attention_mask=mask, inputs_embeds=embeds, **passed)
-        trace["hidden_states.0"] = trace[next(reversed(trace))]
-        for tile in batch_tiles(keep, stack.heads, tokens=max(1, keep.size), holes=stack.by_distance):
-            run_blocks(stack, self._embedded(prepared, tile), tile, _Record(trace, tile, prepared))
+        if change is None:
+            trace["hidden_states.0"] = trace[next(reversed(trace))]
+            for tile in batch_tiles(keep, stack.heads, tokens=max(1, keep.size), holes=stack.by_distance):
+                keeper = Keeper(trace, tile, (prepared.batch, prepared.seq))
+                run_blocks(stack, self._embedded(prepared, tile), tile, keeper)
+        else:
+            from .changes import run_changed
+
+            trace = {name: ids for name, ids in trace.items() if name == "position_ids"}
+            run_changed(self._layer, stack, prepared, keep, change, trace)
         if found is not None:
             from .heads import ids_of, trace_head
 
@@ -715,25 +749,6 @@ class Encoder(Guarded):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Record:
-    """Puts packed rows back into (batch, seq, ...) with zeros for padding, and keeps them under their name."""
-
-    def __init__(self, trace: dict[str, Array], tile: Tile, inputs: Inputs) -> None:
-        self.trace, self.tile, self.shape = trace, tile, (inputs.batch, inputs.seq)
-
-    def rows(self, name: str, x: Array) -> None:
-        y = np.zeros((*self.shape, *x.shape[1:]), x.dtype)
-        y[self.tile.rows, self.tile.places] = x
-        self.trace[name] = y
-
-    def pairs(self, name: str, x: Array, group: Group) -> None:
-        batch, seq = self.shape
-        y = self.trace.setdefault(name, np.zeros((batch, x.shape[1], seq, seq), x.dtype))
-        places = self.tile.places[group.tokens].reshape(len(group.texts), group.length)
-        for text, own, pairs in zip(group.texts, places, x, strict=True):
-            y[text][:, own[:, None], own] = pairs
 
 
 def _given_once(**given: Texts | None) -> Texts:

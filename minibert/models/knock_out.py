@@ -1,0 +1,139 @@
+"""The classic changes of a run, each as what `change` of an encoder takes: see `models.changes`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from minibert.equations.blocks import attention_scores, softmax
+from minibert.equations.input_layer import Array
+from minibert.families.block_parts import Attention, Part
+from minibert.families.steps import Positions
+
+if TYPE_CHECKING:
+    from .encoder import Encoder
+
+Function = Callable[[Array], Array]
+
+
+def knock_out(
+    encoder: Encoder,
+    heads: Iterable[tuple[int, int]] = (),
+    blocks: Iterable[int] = (),
+    positions: bool = False,
+    mask: bool = False,
+) -> dict[str, Function]:
+    """Make the change that takes parts out of a model: `encoder(**ids, change=knock_out(encoder, heads=[(3, 1)]))`.
+
+    heads      (block, head), from 0: its attention weights become 0, so its context is 0
+    blocks     what enters such a block leaves it
+    positions  the position rows become 0; scores are computed of queries and keys that are not turned, without the
+               learned bias of the distance
+    mask       a token sees every token of its text: those after it, and those out of reach. (The mask of padding needs
+               no change: leave out attention_mask.)
+
+    The result is a dict: `{**knock_out(...), name: function}` adds to it. Raises ValueError for a head or block that is
+    not there, for `positions` where the model has none, and for `mask` where its tokens see all others anyway.
+    """
+    stack, steps = encoder.stack, encoder.embeddings.steps
+    found: dict[str, list[Function]] = {}
+
+    def add(name: str, function: Function) -> None:
+        found.setdefault(name, []).append(function)
+
+    attentions = [block.attention for block in stack.blocks]
+    if positions:
+        rows = [step.key for step, _ in steps if isinstance(step, Positions)]
+        if not rows and stack.rotary is None and stack.bias is None:
+            raise ValueError("positions cannot be knocked out: this model has none; leave it out")
+        for name in rows:
+            add(name, np.zeros_like)
+        if stack.rotary is not None or stack.bias is not None:
+            for own in attentions:
+                _without_places(own, add)
+    if mask:
+        if not stack.causal and all(own.reach is None for own in attentions):
+            raise ValueError("mask cannot be knocked out: each token of this model sees all others; leave it out")
+        for own in attentions:
+            _without_mask(own, add)
+    for block, head in heads:
+        _check("block", block, len(attentions))
+        _check("head", head, stack.heads)
+        add(attentions[block].probabilities, _silence(head))
+    for block in blocks:
+        _check("block", block, len(attentions))
+        for part in stack.blocks[block].parts:
+            _pass_by(part, add)
+    return {name: _in_turn(functions) for name, functions in found.items()}
+
+
+class _Kept(threading.local):
+    """Values of one name for a later one of the same run; two threads may run the same change at once."""
+
+    values: Array
+
+    def keep(self, values: Array) -> Array:
+        self.values = values
+        return values
+
+
+def _check(what: str, number: int, count: int) -> None:
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < count:
+        there = f"0..{count - 1}" if count else "none"
+        raise ValueError(f"{what} {number!r} is not there: this model has {what}s {there}; choose one of them")
+
+
+def _silence(head: int) -> Function:
+    def silence(weights: Array) -> Array:
+        weights[:, head] = 0
+        return weights
+
+    return silence
+
+
+def _in_turn(functions: list[Function]) -> Function:
+    def all_of_them(values: Array) -> Array:
+        for function in functions:
+            values = function(values)
+        return values
+
+    return all_of_them
+
+
+def _pass_by(part: Part, add: Callable[[str, Function], None]) -> None:
+    """What enters the part leaves it: it adds nothing, and the norm after the sum gives back the sum."""
+    add(part.within or part.work.output, np.zeros_like)
+    if part.after:
+        entered = _Kept()
+        add(part.sum, entered.keep)
+        add(part.after, lambda values: entered.values)
+
+
+def _without_mask(own: Attention, add: Callable[[str, Function], None]) -> None:
+    scores = _Kept()
+    add(own.scores, scores.keep)
+    add(own.probabilities, lambda weights: softmax(scores.values))
+
+
+def _without_places(own: Attention, add: Callable[[str, Function], None]) -> None:
+    """Scores of queries and keys as they are before they are turned: `scale * q @ k^T`."""
+    queries, keys = _Kept(), _Kept()
+    joined = len(own.maps) == 1
+    sources = (own.norms[0] or own.maps[0], own.norms[1] or own.maps[0 if joined else 1])
+    add(sources[0], queries.keep)
+    if sources[1] != sources[0]:
+        add(sources[1], keys.keep)
+
+    def scores(values: Array) -> Array:
+        q, k = queries.values, keys.values if sources[1] != sources[0] else queries.values
+        if joined and not own.norms[0]:
+            q = q[..., : own.edges[0]]
+        if joined and not own.norms[1]:
+            k = k[..., own.edges[0] : own.edges[1]]
+        q, k = (x.reshape(*x.shape[:2], -1, own.head_dim).swapaxes(1, 2) for x in (q, k))  # (texts, heads, ...)
+        return attention_scores(q, np.repeat(k, own.heads // own.key_heads, axis=1), own.scale)
+
+    add(own.scores, scores)

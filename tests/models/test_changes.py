@@ -1,0 +1,284 @@
+"""Runs with changed values: what is changed is what goes on, nothing before it moves, and what cannot be is said."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import encoders
+import numpy as np
+import pytest
+from encoder_files import off
+
+import minibert
+from minibert.equations.blocks import softmax
+from minibert.equations.input_layer import Array
+
+# two runs of one batch, cut into other tiles: a product's bits depend on its rows; measured 2e-6
+CUT = 1e-5
+IDS = np.array([[5, 9, 3, 12, 7, 20], [8, 4, 6, 11, 21, 3], [9, 9, 14, 2, 5, 17]])
+MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 1, 1, 0, 1, 1]])
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder, made = tmp_path_factory.mktemp("models"), dict[str, minibert.Encoder]()
+
+    def load(name: str) -> minibert.Encoder:
+        if name not in made:
+            made[name] = minibert.load_encoder(encoders.write(folder / name, name))
+        return made[name]
+
+    return load
+
+
+def moved(a: Array, b: Array) -> bool:
+    return off(a, b) > 100 * CUT
+
+
+def each(x: Array) -> Array:
+    """Position rows are one for all sequences in a plain trace, and one for each where they may be changed."""
+    return np.broadcast_to(x, (len(IDS), *x.shape[1:]))
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_a_change_that_changes_nothing(name: str, loaded: Any) -> None:
+    """Of a batch with padding at the end and in the middle; as functions, and as arrays from the trace."""
+    encoder = loaded(name)
+    given = {"input_ids": IDS, "attention_mask": MASK}
+    plain, keep = encoder.trace(**given), MASK != 0
+    names = [key for key in plain if key != "position_ids"]
+    handed: dict[str, set[tuple[int, ...]]] = {key: set() for key in names}
+
+    def same(key: str) -> Any:
+        def function(values: Array) -> Array:
+            handed[key].add(values.shape)
+            return values
+
+        return function
+
+    changed = encoder.trace(**given, change={key: same(key) for key in names})
+    assert list(changed) == list(plain)
+    for key in names:
+        pairs = key.startswith("attentions.") or key.endswith(".scores")
+        a, b = each(plain[key]), changed[key]
+        where = keep[:, None, :, None] & keep[:, None, None] & np.ones((1, a.shape[1], 1, 1), bool) if pairs else keep
+        assert off(b[where], a[where]) <= CUT, key
+        assert not b[~where].any(), key
+        assert len({shape[2:] if pairs else shape[1] for shape in handed[key]}) >= 2, "each length by itself"
+    assert off(encoder(**given, change={key: changed[key] for key in names}), encoder(**given)) <= CUT
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_every_name_can_be_changed(name: str, loaded: Any) -> None:
+    """Each by itself: the trace shows the new values, all before them are as they were, and the result moves."""
+    encoder = loaded(name)
+    plain, random = encoder.trace(IDS), np.random.default_rng(0)
+    names = [key for key in plain if key != "position_ids"]
+    for place, key in enumerate(names):
+        kept: list[Array] = []
+
+        def noisy(values: Array, kept: list[Array] = kept) -> Array:
+            kept.append(values + random.standard_normal(values.shape))
+            return kept[-1]
+
+        changed = encoder.trace(IDS, change={key: noisy})
+        assert off(changed[key], kept[0].astype(np.float32)) == 0
+        assert len(kept) == 1, "three texts of one length, together"
+        before = {earlier for earlier in names[:place] if plain[earlier] is not plain[key]}
+        assert all(off(changed[earlier], each(plain[earlier])) <= CUT for earlier in before), key
+        assert moved(changed[names[-1]], plain[names[-1]]), key
+        assert off(encoder(IDS, change={key: kept[0]}), changed[names[-1]]) <= CUT
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_another_text_s_values_make_it_the_other_text(name: str, loaded: Any) -> None:
+    """Between two blocks, all that a text is are its hidden states."""
+    encoder = loaded(name)
+    first, second = (encoder.trace(ids) for ids in IDS[:2])
+    for i in range(encoders.DEPTH + 1):
+        key = f"hidden_states.{i}"
+        patched = encoder.trace(IDS[0], change={key: second[key]})
+        later = list(patched)[list(patched).index(key) :]
+        assert all(off(patched[name], second[name]) <= CUT for name in later)
+        assert moved(patched["hidden_states.0"], second["hidden_states.0"]) == (i > 0)
+    both = encoder(IDS[:2], change={"hidden_states.1": second["hidden_states.1"]})  # one for each of the batch
+    assert off(both, np.concatenate(2 * [second[f"hidden_states.{encoders.DEPTH}"]])) <= CUT
+    assert moved(first[f"hidden_states.{encoders.DEPTH}"], both[:1])
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_heads_knocked_out_have_no_context(name: str, loaded: Any) -> None:
+    encoder = loaded(name)
+    change = minibert.knock_out(encoder, heads=[(0, 1), (0, 3), (1, 2)])
+    trace, plain = encoder.trace(IDS, change=change), encoder.trace(IDS)
+    for i, gone in ((0, [1, 3]), (1, [2])):
+        weights, own = trace[f"attentions.{i}"], encoder.stack.blocks[i].attention
+        assert not weights[:, gone].any()
+        context = trace[own.context].reshape(3, 6, own.heads, own.head_dim)
+        assert not context[:, :, gone].any()
+        assert context.any(axis=(0, 1, 3)).tolist() == [head not in gone for head in range(own.heads)]
+    assert off(trace["attentions.0"][:, [0, 2]], plain["attentions.0"][:, [0, 2]]) <= CUT
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_a_block_knocked_out_gives_what_entered_it(name: str, loaded: Any) -> None:
+    encoder = loaded(name)
+    plain = encoder.trace(IDS)
+    first = encoder.trace(IDS, change=minibert.knock_out(encoder, blocks=[0]))
+    assert np.array_equal(first["hidden_states.1"], first["hidden_states.0"])
+    assert moved(first["hidden_states.1"], plain["hidden_states.1"])
+    last = encoder(IDS, change=minibert.knock_out(encoder, blocks=[1]))
+    entered = plain["hidden_states.1"].copy()
+    if encoder.stack.last_norm:  # it is the model's, and none of the block
+        encoder[encoder.stack.last_norm].in_place(entered)
+    assert off(last, entered) <= CUT
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_without_positions_the_order_of_the_words_is_lost(name: str, loaded: Any) -> None:
+    """Nothing else knows it but a mask, which is taken away too."""
+    encoder = loaded(name)
+    masked = encoder.stack.causal or any(block.attention.reach is not None for block in encoder.stack.blocks)
+    order = np.array([3, 0, 5, 1, 4, 2])
+    assert moved(encoder(IDS)[:, order], encoder(IDS[:, order]))
+    change = minibert.knock_out(encoder, positions=True, mask=masked)
+    assert off(encoder(IDS, change=change)[:, order], encoder(IDS[:, order], change=change)) <= CUT
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "modernbert"])
+def test_without_the_mask_every_token_is_seen(name: str, loaded: Any) -> None:
+    encoder = loaded(name)
+    trace = encoder.trace(IDS, change=minibert.knock_out(encoder, mask=True))
+    for i, block in enumerate(encoder.stack.blocks):
+        assert off(trace[f"attentions.{i}"], softmax(trace[block.attention.scores].copy())) <= CUT
+        assert np.all(trace[f"attentions.{i}"] > 0)
+    assert not all(np.all(encoder.trace(IDS)[f"attentions.{i}"] > 0) for i in range(encoders.DEPTH))
+
+
+def test_logits_and_the_head_s_trace_follow_the_change(tmp_path: Path) -> None:
+    import word_models
+
+    encoder = minibert.load_encoder(word_models.write(tmp_path / "words", "gpt2"))
+    ids = encoder.tokenize(word_models.TEXTS[0])["input_ids"]
+    change = minibert.knock_out(encoder, heads=[(0, 0)], mask=True)
+    logits = encoder.logits(ids, change=change)
+    assert moved(logits, encoder.logits(ids))
+    trace = encoder.trace(ids, head="next_word", change=change)
+    assert off(trace["logits"], logits) <= CUT
+    assert off(encoder(ids, change=change), trace[f"hidden_states.{len(encoder.stack.blocks)}"]) <= CUT
+    assert encoder.logits(ids[0], change=change).shape == logits.shape[1:]
+
+
+def test_what_a_function_keeps_is_its_own(loaded: Any) -> None:
+    """Memory is written anew by the next block; a function may write into what it is given."""
+    encoder, kept = loaded("bert"), list[Array]()
+    names = [f"encoder.layer.{i}.attention.self.query" for i in range(2)]
+
+    def emptied(values: Array) -> Array:
+        kept.append(values)
+        values[:] = 0
+        return values
+
+    trace = encoder.trace(IDS, change=dict.fromkeys(names, emptied))
+    kept[0][:] = 1
+    assert not any(trace[name].any() for name in names) and not kept[1].any()
+
+
+def test_tables_stay_as_they_are(loaded: Any) -> None:
+    """Position and type rows come straight from the file's memory."""
+    for name in ("bert", "gpt2", "mpnet"):
+        encoder = loaded(name)
+        before, ids = encoder(IDS), [key for key in encoder.trace(IDS) if "embeddings" in key or key == "wpe"]
+        for key in ids:
+            encoder(IDS, change={key: lambda values: values + 1})
+            encoder(IDS[0], change={key: lambda values: values + 1})
+        assert np.array_equal(encoder(IDS), before)
+
+
+def test_one_change_in_many_threads_at_once(loaded: Any) -> None:
+    """What `knock_out` keeps from one name to a later one is each thread's own."""
+    encoder = loaded("gpt2")
+    change = minibert.knock_out(encoder, mask=True, positions=True, blocks=[0])
+    texts = [np.random.default_rng(seed).integers(2, 29, (1, 8)) for seed in range(4)]
+    alone = [encoder(ids, change=change) for ids in texts]
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        wrong.extend(i for _ in range(20) if off(encoder(texts[i], change=change), alone[i]) > CUT)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_no_texts_and_no_tokens(loaded: Any) -> None:
+    encoder = loaded("bert")
+    change = minibert.knock_out(encoder, heads=[(0, 0)], blocks=[1], positions=True)
+    assert encoder(np.empty((0, 5), np.int64), change=change).shape == (0, 5, encoders.DIM)
+    assert encoder(np.empty((2, 0), np.int64), change=change).shape == (2, 0, encoders.DIM)
+
+
+NAN = np.full((3, 6, encoders.DIM), np.nan)
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    "a name": ({"encoder.layer.0.output": np.zeros_like}, ValueError, "did you mean 'encoder.layer.0.output.sum'"),
+    "a word": ({"heads": np.zeros_like}, ValueError, "names 'heads', which this encoder does not have; its names are"),
+    "a number": ({3: np.zeros_like}, ValueError, "names 3, which this encoder does not have"),
+    "no name": ({"": np.zeros_like}, ValueError, "names ''"),
+    "positions": ({"position_ids": np.zeros_like}, ValueError, "pass position_ids="),
+    "a block": ({"hidden_states.3": np.zeros_like}, ValueError, "did you mean 'hidden_states.[012]'"),
+    "no dict": ([("hidden_states.0", np.zeros_like)], TypeError, "must be a dict, .* found list"),
+    "nothing": ({"hidden_states.1": lambda values: None}, TypeError, "returns one; found None"),
+    "integers": ({"hidden_states.1": np.zeros((3, 6, 16), int)}, TypeError, "found ndarray of int64"),
+    "words": ({"hidden_states.1": "zero"}, TypeError, "found str of <U4"),
+    "a shape": ({"hidden_states.1": np.zeros((6, 16))}, ValueError, r"shape \(3, 6, 16\), .* found \(6, 16\)"),
+    "a returned shape": (
+        {"attentions.0": lambda values: values[:, 0]}, ValueError, r"\(3, 4, 6, 6\) and must return .* \(3, 6, 6\)",
+    ),
+    "a number alone": ({"hidden_states.1": lambda values: 0.0}, ValueError, r"return that shape, found \(\)"),
+    "pairs": ({"attentions.0": np.zeros((3, 4, 5, 6))}, ValueError, r"shape \(3, 4, 6, 6\)"),
+    "nan": ({"hidden_states.1": NAN}, ValueError, "has NaN"),
+    "infinity": ({"attentions.1": lambda values: values - np.inf}, ValueError, "or the scores to -1e9"),
+    "too large": ({"hidden_states.1": np.full((3, 6, 16), 1e300)}, ValueError, "beyond float32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_run_can_go_on_with_is_refused(what: str, loaded: Any) -> None:
+    change, kind, message = REFUSED[what]
+    for call in (loaded("bert"), loaded("bert").trace):
+        with pytest.raises(kind, match=message):
+            call(IDS, change=change)
+
+
+def test_a_name_that_a_call_does_not_compute_is_said(loaded: Any) -> None:
+    encoder, name = loaded("bert"), "embeddings.word_embeddings"
+    rows = encoder.trace(IDS)[name]
+    with pytest.raises(ValueError, match=f"{name!r}, which this call does not compute"):
+        encoder(inputs_embeds=rows, change={name: np.zeros_like})
+
+
+def test_a_wrong_part_to_knock_out_is_said(loaded: Any) -> None:
+    bert = loaded("bert")
+    for options, message in (
+        ({"heads": [(0, 4)]}, r"head 4 is not there: this model has heads 0\.\.3"),
+        ({"heads": [(2, 0)]}, r"block 2 is not there: this model has blocks 0\.\.1"),
+        ({"blocks": [-1]}, "block -1 is not there"),
+        ({"blocks": [True]}, "block True is not there"),
+        ({"mask": True}, "sees all others; leave it out"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            minibert.knock_out(bert, **options)
+    assert minibert.knock_out(bert) == {}
+
+
+def test_a_change_is_a_run_like_every_other_beside_it(loaded: Any) -> None:
+    """The same blocks compute it, and without a change they are asked for nothing more."""
+    encoder = loaded("nomic_bert")
+    before = encoder(IDS)
+    assert np.array_equal(encoder(IDS, change={}), before) or off(encoder(IDS, change={}), before) <= CUT
+    assert np.array_equal(encoder(IDS), before)
