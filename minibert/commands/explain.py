@@ -25,6 +25,11 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--head", type=int, metavar="N", help="with --block: show the scores and weights of this head (default: 0)"
     )
+    parser.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help="with --block: show the numbers of this token, by its number from 0 or its name",
+    )
     parser.add_argument("--full", action="store_true", help="show the rows of all tokens, and the steps by hand")
     parser.add_argument("--truncate", action="store_true", help="truncate a text that is too long for the model")
     parser.add_argument(
@@ -36,7 +41,7 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the steps, or write the page."""
-    if arguments.block is not None or arguments.head is not None:
+    if any(given is not None for given in (arguments.block, arguments.head, arguments.token)):
         _explain_block(arguments)
         return
     if arguments.html is not None:
@@ -81,14 +86,14 @@ def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLa
 
 def _explain_block(arguments: Any) -> None:
     if arguments.block is None:
-        raise ValueError("--head needs a block; add --block 0")
+        raise ValueError(f"{'--token' if arguments.head is None else '--head'} needs a block; add --block 0")
     if arguments.html is not None:
-        raise ValueError("--html shows every block and head; leave out --block and --head")
+        raise ValueError("--html shows every block, head and token; leave out --block, --head and --token")
     from minibert.show.blocks import explain_block
 
     with load_model(arguments) as encoder:
         lines = explain_block(
             encoder, arguments.text, arguments.block, arguments.head or 0, arguments.pair, coloured(), arguments.full,
-            arguments.truncate,
+            arguments.truncate, arguments.token,
         )  # fmt: skip
         print_lines(lines)

@@ -26,6 +26,7 @@ from .text import EDGE, Style, all_rows, beginning, columns_of, fitting, padded,
 
 COLUMN = 7  # columns of one number of a table: a sign, and four decimals
 CUT = " ..."
+MOST_NAMED = 40  # tokens of a text in a message
 
 
 def explain_block(
@@ -37,12 +38,14 @@ def explain_block(
     colour: bool = False,
     full: bool = False,
     truncation: bool = False,
+    token: str | None = None,
 ) -> Iterator[str]:
     """Give the page line by line: of each step of block `block` (from 0) name, shape, function, formula and numbers.
 
-    The numbers are the first six of the text's first token; `full` gives all rows as torch prints them, and the block
-    computed once more by one function. For head `head` (from 0) the weights of all tokens are always shown.
-    Raises ValueError for a block or head that the model does not have, and as a call of the encoder.
+    The numbers are the first six of one token: of `token`, its number from 0 or the token itself, else of the text's
+    first. `full` gives all rows as torch prints them, and the block computed once more by one function. For head `head`
+    (from 0) the weights of all tokens are always shown.
+    Raises ValueError for a block, head or token that is not there, and as a call of the encoder.
     """
     stack = encoder.stack
     _check("block", block, len(stack.blocks))
@@ -51,8 +54,8 @@ def explain_block(
     tokens = [fitting(token) for token in encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])]
     if not tokens:
         raise ValueError("this text has no tokens, so no block can be computed; give another one")
+    place = _place(token, tokens, first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0)
     trace = encoder.trace(**batch)
-    place = first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0
     bold, dim = styles(colour)
     shape, own = trace["hidden_states.0"].shape, stack.blocks[block].attention
     yield bold(f"block {block} of {len(stack.blocks)} of {encoder.embeddings.family.model_type} -> {shape}")
@@ -77,6 +80,18 @@ def _check(what: str, number: int, count: int) -> None:
     if not 0 <= number < count:
         there = f"0..{count - 1}" if count else "none"
         raise ValueError(f"{what} {number} is not there: this model has {what}s {there}; choose one of them")
+
+
+def _place(wanted: str | None, tokens: Sequence[str], usual: int) -> int:
+    if wanted is None:
+        return usual
+    if wanted in tokens:
+        return tokens.index(wanted)
+    if wanted.isdecimal() and wanted.isascii() and len(wanted) < 10 and int(wanted) < len(tokens):
+        return int(wanted)
+    shown = ", ".join(f"{place} {token}" for place, token in enumerate(tokens[:MOST_NAMED]))
+    more = f", ... {len(tokens) - 1} {tokens[-1]}" if len(tokens) > MOST_NAMED else ""
+    raise ValueError(f"token {wanted!r:.40} is not in this text, whose tokens are {shown}{more}; choose one of them")
 
 
 def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Iterator[tuple[str, str, Told]]:

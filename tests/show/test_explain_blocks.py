@@ -15,7 +15,7 @@ from minibert.cli import main
 from minibert.models.encoder import Encoder
 from minibert.models.load_encoder import load_encoder
 from minibert.show.blocks import by_hand, explain_block, pair_table, plain_block, steps
-from minibert.show.text import torch_text
+from minibert.show.text import beginning, torch_text
 
 Printed = pytest.CaptureFixture[str]
 TEXT = "we lived above the clouds"
@@ -119,6 +119,17 @@ def test_probabilities_stand_beside_their_tokens(bert: Encoder, head: int) -> No
     assert f"  we  {row[:-1]}, ...]" in lines
 
 
+@pytest.mark.parametrize(("token", "place"), [(None, 1), ("above", 3), ("3", 3), ("[SEP]", 6), ("0", 0)])
+def test_the_numbers_are_those_of_the_asked_token(bert: Encoder, token: str | None, place: int) -> None:
+    trace = bert.trace(**bert.tokenize(TEXT))
+    lines = list(explain_block(bert, TEXT, 1, 2, token=token))
+    shown = bert.tokens(bert.tokenize(TEXT)["input_ids"][0])[place]
+    for key in ("hidden_states.1", "attention.self.query", "attention.self.scores", "output.sum"):
+        x = trace[key if key.startswith("hidden") else f"encoder.layer.1.{key}"]
+        row = x[0, 2, place] if key.endswith("scores") else x[0, place]
+        assert f"  {shown}  {beginning(row)}" in lines, key
+
+
 def test_a_wide_table_shows_both_ends() -> None:
     tokens = [f"token{i:02}" for i in range(12)]
     lines = list(pair_table(tokens, np.arange(144.0).reshape(12, 12), lambda line: line))
@@ -168,7 +179,13 @@ def test_colour_adds_escapes_and_nothing_else(bert: Encoder) -> None:
         (["--block", "-1"], "block -1 is not there: this model has blocks 0..1"),
         (["--block", "1", "--head", "4"], "head 4 is not there: this model has heads 0..3"),
         (["--head", "1"], "--head needs a block; add --block 0"),
-        (["--block", "1", "--html", "x.html"], "--html shows every block and head; leave out --block and --head"),
+        (["--token", "we"], "--token needs a block; add --block 0"),
+        (["--block", "1", "--token", "7"], "token '7' is not in this text, whose tokens are 0 [CLS], 1 we, 2 lived"),
+        (["--block", "1", "--token", "-1"], "token '-1' is not in this text"),
+        (
+            ["--block", "1", "--html", "x.html"],
+            "--html shows every block, head and token; leave out --block, --head and --token",
+        ),
         (["--block", "1", "--side", "encoder"], "leave out --side"),
     ],
 )
