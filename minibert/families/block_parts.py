@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from minibert.equations.blocks import Activation, gelu, gelu_tanh, mish, quick_gelu, relu, rms_norm, silu, tanh
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
+from minibert.files.tables import Room, StoredTable, Weight
 
 from .config import Config
 from .family import Family
@@ -24,6 +25,8 @@ from .modules import LayerNorm
 
 if TYPE_CHECKING:
     from .steps import Binder, Tensors
+
+T = TypeVar("T")
 
 # the config's word -> the equation, and how the reference prints it
 ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
@@ -46,19 +49,43 @@ Modules = dict[str, Any]  # path -> Dense or a norm, or the printed activation; 
 
 
 class Dense:
-    """`y = x @ weight^T + bias`: see `equations.blocks.linear`. `transposed`: the file holds (in, out)."""
+    """`y = x @ weight^T + bias`: see `equations.blocks.linear`. `transposed`: the file holds (in, out).
 
-    def __init__(self, weight: Array, bias: Array | None, transposed: bool = False) -> None:
-        self.weight, self.bias, self.transposed = weight, bias, transposed
+    A weight that is a table stays as it is stored, and is widened for each use.
+    """
+
+    def __init__(self, weight: Weight, bias: Array | None, transposed: bool = False) -> None:
+        self._weight, self.bias, self.transposed = weight, bias, transposed
+
+    @property
+    def weight(self) -> Array:
+        """The weight as the file has it, (out, in) or transposed; a stored one is widened anew each time."""
+        return self._weight.array() if isinstance(self._weight, StoredTable) else self._weight
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What it computes in."""
+        return self._weight.dtype
 
     @property
     def shape(self) -> tuple[int, int]:
         """(out, in)."""
-        out, width = self.weight.shape[::-1] if self.transposed else self.weight.shape
+        out, width = self._weight.shape[::-1] if self.transposed else self._weight.shape
         return out, width
 
+    def matrix(self, room: Room) -> Array:
+        """The weight as (out, in); a stored one is widened into `room`, and is there until the next one is."""
+        weight = room.widened(self._weight) if isinstance(self._weight, StoredTable) else self._weight
+        return weight.T if self.transposed else weight
+
+    def part(self, numbers: slice) -> Dense:
+        """The map that gives some of its numbers; nothing is copied."""
+        where = (slice(None), numbers) if self.transposed else (numbers,)
+        weight = self._weight.part(*where) if isinstance(self._weight, StoredTable) else self._weight[where]
+        return Dense(weight, None if self.bias is None else self.bias[numbers], self.transposed)
+
     def __call__(self, x: Array, out: Array | None = None) -> Array:
-        return linear(x, self.weight.T if self.transposed else self.weight, self.bias, out)
+        return linear(x, self.matrix(Room()), self.bias, out)
 
     def __repr__(self) -> str:
         out, width = self.shape
@@ -125,14 +152,22 @@ class SharedNames:
 
     def __init__(self, binder: Tensors) -> None:
         self._binder = binder
-        self._known: dict[tuple[str, ...], Array] = {}  # a narrow tensor is widened once for all blocks
+        self._known: dict[tuple[str, ...], Any] = {}  # a narrow tensor is widened once for all blocks
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         """Give a tensor, the same array to every block."""
+        return np.asarray(self._shared(self._binder.vector, names, shape))
+
+    def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
+        """Give a map's weight, the same to every block."""
+        return self._shared(self._binder.weight, names, shape)
+
+    def _shared(self, give: Callable[..., T], names: tuple[str, ...], shape: tuple[int, ...]) -> T:
         paths = tuple(map(module_path, names))
         if paths not in self._known:
-            self._known[paths] = self._binder.vector(paths, shape)
-        return self._known[paths]
+            self._known[paths] = give(paths, shape)
+        found: T = self._known[paths]
+        return found
 
 
 class OlderNames:
@@ -140,16 +175,26 @@ class OlderNames:
 
     def __init__(self, binder: Tensors, prefix: str, older: str, names: Mapping[str, Older]) -> None:
         self._binder, self._prefix, self._older, self._names = binder, prefix, older, names
-        self._whole: dict[str, Array] = {}  # by name: a narrow one is widened once for all its parts
+        self._whole: dict[str, Any] = {}  # by name: a narrow one is widened once for all its parts
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         """Give a tensor, or the rows of one that holds several."""
+        whole, rows = self._holding(self._binder.vector, names, shape)
+        return whole[rows]
+
+    def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
+        """Give a map's weight, or the rows of one that holds several."""
+        whole, rows = self._holding(self._binder.weight, names, shape)
+        return whole.part(rows) if isinstance(whole, StoredTable) else whole[rows]
+
+    def _holding(self, give: Callable[..., T], names: tuple[str, ...], shape: tuple[int, ...]) -> tuple[T, slice]:
+        """The tensor of the older name, and which rows of it are meant."""
         path, _, last = names[0].removeprefix(self._prefix).rpartition(".")
         older = self._names[path]
         name = f"{self._older}{older.path}.{last}"
         if name not in self._whole:
-            self._whole[name] = self._binder.vector((name,), (older.parts * shape[0], *shape[1:]))
-        return np.asarray(self._whole[name][older.part * shape[0] : (older.part + 1) * shape[0]])
+            self._whole[name] = give((name,), (older.parts * shape[0], *shape[1:]))
+        return self._whole[name], slice(older.part * shape[0], (older.part + 1) * shape[0])
 
 
 # -- what rows are made of ---------------------------------------------------------------------------------------
@@ -479,10 +524,13 @@ class Blocks(Frozen):
 
 def dense(binder: Tensors, path: str, shape: tuple[int, int], biased: bool, transposed: bool) -> Dense:
     """Take one map's tensors; shape (out, in)."""
-    weight = binder.vector((f"{path}.weight",), shape[::-1] if transposed else shape)
-    # BLAS would copy a misaligned weight at each call, so that is done here and once
-    weight = weight if weight.flags.aligned else np.array(weight)
+    weight = aligned(binder.weight((f"{path}.weight",), shape[::-1] if transposed else shape))
     return Dense(weight, binder.vector((f"{path}.bias",), shape[:1]) if biased else None, transposed)
+
+
+def aligned(weight: Weight) -> Weight:
+    """Copy a misaligned weight once, or BLAS would do so at each call. A table is widened to aligned numbers anyway."""
+    return weight if isinstance(weight, StoredTable) or weight.flags.aligned else np.array(weight)
 
 
 def heads_of(config: Config) -> int:

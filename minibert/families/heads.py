@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from minibert.equations.blocks import Activation, gelu, relu, tanh
 from minibert.equations.fast import ACTIVATIONS
 from minibert.equations.input_layer import Array
+from minibert.files.tables import Weight
 
-from .block_parts import Dense, Norm, activation_of, decided
+from .block_parts import Dense, Norm, activation_of, aligned, decided
 from .config import Config
 from .frozen import Frozen, replace
 
@@ -46,16 +45,15 @@ class Map(Frozen):
     bias: str = ""
     tied: bool = False
 
-    def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Array]) -> Dense:
+    def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Weight]) -> Dense:
         """Take its tensors. `words` gives the word table (vocab, width)."""
         out = count_labels(config) if self.out == LABELS else self.out
         out = config.integer(out) if isinstance(out, str) else out
         if self.tied and not binder.stores(f"{self.path}.weight") and tied(config):
             weight = words()
         else:
-            weight = binder.vector((f"{self.path}.weight",), (out, width))
-        weight = weight if weight.flags.aligned else np.array(weight)  # or BLAS would copy it at each call
-        return Dense(weight, binder.vector(self.biases, (out,)) if decided(config, self.biased) else None)
+            weight = binder.weight((f"{self.path}.weight",), (out, width))
+        return Dense(aligned(weight), binder.vector(self.biases, (out,)) if decided(config, self.biased) else None)
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -111,7 +109,7 @@ class Head(Frozen):
             any(map(binder.stores, names)) for names in biases
         )
 
-    def bind(self, config: Config, binder: Binder, words: Callable[[], Array]) -> BoundHead:
+    def bind(self, config: Config, binder: Binder, words: Callable[[], Weight]) -> BoundHead:
         """Take its tensors. Raises CheckpointError for one that is missing or of another shape."""
         for key in self.refuses:
             if config.get(key) is not None:

@@ -20,7 +20,7 @@ from minibert.equations.input_layer import (
     project,
     scale,
 )
-from minibert.files.tables import FormulaTable, Table, rounded
+from minibert.files.tables import FormulaTable, Table, Weight, rounded
 
 from .config import Config
 from .frozen import Frozen
@@ -41,6 +41,9 @@ class Tensors(Protocol):
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         """Give a small tensor, read into memory in the dtype that the layer computes in."""
+
+    def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
+        """Give a map's weight: an array as `vector` does, or a table that is widened anew for each use."""
 
 
 class Binder(Tensors, Protocol):

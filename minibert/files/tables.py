@@ -7,6 +7,7 @@ exact: every float16, bfloat16 and float8 number is a float32 number too. Only f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Protocol
@@ -201,6 +202,34 @@ class StoredTable:
     def stored_numbers(self) -> Array:
         """The stored numbers as they are in memory or in the mapped file; raw bits for bfloat16 and float8."""
         return self._raw
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether the file holds the very numbers that are computed with, so that nothing has to be made of them."""
+        return self._same and self._aligned
+
+    def part(self, *where: slice) -> StoredTable:
+        """Take some rows, or some rows and columns, as a table of its own; nothing is copied."""
+        return StoredTable(self._raw[where], self.stored, self.dtype)
+
+
+class Room:
+    """Memory that is lent to one weight after another; it is as large as the largest of them."""
+
+    def __init__(self) -> None:
+        self._numbers: Array = np.empty(0, np.float32)
+
+    def widened(self, table: StoredTable) -> Array:
+        """Widen a whole table into it: what was lent before is gone."""
+        count = math.prod(table.shape)
+        if len(self._numbers) < count or self._numbers.dtype != table.dtype:
+            self._numbers = np.empty(0)  # the smaller one goes before the larger one comes
+            self._numbers = np.empty(count, table.dtype)
+        return table.rows(slice(None), self._numbers[:count].reshape(table.shape))
+
+
+Weight = Array | StoredTable
+"""The numbers of a map: an array, or where memory is to be saved a table whose numbers stay as they are stored."""
 
 
 def as_table(array: Array, dtype: np.dtype[Any] | str = "float32") -> StoredTable:

@@ -10,19 +10,26 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, nearest_name
 from minibert.families.config import Config
 from minibert.files.checkpoint import Checkpoint, Source, Tensor
-from minibert.files.tables import Table
+from minibert.files.tables import StoredTable, Table, Weight
 
 
 class TensorBinder:
     """Finds a step's tensors among a checkpoint's names, whatever prefix a head model's file puts before them."""
 
     def __init__(
-        self, config: Config, source: Source, prefixes: tuple[str, ...], dtype: np.dtype[Any], where: str
+        self,
+        config: Config,
+        source: Source,
+        prefixes: tuple[str, ...],
+        dtype: np.dtype[Any],
+        where: str,
+        low_memory: bool = False,
     ) -> None:
         self.config = config
         self.dtype = dtype
         self._source = source
         self._where = where
+        self._low_memory = low_memory
         self._prefixes = ("", *prefixes)
         self._names = set(source.names)
         self._tables: dict[str, Table] = {}
@@ -49,6 +56,18 @@ class TensorBinder:
         """Give a small tensor whole, in the dtype that the layer computes in."""
         table = self.table(names, shape)
         assert table is not None  # not optional
+        return table.array()
+
+    def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
+        """Give a map's weight, whole; with `low_memory` a narrow one as a table that stays as it is stored."""
+        table = self.table(names, shape)
+        assert table is not None  # not optional
+        return self.weight_of(table)
+
+    def weight_of(self, table: Table) -> Weight:
+        """Give a table that is used as a map's weight, as `weight` does."""
+        if self._low_memory and isinstance(table, StoredTable) and not table.at_hand:
+            return table
         return table.array()
 
     def stores(self, name: str) -> bool:

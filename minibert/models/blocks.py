@@ -17,6 +17,7 @@ from minibert.equations.blocks import additive_mask, visible
 from minibert.equations.fast import ACTIVATIONS, attention_scores, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.block_parts import Attention, BoundBlock, Dense, FeedForward, Modules
+from minibert.files.tables import Room
 
 from . import packing
 from .key_value_cache import KeyValueCache
@@ -110,6 +111,7 @@ class _Run(NamedTuple):
     pieces: list[_Piece]
     angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
     room: dict[str, Array]  # results that every block writes anew: fresh memory would cost a page fault each 4 KiB
+    weights: Room  # for a weight that stays as it is stored, while it is used
     record: Recorder | None
     cache: KeyValueCache | None
     take: Array | None = None  # of the last block: the tokens that go on after its attention
@@ -147,7 +149,7 @@ def run_blocks(
     `take`: only these tokens are asked for, (taken, dim). Only they pass what follows attention in the last block.
     """
     pieces = _pieces(stack, tile, x.dtype, whole=record is not None, past=cache.length if cache else 0)
-    run = _Run(list(pieces), _angles(stack, tile), {}, record, cache)
+    run = _Run(list(pieces), _angles(stack, tile), {}, Room(), record, cache)
     for i, block in enumerate(stack.steps):
         if record and i:
             record.rows(f"hidden_states.{i}", x)
@@ -207,10 +209,8 @@ def mapping(modules: Modules, path: str, name: str) -> Work:
 
 
 def _mapping(module: Dense, path: str, name: str) -> Work:
-    weight = module.weight.T if module.transposed else module.weight
-
     def work(run: _Run, x: Array) -> Array:
-        y = linear(x, weight, module.bias, run.array(name, x, len(weight)))
+        y = linear(x, module.matrix(run.weights), module.bias, run.array(name, x, module.shape[0]))
         if run.record and path:
             run.record.rows(path, y)
         return y
@@ -320,11 +320,8 @@ def feeding(modules: Modules, own: FeedForward) -> Work:
 
 def halves(module: Dense) -> tuple[Dense, Dense]:
     """Cut a map that holds two side by side: views, so that neither is copied."""
-    weight = module.weight.T if module.transposed else module.weight
-    weights = np.split(weight, 2)
-    biases = (None, None) if module.bias is None else np.split(module.bias, 2)
-    first, second = (Dense(weight, bias) for weight, bias in zip(weights, biases, strict=True))
-    return first, second
+    width = module.shape[0] // 2
+    return module.part(slice(width)), module.part(slice(width, None))
 
 
 # -- what attention is given besides -----------------------------------------------------------------------------

@@ -8,12 +8,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Text, worded
 from minibert.families.block_parts import Dense
 from minibert.families.config import Config
 from minibert.families.heads import HEADS, LABELS, NAMES, REFUSED, BoundHead, Head, architectures
 from minibert.families.steps import Inputs
+from minibert.files.tables import Room, Weight
 from minibert.files.tokenizer import Encoded
 from minibert.threads.computing import compute
 
@@ -26,6 +28,7 @@ from .pipeline import Packed
 # How many logits are computed at once: 16 MiB. Of a word table that are a few thousand words for a tile's tokens, so
 # that the whole table is read once for a tile, and no more than these numbers are kept beyond the result.
 PIECE = 1 << 22
+WEIGHTS = 1 << 22  # and with how many numbers of the table, which are widened together where they stay as stored
 
 
 class Heads:
@@ -36,7 +39,7 @@ class Heads:
         rows: tuple[Head, ...],
         config: Config,
         binder: TensorBinder,
-        words: Callable[[], Array],
+        words: Callable[[], Weight],
         causal: bool,
         where: str,
     ) -> None:
@@ -106,7 +109,7 @@ class Heads:
 def heads_in(layer: EmbeddingLayer, config: Config, binder: TensorBinder, causal: bool, where: str) -> Heads:
     """Find the heads of a layer's checkpoint by the rows of its model_type; no weight is read."""
     rows = HEADS.get(layer.family.model_type, ())
-    return Heads(rows, config, binder, layer.steps[0].module.table.array, causal, where)
+    return Heads(rows, config, binder, lambda: binder.weight_of(layer.steps[0].module.table), causal, where)
 
 
 # -- logits ------------------------------------------------------------------------------------------------------
@@ -139,11 +142,16 @@ def logit_pieces(head: BoundHead, x: Array) -> Iterator[tuple[slice, Array]]:
     """Give the logits of hidden states (tokens, dim) in pieces (tokens, some labels), with where they belong."""
     for _, work in head.works:
         x = work(x)
-    step = max(1, PIECE // max(1, len(x)))
-    for first in range(0, head.labels, step):
-        words = slice(first, first + step)
-        bias = head.last.bias
-        yield words, Dense(head.last.weight[words], None if bias is None else bias[words])(x)
+    yield from _pieces(head.last, x)
+
+
+def _pieces(last: Dense, x: Array) -> Iterator[tuple[slice, Array]]:
+    """Give `last(x)` in pieces. They are the same for a weight that stays as it is stored: so are their bits."""
+    labels, width = last.shape
+    step, room = max(1, min(PIECE // max(1, len(x)), WEIGHTS // width)), Room()
+    for first in range(0, labels, step):
+        part = last.part(words := slice(first, first + step))
+        yield words, linear(x, part.matrix(room), part.bias)
 
 
 def check_numbers(logits: Array) -> None:
@@ -214,7 +222,7 @@ def batch_logits(
     taken, every = places_of(head, ids_of(inputs), keep), head.takes == "every"
     shape = (inputs.batch, inputs.seq) if every else (inputs.batch,)
     make = np.zeros if every and not keep.all() else np.empty
-    y = make((*shape, head.labels), head.last.weight.dtype)
+    y = make((*shape, head.labels), head.last.dtype)
 
     def work(tile: Tile) -> None:
         take = None if taken is None else np.flatnonzero(tile.places == taken[tile.rows])
@@ -237,12 +245,14 @@ def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None
     if head.takes == "mean":
         x, *where = _means(x, where[0])
     shape = keep.shape if head.takes == "every" else keep.shape[:1]
-    works: list[tuple[str, Callable[[Array], Array]]] = [*head.works, (head.path, head.last)]
-    for path, work in works:
+    where = where[: len(shape)]
+    for path, work in head.works:
         x = work(x)
-        y = np.zeros((*shape, x.shape[1]), x.dtype)
-        y[tuple(where[: len(shape)])] = x
-        trace[path] = y
+        trace[path] = y = np.zeros((*shape, x.shape[1]), x.dtype)
+        y[tuple(where)] = x
+    trace[head.path] = y = np.zeros((*shape, head.labels), x.dtype)
+    for words, piece in _pieces(head.last, x):
+        y[(*where, words)] = piece
     trace["logits"] = y[..., 0] if head.single else y
 
 

@@ -40,11 +40,16 @@ def load_encoder(
     dtype: str = "float32",
     mmap: bool = True,
     threads: int | None = None,
+    low_memory: bool = False,
 ) -> Encoder:
     """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
 
     Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
     float32 weights are mapped and not copied; narrower ones are widened once.
+
+    low_memory: narrow weights (bfloat16, float16) stay mapped as they are stored. Each is widened when its turn comes,
+    into a room for one weight that every thread has; so are the words of a head, piece by piece. No bit of a result
+    changes.
 
     threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
     (affinity, a container's CPU quota, OMP_NUM_THREADS), or what the variable MINIBERT_THREADS says. NumPy's BLAS is
@@ -58,7 +63,7 @@ def load_encoder(
     check_dtype(dtype)
     threads = None if threads is None else checked_threads(threads)
     opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
-    return encoder_of(opened, local_files_only, dtype, mmap, threads)
+    return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory)
 
 
 def encoder_of(
@@ -67,6 +72,7 @@ def encoder_of(
     dtype: str = "float32",
     mmap: bool = True,
     threads: int | None = None,
+    low_memory: bool = False,
 ) -> Encoder:
     """Put a whole model together from its opened parts: see `load_encoder`."""
     family = family_of(opened)
@@ -85,7 +91,7 @@ def encoder_of(
     )
     again = partial(load, opened.lasting, **options)
     layer = assemble(opened, source, family, "encoder", dtype, again)
-    binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
+    binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where, low_memory)
     if not binder.stored_under(blocks.begins):
         raise worded(
             CheckpointError,
@@ -96,7 +102,7 @@ def encoder_of(
     stack = _bind(blocks, config, binder, layer)
     binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
     binder.expect()
-    head_binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where)
+    head_binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where, low_memory)
 
     @cache
     def heads() -> Heads:  # found when they are asked for: `encode` needs none
@@ -107,7 +113,7 @@ def encoder_of(
     if not mmap:  # a file that may change later is read now
         heads().read()
     sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
-    reopen = partial(load_encoder, opened.lasting, **options, threads=threads)
+    reopen = partial(load_encoder, opened.lasting, **options, threads=threads, low_memory=low_memory)
     return Encoder(layer, blocks, stack, config, reopen, sentences, heads, threads)
 
 

@@ -20,6 +20,9 @@ class Stored:
         self.asked[names[0]] = shape
         return np.resize(self.tensors.get(names[0], np.zeros(1, np.float32)), shape)
 
+    def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        return self.vector(names, shape)
+
     def stored_under(self, scope: tuple[str, ...]) -> list[str]:
         return list(scope)  # whatever is asked for is there, by its name of today
 

@@ -1,0 +1,233 @@
+"""Weights that stay mapped as they are stored: the very bits of widened ones, in the memory of one weight."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import shutil
+import threading
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import encoders
+import numpy as np
+import pytest
+import word_models
+from encoder_files import CASE, TINY, EncoderCase
+from head_files import HEAD_CASES, HeadCase
+from safetensors.numpy import load_file
+
+import minibert
+from minibert.equations import fast
+from minibert.equations.input_layer import Array
+from minibert.families.block_parts import Dense
+from minibert.models import heads
+from minibert.models.key_value_cache import KeyValueCache
+from minibert.models.prediction import go_on
+
+IDS = np.arange(30).reshape(3, 10) % 20 + 5
+MASK = np.array([[1] * 10, [1] * 4 + [0] * 6, [1] * 7 + [0] * 3])
+NARROW: dict[str, Callable[[Array], Any]] = {
+    "BF16": checkpoints.bfloat16, "F16": lambda array: array.astype(np.float16),
+}  # fmt: skip
+narrow_formats = pytest.mark.parametrize("stored", NARROW)
+
+
+def narrowed(folder: Path, into: Path, stored: str = "BF16", shift: int = 0) -> Path:
+    """The same model with every tensor in a narrow format."""
+    shutil.copytree(folder, into, dirs_exist_ok=True)
+    named = load_file(folder / "model.safetensors")
+    change = NARROW.get(stored, lambda array: array)
+    (into / "model.safetensors").write_bytes(
+        checkpoints.pack({name: change(array) for name, array in named.items()}, shift=shift)
+    )
+    return into
+
+
+def both(folder: Path, **options: Any) -> tuple[minibert.Encoder, minibert.Encoder]:
+    """A model with its weights widened, and with weights that stay as they are stored."""
+    widened, kept = (minibert.load_encoder(folder, low_memory=low, **options) for low in (False, True))
+    assert stays(kept) and not stays(widened)
+    return widened, kept
+
+
+def maps(encoder: minibert.Encoder) -> list[Dense]:
+    return [module for module in encoder.modules.values() if isinstance(module, Dense)]
+
+
+def stays(encoder: minibert.Encoder) -> bool:
+    """Whether each weight of the blocks is widened for each use: then no two uses have the same array."""
+    found = {module.weight is not module.weight for module in maps(encoder)}
+    assert len(found) == 1
+    return found.pop()
+
+
+def same(a: Array, b: Array) -> None:
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(a, b)
+
+
+@narrow_formats
+@pytest.mark.parametrize("case", TINY, ids=str)
+def test_every_row_s_bits_are_those_of_widened_weights(case: EncoderCase, stored: str, tmp_path: Path) -> None:
+    """Shared blocks, transposed weights, older names for q, k and v in one weight, a gate beside what it gates."""
+    widened, kept = both(narrowed(case.folder, tmp_path, stored))
+    want, got = (encoder.trace(IDS, attention_mask=MASK) for encoder in (widened, kept))
+    assert list(want) == list(got)
+    for name in want:
+        same(got[name], want[name])
+    for ids in (IDS, IDS[:, :1], IDS[:1], IDS[:, :7]):  # one room after another, of other lengths
+        same(kept(ids), widened(ids))
+    same(kept(IDS, attention_mask=MASK), widened(IDS, attention_mask=MASK))
+    assert repr(kept) == repr(widened)
+
+
+@pytest.mark.parametrize("case", HEAD_CASES, ids=str)
+def test_logits_too(case: HeadCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    widened, kept = both(narrowed(case.folder, tmp_path))
+    for weights in (heads.WEIGHTS, 40):
+        monkeypatch.setattr(heads, "WEIGHTS", weights)
+        same(kept.logits(IDS[:1], head=case.head), widened.logits(IDS[:1], head=case.head))
+    want, got = (encoder.trace(IDS[:1], head=case.head)["logits"] for encoder in (widened, kept))
+    same(got, want)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", "mistral", "gemma3_text"])
+def test_word_by_word_too(name: str, tmp_path: Path) -> None:
+    encoders_ = both(narrowed(CASE[name].folder, tmp_path))
+    found = []
+    for encoder in encoders_:
+        cache = KeyValueCache()
+        found.append([go_on(encoder, ids, cache) for ids in ([5, 6, 7], [8], [9], [10, 11])])
+    for want, got in zip(*found, strict=True):
+        same(got, want)
+
+
+def test_words_that_come_next_and_behind_a_mask(tmp_path: Path) -> None:
+    for name in ("bert", "gpt2"):
+        folder = narrowed(word_models.write(tmp_path / name, name), tmp_path / f"narrow-{name}")
+        widened, kept = both(folder)
+        if name == "bert":
+            texts = ["we lived [MASK] the clouds", "[MASK] we [MASK]"]
+            assert kept.fill(texts) == widened.fill(texts)
+        else:
+            assert kept.next_words("We lived") == widened.next_words("We lived")
+            assert kept.complete("We lived", tokens=6) == widened.complete("We lived", tokens=6)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_float32_stays_mapped_as_it_is_and_misaligned_is_not_copied(tmp_path: Path, shift: int) -> None:
+    """What can be computed with where it is, is; what BLAS would have to copy is copied for each use."""
+    folder = narrowed(CASE["bert"].folder, tmp_path, "F32", shift)
+    widened, kept = (minibert.load_encoder(folder, low_memory=low) for low in (False, True))
+    assert not stays(widened) and {module.weight.flags.owndata for module in maps(widened)} == {bool(shift)}
+    assert not stays(kept) and {module.weight.flags.owndata for module in maps(kept)} == {False}
+    same(kept(IDS), widened(IDS))
+
+
+@narrow_formats
+def test_float64_too(stored: str, tmp_path: Path) -> None:
+    widened, kept = both(narrowed(CASE["bert"].folder, tmp_path, stored), dtype="float64")
+    assert kept(IDS).dtype == np.float64
+    same(kept(IDS), widened(IDS))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_sentences_on_threads_and_callers_at_once(threads: int, tmp_path: Path) -> None:
+    """Every thread has a room of its own: one that is shared would hold another block's weight now and then."""
+    folder = narrowed(encoders.write(tmp_path / "wide", "bert"), tmp_path / "narrow")
+    widened, kept = both(folder, threads=threads)
+    texts = ["we lived above the clouds", "we", "the clouds lived", "above above"] * 40
+    want = widened.encode(texts)
+    found: list[Array] = []
+
+    def call() -> None:
+        found.extend(kept.encode(texts) for _ in range(3))
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(found) == 12
+    for each in found:
+        same(each, want)
+    same(kept.encode(texts[0]), widened.encode(texts[0]))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_error_in_the_middle_leaves_nothing_behind(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widened, kept = both(narrowed(CASE["qwen3"].folder, tmp_path), threads=2)
+    right, calls = fast.linear, [0]
+
+    def breaks(*arguments: Any) -> Array:
+        calls[0] += 1
+        if calls[0] == 9:
+            raise error
+        return right(*arguments)
+
+    monkeypatch.setattr("minibert.models.blocks.linear", breaks)
+    with pytest.raises(error):
+        kept(IDS)
+    monkeypatch.undo()
+    same(kept(IDS), widened(IDS))
+
+
+def test_copies_keep_the_choice(tmp_path: Path) -> None:
+    _, kept = both(narrowed(CASE["bert"].folder, tmp_path))
+    assert all(stays(each) for each in (copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))))
+    kept.close()
+    with pytest.raises(ValueError, match="this encoder is closed"):
+        kept(IDS)
+
+
+WIDE, BLOCKS = 192, 8
+LARGEST = 4 * WIDE * 4 * WIDE  # bytes of a block's largest map in float32
+
+
+def peak(call: Callable[[], Any]) -> int:
+    tracemalloc.start()
+    call()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "qwen3"])
+def test_memory_is_that_of_one_weight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured: 2.2 to 2.4 times the largest weight; widened, each block alone takes three times as much."""
+    monkeypatch.setattr(encoders, "DIM", WIDE)
+    sizes = {
+        "gpt2": dict(n_embd=WIDE, n_inner=4 * WIDE, n_layer=BLOCKS, n_head=4),
+        "bert": dict(hidden_size=WIDE, intermediate_size=4 * WIDE, num_hidden_layers=BLOCKS),
+        "qwen3": dict(hidden_size=WIDE, intermediate_size=4 * WIDE, num_hidden_layers=BLOCKS, head_dim=WIDE // 4),
+    }
+    folder = narrowed(encoders.write(tmp_path / "wide", name, **sizes[name]), tmp_path / "narrow")
+
+    def load_and_call(low_memory: bool) -> None:
+        with minibert.load_encoder(folder, low_memory=low_memory, threads=2) as encoder:
+            encoder(IDS)
+            encoder(IDS)
+
+    load_and_call(False)  # what is imported once is there
+    assert peak(lambda: load_and_call(False)) > 2 * BLOCKS * LARGEST
+    assert peak(lambda: load_and_call(True)) < 3 * LARGEST
+
+
+def test_memory_of_a_tied_word_table_is_that_of_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = 90_000
+    table, config = 4 * words * encoders.DIM, dict(vocab_size=words, tie_word_embeddings=True)
+    monkeypatch.setattr(heads, "WEIGHTS", 1 << 14)
+    folder = narrowed(encoders.write(tmp_path / "wide", "qwen3", **config), tmp_path / "narrow")
+    widened, kept = both(folder)
+    for encoder in (widened, kept):
+        encoder(IDS)
+        assert encoder.heads == ("next_word",)
+    assert peak(lambda: widened.logits(IDS[0, :1])) > table
+    assert peak(lambda: kept.logits(IDS[0, :1])) < table / 4
+    assert peak(lambda: kept.trace(IDS[0, :1], head="next_word")) < table / 4
