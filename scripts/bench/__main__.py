@@ -3,7 +3,7 @@
 
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
-                                             sentences, cores, soak, bulk; three rounds
+                                             sentences, cores, soak, bulk, weights; three rounds
     python scripts/bench --json FILE         the figures as JSON too
 
 Prints a Markdown table for each section. Every figure is a ratio of two things that are measured in turn in the same
@@ -38,6 +38,8 @@ What is measured, and how it was chosen
                   two with one core and half of the texts each: whole runs of the command, start included. Memory: a
                   whole run, looked at ten times a second. Requests: counted by a server of this machine that answers
                   as the Hub does
+    weights       a whole model of Qwen3-Embedding-0.6B's sizes in bfloat16, made up: load_encoder(low_memory=True)
+                  beside the same with its weights widened
     safetensors   safetensors.numpy.load_file of the whole file, which is in the system's cache
     limits        a process that does nothing but `import numpy`; np.take(table, ids, out=, mode="clip"), the fastest
                   way to gather rows; np.copyto of as much memory; encode_batch_fast of the tokenizers library for all
@@ -62,13 +64,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # its files are
 
 from bench.measure import OtherWork, Row, Settings, as_json, machine, markdown
 
-SECTIONS = ("cold", "forward", "embed", "memory", "load", "growth", "encoder", "sentences", "cores", "soak", "bulk")
+SECTIONS = (
+    "cold",
+    "forward",
+    "embed",
+    "memory",
+    "load",
+    "growth",
+    "encoder",
+    "sentences",
+    "cores",
+    "soak",
+    "bulk",
+    "weights",
+)
 FILES = {
     "bench.processes": ("cold", "load", "memory"),
     "bench.turns": ("encoder", "sentences"),
     "bench.cores": ("cores",),
     "bench.soak": ("soak",),
     "bench.bulk": ("bulk",),
+    "bench.weights": ("weights",),
 }
 
 

@@ -9,8 +9,11 @@ import ctypes
 import gc
 import json
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -115,7 +118,43 @@ def load(folder: str, reader: str) -> dict[str, int]:
     return {}
 
 
-CHILDREN = {do.__name__: do for do in (forward, forward_reference, embed, table, load)}
+class Peak:
+    """The most private memory of this process until now, looked at every five milliseconds."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            self.most = max(self.most, kibibytes("status", "RssAnon"))
+            sleep(0.005)
+
+
+def narrow_weights(folder: str, way: str) -> dict[str, Any]:
+    """A whole model of narrow weights: how much private memory it takes, and how long."""
+    from .weights import sample_texts
+
+    peak, texts = Peak(), sample_texts()
+
+    def timed(call: Callable[[], Any], calls: int = 1) -> tuple[Any, float]:
+        """What a call gives, and the seconds of the fastest."""
+        taken = []
+        for _ in range(calls):
+            begun = perf_counter()
+            found = call()
+            taken.append(perf_counter() - begun)
+        return found, min(taken)
+
+    encoder, load = timed(lambda: minibert.load_encoder(folder, low_memory=way == "low_memory"))
+    _, one = timed(lambda: encoder.encode(texts[0]), calls=5)
+    vectors, many = timed(lambda: encoder.encode(texts))
+    found = {"peak": peak.most, "load": load, "one": one, "many": many, "bits": zlib.crc32(vectors.tobytes())}
+    _, word = timed(lambda: encoder.next_words(texts[0]), calls=2)
+    return {**found, "word": word, "peak_words": peak.most}
+
+
+CHILDREN = {do.__name__: do for do in (forward, forward_reference, embed, table, load, narrow_weights)}
 
 if __name__ == "__main__":
     print(json.dumps(CHILDREN[sys.argv[1]](*sys.argv[2:])))

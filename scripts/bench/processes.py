@@ -187,7 +187,8 @@ def memory(settings: Settings) -> list[Row]:
     return [*_forward_memory(settings, bert), *_embed_memory(settings), *_table_memory(settings, bert)]
 
 
-def _child(*arguments: object) -> dict[str, Any]:
+def child(*arguments: object) -> dict[str, Any]:
+    """What one function of child.py says, run in a process of its own."""
     command = [sys.executable, "-m", "bench.child", *map(str, arguments)]
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -216,7 +217,7 @@ def _forward_memory(settings: Settings, bert: str) -> list[Row]:
 
 def _rounds(settings: Settings, *arguments: object) -> tuple[list[float], list[float]]:
     """What a child's call makes memory rise by, and the size of its result; a fresh child each round."""
-    found = [_child(*arguments) for _ in range(1 if settings.quick else 3)]
+    found = [child(*arguments) for _ in range(1 if settings.quick else 3)]
     return [float(one["rise"]) for one in found], [float(one["result"]) for one in found]
 
 
@@ -235,10 +236,10 @@ def _embed_memory(settings: Settings) -> list[Row]:
 
 
 def _table_memory(settings: Settings, bert: str) -> list[Row]:
-    float32 = [float(_child("table", bert)["Rss"])]
+    float32 = [float(child("table", bert)["Rss"])]
     rows = []
     for stored, name in NARROW.items():
-        half = [float(_child("table", narrow(settings.models, stored))["Rss"])]
+        half = [float(child("table", narrow(settings.models, stored))["Rss"])]
         limit = Limit("<=", 0.52)
         rows.append(compare(f"{name} file, every row read: resident pages of it", half, float32, "float32", "B",
                             limit=limit))  # fmt: skip
