@@ -33,6 +33,7 @@ COMMANDS = (
     "rank",
     "classify",
     "bulk",
+    "serve",
     "extract",
     "verify",
     "plot",

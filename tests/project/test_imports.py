@@ -28,7 +28,11 @@ WINGS: list[dict[str, set[str]]] = [
     {"families": set(), "hub": {"huggingface_hub"}},
     {"models": {"safetensors", "tqdm"}},
     {"bulk": {"pyarrow", "filelock"}},
-    {"show": {"matplotlib"}, "verify": {"safetensors", "torch", "transformers"}},
+    {
+        "show": {"matplotlib"},
+        "verify": {"safetensors", "torch", "transformers"},
+        "serve": {"starlette", "uvicorn"},
+    },
     {"commands": {"safetensors", "matplotlib", "tqdm"}},
     {"__init__": set()},
     {"cli": set()},

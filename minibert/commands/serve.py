@@ -1,0 +1,66 @@
+"""`minibert serve`: vectors and scores over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .common import Parser, add_model, add_threads, load_model, tell
+
+ABOUT = """a small server: /v1/embeddings as OpenAI's, and /rerank
+For programs in other languages on the same machine. Routes: /v1/embeddings
+(OpenAI's form; also "task": "query", "document" or a prompt of the model),
+/rerank (Cohere's form, or that of text-embeddings-inference), /health, /info.
+Requests that come together are computed together, on the CPU.
+For a GPU, many machines or the open network a production server such as
+text-embeddings-inference (TEI) is the better choice. It needs the packages
+starlette and uvicorn. SIGTERM or Ctrl-C ends it, after what it took is done."""
+EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
+
+
+def declare(parser: Parser) -> None:
+    """Add the arguments."""
+    from minibert.serve.asked import Limits
+
+    usual = Limits()
+    parser.add_argument("--reranker", metavar="MODEL", help="a model for /rerank: a folder, or a name on the Hub")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="the address; any but this machine's own needs a token (default: 127.0.0.1)"
+    )
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="a file with the token that clients must send")
+    parser.add_argument("--token-env", metavar="NAME", help="a variable of the environment with that token")
+    for name, number, what in (
+        ("waiting", usual.waiting, "requests at once; more are told to come again (503)"),
+        ("body", usual.body, "bytes of a request"),
+        ("texts", usual.texts, "texts of a request"),
+    ):
+        parser.add_argument(
+            f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {number})"
+        )
+    add_threads(parser)
+    add_model(parser, side=False, argument=True, usual="sentence-transformers/all-MiniLM-L6-v2")
+
+
+def run(arguments: Any) -> None:
+    """Load the models, listen, and answer until the end."""
+    from minibert.models.load_encoder import load_encoder
+    from minibert.serve.app import Server
+    from minibert.serve.asked import Limits
+    from minibert.serve.run import check_packages, listen, read_token
+    from minibert.serve.run import run as answer
+
+    limits = Limits(arguments.max_waiting, arguments.max_body, arguments.max_texts)
+    for name, number in limits._asdict().items():
+        if number < 1:
+            raise ValueError(f"--max-{name} must be an integer >= 1, found {number}")
+    check_packages()
+    token = read_token(arguments.host, arguments.token_file, arguments.token_env)
+    with listen(arguments.host, arguments.port) as listening, load_model(arguments) as encoder:
+        reranker = None
+        if (name := arguments.reranker) is not None:
+            reranker = load_encoder(name, local_files_only=arguments.local_files_only, threads=arguments.threads), name
+        server = Server((encoder, arguments.model), reranker, token, limits, arguments.version)
+        host, port = listening.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        answer(server, listening, lambda _: tell(f"{server.model.names[1]} at {url}/v1/embeddings; Ctrl-C ends it"))

@@ -1,0 +1,289 @@
+"""The routes of the server: requests in, answers in OpenAI's, Cohere's or text-embeddings-inference's form out."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.errors import MinibertError
+from minibert.models.encoder import Encoder
+
+from .asked import Embedding, Limits, Refusal, Rerank, read_embedding, read_rerank
+from .kinds import Model, names_of, scores
+from .worker import Job, Kind, Worker
+
+READING = 30  # seconds that a client has to send a request
+RETRY = 1  # seconds after which a client that was sent away may come again
+INLINE = 32  # so many vectors are written on the thread that answers; more would keep others waiting
+RERANK = ("/rerank", "/v1/rerank", "/v2/rerank")  # Cohere's clients put the version before it
+GONE = 499  # for a client that nobody reads
+Handler = Callable[[Any], Awaitable[Any]]
+
+
+class Server:
+    """What answers requests: the models, the worker, the requests that are inside.
+
+    token  what a client must send as `Authorization: Bearer TOKEN`, except to /health; None: nothing
+    """
+
+    def __init__(
+        self,
+        model: tuple[Encoder, str],
+        reranker: tuple[Encoder, str] | None = None,
+        token: str | None = None,
+        limits: Limits | None = None,
+        version: str = "",
+    ) -> None:
+        self.model = Model(*model)
+        self.reranker = reranker
+        self.scores = {raw: scores(reranker[0], raw) for raw in (False, True)} if reranker else {}
+        self.token = None if token is None else token.encode()
+        self.limits, self.version = limits or Limits(), version
+        self.inside = 0
+        self.worker = Worker()
+
+    def app(self) -> Any:
+        """The application, for uvicorn or any server of ASGI."""
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.requests import ClientDisconnect
+        from starlette.responses import Response
+        from starlette.routing import Route
+
+        def said(_: Any, error: Any) -> Any:
+            return self._refused(error)
+
+        def unknown(_: Any, error: Any) -> Any:
+            routes = "POST /v1/embeddings, POST /rerank, GET /health and GET /info"
+            return self._refused(
+                Refusal(error.status_code, f"{error.detail}: this server has {routes}"), error.headers or {}
+            )
+
+        def fault(_: Any, error: Exception) -> Any:
+            return self._refused(Refusal(500, f"an error of the server: {type(error).__name__}"))
+
+        return Starlette(
+            routes=[
+                Route("/v1/embeddings", self._guarded(self.embeddings), methods=["POST"]),
+                *(Route(path, self._guarded(self.rerank), methods=["POST"]) for path in RERANK),
+                Route("/health", self.health, methods=["GET"]),
+                Route("/info", self._guarded(self.info), methods=["GET"]),
+            ],
+            exception_handlers={
+                Refusal: said,
+                HTTPException: unknown,
+                ClientDisconnect: lambda *_: Response(status_code=GONE),
+                Exception: fault,
+            },
+        )  # fmt: skip
+
+    # -- routes ----------------------------------------------------------------------------------------------
+
+    async def embeddings(self, request: Any) -> Any:
+        """POST /v1/embeddings."""
+        asked = read_embedding(await self._body(request), self.limits)
+        self._check_name(asked.model, self.model.names)
+        kind = self.model.kind(asked.task)
+        self.model.cut(np.empty((0, self.model.dim), np.float32), asked.dimensions)  # refuses before anything is done
+        job = await self._computed(request, kind, asked.texts)
+        if job.cut and not asked.truncate:
+            raise Refusal(
+                400,
+                f"input[{job.cut[0]}] has more tokens than this model takes; shorten it, or leave 'truncate' out",
+                "input",
+            )
+        return await self._answer(lambda: self._embeddings(asked, job), len(asked.texts))
+
+    async def rerank(self, request: Any) -> Any:
+        """POST /rerank."""
+        body = await self._body(request)
+        if self.reranker is None:
+            raise Refusal(404, "this server orders no documents: it was started without --reranker")
+        asked = read_rerank(body, self.limits)
+        self._check_name(asked.model, names_of(self.reranker[1]))
+        pairs = [(asked.query, text) for text in asked.documents]
+        job = await self._computed(request, self.scores[asked.raw], pairs)
+        return await self._answer(lambda: ranked(asked, job.results), len(pairs))
+
+    async def health(self, request: Any) -> Any:
+        """GET /health."""
+        return _json({"status": "ok"})
+
+    async def info(self, request: Any) -> Any:
+        """GET /info."""
+        encoder, own = self.model.encoder, self.model.encoder.sentence_config
+        return _json(
+            {
+                "model": self.model.names[1],
+                "dimension": self.model.dim,
+                "max_seq_length": encoder.max_seq_length,
+                "pooling": list(own.poolings),
+                "normalized": self.model.normalizes,
+                "similarity": own.similarity,
+                "tasks": dict(encoder.prompts),
+                "reranker": self.reranker and names_of(self.reranker[1])[1],
+                "limits": self.limits._asdict(),
+                "requests_inside": self.inside,
+                "version": self.version,
+            }
+        )
+
+    # -- a request's way -------------------------------------------------------------------------------------
+
+    def _guarded(self, handler: Handler) -> Handler:
+        async def guarded(request: Any) -> Any:
+            self._check_token(request)
+            with self._admitted():
+                return await handler(request)
+
+        return guarded
+
+    def _check_token(self, request: Any) -> None:
+        if self.token is None:
+            return
+        scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(sent.strip().encode("utf-8", "replace"), self.token)
+        if not (same and scheme.lower() == "bearer"):
+            raise Refusal(401, "this server needs its token: Authorization: Bearer TOKEN", code="invalid_api_key")
+
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        if self.inside >= self.limits.waiting:
+            raise Refusal(503, f"{self.inside} requests are waiting; try again in {RETRY} s", retry=RETRY)
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+
+    async def _body(self, request: Any) -> bytes:
+        """Read the body, up to the limit. Raises Refusal."""
+        most = self.limits.body
+        too_large = Refusal(413, f"the request has more than {most} bytes; send fewer texts at once")
+        length = request.headers.get("content-length", "")
+        if length.isascii() and length.isdigit() and len(length) < 20 and int(length) > most:
+            raise too_large
+        parts, size = [], 0
+
+        async def read() -> None:
+            nonlocal size
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise too_large
+                parts.append(part)
+
+        try:
+            await asyncio.wait_for(read(), READING)
+        except (TimeoutError, asyncio.TimeoutError):  # one class from Python 3.11 on
+            raise Refusal(408, f"the request did not come within {READING} s") from None
+        return b"".join(parts)
+
+    def _check_name(self, name: str | None, names: Sequence[str]) -> None:
+        if name is not None and name not in names:
+            raise Refusal(
+                404, f"this server has {names[-1]!r}, and not the model {name!r:.80}", "model", code="model_not_found"
+            )
+
+    async def _computed(self, request: Any, kind: Kind, items: Sequence[Any]) -> Job:
+        """Have the worker do it, unless the client leaves meanwhile. Raises Refusal for what cannot be computed."""
+        from starlette.requests import ClientDisconnect
+
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell(_: Job) -> None:
+            with suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                loop.call_soon_threadsafe(ended.set)
+
+        job = Job(kind, items, tell)
+        self.worker.take(job)
+        done, gone = asyncio.ensure_future(ended.wait()), asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait({done, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            job.left = True
+            done.cancel()
+            gone.cancel()
+        if not ended.is_set():
+            raise ClientDisconnect
+        if job.error is not None:
+            raise _in_words(job.error)
+        return job
+
+    async def _answer(self, make: Callable[[], object], size: int) -> Any:
+        if size <= INLINE:
+            return _json(make())
+        return await asyncio.to_thread(lambda: _json(make()))
+
+    def _embeddings(self, asked: Embedding, job: Job) -> dict[str, Any]:
+        found = self.model.cut(job.results, asked.dimensions).astype("<f4")
+        check_finite(found)
+        written = [base64.b64encode(vector.tobytes()).decode() for vector in found] if asked.base64 else found.tolist()
+        return {
+            "object": "list",
+            "data": [{"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(written)],
+            "model": self.model.names[1],
+            "usage": {"prompt_tokens": job.tokens, "total_tokens": job.tokens},
+            "truncated": len(job.cut),
+        }
+
+    def _refused(self, refusal: Refusal, headers: Mapping[str, str] = {}) -> Any:
+        kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
+        error = {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}
+        more = dict(headers)
+        if refusal.retry is not None:
+            more["Retry-After"] = str(refusal.retry)
+        if refusal.status == 401:
+            more["WWW-Authenticate"] = "Bearer"
+        return _json({"error": error}, refusal.status, more)
+
+
+def ranked(asked: Rerank, found: Array) -> Any:
+    """Order documents by their scores, the best first; of equal ones the first comes first."""
+    check_finite(found)
+    values = found.tolist()
+    order = sorted(range(len(values)), key=lambda i: -values[i])[: asked.top_n]
+    if asked.plain:
+        return [
+            {"index": i, "score": values[i]} | ({"text": asked.documents[i]} if asked.with_text else {}) for i in order
+        ]
+    results = [
+        {"index": i, "relevance_score": values[i]}
+        | ({"document": {"text": asked.documents[i]}} if asked.with_text else {})
+        for i in order
+    ]
+    return {"results": results}
+
+
+def check_finite(found: Array) -> None:
+    """Refuse to send what JSON has no number for. Raises Refusal."""
+    if not np.isfinite(found).all():
+        raise Refusal(500, "the model gives NaN or infinity: a weight in its file is NaN, or too large")
+
+
+def _in_words(error: BaseException) -> Refusal:
+    if isinstance(error, MinibertError | ValueError | TypeError):
+        return Refusal(400, str(error))
+    return Refusal(500, f"the texts could not be computed: {type(error).__name__}")
+
+
+async def _left(request: Any) -> None:
+    """Wait until the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Any:
+    """Make an answer. All but ASCII is escaped: an error may repeat half a character of what was sent."""
+    from starlette.responses import Response
+
+    body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+    return Response(body, status, headers, "application/json")

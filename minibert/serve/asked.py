@@ -1,0 +1,195 @@
+"""What a request asks for: the bytes of its body -> checked values, or a `Refusal` in words.
+
+A field that is not known is refused: a mistyped "dimension" would otherwise be answered with another vector.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from minibert.errors import nearest_name
+
+LONGEST_TEXT = 200_000  # characters
+LONGEST_QUERY = 10_000  # characters: a query is read again with each document
+
+
+class Refusal(Exception):  # noqa: N818  an answer to a client, and no fault of this program
+    """A request that is not answered as wished: a status of HTTP and words for the person who sent it.
+
+    `param` names the field; `retry`: after so many seconds it may work.
+    """
+
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None, retry: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code, self.retry = status, param, code, retry
+
+
+class Limits(NamedTuple):
+    """What a request may ask for, and how many requests there may be.
+
+    waiting  requests that were taken and are not answered yet
+    body     bytes of a request
+    texts    texts or documents of a request
+    """
+
+    waiting: int = 64
+    body: int = 1 << 21
+    texts: int = 2048
+
+
+class Embedding(NamedTuple):
+    """A request for vectors. `dimensions`: so many first numbers; `truncate`: a text that is too long is cut."""
+
+    model: str | None
+    texts: list[str]
+    base64: bool
+    dimensions: int | None
+    task: str | None
+    truncate: bool
+
+
+class Rerank(NamedTuple):
+    """A request for scores. `plain`: in the form of text-embeddings-inference, else in Cohere's."""
+
+    model: str | None
+    query: str
+    documents: list[str]
+    top_n: int | None
+    with_text: bool
+    raw: bool
+    plain: bool
+
+
+def read_embedding(body: bytes, limits: Limits) -> Embedding:
+    """Read the body of /v1/embeddings. Raises Refusal."""
+    fields = _fields(body, ("input", "model", "encoding_format", "dimensions", "user", "task", "truncate"))
+    form = fields.get("encoding_format", "float")
+    if form not in ("float", "base64"):
+        raise _wrong("encoding_format", "'float' or 'base64'", form)
+    given = fields.get("input")
+    texts = _texts([given] if isinstance(given, str) else given, "input", limits)
+    return Embedding(
+        _string(fields, "model"),
+        texts,
+        form == "base64",
+        _positive(fields, "dimensions"),
+        _string(fields, "task"),
+        _flag(fields, "truncate", True),
+    )
+
+
+def read_rerank(body: bytes, limits: Limits) -> Rerank:
+    """Read the body of /rerank: `documents` as in Cohere's form, or `texts` as in text-embeddings-inference's.
+
+    Raises Refusal.
+    """
+    known = ("model", "query", "documents", "texts", "top_n", "return_documents", "return_text", "raw_scores")
+    fields = _fields(body, (*known, "truncate"))
+    plain = "texts" in fields
+    if plain == ("documents" in fields):
+        raise Refusal(400, "expected 'documents' or 'texts', one of them, with the texts to be ordered", "documents")
+    query = fields.get("query")
+    if not isinstance(query, str):
+        raise _wrong("query", "a string", query)
+    _check_text(query, "query", LONGEST_QUERY)
+    if not _flag(fields, "truncate", True):
+        raise Refusal(400, "pairs that are too long are always truncated here; leave 'truncate' out", "truncate")
+    name = "texts" if plain else "documents"
+    return Rerank(
+        _string(fields, "model"),
+        query,
+        _texts(fields[name], name, limits),
+        _positive(fields, "top_n"),
+        _flag(fields, "return_text", False) or _flag(fields, "return_documents", False),
+        _flag(fields, "raw_scores", False),
+        plain,
+    )
+
+
+def _fields(body: bytes, known: Sequence[str]) -> dict[str, Any]:
+    """Read a JSON object of known fields; null counts as left out."""
+    try:
+        found = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
+        raise Refusal(400, f"expected a body of JSON in UTF-8: {error}"[:200]) from None
+    if not isinstance(found, dict):
+        raise Refusal(400, f"expected a JSON object, found {_named(found)}")
+    for name in found:
+        if name not in known:
+            near = nearest_name(name[:40], known)
+            advice = f"; did you mean {near!r}?" if near else f"; known are {', '.join(known)}"
+            raise Refusal(400, f"there is no field {name[:40]!r}{advice}", name[:40])
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _texts(given: Any, name: str, limits: Limits) -> list[str]:
+    if not isinstance(given, list):
+        raise _wrong(name, "a string or a list of strings" if name == "input" else "a list of strings", given)
+    if not given:
+        raise Refusal(400, f"{name!r} is empty; send at least one text", name)
+    if isinstance(given[0], int | list):
+        raise Refusal(
+            400,
+            f"{name!r} must be text, found token ids: those of another tokenizer would give wrong vectors; send the "
+            "texts (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)",
+            name,
+        )
+    if len(given) > limits.texts:
+        raise Refusal(413, f"{name!r} has {len(given)} texts, at most {limits.texts} go into one request", name)
+    for i, text in enumerate(given):
+        _check_text(text, f"{name}[{i}]", LONGEST_TEXT)
+    return given
+
+
+def _check_text(text: Any, where: str, longest: int) -> None:
+    if not isinstance(text, str):
+        raise _wrong(where, "a string", text)
+    if len(text) > longest:
+        raise Refusal(400, f"{where} has {len(text)} characters, at most {longest} are read; send it in parts", where)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = f"a lone surrogate U+{ord(text[error.start]):04X} at index {error.start}"
+        raise Refusal(400, f"{where} has {found}, which is no character", where) from None
+
+
+def _string(fields: dict[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise _wrong(name, "a string", value)
+    return value
+
+
+def _positive(fields: dict[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    if value is not None and (type(value) is not int or value < 1):
+        raise _wrong(name, "an integer >= 1", value)
+    return value
+
+
+def _flag(fields: dict[str, Any], name: str, default: bool) -> bool:
+    value = fields.get(name, default)
+    if type(value) is not bool:
+        raise _wrong(name, "true or false", value)
+    return value
+
+
+def _wrong(name: str, expected: str, found: Any) -> Refusal:
+    return Refusal(400, f"{name} must be {expected}, found {_named(found)}", name)
+
+
+def _named(value: Any) -> str:
+    """Say what a value of JSON is, for an error.
+
+    >>> [_named(value) for value in (None, [1], {}, "x" * 99, 7)]
+    ['nothing', 'a list', 'an object', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", '7']
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return f"{value!r:.40}"

@@ -1,0 +1,80 @@
+"""The kinds of work of a server: vectors with each of a model's prompts, and scores of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import normalized
+from minibert.models.encoder import Encoder
+
+from .asked import Refusal
+from .worker import Kind, Prepared
+
+TASKS = ("query", "document")  # whose texts may have a longest length of their own
+
+
+class Model:
+    """An encoder as a server uses it: the names that a request may call it by, and its kinds of work.
+
+    Raises ValueError for a folder that is not for sentence vectors.
+    """
+
+    def __init__(self, encoder: Encoder, name: str) -> None:
+        self.encoder, self.names = encoder, names_of(name)
+        self.dim = encoder.get_embedding_dimension()
+        self.kinds: Mapping[str | None, Kind] = {task: vectors(encoder, task) for task in (None, *encoder.prompts)}
+        self.normalizes = encoder.sentence_config.after[-1:] == (normalized,)
+
+    def kind(self, task: str | None) -> Kind:
+        if task not in self.kinds:
+            known = ", ".join(repr(name) for name in self.kinds if name is not None)
+            raise Refusal(400, f"task must be one of this model's {known}, found {task!r:.40}", "task")
+        return self.kinds[task]
+
+    def cut(self, found: Array, dimensions: int | None) -> Array:
+        """Keep so many first numbers of each vector, of length 1 again where the model gives such vectors."""
+        if dimensions is None:
+            return found
+        if dimensions > self.dim:
+            raise Refusal(400, f"dimensions must be at most {self.dim}, found {dimensions}", "dimensions")
+        short = found[:, :dimensions]
+        return normalized(short) if self.normalizes else short
+
+
+def names_of(name: str) -> tuple[str, str]:
+    """Give what a model may be called: its folder or name on the Hub, and the last part of that.
+
+    >>> names_of("sentence-transformers/all-MiniLM-L6-v2")
+    ('sentence-transformers/all-MiniLM-L6-v2', 'all-MiniLM-L6-v2')
+    """
+    return name, name.rstrip("/").rpartition("/")[2]
+
+
+def vectors(encoder: Encoder, task: str | None) -> Kind:
+    """Vectors as `encode` gives them; with a task as `encode_query`, `encode_document` or with the prompt so named."""
+    steps = encoder.pipeline(task, task=task if task in TASKS else None)
+
+    def prepare(texts: list[Any], start: int) -> Prepared:
+        encoded = steps.tokenize(texts, start)
+        cut = [i for i, each in enumerate(encoded, start) if each.cut]
+        return Prepared(encoded, sum(len(each.input_ids) for each in encoded), cut)
+
+    return Kind(prepare, steps.vectors, len)
+
+
+def scores(reranker: Encoder, raw: bool) -> Kind:
+    """Scores of pairs as `predict` gives them; `raw`: the logits.
+
+    Raises ValueError for a model that is no reranker.
+    """
+    reranker.rank("", [])  # of several labels, or of another use
+    activation = (lambda logits: logits) if raw else None
+
+    def compute(pairs: list[Any]) -> Array:
+        return np.asarray(reranker.predict(pairs, activation_fn=activation))
+
+    return Kind(lambda pairs, start: Prepared(pairs), compute, lambda pair: len(pair[0]) + len(pair[1]))

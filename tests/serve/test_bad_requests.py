@@ -1,0 +1,81 @@
+"""Whatever is sent, the answer is no error of the server, and in OpenAI's form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from needed import absent, missing
+from reference_files import REFERENCE
+from served import Answer, straight
+
+import minibert
+from minibert.serve.app import Server
+from minibert.serve.asked import Limits
+
+if absent("starlette"):
+    missing("starlette not installed; it is in the extra `serve`")
+
+ROUTES = st.sampled_from(["/v1/embeddings", "/rerank"])
+# half of a pair of surrogates among them: JSON can write it, and no tokenizer read it
+LETTERS = st.text(st.characters(codec=None), max_size=20) | st.sampled_from(["\ud800", "a\x00b", "[SEP]", "the clouds"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | LETTERS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(LETTERS, inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = (
+    "input", "model", "encoding_format", "dimensions", "user", "task", "truncate", "query", "documents", "texts",
+    "top_n", "return_documents", "return_text", "raw_scores",
+)  # fmt: skip
+LIKELY = {
+    "/v1/embeddings": {"input": LETTERS | st.lists(LETTERS, max_size=5), "dimensions": st.integers(-1, 9)},
+    "/rerank": {"query": LETTERS, "documents": st.lists(LETTERS, max_size=5), "top_n": st.integers(-1, 9)},
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Server:
+    reranker = minibert.load_encoder(REFERENCE / "uses-reranker"), "reranker"
+    limits = Limits(body=100_000, texts=4)
+    return Server((minibert.load_encoder(REFERENCE / "sentences-prompts"), "model"), reranker, limits=limits)
+
+
+def check(answer: Answer) -> None:
+    assert answer.status < 500, answer.body
+    assert answer.status == 200 or (answer.error and answer.json["error"]["type"] == "invalid_request_error")
+
+
+@given(route=ROUTES, body=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+@settings(max_examples=60)
+@example(route="/rerank", body=b"\xef\xbb\xbf{}")
+@example(route="/rerank", body=b"[" * 50_000)
+@example(route="/v1/embeddings", body=b'{"input": ' + b"9" * 9_000 + b"}")
+@example(route="/v1/embeddings", body=b"x" * 100_001)
+def test_any_bytes(server: Server, route: str, body: bytes) -> None:
+    answer = straight(server, route, body)
+    check(answer)
+    assert answer.status != 200, "no such bytes are a request"
+
+
+@given(route=ROUTES, body=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5) | VALUES)
+@settings(max_examples=150)
+def test_any_json(server: Server, route: str, body: Any) -> None:
+    check(straight(server, route, json.dumps(body).encode()))
+
+
+@given(data=st.data(), route=ROUTES)
+@settings(max_examples=100)
+def test_nearly_right_requests(server: Server, data: st.DataObject, route: str) -> None:
+    """Most of these are answered, so that what is behind the checks sees odd texts too."""
+    body = {name: data.draw(values) for name, values in LIKELY[route].items()}
+    check(straight(server, route, json.dumps(body).encode()))
+
+
+@given(value=st.text(st.characters(max_codepoint=255), max_size=30))
+@settings(max_examples=30)
+def test_any_length_that_a_header_claims(server: Server, value: str) -> None:
+    check(straight(server, "/v1/embeddings", b'{"input": "dog"}', **{"content-length": value}))

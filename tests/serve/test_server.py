@@ -1,0 +1,366 @@
+"""The server over real HTTP: its vectors are those of `encode`, its order that of `rank`, and what it refuses."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from needed import absent, missing
+from reference_files import REFERENCE
+from served import SECONDS, Address, Answer, served
+
+import minibert
+from minibert.equations.input_layer import Array
+from minibert.serve.app import INLINE, Server
+from minibert.serve.asked import LONGEST_QUERY, LONGEST_TEXT, Limits
+
+if absent("starlette", "uvicorn"):
+    missing("starlette or uvicorn not installed; they are in the extra `serve`")
+
+NORMED, PROMPTS, LENGTHS, RERANKER = "sentences-last-token", "sentences-prompts", "sentences-residual", "uses-reranker"
+TEXTS = ["we lived above the clouds", "dog", "", "the clouds we lived above, we above the clouds"]
+# a text's numbers move by its neighbours, which here are other requests'; measured 1.2e-7
+NEIGHBOURS = 1e-6
+
+
+def server(name: str = NORMED, **options: Any) -> Server:
+    reranker = minibert.load_encoder(REFERENCE / RERANKER), RERANKER
+    return Server((minibert.load_encoder(REFERENCE / name), f"org/{name}"), reranker, **options)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[Address]:
+    with served(server()) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def encoder() -> minibert.Encoder:
+    return minibert.load_encoder(REFERENCE / NORMED)
+
+
+def vectors(answer: Answer) -> Array:
+    assert answer.status == 200, answer.body
+    data = answer.json["data"]
+    assert [each["index"] for each in data] == list(range(len(data)))
+    return np.array([each["embedding"] for each in data], np.float32)
+
+
+def near(found: Array, want: Array) -> bool:
+    return found.shape == want.shape and float(np.abs(found - want).max()) <= NEIGHBOURS
+
+
+def test_vectors_are_those_of_encode(address: Address, encoder: minibert.Encoder) -> None:
+    assert near(vectors(address.embed(TEXTS)), encoder.encode(TEXTS))
+    assert near(vectors(address.embed("dog")), encoder.encode(["dog"]))
+    many = [f"we lived {'above ' * (i % 7)}the clouds" for i in range(3 * INLINE)]
+    assert near(vectors(address.embed(many, encoding_format="float")), encoder.encode(many))
+
+
+def test_base64_holds_the_same_numbers(address: Address) -> None:
+    answer = address.embed(TEXTS, encoding_format="base64").json
+    found = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
+    assert near(np.stack(found), vectors(address.embed(TEXTS)))
+
+
+def test_an_answer_has_openais_form(address: Address, encoder: minibert.Encoder) -> None:
+    answer = address.embed(TEXTS[:2], model=NORMED, user="me", dimensions=None)
+    tokens = int(encoder.tokenize(TEXTS[:2])["attention_mask"].sum())
+    assert answer.headers["content-type"] == "application/json"
+    assert {name: value for name, value in answer.json.items() if name != "data"} == {
+        "object": "list", "model": NORMED, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}, "truncated": 0,
+    }  # fmt: skip
+    assert {each["object"] for each in answer.json["data"]} == {"embedding"}
+
+
+def test_dimensions_cut_and_normalize_again_where_the_model_does(address: Address, encoder: minibert.Encoder) -> None:
+    short = encoder.encode(TEXTS, truncate_dim=3, normalize_embeddings=True)
+    assert near(vectors(address.embed(TEXTS, dimensions=3)), short)
+    assert "at most 8, found 9" in address.embed("a", dimensions=9).error
+    with served(server(LENGTHS)) as other:
+        plain = minibert.load_encoder(REFERENCE / LENGTHS)
+        found = vectors(other.embed(TEXTS, dimensions=2))
+        assert near(found, plain.encode(TEXTS, truncate_dim=2))
+        assert not np.allclose(np.linalg.norm(found, axis=1), 1), "a model whose vectors are not of length 1"
+
+
+def test_a_task_takes_its_prompt_and_its_length() -> None:
+    with served(server(PROMPTS)) as address:
+        encoder = minibert.load_encoder(REFERENCE / PROMPTS)
+        for task, want in {
+            None: encoder.encode(TEXTS),
+            "query": encoder.encode_query(TEXTS),
+            "document": encoder.encode_document(TEXTS),
+            "passage": encoder.encode(TEXTS, "passage"),
+        }.items():
+            assert near(vectors(address.embed(TEXTS, task=task)), want), task
+        assert "task must be one of this model's 'query', 'document', 'passage', found 'find'" in (
+            address.embed("a", task="find").error
+        )
+    with served(server(LENGTHS)) as address:
+        encoder = minibert.load_encoder(REFERENCE / LENGTHS)
+        found = address.embed(TEXTS, task="query")
+        assert near(vectors(found), encoder.encode_query(TEXTS))
+        assert not near(vectors(found), encoder.encode(TEXTS)), "queries are cut at 4 tokens"
+
+
+def test_truncated_texts_are_counted_or_refused(address: Address, encoder: minibert.Encoder) -> None:
+    texts = ["dog", "the clouds " * 40]
+    assert encoder.tokens_cut(texts).astype(bool).tolist() == [False, True]
+    answer = address.embed(texts)
+    assert near(vectors(answer), encoder.encode(texts)) and answer.json["truncated"] == 1
+    refused = address.embed(texts, truncate=False)
+    assert (refused.status, refused.json["error"]["param"]) == (400, "input")
+    assert refused.error.startswith("input[1] has more tokens than this model takes")
+    assert address.embed("dog", truncate=False).status == 200
+
+
+def test_rerank_gives_the_order_of_rank(address: Address) -> None:
+    reranker = minibert.load_encoder(REFERENCE / RERANKER)
+    want = reranker.rank("clouds", TEXTS, return_documents=True)
+    answer = address.ask(
+        "/rerank", {"query": "clouds", "documents": TEXTS, "return_documents": True, "model": RERANKER}
+    ).json["results"]
+    assert [(each["index"], each["document"]["text"]) for each in answer] == [
+        (each["corpus_id"], each["text"]) for each in want
+    ]
+    scores = np.array([each["score"] for each in want])
+    assert near(np.array([each["relevance_score"] for each in answer]), scores)
+    plain = address.ask("/v1/rerank", {"query": "clouds", "texts": TEXTS, "top_n": 2}).json
+    assert [each["index"] for each in plain] == [each["corpus_id"] for each in want[:2]]
+    assert near(np.array([each["score"] for each in plain]), scores[:2]) and set(plain[0]) == {"index", "score"}
+    raw = reranker.rank("clouds", TEXTS, activation_fn=lambda x: x)
+    body = {"query": "clouds", "texts": TEXTS, "raw_scores": True, "return_text": True}
+    found = address.ask("/v2/rerank", body).json
+    assert near(np.array([each["score"] for each in found]), np.array([each["score"] for each in raw]))
+    assert [each["text"] for each in found] == [TEXTS[each["corpus_id"]] for each in raw]
+
+
+def test_many_clients_at_once_get_their_own(address: Address, encoder: minibert.Encoder) -> None:
+    """Each of eight clients sends its own texts; one in four sends what is refused, which fails alone."""
+    texts = [f"we lived above {'the clouds ' * (i % 9)}dog {i}" for i in range(160)]
+    want = encoder.encode(texts)
+
+    def client(number: int) -> None:
+        for i in range(number, len(texts), 8):
+            if i % 4 == 3:
+                assert address.embed([texts[i], 7]).status == 400
+            assert near(vectors(address.embed([texts[i], "dog"]))[:1], want[i : i + 1])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(client, range(8)))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"", 400, "expected a body of JSON in UTF-8"),
+        (b"{", 400, "expected a body of JSON in UTF-8"),
+        (b'{"input": "\xff"}', 400, "expected a body of JSON in UTF-8"),
+        (b"[" * 100_000, 400, "expected a body of JSON in UTF-8"),
+        (b'{"input": "a", "dimensions": ' + b"9" * 5000 + b"}", 400, "expected a body of JSON in UTF-8"),
+        (b"7", 400, "expected a JSON object, found 7"),
+        ({}, 400, "input must be a string or a list of strings, found nothing"),
+        ({"input": []}, 400, "'input' is empty"),
+        ({"input": {}}, 400, "input must be a string or a list of strings, found an object"),
+        ({"input": ["a", None]}, 400, "input[1] must be a string, found nothing"),
+        ({"input": [1, 2]}, 400, "'input' must be text, found token ids"),
+        ({"input": [[1, 2]]}, 400, "'input' must be text, found token ids"),
+        ({"input": ["a", "b\ud800"]}, 400, "input[1] has a lone surrogate U+D800 at index 1"),
+        ({"input": "a" * (LONGEST_TEXT + 1)}, 400, f"input[0] has {LONGEST_TEXT + 1} characters"),
+        ({"input": ["a"] * 2049}, 413, "'input' has 2049 texts, at most 2048"),
+        ({"input": "a", "dimension": 3}, 400, "there is no field 'dimension'; did you mean 'dimensions'?"),
+        ({"input": "a", "dimensions": True}, 400, "dimensions must be an integer >= 1, found True"),
+        ({"input": "a", "dimensions": 0}, 400, "dimensions must be an integer >= 1, found 0"),
+        ({"input": "a", "encoding_format": "int8"}, 400, "encoding_format must be 'float' or 'base64', found 'int8'"),
+        ({"input": "a", "model": "other"}, 404, f"this server has {NORMED!r}, and not the model 'other'"),
+        ({"input": "a", "model": 7}, 400, "model must be a string, found 7"),
+        ({"input": "a", "truncate": "no"}, 400, "truncate must be true or false, found 'no'"),
+    ],
+    ids=lambda value: f"{value!r:.40}",
+)  # fmt: skip
+def test_a_bad_request_for_vectors_is_refused_in_words(address: Address, body: Any, status: int, message: str) -> None:
+    answer = address.ask("/v1/embeddings", body)
+    assert (answer.status, answer.json["error"]["type"]) == (status, "invalid_request_error")
+    assert message in answer.error and len(answer.body) < 500
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"query": "a"}, 400, "expected 'documents' or 'texts', one of them"),
+        ({"query": "a", "documents": ["b"], "texts": ["b"]}, 400, "expected 'documents' or 'texts', one of them"),
+        ({"documents": ["b"]}, 400, "query must be a string, found nothing"),
+        ({"query": "a", "documents": "b"}, 400, "documents must be a list of strings, found 'b'"),
+        ({"query": "a", "documents": [{"text": "b"}]}, 400, "documents[0] must be a string, found an object"),
+        ({"query": "a" * (LONGEST_QUERY + 1), "documents": ["b"]}, 400, f"at most {LONGEST_QUERY} are read"),
+        ({"query": "a", "documents": ["b"], "top_n": -1}, 400, "top_n must be an integer >= 1"),
+        ({"query": "a", "documents": ["b"], "truncate": False}, 400, "always truncated here"),
+        ({"query": "a", "documents": ["b"], "model": NORMED}, 404, f"this server has {RERANKER!r}"),
+    ],
+)  # fmt: skip
+def test_a_bad_request_for_scores_is_refused_in_words(address: Address, body: Any, status: int, message: str) -> None:
+    answer = address.ask("/rerank", body)
+    assert answer.status == status
+    assert message in answer.error
+
+
+def test_other_routes_and_methods(address: Address) -> None:
+    assert address.ask("/health").json == {"status": "ok"}
+    assert "POST /v1/embeddings" in address.ask("/").error
+    wrong = address.ask("/v1/embeddings")
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+    found = address.ask("/info").json
+    assert (found["model"], found["dimension"], found["max_seq_length"], found["reranker"]) == (NORMED, 8, 30, RERANKER)
+    assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
+    assert found["limits"] == {"waiting": 64, "body": 2097152, "texts": 2048}
+
+
+def test_without_a_reranker_nothing_is_ordered() -> None:
+    with served(Server((minibert.load_encoder(REFERENCE / NORMED), NORMED))) as address:
+        answer = address.ask("/rerank", {"query": "a", "documents": ["b"]})
+        assert (answer.status, address.ask("/info").json["reranker"]) == (404, None)
+        assert "started without --reranker" in answer.error
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_request_too_large_is_refused_before_it_is_read_whole(chunked: bool) -> None:
+    with served(server(limits=Limits(body=1000))) as address:
+        body = json.dumps({"input": "a" * 5_000_000}).encode()
+        sent = (body[i : i + 65536] for i in range(0, len(body), 65536)) if chunked else body
+        import http.client
+
+        connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=SECONDS)
+        connection.request("POST", "/v1/embeddings", sent, encode_chunked=chunked, headers=(
+            {"Transfer-Encoding": "chunked"} if chunked else {}
+        ))  # fmt: skip
+        answer = connection.getresponse()
+        assert answer.status == 413
+        assert "more than 1000 bytes" in json.loads(answer.read())["error"]["message"]
+        connection.close()
+        assert address.embed("a" * 900).status == 200
+
+
+# -- the token -------------------------------------------------------------------------------------------------
+
+
+def test_with_a_token_all_but_health_needs_it() -> None:
+    with served(server(token="geheim")) as address:
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "Basic geheim"},
+            {"Authorization": ""},
+        ):
+            for path, body in (("/v1/embeddings", {"input": "a"}), ("/rerank", {}), ("/info", None)):
+                answer = address.ask(path, body, **headers)
+                assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+                assert "Authorization: Bearer TOKEN" in answer.error
+        assert address.ask("/health").status == 200
+        assert address.ask("/v1/embeddings", {"input": "a"}, Authorization="Bearer geheim").status == 200
+        assert address.ask("/info", Authorization="bearer geheim").status == 200
+
+
+# -- what waits --------------------------------------------------------------------------------------------------
+
+
+class Held:
+    """A server whose worker waits before each step until it is let go, and notes the steps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self.go, self.steps = threading.Event(), list[int]()
+        from minibert.serve import worker
+
+        compute = worker.compute_shares
+
+        def held(shares: Any) -> None:
+            assert self.go.wait(SECONDS)
+            self.steps.append(len(shares))
+            compute(shares)
+
+        monkeypatch.setattr(worker, "compute_shares", held)
+        self.server = server(**options)
+
+    def inside(self, count: int) -> None:
+        """Wait until so many requests are inside."""
+        end = time.monotonic() + SECONDS
+        while self.server.inside != count:
+            assert time.monotonic() < end, f"{self.server.inside} requests are inside, expected {count}"
+            time.sleep(0.01)
+
+
+def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch, limits=Limits(waiting=3))
+    with served(held.server) as address, ThreadPoolExecutor(3) as pool:
+        for _ in range(2):  # the places are given back
+            held.go.clear()
+            waiting = [pool.submit(address.embed, "dog") for _ in range(3)]
+            held.inside(3)
+            answer = address.embed("dog")
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert (answer.json["error"]["type"], answer.error) == (
+                "server_error", "3 requests are waiting; try again in 1 s",
+            )  # fmt: skip
+            assert address.ask("/health").status == 200
+            held.go.set()
+            assert [each.result().status for each in waiting] == [200] * 3
+            held.inside(0)
+    assert held.steps[:2] == [1, 2], "what gathered behind the first was computed together"
+
+
+def test_a_client_that_leaves_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One leaves while its work waits, one in the middle of its own request: neither stays inside."""
+    held = Held(monkeypatch)
+    with served(held.server) as address:
+        body = json.dumps({"input": "we lived"}).encode()
+        head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        clients = [socket.create_connection(("127.0.0.1", address.port)) for _ in range(2)]
+        clients[0].sendall(head + body)
+        held.inside(1)
+        clients[1].sendall(head + body[:5])
+        held.inside(2)
+        for client in clients:
+            client.close()
+        held.inside(0)
+        held.go.set()
+        assert address.embed("dog").status == 200
+
+
+def test_who_sends_half_a_request_and_waits_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minibert.serve import app
+
+    monkeypatch.setattr(app, "READING", 0.2)
+    with served(server()) as address, socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
+        client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
+        assert address.embed("dog").status == 200
+
+
+def test_at_the_end_what_was_taken_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch)
+    with ThreadPoolExecutor(1) as pool:
+        with served(held.server) as address:
+            waiting = pool.submit(address.embed, "dog")
+            held.inside(1)
+            threading.Timer(0.3, held.go.set).start()  # after the end was asked for
+        assert waiting.result().status == 200
+        with pytest.raises(ConnectionError):
+            address.ask("/health")
+
+
+def test_numbers_that_json_has_no_word_for_are_an_error() -> None:
+    broken = server()
+    steps = broken.model.kinds[None]
+    broken.model.kinds = {None: steps._replace(compute=lambda items: np.full((len(items), 8), np.nan, np.float32))}
+    with served(broken) as address:
+        answer = address.embed("dog")
+        assert answer.status == 500
+        assert "NaN or infinity" in answer.error

@@ -1,0 +1,188 @@
+"""The worker: what waits together is computed together, and nobody pays for another's request."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from served import SECONDS
+
+from minibert.equations.input_layer import Array
+from minibert.serve.worker import EACH, STEP, Job, Kind, Prepared, Worker, compute_shares
+
+
+class Steps:
+    """Work whose result for a text is its number of characters, and which keeps what each call computed.
+
+    The first call waits until `go` is set: meanwhile jobs can gather. A text "bad" cannot be prepared; one "worse"
+    fails when it is computed, alone or with others.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.began, self.go = threading.Event(), threading.Event()
+        self.kind = Kind(self.prepare, self.compute, len)
+
+    def prepare(self, items: list[Any], start: int) -> Prepared:
+        if "bad" in items:
+            raise ValueError(f"text {start + items.index('bad')} is bad")
+        return Prepared(items, len(items), [start + i for i, item in enumerate(items) if item == "long"])
+
+    def compute(self, items: list[Any]) -> Array:
+        self.calls.append(items)
+        self.began.set()
+        assert self.go.wait(SECONDS)
+        if "worse" in items:
+            raise RuntimeError("worse")
+        return np.array([[len(item), 1] for item in items], np.float32)
+
+
+class Waiting(Job):
+    def __init__(self, steps: Steps, *items: str) -> None:
+        self.done, self.times = threading.Event(), 0
+        super().__init__(steps.kind, items, self.count)
+
+    def count(self, job: Job) -> None:
+        assert job is self
+        self.times += 1
+        self.done.set()
+
+    def lengths(self) -> list[float]:
+        assert self.done.wait(SECONDS)
+        assert (self.error, self.times) == (None, 1)
+        return list(self.results[:, 0])
+
+
+@pytest.fixture
+def steps() -> Steps:
+    return Steps()
+
+
+@pytest.fixture
+def worker(steps: Steps) -> Any:
+    made = Worker()
+    yield made
+    steps.go.set()
+    made.close()
+
+
+def busy(worker: Worker, steps: Steps) -> Waiting:
+    """Have the worker at work, so that what comes now waits."""
+    first = Waiting(steps, "first")
+    worker.take(first)
+    assert steps.began.wait(SECONDS)
+    return first
+
+
+def test_what_waits_together_is_computed_together(worker: Worker, steps: Steps) -> None:
+    first = busy(worker, steps)
+    jobs = [Waiting(steps, "a"), Waiting(steps, "bb", "ccc"), Waiting(steps, "dddd")]
+    for job in jobs:
+        worker.take(job)
+    steps.go.set()
+    assert [job.lengths() for job in (first, *jobs)] == [[5], [1], [2, 3], [4]]
+    assert steps.calls == [["first"], ["a", "bb", "ccc", "dddd"]]
+
+
+def test_other_work_is_another_step(worker: Worker, steps: Steps) -> None:
+    busy(worker, steps)
+    other = Steps()
+    other.go.set()
+    jobs = [Waiting(steps, "a"), Waiting(other, "bb"), Waiting(steps, "ccc")]
+    for job in jobs:
+        worker.take(job)
+    steps.go.set()
+    assert [job.lengths() for job in jobs] == [[1], [2], [3]]
+    assert (steps.calls, other.calls) == ([["first"], ["a", "ccc"]], [["bb"]])
+
+
+def test_a_large_request_lets_others_in_between(worker: Worker, steps: Steps) -> None:
+    first = busy(worker, steps)
+    count = 40
+    large = Waiting(steps, *("x" * (STEP // 10 - EACH) for _ in range(count)))
+    small = Waiting(steps, "small")
+    worker.take(large)
+    worker.take(small)
+    steps.go.set()
+    assert (first.lengths(), small.lengths(), len(large.lengths())) == ([5], [5], count)
+    sizes = [sum(EACH + len(text) for text in call) for call in steps.calls[1:]]
+    assert max(sizes) <= STEP + STEP // 10 and len(sizes) >= 4
+    assert "small" in steps.calls[2], "it waits for one step of the large request, not for four"
+
+
+def test_a_text_larger_than_a_step_is_computed_alone(worker: Worker, steps: Steps) -> None:
+    steps.go.set()
+    job = Waiting(steps, "x" * (3 * STEP), "y", "z" * STEP)
+    worker.take(job)
+    assert job.lengths() == [3 * STEP, 1, STEP]
+
+
+@pytest.mark.parametrize("bad", ["bad", "worse"])
+def test_one_that_fails_fails_alone(worker: Worker, steps: Steps, bad: str) -> None:
+    busy(worker, steps)
+    good, wrong, other = Waiting(steps, "a"), Waiting(steps, "bb", bad), Waiting(steps, "ccc")
+    for job in (good, wrong, other):
+        worker.take(job)
+    steps.go.set()
+    assert [job.lengths() for job in (good, other)] == [[1], [3]]
+    assert wrong.done.wait(SECONDS)
+    assert str(wrong.error) == ("text 1 is bad" if bad == "bad" else "worse")
+    later = Waiting(steps, "later")
+    worker.take(later)
+    assert later.lengths() == [5], "the worker goes on"
+
+
+def test_a_job_that_fails_late_is_dropped_and_ends_once(worker: Worker, steps: Steps) -> None:
+    steps.go.set()
+    job = Waiting(steps, "x" * STEP, "bad", "y" * STEP, "z")
+    worker.take(job)
+    assert job.done.wait(SECONDS)
+    after = Waiting(steps, "after")
+    worker.take(after)
+    after.lengths()
+    assert (job.times, str(job.error)) == (1, "text 1 is bad")
+    assert [len(call[0]) for call in steps.calls] == [STEP, 5], "nothing of it is computed after its error"
+
+
+def test_a_job_that_nobody_waits_for_is_dropped(worker: Worker, steps: Steps) -> None:
+    busy(worker, steps)
+    gone, stays = Waiting(steps, "gone"), Waiting(steps, "stays")
+    worker.take(gone)
+    worker.take(stays)
+    gone.left = True
+    steps.go.set()
+    assert stays.lengths() == [5]
+    assert steps.calls == [["first"], ["stays"]] and gone.times == 0
+
+
+def test_tokens_and_truncated_texts_are_counted_over_all_steps(worker: Worker, steps: Steps) -> None:
+    steps.go.set()
+    job = Waiting(steps, "long", "x" * STEP, "long")
+    worker.take(job)
+    job.lengths()
+    assert (job.tokens, job.cut) == (3, [0, 2])
+    assert len(steps.calls) == 2
+
+
+def test_at_the_end_what_waits_is_done(steps: Steps) -> None:
+    worker = Worker()
+    first, last = busy(worker, steps), Waiting(steps, "last")
+    worker.take(last)
+    ending = threading.Thread(target=worker.close)
+    ending.start()
+    steps.go.set()
+    ending.join(SECONDS)
+    assert not ending.is_alive()
+    assert (first.lengths(), last.lengths()) == ([5], [4])
+
+
+def test_a_part_of_a_step_does_not_keep_the_step_alive(steps: Steps) -> None:
+    steps.go.set()
+    jobs = [Waiting(steps, "a"), Waiting(steps, "bb")]
+    from minibert.serve.worker import Share
+
+    compute_shares([Share(job, 0, list(job.items)) for job in jobs])
+    assert [job.lengths() for job in jobs] == [[1], [2]]
+    assert all(job.results.base is None for job in jobs)

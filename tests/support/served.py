@@ -1,0 +1,97 @@
+"""A server of a test: at a free port of this machine, on a thread of its own, asked over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from minibert.serve.app import Server
+from minibert.serve.run import listen, run
+
+SECONDS = 30.0  # what a busy machine may take for any one step
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The message of a refusal in OpenAI's form."""
+        error = self.json["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return str(error["message"])
+
+
+class Address(NamedTuple):
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(self, path: str, body: Any = None, method: str | None = None, **headers: str) -> Answer:
+        """Send one request: an object as JSON, bytes as they are."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        try:
+            sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            connection.request(method or ("GET" if body is None else "POST"), path, sent, headers)
+            got = connection.getresponse()
+            return Answer(got.status, {name.lower(): value for name, value in got.getheaders()}, got.read())
+        finally:
+            connection.close()
+
+    def embed(self, given: Any, **fields: Any) -> Answer:
+        return self.ask("/v1/embeddings", {"input": given, **fields})
+
+
+@contextmanager
+def served(server: Server) -> Iterator[Address]:
+    """Run it meanwhile, and end it as SIGTERM does."""
+    told: queue.Queue[Any] = queue.Queue()
+    with listen("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        thread = threading.Thread(target=run, args=(server, listening, told.put), daemon=True)
+        thread.start()
+        end = told.get(timeout=SECONDS)
+        try:
+            yield Address(port)
+        finally:
+            end()
+            thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def straight(server: Server, path: str, body: bytes, **headers: str) -> Answer:
+    """Ask the application without a socket: a hundred requests take no time."""
+    events: list[dict[str, Any]] = []
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "server": ("127.0.0.1", 1),
+        "client": ("127.0.0.1", 2), "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+
+    async def run_it() -> None:
+        coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        coming.put_nowait({"type": "http.request", "body": body, "more_body": False})
+
+        async def send(event: Any) -> None:
+            events.append(event)
+
+        await server.app()(scope, coming.get, send)
+
+    asyncio.run(run_it())
+    (start,) = [event for event in events if event["type"] == "http.response.start"]
+    whole = b"".join(event.get("body", b"") for event in events if event["type"] == "http.response.body")
+    return Answer(start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, whole)

@@ -1,0 +1,143 @@
+"""`minibert serve` as a process: where it listens, what it refuses at the start, and how it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Printed, failure, without_named_model
+from needed import absent, missing
+from reference_files import REFERENCE
+from served import SECONDS, Address
+
+import minibert
+
+if absent("starlette", "uvicorn"):
+    missing("starlette or uvicorn not installed; they are in the extra `serve`")
+
+MODEL, RERANKER = str(REFERENCE / "sentences-last-token"), str(REFERENCE / "uses-reranker")
+MANY = 2048  # texts that keep the server at work for a while
+
+no_model_named = pytest.fixture(autouse=True)(without_named_model)
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], Address]]:
+    """Start the command and wait until it says where it is."""
+    command = [sys.executable, "-m", "minibert", "serve", MODEL, "--port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stderr.readline()
+            found = re.fullmatch(
+                r"minibert: sentences-last-token at http://127\.0\.0\.1:(\d+)/v1/embeddings; Ctrl-C ends it\n", line
+            )
+            assert found, line + process.stderr.read()
+            yield process, Address(int(found[1]))
+        finally:
+            process.kill()
+
+
+def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
+    """SIGTERM comes in the middle of a request: that is answered first."""
+    (tmp_path / "token").write_text("geheim\n")
+    with serving("--reranker", RERANKER, "--token-file", str(tmp_path / "token"), "--threads", "1") as (
+        process,
+        address,
+    ):
+        token = {"Authorization": "Bearer geheim"}
+        assert address.embed("dog").status == 401
+        found = address.ask("/v1/embeddings", {"input": "dog"}, **token).json["data"][0]["embedding"]
+        assert np.allclose(found, minibert.load_encoder(MODEL).encode("dog"), atol=1e-6)
+        assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"]}, **token).json) == 2
+        with ThreadPoolExecutor(1) as pool:
+            texts = [f"we lived above the clouds {i}" for i in range(MANY)]
+            waiting = pool.submit(address.ask, "/v1/embeddings", {"input": texts}, **token)
+            while address.ask("/info", **token).json["requests_inside"] < 2 and not waiting.done():
+                time.sleep(0.001)
+            process.send_signal(signal.SIGTERM)
+            assert len(waiting.result().json["data"]) == MANY
+        assert process.wait(SECONDS) == 0
+        assert (process.stdout.read(), process.stderr.read()) == ("", "")
+
+
+def test_ctrl_c_ends_it_without_a_traceback() -> None:
+    with serving() as (process, _):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 130
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", ""])
+def test_other_machines_need_a_token(host: str, capsys: Printed) -> None:
+    """Before anything is opened: no model is there."""
+    said = failure(capsys, "serve", "/nowhere", "--host", host)
+    assert "other machines can reach this server: name a token with --token-file or --token-env" in said
+
+
+@pytest.mark.parametrize("content", ["", " \n", "two words", "schlüssel", "a\nb", "a\x00b"])
+def test_a_token_that_is_none(content: str, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text(content, encoding="utf-8")
+    said = failure(capsys, "serve", "/nowhere", "--token-file", str(tmp_path / "token"))
+    assert said.startswith(f"{tmp_path / 'token'} must hold a token")
+    if "\x00" not in content:
+        monkeypatch.setenv("TOKEN", content)
+        assert "the variable TOKEN must hold a token" in failure(capsys, "serve", "/nowhere", "--token-env", "TOKEN")
+
+
+def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "two tokens are named" in failure(capsys, "serve", MODEL, "--token-env", "A", "--token-file", "/b")
+    assert "/b: No such file" in failure(capsys, "serve", MODEL, "--token-file", "/b")
+    assert "the variable ABSENT must hold a token" in failure(capsys, "serve", MODEL, "--token-env", "ABSENT")
+    for name in ("waiting", "body", "texts"):
+        assert f"--max-{name} must be an integer >= 1" in failure(capsys, "serve", MODEL, f"--max-{name}", "0")
+    assert "--port must be an integer from 0 to 65535" in failure(capsys, "serve", MODEL, "--port", "70000")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"cannot listen at 127.0.0.1, port {port}: " in failure(capsys, "serve", MODEL, "--port", port)
+    assert "saved as a CrossEncoder" in failure(capsys, "serve", RERANKER, "--port", "0")
+    assert "saved as a SentenceTransformer" in failure(capsys, "serve", MODEL, "--port", "0", "--reranker", MODEL)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
+    assert "serve needs starlette and uvicorn: pip install 'starlette>=" in failure(capsys, "serve", MODEL)
+
+
+def test_the_bounds_of_the_command_line_hold() -> None:
+    with serving("--max-texts", "2", "--max-body", "200", "--max-waiting", "1") as (_, address):
+        assert address.ask("/info").json["limits"] == {"waiting": 1, "body": 200, "texts": 2}
+        assert address.embed(["a"] * 3).status == 413
+        assert address.embed("a" * 200).status == 413
+        assert address.embed(["a"] * 2).status == 200
+
+
+ALONE = """
+import sys
+import minibert
+from minibert.cli import main
+print(main(["help", "serve"]), [name for name in ("starlette", "uvicorn", "asyncio") if name in sys.modules])
+"""
+
+
+def test_to_import_minibert_loads_no_server() -> None:
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, env=dict(os.environ))
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
+def test_the_help_names_the_better_choice(capsys: Printed) -> None:
+    from minibert.cli import main
+
+    assert main(["serve", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "text-embeddings-inference (TEI) is the better choice" in out
+    assert "2048" in out
