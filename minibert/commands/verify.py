@@ -49,9 +49,11 @@ def declare(parser: Parser) -> None:
         "--tolerance", type=float, default=0.0, metavar="X",
         help="allow |difference| / max(1, |value|) up to X, for a port in float16",
     )  # fmt: skip
+    parser.add_argument("--batches", nargs="+", metavar="NAME", help="these batches alone, also of a file")
     parser.add_argument(
-        "--batches", nargs="+", metavar="NAME", help="these batches alone; with --save the file is small"
-    )
+        "--small", action="store_true",
+        help="two short batches, small_plain and small_left_pad, instead of all: with --save a file of a few megabytes",
+    )  # fmt: skip
     parser.add_argument(
         "--all-batches", action="store_true", help="with --against: a batch that the file does not have is an error"
     )
@@ -109,12 +111,13 @@ def _run(arguments: Any) -> int:
         return _vectors(arguments)
     _refuse(arguments, "--vectors or --url", "texts", "served_as", "api_key_env", "prompt_name", "prompt")
     from minibert.files.writing import is_stdout, output_ending
+    from minibert.verify.traces import ENDINGS
     from minibert.verify.verify import verify
 
     if arguments.encoder and arguments.side:
         raise ValueError("--encoder compares a whole model, which has no sides; leave out --side")
     if arguments.save is not None:
-        output_ending(arguments.save, (".safetensors",))
+        output_ending(arguments.save, ENDINGS)
     report = verify(
         arguments.model,
         arguments.text,
@@ -126,6 +129,7 @@ def _run(arguments: Any) -> int:
         tolerance=arguments.tolerance,
         kinds=arguments.batches,
         all_batches=arguments.all_batches,
+        few=arguments.small,
         **from_hub(arguments),
     )
     return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
@@ -155,7 +159,7 @@ def _print_texts() -> int:
 def _vectors(arguments: Any) -> int:
     from minibert.verify.vectors import verify_vectors
 
-    others = ("encoder", "side", "text", "save", "against", "only", "tolerance", "batches", "all_batches")
+    others = ("encoder", "side", "text", "save", "against", "only", "tolerance", "batches", "small", "all_batches")
     _refuse(arguments, "intermediates, not for vectors", *others)
     if arguments.url is None:
         _refuse(arguments, "--url", "served_as", "api_key_env")
@@ -168,7 +172,20 @@ def _vectors(arguments: Any) -> int:
 def _seeds(arguments: Any) -> int:
     from minibert.verify.seeds import SEEDS, verify_seed
 
-    others = ("encoder", "named", "side", "revision", "text", "save", "against", "only", "vectors", "texts", "url")
+    others = (
+        "encoder",
+        "named",
+        "side",
+        "revision",
+        "text",
+        "save",
+        "small",
+        "against",
+        "only",
+        "vectors",
+        "texts",
+        "url",
+    )
     if any(getattr(arguments, name) for name in others):
         raise ValueError("--seeds names its own models and commits; leave out all else but --local-files-only")
     reports = [verify_seed(seed, arguments.local_files_only) for seed in SEEDS]

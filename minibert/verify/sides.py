@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
+from minibert.families.input_layer import FAMILIES
 
 from . import shipped
 from .compare import ERROR_SHARE, OF_A_PORT, PORT_SHARE, Shares, misfits, over_kinds
@@ -155,6 +157,7 @@ class File(Side):
             theirs = {kind: {key: x for key, x in named.items() if key in only} for kind, named in theirs.items()}
             if not any(theirs.values()):
                 raise ValueError(f'{self.path} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
+        self._refuse_strangers(keys_of(ours), keys_of(theirs), subject.noun)
         if odd := misfits(ours, theirs):
             raise ValueError(f"{self.path}: {'; '.join(odd[:3])}; a trace of another model, or axes in another order?")
         self._count_intermediates(report, [(kind, key) for key in only for kind in ours if key in ours[kind]], theirs)
@@ -212,6 +215,17 @@ class File(Side):
         except (ValueError, TypeError, IndexError) as error:
             raise ValueError(f"{self.path}: the inputs of {kind!r} are none of this model's: {error}") from None
 
+    def _refuse_strangers(self, here: Sequence[str], there: Sequence[str], noun: str) -> None:
+        """Refuse a file none of whose names is ours; say which family has such names, if one has. Raises ValueError."""
+        if not there or set(here) & set(there):
+            return
+        others = [kind for kind, row in FAMILIES.items() if {step.key for step in row.steps} & set(there)]
+        whose = f", as of {', '.join(others[:3])}" if others else ""
+        raise ValueError(
+            f"{self.path}: no intermediate has a name that this {noun} knows; found {', '.join(there[:4])}{whose}; "
+            f"expected names such as {', '.join(f'plain|{key}' for key in here[:6])}"
+        )
+
     def _count_intermediates(self, report: Report, asked: Sequence[tuple[str, str]], theirs: Traces) -> None:
         """Say how many intermediates are compared, and which are missing."""
         missing: dict[str, list[str]] = {key: [] for _, key in asked}
@@ -221,7 +235,11 @@ class File(Side):
                 report.missing.append(f"{kind}|{key}")
         count = len(report.missing)
         report.say(f"{len(asked) - count} of {len(asked)} intermediates compared")
-        report.say(*(f"missing: {key} in {', '.join(kinds)}" for key, kinds in missing.items() if kinds))
+        wanted = Counter(key for _, key in asked)
+        for key, kinds in missing.items():
+            if kinds:
+                every = len(kinds) == wanted[key] > 1
+                report.say(f"missing: {key} in {f'all {len(kinds)} batches' if every else ', '.join(kinds)}")
         if count:
             there = " ".join(key for key, kinds in missing.items() if not kinds) or "KEY..."
             self._faults.append(f"{count} of {len(asked)} are missing; to compare a part (only): {there}")

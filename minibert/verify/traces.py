@@ -1,24 +1,31 @@
 """Traces, and the files that hold them: kind of batch -> name of the intermediate -> array, the inputs beside it.
 
-In a file the names are "<kind>|inputs|<name>" and "<kind>|<key>".
+In a file, .safetensors or .npz, the names are "<kind>|inputs|<name>" and "<kind>|<key>". What `save` writes says in its
+metadata under `ABOUT` which model it is of (see `identity`); in a .npz that is one more array, a text.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.files.writing import write_output
+from minibert.files.writing import naming, write_output
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 
+from .numpy_files import npz_names, read_npz
+
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 
+ABOUT = "minibert"
+NPZ = ".npz"
+ENDINGS = (".safetensors", NPZ)
 READABLE = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
 
@@ -46,44 +53,73 @@ def keys_of(traces: Mapping[str, Iterable[str]]) -> list[str]:
     return order
 
 
-def write_traces(path: Path, inputs: Traces, traces: Traces) -> None:
+def write_traces(path: Path, inputs: Traces, traces: Traces, about: str = "") -> None:
     """Write inputs and intermediates for a port in another language; the file appears complete or not at all."""
     from safetensors.numpy import save
 
-    arrays = {f"{kind}|inputs|{name}": np.asarray(a) for kind, named in inputs.items() for name, a in named.items()}
-    arrays |= {f"{kind}|{key}": array for kind, named in traces.items() for key, array in named.items()}
-    # not save_file, which makes files that their owner alone may read
-    write_output(path, save({name: np.array(array, order="C") for name, array in arrays.items()}))
+    named = {f"{kind}|inputs|{name}": np.asarray(a) for kind, given in inputs.items() for name, a in given.items()}
+    named |= {f"{kind}|{key}": array for kind, found in traces.items() for key, array in found.items()}
+    arrays: dict[str, Any] = {name: np.array(array, order="C") for name, array in named.items()}
+    if path.suffix.lower() == NPZ:
+        content = BytesIO()
+        arrays |= {ABOUT: np.array(about)} if about else {}
+        np.savez(content, **arrays)
+        write_output(path, content.getvalue())
+    else:  # not save_file, which makes files that their owner alone may read
+        write_output(path, save(arrays, {ABOUT: about} if about else None))
 
 
 def read_traces(path: Path) -> tuple[Traces, Traces]:
     """Read such a file: inputs and intermediates. Raises ValueError for another file."""
-    from safetensors import SafetensorError, safe_open
+    return read_file(path)[:2]
 
+
+def read_file(path: Path) -> tuple[Traces, Traces, str | None]:
+    """Read such a file: inputs, intermediates, and what it says of its model, None where it does not."""
     if path.is_dir():  # the library would speak of a device
         raise IsADirectoryError(f"{path} is a folder; name the file in it")
+    names, arrays, about = (_read_npz if path.suffix.lower() == NPZ else _read_safetensors)(path)
     inputs: Traces = {}
     traces: Traces = {}
+    for name, array in arrays.items():
+        kind, _, key = name.partition("|")
+        if key.startswith("inputs|"):
+            inputs.setdefault(kind, {})[key.removeprefix("inputs|")] = array
+        else:
+            traces.setdefault(kind, {})[key] = array
+    if not traces:
+        raise ValueError(f'{path}: expected names such as "plain|sum", found {_some(names)}')
+    return inputs, traces, about
+
+
+Read = tuple[list[str], dict[str, Array], "str | None"]  # all names, the arrays of a trace, what it is of
+
+
+def _read_npz(path: Path) -> Read:
+    names = npz_names(path)
+    arrays = read_npz(path, [name for name in names if name == ABOUT or name.partition("|")[2]])
+    about = arrays.pop(ABOUT, None)
+    texts = [name for name, array in arrays.items() if array.dtype.kind == "U"]
+    if texts:
+        raise ValueError(f"{path}: {texts[0]} is a text; store it as float32, integers as int64")
+    return names, arrays, None if about is None else str(about)
+
+
+def _read_safetensors(path: Path) -> Read:
+    from safetensors import SafetensorError, safe_open
+
+    arrays: dict[str, Array] = {}
     try:
-        with safe_open(str(path), framework="np") as file:
+        with naming(path), safe_open(str(path), framework="np") as file:
             names = list(file.keys())
-            for name in names:
-                kind, _, key = name.partition("|")
-                if not key:
-                    continue
+            for name in (name for name in names if name.partition("|")[2]):
                 stored = file.get_slice(name).get_dtype()
                 if stored not in READABLE:
                     raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
-                array = file.get_tensor(name)
-                if key.startswith("inputs|"):
-                    inputs.setdefault(kind, {})[key.removeprefix("inputs|")] = array
-                else:
-                    traces.setdefault(kind, {})[key] = array
+                arrays[name] = file.get_tensor(name)
+            return names, arrays, (file.metadata() or {}).get(ABOUT)
     except SafetensorError:
         raise ValueError(f"{path}: {_why_unreadable(path)}; write it anew, as `save` writes it") from None
-    if not traces:
-        raise ValueError(f'{path}: expected names such as "plain|sum", found {_some(names)}')
-    return inputs, traces
 
 
 def _why_unreadable(path: Path) -> str:

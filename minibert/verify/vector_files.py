@@ -14,6 +14,7 @@ from minibert.bulk.records import Records
 from minibert.equations.input_layer import Array
 from minibert.files.lines import raw_lines, reading
 
+from .numpy_files import npz_names, read_npy, read_npz
 from .traces import READABLE
 
 VECTORS = ("vector", "embedding", "vectors", "embeddings")  # names that hold them, in this order
@@ -69,21 +70,13 @@ Read = tuple[str, Any, "list[str] | None"]
 
 
 def _npy(path: Path) -> Read:
-    with reading(str(path), "NumPy", ValueError, EOFError), open(path, "rb") as file:
-        return "", np.lib.format.read_array(file, allow_pickle=False), None
+    return "", read_npy(path), None
 
 
 def _npz(path: Path) -> Read:
     """A zip of .npy files."""
-    import zlib
-    from zipfile import BadZipFile, ZipFile
-
-    broken = (ValueError, EOFError, BadZipFile, zlib.error, NotImplementedError, RuntimeError)
-    with reading(str(path), "NumPy", *broken), ZipFile(path) as file:
-        names = [name.removesuffix(".npy") for name in file.namelist()]
-        key = _key(names, path)
-        with file.open(file.namelist()[names.index(key)]) as array:
-            return key, np.lib.format.read_array(array, allow_pickle=False), None
+    key = _key(npz_names(path), path)
+    return key, read_npz(path, [key])[key], None
 
 
 def _safetensors(path: Path) -> Read:

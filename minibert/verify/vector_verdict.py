@@ -16,11 +16,9 @@ import numpy as np
 from minibert.equations.input_layer import Array
 
 from .vector_mistakes import VectorMistake, endings, mistakes
-from .vector_recipes import Maker, Recipe, misses
+from .vector_recipes import SAME, Maker, Recipe, misses
 
-# The distance of two vectors as a share of the length. Measured on all-MiniLM-L6-v2: 1.3e-6 between right programs,
-# plain float32 loops among them; 1.6e-3 where torch computes in float16, 1.4e-2 in bfloat16.
-SAME = 1e-5
+# measured on all-MiniLM-L6-v2: 1.6e-3 where torch computes in float16, 1.4e-2 in bfloat16
 LEVELS = (("float16", 3.0), ("bfloat16", 3.0), ("int8", 3.0))  # times what rounded weights change
 PLAIN, PLAIN_TOKENS = 6, 32  # so many texts, each of so many tokens at most
 # a mistake is preferred to none, and two to one, if they leave at most so much of the distance
@@ -214,8 +212,13 @@ class Judge:
         return set(mistake.changes) <= {"text", "rules", "longest"}
 
     def _helps(self, together: tuple[VectorMistake, ...], wrong: Sequence[int], limit: float) -> bool:
-        """Whether at least one of the texts that differ then fits."""
-        return any(self._apart(together, [i]).worst <= limit for i in wrong)
+        """Whether at least one of the texts that differ then fits; it has other ids then."""
+        before, after = self._recipe(together[:-1]), self._recipe(together)
+        return any(
+            _ids(self.maker, self.texts[i], before) != _ids(self.maker, self.texts[i], after)
+            and self._apart(together, [i]).worst <= limit
+            for i in wrong
+        )
 
     def _simplest(self, fits: Sequence[Fit]) -> list[Fit]:
         """Those with the fewest mistakes; what only rounds stands for itself."""

@@ -16,8 +16,8 @@ from .report import Report, table
 from .server import Server
 from .texts import TEXTS
 from .vector_files import read_texts, read_vectors
-from .vector_recipes import Maker, distances
-from .vector_verdict import SAME, Judge, Verdict
+from .vector_recipes import SAME, Maker, distances
+from .vector_verdict import Judge, Verdict
 
 OTHER = 0.3  # |cosine|: below it on every text the directions have nothing to do with each other
 SHOWN = 60  # letters of a text

@@ -13,12 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minibert.errors import CheckpointError, Option, worded
 from minibert.files.writing import same_file
 from minibert.models.load import is_folder, load
 from minibert.models.load_encoder import load_encoder
 
-from . import printed, shipped
+from . import identity, printed, shipped
 from .blocks import EncoderSubject
 from .compare import FAR, OF_A_PORT, over_kinds
 from .input_layer import LayerSubject
@@ -27,7 +29,7 @@ from .reference import installed
 from .report import Report, show
 from .sides import File, Live, Shipped, Side
 from .subject import INPUT_LAYER, Subject
-from .traces import Traces, keys_of, read_traces, write_traces
+from .traces import Traces, keys_of, read_file, write_traces
 
 
 def verify(
@@ -44,6 +46,7 @@ def verify(
     tolerance: float = 0.0,
     kinds: Sequence[str] | None = None,
     all_batches: bool = False,
+    few: bool = False,
 ) -> Report:
     """Compare a checkpoint's input layer or whole encoder, intermediate by intermediate, with the best reference.
 
@@ -52,23 +55,24 @@ def verify(
     Without a file: live with transformers where installed, else with the reference's values that ship, if they are of a
     checkpoint with these numbers; of the input layer also with the printed values of a model of this name. save: write
     inputs and intermediates. tolerance: allowed of every intermediate but ids, for a port that computes in float16 on
-    purpose. kinds: these batches alone, also of a file; a file of few is small. all_batches: a batch of ours that the
-    file does not have fails.
+    purpose. kinds: these batches alone, also of a file. few: our batches are those of `small`, and a file of them is.
+    all_batches: a batch of ours that the file does not have fails.
 
     Before the first norm nothing may differ, after it `input_layer.AFTER_NORM`. In the blocks an intermediate passes
     within `blocks.IN_BLOCKS` (`blocks.ATTENTION` for probabilities). In real models two right programs are further
     apart than that. There it also passes if its error against float64 is about the other side's: ours at most
     `ERROR_SHARE` times the reference's, a file's at most `PORT_SHARE` times ours.
 
-    Raises ValueError where there is nothing to compare with and nothing to save, where `save` is the file to compare
-    with or one of the model's own, and for an `only` that the model does not know.
+    Raises ValueError where there is nothing to compare with and nothing to save, for a file of another model (see
+    `identity`), where `save` is the file to compare with or one of the model's own, and for an `only` that the model
+    does not know.
     """
     _check_files(against, save, only)
     if all_batches and against is None:
         raise ValueError("all batches can be asked of a file alone, which is passed as `against`")
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
-    read = ({}, {}) if against is None else read_traces(against)  # before anything is written
+    read, about = _read(against)  # before anything is written
     options: dict[str, Any] = dict(revision=revision, local_files_only=local_files_only)
     if encoder:
         again: Callable[..., Any] = partial(load_encoder, model, **options)
@@ -76,16 +80,17 @@ def verify(
         again = partial(load, model, side=side, **options, lazy=True)
     with again() as opened:
         subject: Subject = EncoderSubject(opened, again) if encoder else LayerSubject(opened, again)
+        identity.check(about, subject, model, str(against))
         subject.loosened(tolerance)
         report = Report(f"{model} ({subject.about})")
         if subject.without_head:
             report.say(f"logits not compared: {subject.without_head}")
         named = {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
-        inputs = subject.batches() | named
+        inputs = (small(subject.batches()) if few else subject.batches()) | named
         if kinds is not None:
             inputs, read = _these(kinds, inputs, read)
         if save is not None:
-            write_traces(save, inputs, subject.traces(inputs, {}))
+            write_traces(save, inputs, subject.traces(inputs, {}), identity.about(subject, model))
             report.say(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
         other = _side(subject, model, options) if against is None else File(against, *read, only, all_batches)
         if other is not None:
@@ -110,6 +115,25 @@ def _check_files(against: Path | None, save: Path | None, only: Sequence[str] | 
         raise ValueError(f"{save} and {against} are one file: saving would put our numbers over those to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):
         raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
+
+
+def _read(against: Path | None) -> tuple[tuple[Traces, Traces], str | None]:
+    """Read a port's file, where one is named: inputs and intermediates, and what it says of its model."""
+    if against is None:
+        return ({}, {}), None
+    inputs, traces, about = read_file(against)
+    return (inputs, traces), about
+
+
+def small(batches: Traces) -> Traces:
+    """Make two batches of one sequence each, one of them padded: 2.6 MB for all-MiniLM-L6-v2 instead of 77."""
+    kept = {f"small_{kind}": batches[kind] for kind in ("plain", "left_pad") if kind in batches}
+    made = {}
+    for kind, batch in kept.items():
+        mask = batch.get("attention_mask", np.ones((1, 1)))
+        row = int(np.argmin(mask.sum(1)))  # the one with most padding
+        made[kind] = {name: x[row : row + 1] for name, x in batch.items()}
+    return made
 
 
 def _these(kinds: Sequence[str], inputs: Traces, read: tuple[Traces, Traces]) -> tuple[Traces, tuple[Traces, Traces]]:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +65,15 @@ def failure(printed: Printed, *arguments: str) -> str:
     assert out == ""
     assert err.startswith("minibert: error: ") and err.count("\n") == 1
     return err.removeprefix("minibert: error: ").rstrip("\n")
+
+
+def error_of(call: Callable[[], object]) -> str | None:
+    """The message of the ValueError that a call raises; None where it raises none. Anything else goes on."""
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def numbers(text: str) -> Array:

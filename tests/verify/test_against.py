@@ -18,7 +18,7 @@ from minibert.equations.input_layer import Array
 from minibert.verify import verify as verify_module
 from minibert.verify.compare import Difference, compare, over_kinds
 from minibert.verify.input_layer import AFTER_NORM, batches
-from minibert.verify.traces import read_traces, trace
+from minibert.verify.traces import read_traces, trace, write_traces
 from minibert.verify.verify import verify
 
 
@@ -423,9 +423,10 @@ def test_a_tensor_that_numpy_cannot_hold_is_named(stored: str, tmp_path: Path) -
 
 
 def test_another_model_s_trace_fails(tmp_path: Path) -> None:
-    """Its inputs differ, and where they do not, its numbers."""
+    """Where a file does not say of which model it is: its inputs differ, and where they do not, its numbers."""
     for name in ("roberta", "marian-encoder"):
         verify(str(BY_NAME[name].folder), save=tmp_path / f"{name}.safetensors")
+        write_traces(tmp_path / f"{name}.safetensors", *read_traces(tmp_path / f"{name}.safetensors"))
     report = verify(str(BERT.folder), against=tmp_path / "roberta.safetensors")
     line = "pads_inside_mask|inputs|input_ids[0, 1] is 1, expected 0; pads_inside_mask was not compared"
     assert not report.passed and line in report.lines

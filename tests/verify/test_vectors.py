@@ -13,8 +13,7 @@ from minibert.models.load_encoder import load_encoder
 from minibert.verify.report import Report
 from minibert.verify.texts import TEXTS
 from minibert.verify.vector_mistakes import mistakes
-from minibert.verify.vector_recipes import Maker, misses
-from minibert.verify.vector_verdict import SAME
+from minibert.verify.vector_recipes import SAME, Maker, misses
 from minibert.verify.vectors import judge
 
 # of the shipped texts those that the small vocabulary can tell apart, and a few in its own words

@@ -1,0 +1,105 @@
+"""Which model a saved file is of: what stands in its metadata, and whether it is the model that is compared.
+
+    {"format": 1, "versions": {...}, "model": name, "model_type": type, "sha256": of all of them,
+     "parameters": {path: sha256}}
+
+A parameter's sha256 is of its shape and its numbers in float32, whatever the file stores. Tables that are read from the
+Hub row by row, or made by a formula, are left out. A file of the whole model can be compared with its input layer
+alone: parameters that both have decide. A file without metadata is anyone's, and is compared by its numbers alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.files.tables import StoredTable
+
+from .subject import Subject
+
+FORMAT = 1  # of the file's metadata, and of the names in it
+AT_ONCE = 1 << 20  # numbers that are widened at once
+
+
+def about(subject: Subject, name: str) -> str:
+    """Give the metadata of a file that is saved from this subject, as JSON."""
+    import minibert
+
+    parameters = parameters_of(subject)
+    found = {
+        "format": FORMAT,
+        "versions": {"minibert": minibert.__version__, "numpy": np.__version__},
+        "model": name,
+        "model_type": subject.layer.family.model_type,
+        "sha256": _of_all(parameters),
+        "parameters": parameters,
+    }
+    return json.dumps(found)
+
+
+def parameters_of(subject: Subject) -> dict[str, str]:
+    """Give the sha256 of each parameter that is at hand, by its path."""
+    found = {}
+    for path, module in subject.model.modules.items():
+        if hasattr(module, "table"):
+            if isinstance(module.table, StoredTable):
+                found[f"{path}.weight"] = _sha256(module.table.shape, _blocks(module.table))
+            continue
+        for name in ("weight", "bias"):
+            if (array := getattr(module, name)) is not None:
+                whole = np.asarray(array)
+                found[f"{path}.{name}"] = _sha256(whole.shape, iter([whole]))
+    return found
+
+
+def check(metadata: str | None, subject: Subject, name: str, path: str) -> None:
+    """Refuse a file of another model, or of a format that is newer. Raises ValueError, which names both."""
+    if metadata is None:
+        return
+    try:
+        read = json.loads(metadata)
+        number, theirs = read["format"], read["parameters"]
+        if not isinstance(number, int) or not isinstance(theirs, dict):
+            raise TypeError
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(f"{path}: its metadata is damaged; write it anew, as `save` writes it") from None
+    if number > FORMAT:
+        made = read.get("versions")
+        raise ValueError(
+            f"{path} is of format {number}, by {made!r:.80}; this minibert reads up to {FORMAT}: install a newer one"
+        )
+    ours = parameters_of(subject)
+    both = [key for key in ours if key in theirs]
+    other = [key for key in both if ours[key] != theirs[key]]
+    if other or (ours and theirs and not both):
+        shown = (
+            f"{len(other)} of {len(both)} parameters differ, first {other[0]}" if other else "no parameter is in both"
+        )
+        kind, whole = read.get("model_type"), str(read.get("sha256"))
+        raise ValueError(
+            f"{path} was saved from {read.get('model')!r} ({kind}, sha256 {whole[:12]}), which is another model than "
+            f"{name!r} ({subject.layer.family.model_type}, sha256 {_of_all(ours)[:12]}): {shown}; save it anew from "
+            "this model"
+        )
+
+
+def _blocks(table: StoredTable) -> Iterator[Array]:
+    """Rows of a table, a few at a time: a wide copy of the whole would be as large as the model."""
+    step = max(1, AT_ONCE // max(1, int(np.prod(table.shape[1:]))))
+    for start in range(0, table.shape[0], step):
+        yield table.rows(slice(start, start + step))
+
+
+def _sha256(shape: tuple[int, ...], blocks: Iterator[Array]) -> str:
+    found = hashlib.sha256(repr(tuple(map(int, shape))).encode())
+    for block in blocks:
+        found.update(np.ascontiguousarray(block, "<f4").data)
+    return found.hexdigest()
+
+
+def _of_all(parameters: dict[str, str]) -> str:
+    return hashlib.sha256(json.dumps(sorted(parameters.items())).encode()).hexdigest()
