@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -27,12 +28,10 @@ AT_ONCE = 1 << 20  # numbers that are widened at once
 
 def about(subject: Subject, name: str) -> str:
     """Give the metadata of a file that is saved from this subject, as JSON."""
-    import minibert
-
     parameters = parameters_of(subject)
     found = {
         "format": FORMAT,
-        "versions": {"minibert": minibert.__version__, "numpy": np.__version__},
+        "versions": {"minibert": sys.modules["minibert"].__version__, "numpy": np.__version__},
         "model": name,
         "model_type": subject.layer.family.model_type,
         "sha256": _of_all(parameters),
