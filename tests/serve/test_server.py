@@ -313,7 +313,8 @@ def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: py
             held.go.set()
             assert [each.result().status for each in waiting] == [200] * 3
             held.inside(0)
-    assert held.steps[:2] == [1, 2], "what gathered behind the first was computed together"
+    assert sum(held.steps) == 6
+    assert len(held.steps) <= 4, "what gathered behind the first step of a round was computed together"
 
 
 def test_a_client_that_leaves_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
