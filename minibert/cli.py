@@ -33,6 +33,7 @@ COMMANDS = (
     "rank",
     "classify",
     "bulk",
+    "search",
     "serve",
     "extract",
     "verify",

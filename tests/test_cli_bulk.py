@@ -35,6 +35,8 @@ from minibert.models.extract import extract
 TEXTS = ["we lived above the clouds", "", "clouds!"]
 DENSE, PROMPTS, CLS = (REFERENCE / f"sentences-{name}" for name in ("dense", "prompts", "cls"))
 
+DONE = b'"complete": true,'
+
 Printed = pytest.CaptureFixture[str]
 
 
@@ -92,9 +94,10 @@ def test_sentence_vectors_and_all_that_meta_says(source: Path, tmp_path: Path, c
     assert meta(out) == {
         "minibert": minibert.__version__, "model": str(DENSE), "commit": None, "sha256": sums(DENSE, *files),
         "vectors": "sentence", "prompt_name": None, "prompt": None, "text_column": "text", "id_column": None,
-        "dim": 6, "dtype": "float32", "max_seq_length": 32,
-        "format": "parquet", "rows_per_shard": 16384, "truncate": False,
+        "dim": 6, "precision": "float32", "dtype": "float32", "similarity": "cosine", "normalized": True,
+        "max_seq_length": 32, "format": "parquet", "rows_per_shard": 16384, "truncate": False,
         "input": [{"name": "a.txt", "bytes": source.stat().st_size}],
+        "source": {"paths": [str(source)], "format": None, "model": str(DENSE)},
         "complete": True, "rows": 3, "skipped": 0, "cut": 0, "shards": 1,
     }  # fmt: skip
 
@@ -141,7 +144,8 @@ def test_a_model_of_the_hub(
         assert "a-branch" in error and not (tmp_path / "no").exists()
     told(capsys, source, "-o", tmp_path / "local", "-m", folder, *more)
     there, here = meta(tmp_path / "hub"), meta(tmp_path / "local")
-    assert {name for name in here if here[name] != there[name]} == {"model", "commit"}
+    assert {name for name in here if here[name] != there[name]} == {"model", "commit", "source"}
+    assert there["source"] == {**here["source"], "model": "org/model"}
     assert there["model"] == "org/model" and len(there["sha256"]) > 2
     first, second = content(tmp_path / "hub"), content(tmp_path / "local")
     assert {name for name in first if first[name] != second[name]} == {"meta.json"}
@@ -200,7 +204,9 @@ def test_integers_of_a_csv_in_every_shard_and_in_a_run_that_goes_on(tmp_path: Pa
         whole = content(tmp_path / name)
         for line in ("shards.jsonl", "meta.json"):  # as if it had been killed after its first shard
             start = (
-                whole[line].splitlines(True)[0] if line == "shards.jsonl" else whole[line].replace(b"true,", b"false,")
+                whole[line].splitlines(True)[0]
+                if line == "shards.jsonl"
+                else whole[line].replace(DONE, b'"complete": false,')
             )
             (tmp_path / name / line).write_bytes(start)
         told(capsys, *argv, tmp_path / name)
@@ -356,7 +362,9 @@ def test_lines_in_a_log(clock: object, tmp_path: Path, monkeypatch: pytest.Monke
     # of a run that goes on, the rate is that of its own rows
     for name in ("shards.jsonl", "meta.json"):
         kept = (tmp_path / "out" / name).read_bytes()
-        kept = b"".join(kept.splitlines(True)[:3]) if name == "shards.jsonl" else kept.replace(b"true,", b"false,")
+        kept = (
+            b"".join(kept.splitlines(True)[:3]) if name == "shards.jsonl" else kept.replace(DONE, b'"complete": false,')
+        )
         (tmp_path / "out" / name).write_bytes(kept)
     lines = told(capsys, rows, "-o", tmp_path / "out", "-m", DENSE, "--rows-per-shard", "10").splitlines()
     assert lines[0] == "minibert: 40 of about 50 rows, 10 rows/s, 0:00:01 left" and len(lines) == 3

@@ -21,12 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.equations.quantization import STEPS, check_precision, quantized, ranges_of
 from minibert.errors import Option, TokenizerError, parts_of, worded
 from minibert.files.tokenizer import Encoded
 from minibert.models.pipeline import check_positive, stream
 from minibert.models.vectors import TextModel
 from minibert.threads.pool import behind
 
+from .ledger import MEND
 from .records import Record, Records
 from .shards import ShardFolder
 
@@ -56,14 +58,16 @@ def bulk(
     rows_per_shard: int = ROWS_PER_SHARD,
     truncation: bool = False,
     bad_rows: str = "stop",
+    precision: str = "float32",
     progress: Progress = lambda done, expected: None,
 ) -> dict[str, Any]:
     """Write a vector for each record, or continue; give what meta.json says in the end.
 
     settings: what else made the vectors; a folder made with others is refused. bad_rows: "stop" raises ValueError at
     the first row without a text, once all whole shards before it are written; "skip" lists such rows in
-    bad_rows.jsonl. progress: called with the rows that are done, and about how many there are, where that is known; the
-    first time before this run has done any.
+    bad_rows.jsonl. precision: as of `encode`; the ranges of int8 and uint8 are those of the first shard that has rows,
+    which must be two or more, and meta.json keeps them. progress: called with the rows that are done, and about how
+    many there are, where that is known; the first time before this run has done any.
     """
     if bad_rows not in BAD_ROWS:
         raise ValueError(f"bad_rows must be {' or '.join(map(repr, BAD_ROWS))}, found {bad_rows!r}")
@@ -73,13 +77,15 @@ def bulk(
         **settings,
         "dim": model.pipeline.dim,
         "max_seq_length": None if model.kind == "input" else model.model.max_seq_length,
-        "dtype": "float32",
+        "precision": precision,
+        "dtype": np.dtype(check_precision(precision)).name,
+        **model.compared,
         "format": folder.form,
         "rows_per_shard": int(rows_per_shard),  # JSON knows no integer of NumPy's
         "truncate": truncation,
         "input": [{"name": Path(name).name, "bytes": size} for name, size in sizes],
     }
-    with folder.opened(settings):
+    with folder.opened(settings, {**records.source, "model": model.opened.lasting}):
         rows = iter(records)
         _pass_over(rows, folder, rows_per_shard)
         done = sum(shard.read for shard in folder.shards)
@@ -87,7 +93,7 @@ def bulk(
         cut_is_bad = model.kind == "input" and not truncation
         parts: list[Part] = []  # of the next shard
         lines = hashlib.sha256()
-        with behind(partial(_write, folder)) as write:
+        with behind(partial(_write, folder, precision)) as write:
             for part in _parts(rows, model, rows_per_shard, cut_is_bad, bad_rows == "stop"):
                 lines.update(part.lines)
                 parts.append(part._replace(lines=b""))  # what is kept until it is written has no texts
@@ -101,7 +107,7 @@ def bulk(
         return folder.finish()
 
 
-def _lines(records: Iterable[Record]) -> bytes:
+def lines_of(records: Iterable[Record]) -> bytes:
     """Give what decides about each row, whatever is wrong with a bad one; a shard's `input_sha256` is of these lines.
 
     `ascii` of a tuple: the same in every version of Python, and four times as fast as JSON.
@@ -115,7 +121,7 @@ def _pass_over(rows: Iterator[Record], folder: ShardFolder, rows_per_shard: int)
         count, found = 0, hashlib.sha256()
         while chunk := list(islice(rows, min(shard.read - count, CHUNK))):
             count += len(chunk)
-            found.update(_lines(chunk))
+            found.update(lines_of(chunk))
         if found.hexdigest() != shard.input_sha256:
             raise ValueError(
                 f"the input is another one: of the {shard.read:,} rows of shard {number}, ids or texts were others "
@@ -143,7 +149,7 @@ def _parts(
             yield chunk
 
     def tokenize(read: list[Record], start: int) -> tuple[list[Record], list[Encoded], bytes]:
-        lines = _lines(read)
+        lines = lines_of(read)
         good = [record for record in read if not record.problem]
         try:
             encoded = pipeline.tokenize([record.text or "" for record in good], start)
@@ -195,13 +201,17 @@ def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
     )
 
 
-def _write(folder: ShardFolder, shard: tuple[list[Part], str]) -> None:
+def _write(folder: ShardFolder, precision: str, shard: tuple[list[Part], str]) -> None:
     parts, input_sha256 = shard
+    vectors = [part.vectors for part in parts if len(part.vectors)]
+    if vectors and precision in STEPS and "ranges" not in folder.notes:
+        folder.keep_ranges(_ranges(vectors, precision, folder))
+    ranges = folder.notes.get("ranges")
     bad = [{"file": record.file, "row": record.row, "problem": record.problem} for part in parts for record in part.bad]
     try:
         folder.add(
             [ident for part in parts for ident in part.ids],
-            [part.vectors for part in parts],
+            [quantized(part, precision, ranges) for part in vectors],
             sum(part.read for part in parts),
             sum(part.cut for part in parts),
             input_sha256,
@@ -214,3 +224,15 @@ def _write(folder: ShardFolder, shard: tuple[list[Part], str]) -> None:
             "command goes on after it",
             error.filename,
         ) from None
+
+
+def _ranges(vectors: list[Array], precision: str, folder: ShardFolder) -> Array:
+    """Give the ranges of the first shard's vectors, the same for any number of threads and after a kill."""
+    if any(shard.rows for shard in folder.shards):
+        raise ValueError(f"{folder.path}: meta.json has lost its ranges; {MEND}")
+    if sum(map(len, vectors)) < 2:
+        raise worded(
+            ValueError, Option("precision", precision), " takes its ranges from the first shard, which has one vector; "
+            "pass more rows, or take another precision",
+        )  # fmt: skip
+    return ranges_of(np.concatenate([extreme(part, axis=0)[None] for part in vectors for extreme in (np.min, np.max)]))

@@ -64,9 +64,7 @@ def check_folder(path: Path) -> dict[str, int]:
     found = read_object(path / META, ValueError, MEND)
     shards, end = read_shards(path)
     check_files(path, shards)
-    if found.get("complete") is not True:
-        raise ValueError(f"{path}: not complete; what is there is whole, and the same command goes on after it")
-    compare_counts(path, found, shards)
+    check_complete(path, found, shards)
     for name, expected in ((DONE, end), (BAD, shards[-1].bad_bytes if shards else 0)):
         if (size := size_of(path / name) or 0) != expected:
             raise ValueError(f"{path / name}: expected {expected:,} bytes, found {size:,}; {MEND}")
@@ -91,11 +89,8 @@ def read_shards(path: Path) -> tuple[list[Shard], int]:
 
 def check_files(path: Path, shards: Sequence[Shard], first: int = 0) -> None:
     """Compare the files of the shards from `first` on with what was written. Raises ValueError for another one."""
+    check_sizes(path, shards[first:])  # all of them first, since that takes no time
     files = {name: file for shard in shards[first:] for name, file in shard.files.items()}
-    for name, file in files.items():  # the sizes of all first, since that takes no time
-        if (size := size_of(path / name)) != file["bytes"]:
-            found = "none" if size is None else f"{size:,}"
-            raise ValueError(f"{path / name}: expected a file of {file['bytes']:,} bytes, found {found}; {MEND}")
     damaged: list[str] = []
 
     def check(name: str) -> None:
@@ -110,6 +105,14 @@ def check_files(path: Path, shards: Sequence[Shard], first: int = 0) -> None:
         _check_bad_rows(path / BAD, shards[first:], start)
 
 
+def check_sizes(path: Path, shards: Sequence[Shard]) -> None:
+    """Compare the sizes of the shards' files with what was written. Raises ValueError for another one."""
+    for name, file in ((name, file) for shard in shards for name, file in shard.files.items()):
+        if (size := size_of(path / name)) != file["bytes"]:
+            found = "none" if size is None else f"{size:,}"
+            raise ValueError(f"{path / name}: expected a file of {file['bytes']:,} bytes, found {found}; {MEND}")
+
+
 def _check_bad_rows(path: Path, shards: Sequence[Shard], start: int) -> None:
     if (size := size_of(path) or 0) < (end := shards[-1].bad_bytes):
         raise ValueError(f"{path}: expected at least {end:,} bytes, found {size:,}; {MEND}")
@@ -118,6 +121,13 @@ def _check_bad_rows(path: Path, shards: Sequence[Shard], start: int) -> None:
         for shard in shards:
             if hashlib.sha256(file.read(shard.bad_bytes - file.tell())).hexdigest() != shard.bad_sha256:
                 raise ValueError(f"{path}: damaged before byte {shard.bad_bytes:,}; {MEND}")
+
+
+def check_complete(path: Path, meta: Mapping[str, Any], shards: Sequence[Shard]) -> None:
+    """Refuse a folder whose run has not ended, and one that has lost shards. Raises ValueError."""
+    if meta.get("complete") is not True:
+        raise ValueError(f"{path}: not complete; what is there is whole, and the same command goes on after it")
+    compare_counts(path, meta, shards)
 
 
 def counts_of(shards: Sequence[Shard]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from minibert.equations.input_layer import Array
@@ -72,3 +72,16 @@ def write_vectors(ids: Sequence[int | str], vectors: Sequence[Array], file: Bina
     table = pa.table({"id": pa.array(ids), "vector": pa.chunked_array(rows)})
     # a vector's numbers hardly repeat and hardly shrink: dictionaries and compression would only cost time
     parquet.write_table(table, file, use_dictionary=False, compression="none")
+
+
+def read_vectors(name: str, rows: int) -> Iterator[Array]:
+    """Read the column `vector` of such a file, so many rows at a time: (rows, dim). Raises ValueError."""
+    pa = arrow()
+    from pyarrow.parquet import ParquetFile
+
+    with reading(name, "Parquet", pa.ArrowException), open(name, "rb") as raw, ParquetFile(raw) as file:
+        for batch in file.iter_batches(rows, columns=["vector"], use_threads=False):
+            column = batch.column("vector")
+            if not pa.types.is_fixed_size_list(column.type) or column.null_count:
+                raise ValueError(f"{name}: expected vectors of one length, found {column.type}; is it another file?")
+            yield column.flatten().to_numpy().reshape(len(column), column.type.list_size)

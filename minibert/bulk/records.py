@@ -72,6 +72,7 @@ class Records:
         self.names = list(names) or [STDIN]
         self.text_column, self.id_column = text_column, id_column
         self.sizes: list[int | None] = [None if name == STDIN else _size(name) for name in self.names]
+        self._form = form
         self._forms = [form or _form(name) for name in self.names]
         if "parquet" in self._forms:
             arrow()
@@ -90,6 +91,12 @@ class Records:
         self._share = 0.0
         self._read = 0  # rows
         self._kind: type | None = None  # of the ids: the first one decides
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Where the rows can be read again: whole paths, None for stdin, and the format of all files or None."""
+        paths = [None if name == STDIN else str(Path(name).absolute()) for name in self.names]
+        return {"paths": paths, "format": self._form}
 
     @property
     def expected(self) -> int | None:

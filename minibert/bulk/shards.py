@@ -51,6 +51,7 @@ from .ledger import (
 from .parquet import arrow, write_vectors
 
 FORMATS = ("parquet", "npy")
+NOTES = ("source", "ranges")  # in meta.json, and no reason to refuse a folder
 
 
 class ShardFolder:
@@ -67,11 +68,15 @@ class ShardFolder:
         self.path, self.form = path, form
         self.shards: list[Shard] = []
         self.complete = False  # an earlier run has ended here
+        self.notes: dict[str, Any] = {}  # what meta.json says besides, by names in `NOTES`
         self._checked = 0  # shards
 
     @contextmanager
-    def opened(self, settings: Mapping[str, Any]) -> Iterator[ShardFolder]:
-        """Make the folder, or continue it where it was made with the same settings; hold it until the end."""
+    def opened(self, settings: Mapping[str, Any], source: Mapping[str, Any] | None = None) -> Iterator[ShardFolder]:
+        """Make the folder, or continue it where it was made with the same settings; hold it until the end.
+
+        source: where the rows are read from, for those who read the folder; that may be another place each time.
+        """
         from filelock import FileLock, Timeout
 
         self._make()
@@ -86,6 +91,7 @@ class ShardFolder:
                 f"{self.path}: another run is writing into this folder; wait for it, or choose another folder"
             ) from None
         try:
+            self.notes = {"source": source} if source else {}
             self._continue(settings)
             yield self
         finally:
@@ -124,7 +130,7 @@ class ShardFolder:
             self._write_meta(dict(settings), {"complete": False})
         found = read_object(self.path / META, ValueError, MEND)
         now = json.loads(json.dumps(settings))
-        if found != {**now, "complete": False} and self._made_nothing(found, settings):
+        if any(found.get(name) != value for name, value in now.items()) and self._made_nothing(found, settings):
             found = self._write_meta(now, {"complete": False})
         for name, value in now.items():
             if found.get(name) != value:
@@ -135,6 +141,8 @@ class ShardFolder:
                 )
         self.settings = dict(settings)
         self.shards, end = read_shards(self.path)
+        if "ranges" in found and any(shard.rows for shard in self.shards):
+            self.notes["ranges"] = found["ranges"]
         self.complete = found.get("complete") is True
         if self.complete:
             compare_counts(self.path, found, self.shards)
@@ -145,7 +153,7 @@ class ShardFolder:
 
     def _made_nothing(self, found: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
         """Whether no row was written with these other settings, as when a column's name was wrong at first."""
-        ours = found.keys() == {*settings, "complete"} and found["complete"] is False
+        ours = found.keys() - {*NOTES} == {*settings, "complete"} and found["complete"] is False
         return ours and not any(path.name == DONE or SHARD.fullmatch(path.name) for path in self.path.iterdir())
 
     def add(
@@ -168,6 +176,11 @@ class ShardFolder:
         self._append(DONE, as_json(shard._asdict()))
         self.shards.append(shard)
 
+    def keep_ranges(self, ranges: Array) -> None:
+        """Write into meta.json between which numbers the steps of int8 and uint8 lie, before any shard has some."""
+        self.notes["ranges"] = ranges.tolist()
+        self._write_meta(self.settings, {"complete": False})
+
     def finish(self) -> dict[str, Any]:
         """Say in meta.json that all is done, and what came out. Raises ValueError for a shard damaged meanwhile."""
         check_files(self.path, self.shards, self._checked)
@@ -177,7 +190,7 @@ class ShardFolder:
         return self._write_meta(self.settings, {"complete": True, **counts_of(self.shards)})
 
     def _write_meta(self, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-        meta = {**settings, **more}
+        meta = {**settings, **self.notes, **more}
         atomic_write(self.path / META, as_json(meta, indent=1), lasting=True)
         return meta
 
@@ -233,9 +246,10 @@ class _Hashing:
 
 
 def _npy(vectors: Sequence[Array], file: BinaryIO) -> None:
-    file.write(npy_header(np.dtype("<f4"), (sum(map(len, vectors)), vectors[0].shape[1])))
+    kind = vectors[0].dtype.newbyteorder("<")
+    file.write(npy_header(kind, (sum(map(len, vectors)), vectors[0].shape[1])))
     for part in vectors:
-        file.write(np.ascontiguousarray(part, "<f4").data)
+        file.write(np.ascontiguousarray(part, kind).data)
 
 
 def _differing(was: Any, now: Any) -> tuple[Any, Any]:

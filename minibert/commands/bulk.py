@@ -23,6 +23,7 @@ EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-
 def declare(parser: Parser) -> None:
     """Add the arguments."""
     from minibert.bulk.records import FORMATS, ID
+    from minibert.equations.quantization import PRECISIONS
 
     parser.add_argument(
         "inputs", nargs="*", metavar="INPUT", help="files; without any, or with -, the lines of stdin are the texts"
@@ -44,6 +45,11 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--format", choices=("parquet", "npy"), default="parquet",
         help="of the vectors: columns id and vector (default), or .npy files with the ids beside them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--precision", choices=tuple(PRECISIONS), default="float32",
+        help="of the numbers: float32 (default), half as large, a byte each, or a bit each; int8 and uint8 take their "
+        "ranges from the first shard's vectors, and meta.json keeps them",
     )  # fmt: skip
     parser.add_argument(
         "--rows-per-shard", type=int, metavar="N", help="rows of the input for a shard (default: 16384)"
@@ -114,6 +120,7 @@ def run(arguments: Any) -> None:
             rows_per_shard=ROWS_PER_SHARD if arguments.rows_per_shard is None else arguments.rows_per_shard,
             truncation=arguments.truncate,
             bad_rows=arguments.bad_rows,
+            precision=arguments.precision,
             progress=progress,
         )
     tell(

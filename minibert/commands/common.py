@@ -94,14 +94,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {names[near]}?" if near else ""
 
 
-def add_model(parser: Parser, side: bool = True, argument: bool = False, usual: str = DEFAULT_MODEL) -> None:
-    """Add --model, the Hub's options, and with `argument` a positional model too."""
+def add_model(
+    parser: Parser, side: bool = True, argument: bool = False, usual: str = DEFAULT_MODEL, default: str = ""
+) -> None:
+    """Add --model, the Hub's options, and with `argument` a positional model too. `default`: in words, if not usual."""
     parser.usual = usual
     if argument:
         parser.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
     parser.add_argument(
         "-m", "--model", metavar="MODEL",
-        help=f"a folder, or a name on the Hub (default: what MINIBERT_MODEL names, else {usual})",
+        help=f"a folder, or a name on the Hub (default: {default or f'what MINIBERT_MODEL names, else {usual}'})",
     )  # fmt: skip
     if side:
         parser.add_argument(

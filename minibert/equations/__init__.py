@@ -12,7 +12,7 @@ from typing import Any
 
 FILES = (
     "input_layer", "blocks", "gated_blocks", "heads", "whole_models", "sentences", "similarity", "gradients",
-    "training", "attention_positions", "rotary_scaling",
+    "training", "attention_positions", "rotary_scaling", "quantization",
 )  # fmt: skip
 
 

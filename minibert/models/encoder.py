@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
+from minibert.equations.quantization import check_precision, quantized
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized, similarity_of_pairs
 from minibert.families.block_parts import Blocks, module_path
 from minibert.families.config import Config
@@ -375,19 +376,24 @@ class Encoder(Guarded):
         truncate_dim  so many first numbers of each vector; normalize_embeddings comes after it
         task          "query" or "document" takes their longest length where the folder has one
         threads       the largest number of threads; None for what `load_encoder` was told
+        precision     "float16", "int8", "uint8", "binary" or "ubinary" makes smaller vectors of those that all else
+                      gives: see `equations.quantized`. The ranges of int8 and uint8 are those of this call's vectors;
+                      for others too keep `equations.ranges_of`. Not for token_embeddings
         inputs        sentence-transformers' name for `texts`; sentences: its older one
 
-        precision, convert_to_numpy, convert_to_tensor and device may be passed by habit, as float32 arrays on the CPU.
+        convert_to_numpy, convert_to_tensor and device may be passed by habit, as arrays on the CPU.
 
         Raises TypeError for anything but text, ValueError for an unknown argument or prompt, TokenizerError where there
         is no tokenizer.
         """
-        _refuse_habits(precision, convert_to_numpy, convert_to_tensor, device)
+        _refuse_habits(convert_to_numpy, convert_to_tensor, device)
+        precision = _precision(precision, output_value)
         check_positive("batch_size", batch_size)
         pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task, threads)
         texts = _given_once(texts=texts, inputs=inputs, sentences=sentences)
         items, _ = listed(texts)
         found = pipeline.all(items, "encode" if show_progress_bar else "")
+        found = found if precision == "float32" else quantized(found, precision)
         return found[0] if isinstance(texts, str) else found
 
     def encode_stream(
@@ -635,7 +641,7 @@ class Encoder(Guarded):
         """
         from .reranker import predict
 
-        _refuse_habits("float32", convert_to_numpy, convert_to_tensor, device)
+        _refuse_habits(convert_to_numpy, convert_to_tensor, device)
         check_positive("batch_size", batch_size)
         bar = "predict" if show_progress_bar else ""
         return predict(self, pairs, prompt_name, prompt, activation_fn, bool(apply_softmax), bar, threads)
@@ -661,7 +667,7 @@ class Encoder(Guarded):
         """
         from .reranker import rank
 
-        _refuse_habits("float32", True, False, device)
+        _refuse_habits(True, False, device)
         check_positive("batch_size", batch_size)
         bar = "rank" if show_progress_bar else ""
         return rank(
@@ -778,11 +784,18 @@ def _vectors_of(value: ArrayLike, name: str) -> Array:
     return np.atleast_2d(array if array.dtype == np.float64 else array.astype(np.float32, copy=False))
 
 
-def _refuse_habits(precision: Any, convert_to_numpy: Any, convert_to_tensor: Any, device: Any) -> None:
+def _precision(precision: str | None, output_value: str) -> str:
+    """Give the precision's name. Raises ValueError for an unknown one, and for another than float32 of tokens."""
+    precision = "float32" if precision is None else precision
+    check_precision(precision)
+    if precision != "float32" and output_value == OUTPUTS[1]:
+        raise ValueError(f"precision {precision!r} is for sentence vectors; leave it out with {OUTPUTS[1]}")
+    return precision
+
+
+def _refuse_habits(convert_to_numpy: Any, convert_to_tensor: Any, device: Any) -> None:
     """Refuse arguments of sentence-transformers that ask for something else than arrays of float32 on the CPU."""
     advice = "this encoder gives NumPy arrays on the CPU; leave it out"
-    if precision not in (None, "float32"):
-        raise ValueError(f"precision must be 'float32', found {precision!r}; convert the vectors afterwards")
     if convert_to_numpy is not True:
         raise ValueError(f"convert_to_numpy must be True, found {convert_to_numpy!r}: {advice}")
     if convert_to_tensor is not False:

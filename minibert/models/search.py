@@ -72,10 +72,22 @@ def searching(
     """Give what `search` gives for all blocks so far, after each block."""
     ids, scores, start = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), queries.dtype), 0
     for block in blocks:
-        numbers = np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))
-        ids, scores = np.hstack([ids, numbers]), np.hstack([scores, compare(queries, block)])
-        order = largest(scores, k)
-        ids, scores = np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
+        found = compare(queries, block)
+        if ids.shape[1] == k:
+            ids, scores = ids.copy(), scores.copy()  # the others were given away
+            for i, row in enumerate(found):
+                # an equal score comes later, and so is not among the best; nothing is larger than NaN
+                last = scores[i, -1]
+                better = np.arange(len(row)) if np.isnan(last) else np.flatnonzero(row > last)
+                if len(better):
+                    both = np.hstack([ids[i], better + start]), np.hstack([scores[i], row[better]])
+                    (order,) = largest(both[1][None], k)
+                    ids[i], scores[i] = both[0][order], both[1][order]
+        else:
+            order = largest(found, k)
+            some = np.hstack([ids, order + start]), np.hstack([scores, np.take_along_axis(found, order, 1)])
+            order = largest(some[1], k)
+            ids, scores = np.take_along_axis(some[0], order, 1), np.take_along_axis(some[1], order, 1)
         start += len(block)
         yield ids, scores
 

@@ -169,6 +169,10 @@ class SentenceConfig(NamedTuple):
         cut = self.truncate_dim if truncate_dim is None else truncate_dim
         return self.dim if cut is None else min(cut, self.dim)
 
+    def normalizes(self) -> bool:
+        """Whether each vector has length 1: the module Normalize comes last, and nothing is cut off behind it."""
+        return self.after[-1:] == (normalized,) and self.width() == self.dim
+
 
 def transformer_folder(find: Find, where: str) -> str:
     """Say in which subfolder of a model its transformer is: "" for the top folder, as without modules.json.

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from minibert.errors import CheckpointError, Option, UnknownFamilyError, parts_of, worded
 from minibert.files.checkpoint import INDEX, SINGLE
@@ -46,6 +46,12 @@ class TextModel(NamedTuple):
     def pipeline(self) -> Pipeline:
         """The steps as the model is set now."""
         return self.make()
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        """How such vectors are compared, a name in `SIMILARITIES`, and whether each has length 1."""
+        own = None if self.kind == "input" else cast("Encoder", self.model).sentence_config
+        return {"similarity": own.similarity if own else "cosine", "normalized": own is not None and own.normalizes()}
 
     def sha256(self) -> dict[str, str]:
         """The sha256 of every file that was found while the model was opened, and so of each that was read."""

@@ -312,9 +312,9 @@ def test_texts_are_let_go_when_their_vectors_are_there(
     kept: list[int] = []
     write = module._write
 
-    def seen(folder: ShardFolder, shard: Any) -> None:
+    def seen(folder: ShardFolder, precision: str, shard: Any) -> None:
         kept.append(len(pickle.dumps(shard)))
-        write(folder, shard)
+        write(folder, precision, shard)
 
     monkeypatch.setattr(module, "_write", seen)
     run(model, lines(tmp_path / "a.txt", ["we", "we " * 10_000]), tmp_path / "out", bad_rows="skip")

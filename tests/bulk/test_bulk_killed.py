@@ -89,10 +89,15 @@ def kill_again_and_again(runs: Runs, argv: list[str], tmp_path: Path, shards: in
     assert code == 0 and content(folder) == whole, told
 
 
-@pytest.mark.parametrize(("vectors", "form"), [("input", "npy"), ("sentence", "parquet")])
-def test_killed_at_twenty_moments(vectors: str, form: str, runs: Runs, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("vectors", "form", "precision"), [("input", "npy", "int8"), ("sentence", "parquet", "float32")]
+)
+def test_killed_at_twenty_moments(
+    vectors: str, form: str, precision: str, runs: Runs, model: Path, tmp_path: Path
+) -> None:
     source = texts_file(tmp_path / "a.jsonl", 240)
     argv = command(model, source, "--vectors", vectors, "--format", form, "--rows-per-shard", "12")
+    argv += ["--precision", precision]
     kill_again_and_again(runs, argv, tmp_path, 20)
 
 

@@ -130,7 +130,7 @@ def test_arguments_of_habit_are_accepted_and_others_refused() -> None:
     assert same_bits(encoder.encode(["we"], show_progress_bar=False, **habit), want)
     for name, value in (
         ("convert_to_numpy", False), ("convert_to_tensor", True), ("device", "cuda"), ("device", ["cpu", "cpu"]),
-        ("precision", "int8"), ("batch_size", 0), ("batch_size", 1.5), ("truncate_dim", 0), ("output_value", None),
+        ("precision", "int4"), ("batch_size", 0), ("batch_size", 1.5), ("truncate_dim", 0), ("output_value", None),
         ("output_value", "vectors"), ("prompt_name", "nobody"), ("task", "search"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"{name} must be .*, found {value!r}".replace("[", r"\[")):

@@ -1,0 +1,224 @@
+"""Reads what `bulk` wrote: vectors block by block, the rows' ids, and their texts where the input is still there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized
+from minibert.equations.sentences import SIMILARITIES, dot
+from minibert.files.reading import read_object
+from minibert.models.search import BLOCK, search
+from minibert.models.vectors import KINDS
+
+from .job import CHUNK, lines_of
+from .ledger import BAD, MEND, META, Shard, check_complete, check_sizes, read_shards
+from .parquet import read_columns, read_vectors
+from .records import Records
+
+
+class StoredVectors:
+    """A folder of `bulk` that is complete: `StoredVectors("./vectors").search(encoder.encode_query(text), k=5)`.
+
+    path, meta      the folder, and what its meta.json says
+    rows, dim       how many vectors, and the numbers of one before it was made smaller
+    precision       what is kept of a number: see `equations.quantization`
+    measure         what a score is: see `search`
+
+    Vectors are mapped (.npy) or read in blocks (Parquet), and never all of them in memory. That the files have the
+    sizes that were written is looked at, their sums are not: `check_folder` does that.
+
+    Raises ValueError for a folder that `bulk` has not made or not finished, that holds no row, or whose files are not
+    those that were written; OSError; ImportError for Parquet without pyarrow. All name the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.meta = _meta(self.path)
+        self.shards = _shards(self.path, self.meta)
+        self.precision: str = self.meta["precision"]
+        self._ends = np.cumsum([shard.rows for shard in self.shards])
+        self.rows, self.dim = int(self._ends[-1]), int(self.meta["dim"])
+        self.measure = "minus the number of bits that differ" if self.precision in BITS else self.meta["similarity"]
+
+    def search(self, queries: Array, k: int = 10) -> tuple[Array, Array]:
+        """Give for each query the numbers and scores of the k best rows: (n, dim) float32 -> (n, k) twice.
+
+        Of equal scores the first row comes first; fewer than k where there are no more rows. A score is the model's
+        similarity: with float16, int8 and uint8 that of the query as it is and the vector widened again, and of vectors
+        that had length 1 the dot product. With binary and ubinary it is minus the number of bits that differ.
+
+        Raises ValueError for a k below 1, and for queries of another width.
+        """
+        queries = np.atleast_2d(queries)
+        if queries.shape[1] != self.dim:
+            raise ValueError(f"{self.path} has vectors of {self.dim} numbers, found queries of {queries.shape[1]}")
+        if self.precision in BITS:
+            queries = quantized(queries, self.precision)
+        return search(queries, self.blocks(), k, self.compare)
+
+    def compare(self, queries: Array, block: Array) -> Array:
+        """Give the scores of a block of vectors, as they are stored: (n, dim), (m, dim) -> (n, m)."""
+        if self.precision in BITS:
+            return hamming(queries, block)
+        if self.precision != "float32":
+            block = dequantized(block, self.precision, self.meta.get("ranges"))
+        name = self.meta["similarity"]
+        return (
+            dot(queries, block) if name == "cosine" and self.meta["normalized"] else SIMILARITIES[name](queries, block)
+        )
+
+    def blocks(self) -> Iterator[Array]:
+        """Give all vectors as they are stored, some thousand at a time: (m, dim), of `BITS` (m, ceil(dim / 8))."""
+        width = -(-self.dim // 8) if self.precision in BITS else self.dim
+        kind = np.dtype(PRECISIONS[self.precision])
+        for shard in (shard for shard in self.shards if shard.rows):
+            done, name = 0, _named(shard, "vectors-")
+            for block in self._read(name):
+                if block.dtype != kind or block.ndim != 2 or block.shape[1] != width:
+                    raise ValueError(
+                        f"{self.path / name}: expected vectors of {width} {kind}, found {block.dtype} of shape "
+                        f"{block.shape}; {MEND}"
+                    )
+                done += len(block)
+                yield block
+            if done != shard.rows:
+                raise ValueError(f"{self.path / name}: expected {shard.rows:,} vectors, found {done:,}; {MEND}")
+
+    def _read(self, name: str) -> Iterator[Array]:
+        if name.endswith(".parquet"):
+            yield from read_vectors(str(self.path / name), BLOCK)
+            return
+        try:
+            found = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise ValueError(f"{self.path / name}: not readable as .npy ({error}); {MEND}") from None
+        yield from (found[start : start + BLOCK] for start in range(0, len(found), BLOCK))
+
+    def ids(self, numbers: Iterable[int]) -> dict[int, int | str]:
+        """Give the ids of rows by their numbers, counted from 0 through all shards."""
+        found: dict[int, int | str] = {}
+        for at, rows in self._by_shard(numbers).items():
+            ids, before = self._ids(self.shards[at]), self._before(at)
+            found.update((row, ids[row - before]) for row in rows)
+        return found
+
+    def _by_shard(self, numbers: Iterable[int]) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for row in sorted(set(numbers)):
+            found.setdefault(int(np.searchsorted(self._ends, row, side="right")), []).append(row)
+        return found
+
+    def _before(self, at: int) -> int:
+        return int(self._ends[at]) - self.shards[at].rows
+
+    def _ids(self, shard: Shard) -> list[int | str]:
+        if any(name.endswith(".parquet") for name in shard.files):
+            name = _named(shard, "vectors-")
+            ids: Any = read_columns(str(self.path / name), lambda names: ["id"])["id"]
+        else:
+            name = _named(shard, "ids-")
+            try:
+                ids = json.loads((self.path / name).read_bytes())
+            except (ValueError, RecursionError):
+                ids = None
+        if not isinstance(ids, list) or len(ids) != shard.rows:
+            raise ValueError(f"{self.path / name}: expected {shard.rows:,} ids; {MEND}")
+        return ids
+
+    # -- texts ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def no_texts(self) -> str:
+        """Why the texts cannot be read again; "" where nothing is known against it."""
+        for path, file in zip(self.meta["source"]["paths"], self.meta["input"], strict=True):
+            if path is None:
+                return "the texts came from stdin, and nobody has kept them"
+            if not Path(path).is_file():
+                return f"{path} is not there any more"
+            if Path(path).stat().st_size != file["bytes"]:
+                return f"{path} has changed since"
+        return ""
+
+    def texts(self, numbers: Collection[int]) -> dict[int, str]:
+        """Read the texts of rows again, by their numbers: none where the input is gone or has changed.
+
+        `no_texts` then says why. The input is read up to the last of these rows, and each shard's part of it that has
+        one is compared with what was read when the vectors were made.
+        """
+        wanted, found = self._by_shard(numbers), dict[int, str]()
+        if self.no_texts or not wanted:
+            return {}
+        source = self.meta["source"]
+        records = Records(source["paths"], self.meta["text_column"], self.meta["id_column"], source["format"])
+        try:
+            rows, bad = iter(records), self._bad_rows()
+            next_bad = next(bad, None)
+            for at, shard in enumerate(self.shards[: max(wanted) + 1]):
+                row, left, lines = self._before(at), shard.read, hashlib.sha256()
+                while chunk := list(islice(rows, min(left, CHUNK))):
+                    left -= len(chunk)
+                    if at in wanted:
+                        lines.update(lines_of(chunk))
+                    for record in chunk:
+                        if (Path(record.file).name, record.row) == next_bad:
+                            next_bad = next(bad, None)
+                            continue
+                        if at in wanted and row in numbers:
+                            found[row] = record.text or ""
+                        row += 1
+                if left or (at in wanted and lines.hexdigest() != shard.input_sha256):
+                    raise ValueError(f"{' or '.join(source['paths'])} has changed since")
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            self.no_texts = str(error)
+            return {}
+        return found
+
+    def _bad_rows(self) -> Iterator[tuple[str, int]]:
+        """Give the rows that have no vector, in the order in which they were read."""
+        if not self.shards[-1].bad_bytes:
+            return
+        with open(self.path / BAD, encoding="utf-8") as file:
+            for line in file:
+                bad = json.loads(line)
+                yield Path(bad["file"]).name, bad["row"]
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    if not (path / META).is_file():
+        missing = f"there is no {META} in it" if path.is_dir() else "there is no such folder"
+        raise ValueError(f"{path}: {missing}; name a folder that bulk wrote")
+    return read_object(path / META, ValueError, MEND)
+
+
+def _shards(path: Path, meta: dict[str, Any]) -> list[Shard]:
+    """Read and check which shards there are: those that have vectors, and those that had bad rows alone."""
+    shards, _ = read_shards(path)
+    check_complete(path, meta, shards)
+    if meta.get("vectors") not in KINDS:
+        raise ValueError(
+            f"{path}: expected one vector for each text ({' or '.join(KINDS)}), found vectors "
+            f"{meta.get('vectors')!r}; write others with bulk"
+        )
+    expected = {"similarity": tuple(SIMILARITIES), "normalized": (True, False), "precision": tuple(PRECISIONS)}
+    wrong = [name for name, values in expected.items() if meta.get(name) not in values]
+    kinds = {"source": dict, "sha256": dict, "input": list, "dim": int}
+    if wrong := wrong + [name for name, kind in kinds.items() if not isinstance(meta.get(name), kind)]:
+        raise ValueError(f"{path / META}: it has no {wrong[0]!r}, so another version wrote it; run bulk again")
+    if not any(shard.rows for shard in shards):
+        raise ValueError(f"{path}: it holds no vectors, since its input had no good row")
+    check_sizes(path, shards)
+    return shards
+
+
+def _named(shard: Shard, start: str) -> str:
+    return next(name for name in shard.files if name.startswith(start))

@@ -1,0 +1,144 @@
+"""`minibert search`: which of the texts that `bulk` made vectors of answer a question best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from minibert.errors import MinibertError, Option, parts_of, worded
+
+from .common import Parser, add_k, add_model, add_prompts, add_threads, from_hub, print_lines, tell, tell_cut
+
+if TYPE_CHECKING:
+    from minibert.bulk.stored import StoredVectors
+    from minibert.models.encoder import Encoder
+    from minibert.models.pipeline import Pipeline
+    from minibert.models.vectors import TextModel
+
+QUESTIONS = 512  # that are compared with the vectors at once: the folder is read once for each so many
+
+ABOUT = """find the texts that answer a question best, in a folder of `bulk`
+Prints for each question the best rows: score, id, and the text where the input
+of `bulk` is still there. Every vector is compared, none is read into memory for
+good. Scores are the similarity that the model's folder names, the cosine as a
+rule; of vectors of one bit a number, minus the number of bits that differ. A
+question takes the model's prompt "query", where it has one."""
+EXAMPLE = 'minibert search ./vectors "How do I reset my password?" -k 3'
+
+
+def declare(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("folder", type=Path, metavar="VECTORS", help="a folder that `minibert bulk` wrote")
+    parser.add_argument("texts", nargs="*", metavar="QUESTION", help="one or more; or --questions")
+    parser.add_argument(
+        "--questions", metavar="FILE",
+        help='a file of questions, one a line, or .jsonl with a "text" in each row (or .csv, .parquet); - for stdin; '
+        "lines without a letter are left out",
+    )  # fmt: skip
+    add_k(parser, "rows")
+    parser.add_argument(
+        "--json", action="store_true", help="print for each question one line of JSON: question, measure, results"
+    )
+    add_prompts(parser)
+    add_threads(parser)
+    add_model(parser, side=False, default="the one that made the vectors, and no other")
+
+
+def run(arguments: Any) -> None:
+    """Print what is found for each question."""
+    from minibert.bulk.stored import StoredVectors
+    from minibert.models.cut_texts import CutTexts
+    from minibert.models.pipeline import chunked
+
+    if bool(arguments.texts) == (arguments.questions is not None):
+        raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
+    stored, cut = StoredVectors(arguments.folder), CutTexts()
+    model = _model(arguments, stored)
+    with model.model:
+        questions = arguments.texts or _read(arguments.questions)
+        pipeline = cut.of(_pipeline(model, arguments))
+        chunks = chunked(questions, QUESTIONS)
+        print_lines(line for chunk in chunks for line in _answers(stored, pipeline, chunk, arguments))
+    tell_cut(cut.count, "question")
+    if stored.no_texts:
+        tell(f"no texts are shown: {stored.no_texts}")
+
+
+def _model(arguments: Any, stored: StoredVectors) -> TextModel:
+    """Open the model that made the vectors. Raises ValueError where it is another one, named or changed since."""
+    from minibert.models.vectors import open_vectors
+
+    meta, hub = stored.meta, from_hub(arguments)
+    name = arguments.named
+    if name is None:
+        name = meta["source"]["model"]
+        hub["revision"] = hub["revision"] or meta["commit"]
+    arguments.unnamed = False  # an error of the Hub is not about the usual model
+    try:
+        model = open_vectors(name, meta["vectors"], truncation=True, threads=arguments.threads, **hub)
+    except MinibertError as error:
+        if arguments.named is not None:
+            raise
+        raise worded(
+            type(error), f"{stored.path} was made with the model {name}: ", *parts_of(error), "; ", Option("model"),
+            " names it where it is now",
+        ) from None  # fmt: skip
+    found, wanted = model.sha256(), meta["sha256"]
+    if found != wanted:
+        model.model.close()
+        other = next(name for name in (*wanted, *found) if found.get(name) != wanted.get(name))
+        raise ValueError(
+            f"{stored.path} was made with another model than {name}: {other} is not the same file; vectors of two "
+            f"models cannot be compared; name {meta['model']} as it was then, or run bulk again"
+        )
+    return model
+
+
+def _pipeline(model: TextModel, arguments: Any) -> Pipeline:
+    """Give the steps from questions to vectors, with the prompt of questions."""
+    from minibert.models.vectors import check_kind
+
+    name, prompt = arguments.prompt_name, arguments.prompt
+    if model.kind == "input":
+        check_kind(model.kind, name, prompt)
+        return model.pipeline
+    encoder = cast("Encoder", model.model)
+    return encoder.pipeline("query" if name is None and prompt is None else name, prompt, task="query")
+
+
+def _read(file: str) -> Iterator[str]:
+    """Read the questions of a file. Raises ValueError with its place for a row that is no text."""
+    from minibert.bulk.records import ENDINGS, Records
+
+    for record in Records([file], form=None if Path(file).suffix.lower() in ENDINGS else "lines"):
+        if record.problem:
+            raise ValueError(f"{record.place}: {record.problem}")
+        if record.text and record.text.strip():
+            yield record.text
+
+
+def _answers(stored: StoredVectors, pipeline: Pipeline, questions: list[str], arguments: Any) -> Iterator[str]:
+    from minibert.equations.quantization import BITS
+
+    numbers, scores = stored.search(pipeline.all(questions), arguments.k)
+    ids, texts = stored.ids(numbers.ravel().tolist()), stored.texts(set(numbers.ravel().tolist()))
+    for question, rows, found in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
+        results = [
+            {"score": score, "id": ids[row], **({"text": texts[row]} if row in texts else {})}
+            for row, score in zip(rows, found, strict=True)
+        ]
+        if arguments.json:
+            yield json.dumps({"question": question, "measure": stored.measure, "results": results})
+        else:
+            yield from _shown(question, results, len(arguments.texts) == 1, stored.precision in BITS)
+
+
+def _shown(question: str, results: list[dict[str, Any]], alone: bool, whole: bool) -> Iterator[str]:
+    """Give a line for each result; where there are several questions, each one before its results."""
+    if not alone:
+        yield question
+    for each in results:
+        line = f"{each['score']:.{0 if whole else 3}f}  {each['id']}  {each.get('text', '')}".rstrip()
+        yield line if alone else f"  {line}"

@@ -1,0 +1,145 @@
+"""Vectors in fewer bytes: a byte for each number, or a bit, and how such vectors are compared.
+
+    float16          2 bytes a number, rounded to three digits
+    int8, uint8      1 byte: which of 256 equal steps between the smallest and the largest number of its dimension
+    binary, ubinary  1 bit: whether the number is positive; eight of them are an int8 or a uint8
+
+The numbers are those of sentence-transformers' `quantize_embeddings`, which has no float16.
+
+Source: Shakir, Aarsen, Lee 2024, "Binary and Scalar Embedding Quantization" (the Hugging Face blog).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .input_layer import Array
+
+PRECISIONS: Mapping[str, type[np.generic]] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "int8": np.int8,
+    "uint8": np.uint8,
+    "binary": np.int8,
+    "ubinary": np.uint8,
+}
+"""Name -> the type of the numbers that are kept."""
+STEPS = ("int8", "uint8")  # these need ranges
+BITS = ("binary", "ubinary")
+
+
+def quantized(vectors: Array, precision: str, ranges: ArrayLike | None = None) -> Array:
+    """Give vectors (n, dim) in a smaller form: float16, int8 and uint8 (n, dim), binary and ubinary (n, ceil(dim / 8)).
+
+        uint8    y = floor((x - low) / ((high - low) / 255)), from 0 to 255; where high = low, floor(x - low)
+        int8     that minus 128
+        ubinary  bit i is 1 where x[i] > 0, the first of eight is the highest; bits beyond dim are 0
+        binary   that minus 128
+
+    ranges (2, dim): the smallest and the largest number of each dimension, for int8 and uint8; without them those of
+    the vectors themselves. Vectors that are to be compared need the same ranges: keep `ranges_of` of the first ones.
+
+    Raises ValueError for an unknown precision, ranges that are not (2, dim) numbers with low <= high, one vector
+    without ranges, a number that is not finite or too large for float16.
+
+    >>> quantized(np.array([[0.0], [51.9], [255.0]]), "int8")  # a step is 1
+    array([[-128],
+           [ -77],
+           [ 127]], dtype=int8)
+    >>> quantized(np.array([[0.5, -1.0, 2.0]]), "ubinary")  # 101 and five zeros
+    array([[160]], dtype=uint8)
+    """
+    kind = check_precision(precision)
+    if precision == "float32":
+        return np.asarray(vectors, np.float32)
+    if not np.isfinite(vectors).all():
+        raise ValueError(f"precision {precision!r} needs finite numbers, found NaN or an infinite one")
+    if precision == "float16":
+        with np.errstate(over="ignore"):
+            half = vectors.astype(np.float16)
+        if not np.isfinite(half).all():
+            raise ValueError("a number is too large for float16, whose largest is 65504; take another precision")
+        return half
+    if precision in BITS:
+        bits = np.packbits(vectors > 0, axis=-1)
+        return bits if precision == "ubinary" else (bits - np.uint8(128)).view(np.int8)
+    if len(vectors) == 0:
+        return np.zeros(vectors.shape, kind)
+    low, steps = _low_and_steps(ranges_of(vectors) if ranges is None else ranges, vectors.shape[-1])
+    y = np.clip(np.floor((vectors - low) / steps), 0, 255)
+    return np.asarray(y.astype(np.uint8) if precision == "uint8" else (y - 128).astype(np.int8))
+
+
+def ranges_of(vectors: Array) -> Array:
+    """Give the smallest and the largest number of each dimension: (n, dim) -> (2, dim) of vectors' type.
+
+    Raises ValueError for fewer than two vectors: every number would be the smallest.
+
+    >>> ranges_of(np.array([[0.0, 5.0], [1.0, 3.0]]))
+    array([[0., 3.],
+           [1., 5.]])
+    """
+    if vectors.ndim != 2 or len(vectors) < 2:
+        raise ValueError(
+            f"the ranges of int8 and uint8 need two vectors or more, better a hundred; found {vectors.shape}; pass the "
+            "ranges of others to equations.quantized, or take another precision"
+        )
+    return np.stack([vectors.min(axis=0), vectors.max(axis=0)])
+
+
+def dequantized(vectors: Array, precision: str, ranges: ArrayLike | None = None) -> Array:
+    """Give about the vectors that these were made of, float32: (n, dim). Not for one bit a number.
+
+        uint8    x = low + y * (high - low) / 255
+        int8     the same of y + 128
+
+    >>> dequantized(np.array([[-128, 127]], np.int8), "int8", [[0.0, 1.0], [1.0, 3.0]])
+    array([[0., 3.]], dtype=float32)
+    """
+    check_precision(precision)
+    if precision in BITS:
+        raise ValueError(f"{precision} keeps the signs alone; compare such vectors with hamming")
+    y = vectors.astype(np.float32)
+    if precision in STEPS:
+        low, steps = _low_and_steps([] if ranges is None else ranges, vectors.shape[-1])
+        y += 128 if precision == "int8" else 0
+        y *= steps
+        y += low
+    return y
+
+
+def hamming(a: Array, b: Array) -> Array:
+    """Give minus the number of bits that differ: `y[i, j] = -popcount(a[i] xor b[j])`, float32.
+
+    a (n, bytes), b (m, bytes), both binary or both ubinary -> (n, m). The larger, the more alike; 0 is equal.
+
+    >>> hamming(np.array([[0b1010]], np.uint8), np.array([[0b1010], [0b0110]], np.uint8))
+    array([[ 0., -2.]], dtype=float32)
+    """
+    y = np.empty((len(a), len(b)), np.float32)
+    word = np.uint64 if b.shape[1] % 8 == 0 and a.flags.c_contiguous and b.flags.c_contiguous else np.uint8
+    a, b = a.view(word), b.view(word)
+    for i, vector in enumerate(a):  # one at a time: all at once would be (n, m, bytes)
+        y[i] = np.bitwise_count(vector ^ b).sum(axis=1, dtype=np.int32)
+    return np.asarray(0 - y)  # not -y, which would be -0 for equal ones
+
+
+def check_precision(precision: str) -> type[np.generic]:
+    """Give the type of a precision's numbers. Raises ValueError for an unknown one."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, found {precision!r}")
+    return PRECISIONS[precision]
+
+
+def _low_and_steps(ranges: ArrayLike, dim: int) -> tuple[Array, Array]:
+    found = np.asarray(ranges)
+    if found.shape != (2, dim) or found.dtype.kind not in "fiu" or not np.isfinite(found).all():
+        raise ValueError(f"ranges must be (2, {dim}) finite numbers, found {found.dtype} of shape {found.shape}")
+    low, high = found.astype(np.float32)
+    if (low > high).any():
+        raise ValueError(f"ranges must have low <= high, found otherwise in dimension {int((low > high).argmax())}")
+    steps = (high - low) / 255
+    return low, np.where(steps == 0, np.float32(1), steps)

@@ -1,0 +1,382 @@
+"""`minibert search`: what it finds in a folder of `bulk`, what it shows of the input, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import encoders
+import numpy as np
+import pytest
+from many_texts import many_texts
+from record_files import made, write_parquet
+from reference_files import REFERENCE
+
+import minibert
+from minibert.bulk.ledger import read_shards
+from minibert.bulk.stored import StoredVectors
+from minibert.cli import main
+from minibert.commands import search as command
+from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized, ranges_of
+from minibert.equations.sentences import SIMILARITIES, cosine, normalized
+
+DENSE, BARE, PROMPTS = (REFERENCE / f"sentences-{name}" for name in ("dense", "bare", "prompts"))
+SAME = 2e-6  # of scores, of vectors computed beside other texts; measured: 3.6e-7
+TEXTS = [" ".join(text.split())[:60] for text in many_texts(70, seed=4)]
+QUESTION = "we lived above"
+
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def model() -> Path:
+    """A model that divides each vector by its length: the folder says so, and search does not divide again."""
+    return DENSE
+
+
+def jsonl(path: Path, texts: list[Any] = TEXTS) -> Path:
+    """Rows with ids of their own; some have no text."""
+    return made(path, "".join(json.dumps({"id": f"r{i}", "text": text}) + "\n" for i, text in enumerate(texts)))
+
+
+def bulk(folder: Path, source: Path, model: Path, *more: str) -> Path:
+    argv = ["bulk", str(source), "-o", str(folder), "-m", str(model), "--bad-rows", "skip", "--rows-per-shard", "30"]
+    assert main([*argv, *more]) == 0
+    return folder
+
+
+def found(capsys: Printed, folder: Path, *more: str) -> list[Any]:
+    capsys.readouterr()
+    assert main(["search", str(folder), *more, "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def failure(capsys: Printed, folder: Path, *more: str) -> str:
+    capsys.readouterr()
+    assert main(["search", str(folder), *(more or [QUESTION])]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("minibert: error: ") and err.count("\n") == 1, err
+    return err.removeprefix("minibert: error: ")
+
+
+# -- what is found -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "form", "measure"),
+    [
+        *((precision, form, "dot") for precision in PRECISIONS for form in ("npy", "parquet")),
+        *((precision, "npy", measure) for precision in ("float32", "uint8") for measure in ("cosine", "euclidean")),
+    ],
+)
+def test_the_best_rows_of_every_precision(
+    precision: str, form: str, measure: str, model: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    """Beside a plain computation over all vectors of `encode`, in three shards of which one has rows without a text."""
+    used = {"dot": model, "cosine": BARE, "euclidean": PROMPTS}[measure]
+    texts = [None if 30 <= i < 60 and i != 37 else text for i, text in enumerate(TEXTS)]
+    folder = bulk(
+        tmp_path / "out", jsonl(tmp_path / "a.jsonl", texts), used, "--format", form, "--precision", precision
+    )
+    good = [i for i, text in enumerate(texts) if text is not None]
+    encoder = minibert.load_encoder(used)
+    vectors = encoder.encode([TEXTS[i] for i in good])
+    query, ranges = encoder.encode_query(QUESTION)[None], ranges_of(vectors[:30])  # those of the first shard
+    small, bits = quantized(vectors, precision, ranges), precision in BITS
+    if bits:
+        (scores,) = hamming(quantized(query, precision), small)
+    else:
+        (scores,) = SIMILARITIES[measure](query, dequantized(small, precision, ranges))
+    order = np.argsort(-scores, kind="stable")[:6]
+    (answer,) = found(capsys, folder, QUESTION, "-k", "6")
+    assert answer["question"] == QUESTION
+    named = "cosine" if measure == "dot" else measure
+    assert answer["measure"] == ("minus the number of bits that differ" if bits else named)
+    near = SAME if precision in ("float32", "float16") else 1.0 if bits else 0.02  # a number may be at a step's edge
+    got = [each["score"] for each in answer["results"]]
+    assert np.abs(np.array(got) - scores[order]).max() <= near and got == sorted(got, reverse=True)
+    if precision == "float32":
+        assert [each["id"] for each in answer["results"]] == [f"r{good[i]}" for i in order]
+    for each in answer["results"]:
+        assert each["text"] == TEXTS[int(each["id"][1:])]
+
+
+def test_stored_numbers_are_those_of_the_formula(model: Path, tmp_path: Path) -> None:
+    """The same run in float32 gives the vectors; the ranges are those of the first shard, in meta.json exactly."""
+    source = jsonl(tmp_path / "a.jsonl")
+    whole = np.concatenate([*StoredVectors(bulk(tmp_path / "float32", source, model)).blocks()])
+    for form in ("npy", "parquet"):
+        for precision in [name for name in PRECISIONS if name != "float32"]:
+            folder = tmp_path / f"{form}-{precision}"
+            bulk(folder, source, model, "--format", form, "--precision", precision, "--threads", "2")
+            stored = StoredVectors(folder)
+            blocks = np.concatenate([*stored.blocks()])
+            assert blocks.dtype == PRECISIONS[precision] == np.dtype(stored.meta["dtype"])
+            assert np.array_equal(blocks, quantized(whole, precision, ranges_of(whole[:30])))
+            assert ("ranges" in stored.meta) == (precision in ("int8", "uint8"))
+    assert np.array_equal(StoredVectors(tmp_path / "npy-int8").meta["ranges"], ranges_of(whole[:30]))
+
+
+def test_equal_scores_stand_in_the_order_of_the_rows(model: Path, tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", ["above", "we"] * 40), model, "--precision", "ubinary")
+    (answer,) = found(capsys, folder, "above", "-k", "33")
+    assert [each["id"] for each in answer["results"]] == [f"r{i}" for i in range(0, 66, 2)]
+    (answer,) = found(capsys, folder, "above", "-k", "1000")  # more than there are
+    assert len(answer["results"]) == 80 and answer["results"][40]["id"] == "r1"
+
+
+def test_a_question_takes_its_prompt_and_length(tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), PROMPTS)
+    encoder, vectors = minibert.load_encoder(PROMPTS), np.concatenate([*StoredVectors(folder).blocks()])
+    own, other = encoder.encode_query(QUESTION), encoder.encode_query(QUESTION, prompt="clouds ")
+    want = [float(encoder.similarity(query, vectors).max()) for query in (own, other, encoder.encode(QUESTION))]
+    assert len({round(score, 4) for score in want}) == 3
+    for score, more in zip(want, ([], ["--prompt", "clouds "]), strict=False):
+        (answer,) = found(capsys, folder, QUESTION, "-k", "1", *more)
+        assert abs(answer["results"][0]["score"] - score) <= SAME * abs(score)
+
+
+def test_vectors_of_the_input_layer_alone(tmp_path: Path, capsys: Printed) -> None:
+    model = encoders.write(tmp_path / "model", "bert")
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model, "--vectors", "input", "--truncate")
+    with minibert.load(model) as layer:
+        scores = cosine(layer.embed([QUESTION]), layer.embed(TEXTS, truncation=True))[0]
+    (answer,) = found(capsys, folder, QUESTION, "-k", "3")
+    assert [each["id"] for each in answer["results"]] == [f"r{i}" for i in np.argsort(-scores, kind="stable")[:3]]
+    assert "leave --prompt-name and --prompt out with --vectors input" in failure(capsys, folder, "a", "--prompt", "b")
+
+
+@pytest.mark.parametrize("name", ["q.txt", "q.jsonl", "q.parquet", "questions", "-"])
+def test_many_questions_from_a_file(
+    name: str, model: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "QUESTIONS", 3)  # a chunk ends in the middle
+    questions = [f"{QUESTION} {text}" for text in TEXTS[:7]]
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
+    want = found(capsys, folder, "-k", "2", *questions)
+    assert [each["question"] for each in want] == questions
+    if name.endswith(".jsonl"):
+        jsonl(tmp_path / name, questions)
+    elif name.endswith(".parquet"):
+        write_parquet(tmp_path / name, [(str(i), text) for i, text in enumerate(questions)])
+    else:
+        made(tmp_path / name, "\n\n".join(questions) + "\n  \n")
+    if name == "-":
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((tmp_path / name).read_bytes())))
+    file = name if name == "-" else str(tmp_path / name)
+    got = found(capsys, folder, "-k", "2", "--questions", file)
+    assert [each["question"] for each in got] == questions
+    for one, other in zip(got, want, strict=True):  # computed beside other questions
+        assert [each["text"] for each in one["results"]] == [each["text"] for each in other["results"]]
+        assert all(abs(a["score"] - b["score"]) <= SAME for a, b in zip(one["results"], other["results"], strict=True))
+
+
+def test_as_text(model: Path, tmp_path: Path, capsys: Printed) -> None:
+    texts = ["clouds", "we\nlived\x1b[31m", "man"]
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", texts), model)
+    rows = [f"{each['score']:.3f}  {each['id']}  " for each in found(capsys, folder, "clouds", "-k", "2")[0]["results"]]
+    assert main(["search", str(folder), "clouds", "-k", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{rows[0]}clouds\n{rows[1]}" + {"r1": r"we\nlived\x1b[31m", "r2": "man"}[rows[1].split()[1]] + "\n"
+    assert err == "" and rows[0].startswith("1.000  r0  ")
+    assert main(["search", str(folder), "clouds", "man", "-k", "1"]) == 0
+    assert capsys.readouterr().out == "clouds\n  1.000  r0  clouds\nman\n  1.000  r2  man\n"
+    assert main(["search", str(folder), "clouds " * 100, "man", "-k", "1"]) == 0
+    assert capsys.readouterr().err == "minibert: 1 question truncated: too long for this model\n"
+
+
+def test_from_python(model: Path, tmp_path: Path) -> None:
+    """`search` takes a folder's blocks, and gives what the folder itself does."""
+    folder = StoredVectors(bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model))
+    queries = minibert.load_encoder(model).encode_query([QUESTION, "man"])
+    for one, other in zip(
+        minibert.search(queries, folder.blocks(), 4, normalized=True), folder.search(queries, 4), strict=True
+    ):
+        assert np.array_equal(one, other)
+    numbers, _ = folder.search(queries[0], 40)
+    assert folder.ids(numbers[0]) == {i: f"r{i}" for i in numbers[0].tolist()}
+    assert folder.texts(set(numbers[0].tolist())) == {i: TEXTS[i] for i in numbers[0].tolist()}
+    with pytest.raises(ValueError, match=r"has vectors of \d+ numbers, found queries of 3"):
+        folder.search(np.ones((1, 3), np.float32))
+    with pytest.raises(ValueError, match="k must be an integer >= 1"):
+        folder.search(queries, 0)
+
+
+# -- the texts ---------------------------------------------------------------------------------------------------
+
+
+def test_texts_of_several_files_are_found_again(tmp_path: Path, model: Path, capsys: Printed) -> None:
+    """Of Parquet, JSON lines and plain lines in one run, with rows that were left out in each shard."""
+    texts = [None if i % 7 == 3 else text for i, text in enumerate(TEXTS)]
+    first, last = jsonl(tmp_path / "a.jsonl", texts[:40]), made(tmp_path / "c.csv", "id,text\nlast,clouds\n")
+    write_parquet(tmp_path / "b.parquet", [(f"r{40 + i}", text or "x") for i, text in enumerate(texts[40:])])
+    folder = tmp_path / "out"
+    sources = [str(first), str(tmp_path / "b.parquet"), str(last)]
+    argv = ["bulk", *sources, "-o", str(folder), "-m", str(model), "--bad-rows", "skip", "--rows-per-shard", "8"]
+    assert main(argv) == 0
+    (answer,) = found(capsys, folder, "clouds", "-k", "100")
+    want = {
+        f"r{i}": (text or "x") if i >= 40 else text for i, text in enumerate(texts) if text is not None or i >= 40
+    } | {"last": "clouds"}
+    assert {each["id"]: each["text"] for each in answer["results"]} == want
+
+
+def test_texts_of_an_input_that_is_gone_or_changed(model: Path, tmp_path: Path, capsys: Printed) -> None:
+    source = jsonl(tmp_path / "a.jsonl")
+    folder = bulk(tmp_path / "out", source, model)
+    content = source.read_bytes()
+    for now, why in (
+        (content + b"\n", "has changed since"),
+        (content.replace(b"r69", b"r70"), "has changed since"),
+        (b"\xff" * len(content), "has changed since"),
+        (None, "is not there any more"),
+    ):
+        if now is None:
+            source.unlink()
+        else:
+            source.write_bytes(now)
+        capsys.readouterr()
+        assert main(["search", str(folder), "clouds", "-k", "70"]) == 0
+        out, err = capsys.readouterr()
+        assert len(out.splitlines()) == 70 and all(len(line.split()) == 2 for line in out.splitlines())
+        assert err.startswith("minibert: no texts are shown: ") and str(source) in err and why in err, err
+
+
+def test_texts_that_nobody_kept(model: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"clouds\nman\n")))
+    folder = bulk(tmp_path / "out", Path("-"), model)
+    assert main(["search", str(folder), "clouds", "-k", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "1.000  0\n" and err.endswith(
+        "no texts are shown: the texts came from stdin, and nobody has kept them\n"
+    )
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+
+def edited(folder: Path, **changes: Any) -> None:
+    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    (folder / "meta.json").write_text(json.dumps({**meta, **changes}), "utf-8")
+
+
+def zeros(name: str, folder: Path) -> None:
+    (folder / name).write_bytes(bytes((folder / name).stat().st_size))
+
+
+def longer(folder: Path) -> None:
+    with open(next(folder.glob("vectors-00001*")), "ab") as file:
+        file.write(b"x")
+
+
+def reshaped(folder: Path) -> None:
+    """The same number of bytes, with another shape in the header."""
+    file = folder / "vectors-00000.npy"
+    content = file.read_bytes()
+    (rows,) = [shard.rows for shard in read_shards(folder)[0][:1]]
+    assert f"({rows}, ".encode() in content
+    file.write_bytes(content.replace(f"({rows}, ".encode(), f"({rows - 9}, ".encode().rjust(len(str(rows)) + 3), 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda folder: edited(folder, complete=False), "not complete; what is there is whole"),
+        (lambda folder: edited(folder, vectors="tokens"), "expected one vector for each text"),
+        (lambda folder: edited(folder, similarity=None), "it has no 'similarity', so another version wrote it"),
+        (lambda folder: edited(folder, source=None), "it has no 'source', so another version wrote it"),
+        (lambda folder: edited(folder, precision="int4"), "it has no 'precision'"),
+        (lambda folder: edited(folder, precision="int8"), "expected vectors of 6 int8, found float32"),
+        (lambda folder: edited(folder, rows=7), "shards are missing of those that meta.json counts"),
+        (lambda folder: (folder / "meta.json").write_text("{"), "not readable as JSON"),
+        (lambda folder: (folder / "meta.json").unlink(), "there is no meta.json in it; name a folder that"),
+        (shutil.rmtree, "there is no such folder; name a folder that bulk wrote"),
+        (lambda folder: (folder / "vectors-00001.npy").unlink(), r"vectors-00001.npy: expected a file of"),
+        (lambda folder: (folder / "shards.jsonl").unlink(), "shards are missing"),
+        (longer, "vectors-00001.npy: expected a file of"),
+        (reshaped, "vectors-00000.npy: "),
+        (partial(zeros, "vectors-00000.npy"), "vectors-00000.npy: not readable as .npy"),
+        (partial(zeros, "ids-00000.json"), "ids-00000.json: expected 30 ids"),
+    ],
+)  # fmt: skip
+def test_folders_that_are_not_what_bulk_wrote(
+    change: Callable[[Path], object], error: str, model: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model, "--format", "npy")
+    change(folder)
+    message = failure(capsys, folder, QUESTION, "-k", "70")
+    assert error in message and str(folder) in message
+
+
+def test_a_folder_without_a_row(model: Path, tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", [None, None]), model)
+    assert failure(capsys, folder).endswith("it holds no vectors, since its input had no good row\n")
+
+
+def test_another_model(model: Path, tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
+    assert f"was made with another model than {PROMPTS}: " in failure(capsys, folder, "a", "-m", str(PROMPTS))
+    shutil.copytree(model, tmp_path / "moved")
+    found(capsys, folder, "a", "-m", str(tmp_path / "moved"))  # the same by another name
+    one = tmp_path / "moved" / "config_sentence_transformers.json"
+    one.write_text(json.dumps({"prompts": {"query": "x"}}), "utf-8")
+    assert f"{one.name} is not the same file" in failure(capsys, folder, "a", "-m", str(tmp_path / "moved"))
+
+
+def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
+    model: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(model, tmp_path / "there" / "model")
+    monkeypatch.chdir(tmp_path / "there")
+    source = jsonl(tmp_path / "a.jsonl")
+    folder = bulk(tmp_path / "out", Path(os.path.relpath(source)), Path("./model"))
+    monkeypatch.chdir(tmp_path)  # both were named by a path from another working directory
+    assert found(capsys, folder, "man", "-k", "1")[0]["results"][0]["text"]
+    monkeypatch.setenv("MINIBERT_MODEL", str(PROMPTS))  # is for those who name none; the folder names one
+    found(capsys, folder, "man")
+    shutil.rmtree(tmp_path / "there" / "model")
+    message = failure(capsys, folder, "man")
+    assert f"{folder} was made with the model" in message and message.endswith("; --model names it where it is now\n")
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+def test_one_vector_has_no_ranges(precision: str, model: Path, tmp_path: Path, capsys: Printed) -> None:
+    argv = ["bulk", str(jsonl(tmp_path / "a.jsonl", ["man"])), "-o", str(tmp_path / "out"), "-m", str(model)]
+    assert main([*argv, "--precision", precision]) == 1
+    assert f"--precision {precision} takes its ranges from the first shard, which has one" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("vectors-*"))
+    assert main([*argv, "--precision", "binary"]) == 0  # nothing was written yet, so another choice is free
+    assert main([*argv, "--precision", "float32"]) == 1
+    assert 'was made with precision "binary", now it is "float32"' in capsys.readouterr().err
+
+
+def test_questions_that_are_refused(model: Path, tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
+    file = made(tmp_path / "q", b"we\n\xff\n")
+    assert failure(capsys, folder, "--questions", str(file)).startswith(f"{file}, row 2: not UTF-8")
+    assert "give questions as arguments, or a file" in failure(capsys, folder, "--questions", str(file), "a")
+    assert "give questions as arguments, or a file" in failure(capsys, folder, "-k", "3")
+    assert "-k must be an integer >= 1, found 0" in failure(capsys, folder, "a", "-k", "0")
+    assert "no such file" in failure(capsys, folder, "--questions", str(tmp_path / "none")).lower()
+
+
+def test_one_bad_ranges(model: Path, tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model, "--precision", "int8")
+    edited(folder, ranges=[[0.0], [1.0]])
+    assert "ranges must be (2, 6) finite numbers" in failure(capsys, folder)
+
+
+def test_a_vector_of_length_one_is_not_divided_again(model: Path, tmp_path: Path) -> None:
+    """Of a folder that says its vectors are normalized; planted ones of another length show it."""
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model, "--format", "npy")
+    stored = StoredVectors(folder)
+    assert stored.meta["normalized"] is True and StoredVectors(folder).meta["similarity"] == "cosine"
+    query = normalized(np.ones((1, stored.dim), np.float32))
+    assert stored.compare(query, 2 * query).round(5).tolist() == [[2]]
