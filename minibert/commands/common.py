@@ -172,6 +172,11 @@ def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
     return load(arguments.model, side=arguments.side, lazy=lazy, **from_hub(arguments))
 
 
+def shown_name(model: str) -> str:
+    """What pages and pictures call a model: its name on the Hub, or the end of a folder's path, which is as long."""
+    return "/".join(Path(model).parts[-2:])
+
+
 def coloured() -> bool:
     """Whether output may be bold or dim: on a terminal, unless TERM or NO_COLOR forbids it."""
     terminal = bool(sys.stdout) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_whole, coloured, load_layer, load_model, print_lines, tell
+from .common import Parser, add_model, add_whole, coloured, load_layer, load_model, print_lines, shown_name, tell
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -61,7 +61,8 @@ def _write_page(arguments: Any, html: Path) -> None:
 
     output_ending(html, (".html", ".htm"))
     with load_layer(arguments, lazy=not arguments.whole) as layer, _with_blocks(arguments, layer) as model:
-        write_output(html, page(model, arguments.text, arguments.pair, arguments.truncate).encode())
+        written = page(model, arguments.text, arguments.pair, arguments.truncate, shown_name(arguments.model))
+        write_output(html, written.encode())
     tell(f"wrote {html}")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from minibert.show.pictures import OF_BLOCKS, PICTURES
 
-from .common import Parser, add_model, load_layer, load_model, tell
+from .common import Parser, add_model, load_layer, load_model, shown_name, tell
 
 ABOUT = "draw what the layer holds; needs matplotlib"
 EXAMPLE = 'minibert plot sum --text "We lived above the clouds" -o sum.svg'
@@ -58,8 +58,7 @@ def run(arguments: Any) -> None:
     with loaded as layer, _letters_without_a_font():
         if output is not None:
             refuse_model_file(output)  # before anything is drawn
-        # of a folder's path the end, which is as long as a name on the Hub
-        model = "/".join(Path(arguments.model).parts[-2:])
+        model = shown_name(arguments.model)
         figure = picture(arguments.kind, layer, arguments.text, arguments.token, model, arguments.block, arguments.head)
         if output is None:
             plt.show()

@@ -21,8 +21,8 @@ from minibert.equations.similarity import cosine_similarity
 from minibert.families.steps import Lookup, Norm, Positions, Project, Step
 from minibert.models.input_layer import EmbeddingLayer
 
-from . import page_blocks
-from .explain import by_hand, function_of, looked_up, name_of
+from . import page_blocks, page_prediction
+from .explain import by_hand, first_of_text, function_of, looked_up, name_of
 from .page_parts import BYTES, as_json, check_size, filled, listed, packed
 from .text import counted, visible
 
@@ -66,10 +66,17 @@ class Stage(NamedTuple):
         return {Norm: "mean 0, variance 1, then weight and bias", Project: "to another width"}.get(type(self.step), "")
 
 
-def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = None, truncation: bool = False) -> str:
-    """Give the page: of an input layer, or of a whole model, whose blocks make a second part.
+def page(
+    model: EmbeddingLayer | Encoder,
+    text: str,
+    text_pair: str | None = None,
+    truncation: bool = False,
+    name: str | None = None,
+) -> str:
+    """Give the page: of an input layer, or of a whole model, whose blocks make a second part, and its head a third.
 
-    Raises as `EmbeddingLayer.tokenize` and a call of the layer; ValueError if it would have more than 10 MB.
+    `name` is what the page calls the model, the family's where it is None. Raises as `EmbeddingLayer.tokenize` and a
+    call of the layer; ValueError if it would have more than 10 MB.
     """
     layer, encoder = (model, None) if isinstance(model, EmbeddingLayer) else (model.embeddings, model)
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
@@ -77,9 +84,13 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
     tokens = [visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
     # numbers for each pair of tokens: a similarity, and one of each head of each block
     seq, pairs = len(tokens), 1 if encoder is None else 1 + len(encoder.stack.blocks) * encoder.stack.heads
-    check_size(pairs * seq * seq * layer.dtype.itemsize * BYTES, layer, seq, pairs)  # before anything large is computed
     encoder = encoder if seq else None  # where there is no token, nothing enters a block
-    trace = (encoder or layer).trace(**batch)
+    head, why_none = (None, "") if encoder is None else page_prediction.shown_head(encoder)
+    more = 0.0 if encoder is None else page_blocks.bytes_a_token(encoder) + page_prediction.bytes_a_token(encoder, head)
+    # before anything large is computed
+    check_size(pairs * seq * seq * layer.dtype.itemsize * BYTES + more * seq, layer, seq, pairs, more)
+    first = first_choice(layer, input_ids[0], encoder is not None and encoder.stack.causal)
+    trace = layer.trace(**batch) if encoder is None else encoder.trace(**batch, head=head and head.name)
     ids = looked_up(layer.steps, batch, trace)
     shown = list(stages(layer, trace, ids, mask))
     # a projection changes the width, and only rows of equal width fit one axis
@@ -95,21 +106,31 @@ def page(model: EmbeddingLayer | Encoder, text: str, text_pair: str | None = Non
         "similarity": None if positions is None else _similarity(positions, ids),
     }
     shown_text = visible(text if not text_pair else f"{text} / {text_pair}", KEPT)
-    about, shape = f"{counted(seq, 'token')} of {layer.family.model_type}", (1, *output.shape)
+    family, shape = layer.family.model_type, (1, *output.shape)
+    about, named = f"{counted(seq, 'token')} of {family}", f"{name} ({family})" if name and name != family else family
+    behind = {"blocks": "", "prediction": why_none, "script": ""}
+    if encoder is not None:
+        behind |= page_blocks.part(encoder, trace, formulas)
+        if head is not None:
+            third = page_prediction.part(encoder, head, input_ids, trace)
+            behind |= third | {"script": behind["script"] + third["script"]}
     html = filled(
         "page.html",
-        title=escape(f"{' '.join(shown_text[:60].split())} - minibert"),
+        title=escape(f"{' '.join(shown_text[:60].split())} - {name or 'minibert'}"),
+        model=escape(named),
         text=escape(shown_text),
         about=escape(f"{about} → {shape}, {output.dtype}: {by_hand(layer.steps, ids, mask)[1]}"),
         layer=escape(repr(layer)),
-        tokens="\n".join(_choice(i, *pair) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))),
+        tokens="\n".join(
+            _choice(i, *pair, i == first) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))
+        ),
         norm=norm_lines,
         positions=_positions_words(layer, positions is not None),
         formulas=listed(formulas, equations),
         data=as_json(data),
-        **({"blocks": "", "script": ""} if encoder is None else page_blocks.part(encoder, trace, formulas)),
+        **behind,
     )
-    check_size(len(html.encode()), layer, seq, pairs)
+    check_size(len(html.encode()), layer, seq, pairs, more)
     return html
 
 
@@ -201,8 +222,20 @@ def _similarity(positions: Stage, ids: Mapping[str, Array]) -> dict[str, Any]:
 # -- as HTML -----------------------------------------------------------------------------------------------------
 
 
-def _choice(place: int, token: str, token_id: int) -> str:
-    checked = " checked" * (place == 0)
+def first_choice(layer: EmbeddingLayer, input_ids: Array, causal: bool) -> int:
+    """The token that is chosen when the page opens: a mask, or the first of the text, behind the special ones.
+
+    Where no token sees those after it, it is the last one: the first sees itself alone.
+    """
+    mask = layer.tokenizer.mask
+    masks = [] if mask is None else np.flatnonzero(input_ids == layer.tokenizer.id_of(mask)).tolist()
+    if masks:
+        return int(masks[0])
+    return max(0, len(input_ids) - 1) if causal else first_of_text(layer, input_ids) or 0
+
+
+def _choice(place: int, token: str, token_id: int, chosen: bool) -> str:
+    checked = " checked" * chosen
     return (
         f'<label><input type="radio" name="token" value="{place}"{checked}>'
         f'<span><bdi dir="ltr">{escape(token)}</bdi> '

@@ -1,11 +1,13 @@
 "use strict";
 // The second part. `data`, `token`, `count` and the functions that are not here come from the first part.
 const behind = JSON.parse(document.getElementById("blockdata").textContent);
-const attention = unpack(behind.attention);
-const pairs = count * count, FEW = 40; // tokens whose names have room beside the grid
+const attention = unpack(behind.attention), sums = unpack(behind.scores.logs, "f8");
+const biases = behind.scores.bias && unpack(behind.scores.bias);
+const pairs = count * count, FEW = 40, ROOM = 14; // more tokens than FEW need so many pixels each for their names
 const chosenBlock = document.getElementById("block"), chosenHead = document.getElementById("head");
 const grid = document.getElementById("weights"), said = document.getElementById("lookwork"), linesHost = one(".lines");
 let weights = new Float64Array(pairs);
+let key = null; // the key token that was selected; without one it is the one of the largest weight
 
 // one head's weights, or the mean of all heads
 const read = () => {
@@ -18,6 +20,31 @@ const read = () => {
 const who = () => `block ${chosenBlock.value}, ${chosenHead.value === "mean" ? "mean of heads" : `head ${chosenHead.value}`}`;
 const tell = (i, j) => {
   said.textContent = `${who()}: ${data.tokens[i]} gives ${data.tokens[j]} the weight ${written(weights[i * count + j])}`;
+  drawCell(i, j);
+};
+// how one weight comes about: from the query and the key to the score, by softmax to the weight, and whose value it takes
+const drawCell = (i, j) => {
+  const { scales, reaches, turned, normed, width, key_heads: keyHeads, causal } = behind.scores;
+  const b = Number(chosenBlock.value), [query, name] = [i, j].map((place) => `“${data.tokens[place]}”`);
+  const weight = weights[i * count + j], lines = [];
+  if (chosenHead.value === "mean") lines.push(["mean", `This is the mean of ${behind.heads} heads. Choose one of them to see its query, key and score.`]);
+  else if (weight === 0) {
+    const masked = (causal && j > i) || (reaches[b] !== null && Math.abs(i - j) > reaches[b]);
+    lines.push(["weight", masked ? "0, because of the mask" : "0: beside the other scores this one is too small for a float32"]);
+  } else {
+    const h = Number(chosenHead.value), log = sums[(b * behind.heads + h) * count + i], score = Math.log(weight) + log;
+    const added = biases ? biases[h * (2 * count - 1) + j - i + count - 1] : 0, places = (x) => x.toFixed(4);
+    const how = [normed[b] && "normalised", turned[b] && "turned by their places"].filter(Boolean).join(" and ");
+    lines.push(
+      ["q · k", `${places((score - added) / scales[b])}, the query of ${query} times the key of ${name}, ${width} products added${how && `; both are ${how}`}`],
+      ["scale", `${written(scales[b])}${Math.abs(scales[b] * Math.sqrt(width) - 1) < 1e-6 ? ` = 1 / sqrt(${width})` : ""}`],
+      ...(biases ? [["bias", `${places(added)}, learned for the distance ${j - i}`]] : []),
+      ["score", `${places(score)} = scale * q · k${biases ? " + bias" : ""}`],
+      ["weight", `${written(weight)} = exp(${places(score)}) / exp(${places(log)}), where exp(${places(log)}) is the sum of exp(score) over the row`],
+      ["value", `so much of the value of ${name} goes into what this head gathers for ${query}${keyHeads < behind.heads ? `; key and value are those of key head ${Math.floor(h / (behind.heads / keyHeads))}` : ""}`]);
+  }
+  document.getElementById("celled").replaceChildren(...lines.map(([what, text]) =>
+    make("div", {}, make("dt", { textContent: what }), make("dd", { textContent: text }))));
 };
 const most = () => {
   const own = weights.subarray(token * count, (token + 1) * count);
@@ -26,12 +53,12 @@ const most = () => {
 
 const drawGrid = () => {
   const top = weights.reduce((a, x) => Math.max(a, x), 0) || 1;
-  drawSquare(grid, 440, (i) => (weights[i] === 0 ? null : weights[i] / top));
+  drawSquare(grid, 440, (i) => (weights[i] === 0 ? null : weights[i] / top), key);
   grid.setAttribute("aria-label", `${who()}: weights of ${count} by ${count} tokens, up to ${written(top)}; the table has the chosen token's`);
   legend(document.getElementById("weightslegend"), 0, top);
-  for (const side of ["above", "beside"]) {
-    one(`.square .${side}`).replaceChildren(...(count > FEW ? [] : data.tokens.map((name, i) =>
-      make("bdi", { textContent: name, className: side === "beside" && i === token ? "chosen" : "" }))));
+  for (const [side, chosen] of [["above", key], ["beside", token]]) {
+    one(`.square .${side}`).replaceChildren(...data.tokens.map((name, i) =>
+      make("bdi", { textContent: name, className: i === chosen ? "chosen" : "" })));
   }
 };
 
@@ -52,7 +79,7 @@ const drawLines = () => {
   data.tokens.forEach((name, i) => {
     picture.append(
       svg("text", { x: 128, y: y(i) + 5, "text-anchor": "end", class: i === token ? "chosen" : "" }, short(name)),
-      svg("text", { x: 272, y: y(i) + 5 }, short(name)),
+      svg("text", { x: 272, y: y(i) + 5, class: i === key ? "chosen" : "" }, short(name)),
       svg("rect", { x: 0, y: i * step, width: 136, height: step, "data-taker": i }),
       svg("rect", { x: 136, y: i * step, width: 264, height: step, "data-from": i }));
   });
@@ -69,20 +96,29 @@ const named = (name, text) => make("th", { scope: "row" }, make("bdi", { textCon
 const drawTakes = () => {
   one("#takes tbody").replaceChildren(...data.tokens.map((name, j) => {
     const weight = weights[token * count + j], line = make("tr", {}, named(name), cell(weight.toFixed(4)), cell(bar(weight)));
-    line.classList.toggle("chosen", j === most());
+    line.classList.toggle("chosen", j === (key ?? most()));
     return line;
   }));
 };
 
 const drawMoves = () => {
   const own = behind.moves.map((states) => states[token]);
-  const top = Math.max(...own.flatMap((at) => [at.size, at.attention ?? 0, at.feed_forward ?? 0])) || 1;
-  const sized = (x) => (x === undefined ? cell("") : cell(x.toPrecision(4), bar(x / top)));
+  const sizes = own.flatMap((at) => [at.size, at.attention, at.feed_forward]).filter((x) => x !== undefined).sort((a, b) => a - b);
+  // one vector can be a hundred times the others, as the first token's in GPT-2: its bar is cut, and says so
+  const top = Math.min(sizes.at(-1), 4 * sizes[sizes.length >> 1]) || sizes.at(-1) || 1;
+  const sized = (x) => {
+    if (x === undefined) return cell("");
+    const drawn = bar(Math.min(1, x / top));
+    drawn.classList.toggle("cut", x > top);
+    return cell(x.toPrecision(4), drawn);
+  };
+  document.getElementById("movescale").textContent = `A full bar is ${top.toPrecision(3)}.${sizes.at(-1) > top ? " A dashed one is cut: its number is larger." : ""}`;
   one("#moves tbody").replaceChildren(...own.map((at, i) => {
     const nearest = at.nearest.slice(0, 3).map((other, n) =>
       make("span", {}, n ? ", " : "", make("bdi", { textContent: data.tokens[other] }), " ", make("small", { textContent: at.cosines[n].toFixed(3) })));
     const line = make("tr", {}, named("", i ? `block ${i - 1}` : "the input layer"), sized(at.size), sized(at.attention),
-      sized(at.feed_forward), cell(at.turn === undefined ? "" : at.turn.toFixed(4)), cell("", ...nearest));
+      sized(at.feed_forward), cell(at.turn === undefined ? "" : at.turn.toFixed(4)),
+      cell(`${at.largest[0]}: ${at.largest[1].toPrecision(3)}, ${(100 * at.largest[2]).toFixed(0)} %`), cell("", ...nearest));
     line.classList.toggle("chosen", i - 1 === Number(chosenBlock.value));
     return line;
   }));
@@ -94,19 +130,41 @@ const drawBehind = () => {
   drawLines();
   drawTakes();
   drawMoves();
-  tell(token, most());
+  tell(...here());
 };
-const take = (i) => one(`fieldset input[value="${i}"]`).click();
+const here = () => [token, key ?? most()];
+const select = (i, j) => {
+  if (i !== token) take(i);
+  key = j;
+  drawBehind();
+};
 if (count && behind.blocks) {
   for (let i = 0; i < behind.blocks; i++) chosenBlock.append(make("option", { value: i, textContent: i }));
   chosenHead.append(make("option", { value: "mean", textContent: "mean of heads" }));
   for (let i = 0; i < behind.heads; i++) chosenHead.append(make("option", { value: i, textContent: i }));
   for (const choice of [chosenBlock, chosenHead]) choice.addEventListener("change", drawBehind);
-  one("fieldset").addEventListener("change", drawBehind); // after the first part's own listener, which sets the token
-  grid.addEventListener("pointermove", (event) => tell(...pointed(event)));
-  grid.addEventListener("click", (event) => take(pointed(event)[0]));
+  one("fieldset").addEventListener("change", () => { // after the first part's own listener, which sets the token
+    key = null;
+    drawBehind();
+  });
+  answering(grid, tell, select, here);
+  const names = (side) => [...one(`.square .${side}`).children];
+  one(".square .beside").addEventListener("click", ({ target }) => target.localName === "bdi" && take(names("beside").indexOf(target)));
+  one(".square .above").addEventListener("click", ({ target }) => target.localName === "bdi" && select(token, names("above").indexOf(target)));
   linesHost.addEventListener("pointermove", ({ target }) => target.dataset.from && tell(token, Number(target.dataset.from)));
-  linesHost.addEventListener("click", ({ target }) => target.dataset.taker && take(target.dataset.taker));
+  linesHost.addEventListener("pointerleave", () => tell(...here()));
+  linesHost.addEventListener("click", ({ target }) => {
+    if (target.dataset.taker) take(target.dataset.taker);
+    if (target.dataset.from) select(token, Number(target.dataset.from));
+  });
+  linesHost.addEventListener("keydown", (event) => {
+    const [down] = MOVES[event.key] ?? [0];
+    if (!down) return;
+    event.preventDefault();
+    select(token, within(here()[1] + down));
+    linesHost.scrollTop = (linesHost.scrollHeight * key) / count - linesHost.clientHeight / 2;
+  });
+  if (count > FEW) one(".square").style.setProperty("--side", `${count * ROOM}px`);
   document.getElementById("attended").hidden = document.getElementById("moved").hidden = false;
   drawBehind();
 }

@@ -24,8 +24,11 @@ FRAME, LINES = 60_000, 1_500
 BYTES = 4 / 3  # of base64 for one byte
 
 
-def check_size(size: float, layer: EmbeddingLayer, seq: int, pairs: int) -> None:
-    """Refuse a page of more than `LARGEST` bytes. `pairs`: how many numbers it has for each pair of tokens.
+def check_size(size: float, layer: EmbeddingLayer, seq: int, pairs: int, more: float = 0.0) -> None:
+    """Refuse a page of more than `LARGEST` bytes.
+
+    pairs: how many numbers it has for each pair of tokens; more: how many bytes the blocks and a head have for each
+    token.
 
     Raises ValueError, which says how many tokens there may be.
     """
@@ -33,7 +36,7 @@ def check_size(size: float, layer: EmbeddingLayer, seq: int, pairs: int) -> None
         return
     # p n^2 + t n = room, of which n is asked; each token has a row in every band
     p = pairs * layer.dtype.itemsize * BYTES
-    t = (len(layer.steps) + 1) * layer.dim * layer.dtype.itemsize * BYTES + LINES
+    t = (len(layer.steps) + 1) * layer.dim * layer.dtype.itemsize * BYTES + LINES + more
     room = LARGEST - FRAME
     fitting = int((math.sqrt(t * t + 4 * p * room) - t) / (2 * p))
     raise ValueError(

@@ -118,8 +118,8 @@ def test_block_and_head_are_chosen_by_keyboard(opened: Open, real: tuple[Encoder
     tab.locator("#block").focus()
     for key in ("ArrowDown", "ArrowDown", "Tab", "ArrowDown"):
         tab.keyboard.press(key)
-    assert said(tab).startswith("block 2, head 0: [CLS] gives ")
-    assert np.abs(np.array(table(tab)) - probabilities(encoder, 2, 0)[0]).max() <= 0.5e-4 + 1e-9
+    assert said(tab).startswith("block 2, head 0: the gives ")
+    assert np.abs(np.array(table(tab)) - probabilities(encoder, 2, 0)[1]).max() <= 0.5e-4 + 1e-9
     outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid", "the focus can be seen"
 
@@ -155,8 +155,10 @@ def test_the_moves_follow_the_token(opened: Open, real: tuple[Encoder, str]) -> 
         state = trace[f"hidden_states.{i}"][0]
         assert float(line[1]) == pytest.approx(np.linalg.norm(state[2]), rel=5e-4)
         unit = state / np.linalg.norm(state, axis=1, keepdims=True)
+        largest = int(np.abs(state[2]).argmax())
+        assert line[5].startswith(f"{largest}: ") and line[5].endswith(f"{100 * unit[2, largest] ** 2:.0f} %")
         nearest = [other for other in np.argsort(-(unit @ unit[2])) if other != 2][:3]
-        assert [part.split()[0] for part in line[5].split(", ")] == [TOKENS[other] for other in nearest]
+        assert [part.split()[0] for part in line[6].split(", ")] == [TOKENS[other] for other in nearest]
         if i:
             added = trace[f"encoder.layer.{i - 1}.attention.output.dense"][0, 2]
             assert float(line[2]) == pytest.approx(np.linalg.norm(added), rel=5e-4)
@@ -171,6 +173,8 @@ def test_gpt2_s_triangle_is_blank_above(opened: Open, tmp_path: Path) -> None:
     count = len(encoder.tokenize("he was")["input_ids"][0])
     assert count > 2
     assert np.array_equal(pixels(tab, count)[..., 3] > 0, np.tri(count, dtype=bool))
+    assert tab.locator(".lines line").count() == count, "it opens with the last token, which sees all"
+    tab.locator("fieldset input[value='0']").check(force=True)
     assert tab.locator(".lines line").count() == 1, "the first token sees itself alone"
 
 

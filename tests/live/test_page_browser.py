@@ -71,7 +71,7 @@ def test_choosing_a_token_by_keyboard_changes_the_strips(opened: Open, real: tup
     assert tab.evaluate("document.activeElement.name") == "token"
     outline = tab.evaluate("getComputedStyle(document.activeElement.nextElementSibling).outlineStyle")
     assert outline == "solid", "the focus can be seen"
-    for place in range(1, 7):
+    for place in (2, 3, 4, 5, 6, 0):  # it opens with the text's first token, not with [CLS]
         tab.keyboard.press("ArrowRight")
         assert chosen(tab) == place
         assert shown_numbers(tab) == traced(layer, SENTENCE, place, 0)
@@ -84,7 +84,7 @@ def test_every_token_and_dimension_shows_the_trace(opened: Open, real: tuple[Emb
     for token in range(7):
         tab.locator(f"fieldset input[value='{token}']").check(force=True)
         for dimension in (0, 1, 190, 382, 383):
-            tab.locator("input[type=range]").fill(str(dimension + 1))
+            tab.locator("input[type=range]").fill(str(dimension))
             assert shown_numbers(tab) == traced(layer, SENTENCE, token, dimension)
 
 
@@ -94,9 +94,9 @@ def test_the_slider_answers_to_keys_and_tells_the_sum(opened: Open, real: tuple[
     tab.locator("input[type=range]").focus()
     for key in ("End", "ArrowLeft", "ArrowLeft"):
         tab.keyboard.press(key)
-    word, types, position, total, output = traced(layer, SENTENCE, 0, 381)
+    word, types, position, total, output = traced(layer, SENTENCE, 1, 381)
     said = tab.locator("#groups .worked").inner_text().replace("(", "").replace(")", "")
-    assert [float(part) for part in said.removeprefix("dimension 382: ").replace("=", "+").split(" + ")] == [
+    assert [float(part) for part in said.removeprefix("dimension 381: ").replace("=", "+").split(" + ")] == [
         word, types, position, total,
     ]  # fmt: skip
     assert float(tab.locator("#normwork").inner_text().rpartition(" = ")[2]) == output
@@ -108,23 +108,25 @@ def test_pointing_at_a_band_shows_the_number_below(opened: Open, real: tuple[Emb
     tab.locator("fieldset input[value='3']").check(force=True)
     box = tab.locator(STRIPS).nth(4).bounding_box()
     tab.mouse.move(box["x"] + box["width"] * (100.5 / 384), box["y"] + box["height"] / 2)
-    assert tab.locator("input[type=range]").input_value() == "101"
+    assert tab.locator("input[type=range]").input_value() == "100"
     assert shown_numbers(tab) == traced(layer, SENTENCE, 3, 100)
 
 
 def test_colours_are_the_numbers(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    """viridis grows lighter with the number, so the lightest column of a band is among its largest numbers."""
+    """The nearer to 0, the lighter; orange above it, blue below."""
     layer, html = real
     tab = opened(html)
     pixels = tab.eval_on_selector_all(
         STRIPS, "all => all.map((c) => [...c.getContext('2d').getImageData(0, 0, c.width, 1).data])"
     )
-    rows = [rows[0, 0] for rows in layer.trace(**layer.tokenize(SENTENCE)).values() if rows.dtype.kind == "f"]
+    rows = [rows[0, 1] for rows in layer.trace(**layer.tokenize(SENTENCE)).values() if rows.dtype.kind == "f"]
     for painted, row in zip(pixels, rows, strict=True):
         red, green, blue = np.array(painted).reshape(-1, 4)[:, :3].T
         lightness = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-        order = np.argsort(row, kind="stable")
-        assert np.all(np.diff(lightness[order]) >= -1.0), "one step of 255 for rounding"
+        assert np.all((red > blue)[row > 0.05 * np.ptp(row)]) and np.all((red < blue)[row < -0.05 * np.ptp(row)])
+        for side in (row[row > 0], row[row < 0]):
+            order = np.argsort(np.abs(side), kind="stable")
+            assert np.all(np.diff(lightness[np.isin(row, side)][order]) <= 1.0), "one step of 255 for rounding"
         assert np.ptp(lightness) > 30
 
 
@@ -143,14 +145,14 @@ def test_similarities_follow_the_token(opened: Open, real: tuple[EmbeddingLayer,
     assert tab.locator("#pairwork").inner_text() == f"positions 1 (we) and 5 (clouds): {unit[1] @ unit[5]:.4f}"
 
 
-def test_the_slider_counts_from_one(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+def test_the_slider_counts_from_zero(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
     tab = opened(real[1])
     slider = tab.locator("input[type=range]")
-    assert [slider.get_attribute(name) for name in ("min", "max")] == ["1", "384"] and slider.input_value() == "1"
-    for value in ("1", "384"):
+    assert [slider.get_attribute(name) for name in ("min", "max")] == ["0", "383"] and slider.input_value() == "0"
+    for value in ("0", "383"):
         slider.fill(value)
         shown = tab.locator("#groups").inner_text(), tab.locator("#normwork").inner_text()
-        assert f"{value} of 384" in shown[0] and f"dimension {value}: " in shown[0]
+        assert "dimension, 0 to 383" in shown[0] and f"dimension {value}: " in shown[0]
         assert shown[1].startswith(f"dimension {value}: ")
 
 
@@ -199,7 +201,7 @@ def test_everything_has_a_name_for_a_screen_reader(opened: Open, real: tuple[Emb
     tree = tab.locator("body").aria_snapshot()
     assert 'radio "lived , id 2973" [checked]' in tree or 'radio "lived, id 2973" [checked]' in tree
     assert 'group "Token"' in tree
-    assert 'slider "dimension, of 384"' in tree
+    assert 'slider "dimension, 0 to 383"' in tree
     assert 'img "word_embeddings[2973] of lived: 384 numbers from' in tree
     assert 'region "What LayerNorm does to mean and variance"' in tree
     assert "heading" in tree and "table" in tree
@@ -227,7 +229,7 @@ def test_other_families_open(name: str, opened: Open, tmp_path: Path) -> None:
     last = tab.locator("fieldset input").last
     last.check(force=True)
     for slider in tab.locator("input[type=range]").all():
-        slider.fill("4")
+        slider.fill("3")
     assert shown_numbers(tab) == [float(f"{rows[0, -1, 3]:.6g}") for rows in expected]
 
 

@@ -263,7 +263,7 @@ def test_explain_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["explain", SENTENCE, "--model", str(folder), "--html", str(target)]) == 0
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err == f"minibert: wrote {target}\n"
-    assert target.read_text("utf-8") == page(minibert.load(folder), SENTENCE)
+    assert target.read_text("utf-8") == page(minibert.load(folder), SENTENCE, name=f"{tmp_path.name}/bert")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bert", "page.html"]
 
 

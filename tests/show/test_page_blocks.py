@@ -22,6 +22,8 @@ from minibert.show import page_parts
 from minibert.show.page import page
 
 SENTENCE = "The bank raised its rates again today"
+# of a score written as log(weight) + log(sum of the row): weights are float32; measured 5e-7 at most
+SCORES = 3e-6
 # bytes of a page that the promise "under 2 MB for twelve tokens of MiniLM" allows
 TWELVE_TOKENS = 2_000_000
 
@@ -66,6 +68,18 @@ def test_every_family_with_blocks_has_the_numbers_of_its_trace(name: str, tmp_pa
     attention = behind["attention"].reshape(encoders.DEPTH, encoders.HEADS, seq, seq)
     for i, of_block in enumerate(attention):
         assert same_bits(of_block, np.ascontiguousarray(trace[f"attentions.{i}"][0]))
+    kept = behind["scores"]
+    sums = np.frombuffer(base64.b64decode(kept["logs"]), "<f8").reshape(attention.shape[:3])
+    for i, block in enumerate(encoder.stack.blocks):
+        scores, seen = trace[block.attention.scores][0].astype(np.float64), attention[i] > 0
+        again = np.log(attention[i], out=np.zeros(scores.shape), where=seen) + sums[i][..., None]
+        assert np.abs(again - scores)[seen].max() < SCORES * max(1.0, np.abs(scores).max())
+        assert (kept["scales"][i], kept["reaches"][i]) == (block.attention.scale, block.attention.reach)
+    if kept["bias"] is not None:
+        bias = np.frombuffer(base64.b64decode(kept["bias"]), "<f4").reshape(encoders.HEADS, 2 * seq - 1)
+        for i, j in np.ndindex(seq, seq):
+            assert np.array_equal(bias[:, j - i + seq - 1], encoder.stack.bias(seq)[:, i, j])
+    assert (kept["bias"] is None) == (name != "mpnet")
     assert np.any(np.triu(attention, 1)) == (not encoder.stack.causal), "GPT-2 does not look ahead"
     assert ("no token sees those after it" in html) == encoder.stack.causal
     for i, block in enumerate(encoder.stack.blocks):
@@ -170,11 +184,12 @@ def test_explain_writes_both_parts_of_a_whole_model(tmp_path: Path) -> None:
     folder, target = folder_of("bert", tmp_path / "bert"), tmp_path / "page.html"
     assert main(["explain", "we lived", "--pair", "above", "--model", str(folder), "--html", str(target)]) == 0
     assert without_numbers(target.read_text("utf-8")) == without_numbers(
-        page(minibert.load_encoder(folder), "we lived", "above")
+        page(minibert.load_encoder(folder), "we lived", "above", name=f"{tmp_path.name}/bert")
     )
     assert main(["extract", str(folder), "-o", str(tmp_path / "layer")]) == 0
     assert main(["explain", "we lived", "--model", str(tmp_path / "layer"), "--html", str(target)]) == 0
-    assert target.read_text("utf-8") == page(minibert.load(folder), "we lived"), "no blocks are stored there"
+    alone = page(minibert.load(folder), "we lived", name=f"{tmp_path.name}/layer")
+    assert target.read_text("utf-8") == alone, "no blocks are stored there"
 
 
 def test_blocks_on_the_hub_are_fetched_when_asked_for(
@@ -187,7 +202,7 @@ def test_blocks_on_the_hub_are_fetched_when_asked_for(
         command = ["explain", "we lived", "--model", "someone/tiny", "--html", str(target)]
         assert main(command) == 0
         assert "--whole fetches and shows the blocks too" in capsys.readouterr().err
-        assert target.read_text("utf-8") == page(minibert.load(folder), "we lived")
+        assert target.read_text("utf-8") == page(minibert.load(folder), "we lived", name="someone/tiny")
         for asked in ([*command, "--whole"], command):  # and then they lie in the cache
             assert main(asked) == 0
             assert "--whole" not in capsys.readouterr().err

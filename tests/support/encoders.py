@@ -157,10 +157,10 @@ def computed_once(encoder: minibert.Encoder) -> minibert.Encoder:
     """Let each text's trace be computed once: of two computations the last bits may differ."""
     trace, known = encoder.trace, dict[bytes, dict[str, Array]]()
 
-    def remembered(**batch: Array) -> dict[str, Array]:
+    def remembered(head: str | None = None, **batch: Array) -> dict[str, Array]:
         key = np.asarray(batch["input_ids"]).tobytes()
-        if key not in known:
-            known[key] = trace(**batch)
+        if key not in known or (head is not None and "logits" not in known[key]):
+            known[key] = trace(**batch, head=head)
         return dict(known[key])
 
     vars(encoder)["trace"] = remembered

@@ -1,0 +1,156 @@
+"""The page's part about a head: its numbers are those of the encoder's logits, of each block's state too."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import encoders
+import numpy as np
+import pytest
+from checkpoints import write_byte_level, write_wordpiece
+from safetensors.numpy import load_file, save_file
+from strict_html import read
+
+import minibert
+from minibert.equations.blocks import sigmoid, softmax
+from minibert.equations.input_layer import Array
+from minibert.models.encoder import Encoder
+from minibert.show import page_prediction
+from minibert.show.contributions import shares
+from minibert.show.page import page
+
+CLOSE = 1e-5  # of probabilities and of shares in float32: measured 4e-7
+DIM, VOCAB = encoders.DIM, encoders.COMMON["vocab_size"]
+HEADS: dict[str, dict[str, tuple[int, ...]]] = {
+    "masked_word": {
+        "cls.predictions.transform.dense.weight": (DIM, DIM), "cls.predictions.transform.dense.bias": (DIM,),
+        "cls.predictions.transform.LayerNorm.weight": (DIM,), "cls.predictions.transform.LayerNorm.bias": (DIM,),
+        "cls.predictions.bias": (VOCAB,),
+    },
+    "classes": {
+        "pooler.dense.weight": (DIM, DIM), "pooler.dense.bias": (DIM,),
+        "classifier.weight": (3, DIM), "classifier.bias": (3,),
+    },
+}  # fmt: skip
+
+
+def with_head(folder: Path, head: str, **changes: Any) -> Path:
+    """A tiny BERT with a head and a tokenizer that knows its mask."""
+    encoders.write(folder, "bert", **changes)
+    random = np.random.default_rng(5).standard_normal
+    own = {name: random(shape, np.float32) for name, shape in HEADS[head].items()}
+    save_file(load_file(folder / "model.safetensors") | own, folder / "model.safetensors")
+    write_wordpiece(folder)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "[MASK]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def gpt2(folder: Path) -> Path:
+    return write_byte_level(encoders.write(folder, "gpt2", vocab_size=261))
+
+
+def data_of(html: str, rows: int, encoder: Encoder) -> dict[str, Any]:
+    (text,) = re.findall(r'<script type="application/json" id="predictdata">(.*?)</script>', html, re.DOTALL)
+    data: dict[str, Any] = json.loads(text)
+    blocks, k = len(encoder.stack.blocks), data["k"]
+    shapes = {
+        "lens": (rows, blocks + 1, k), "shares": (rows, k, blocks * (encoder.stack.heads + 1) + 2), "totals": (rows, k),
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        data[name] = np.frombuffer(base64.b64decode(data[name]), "<f4").reshape(shape)
+    return data
+
+
+def of_each_state(encoder: Encoder, trace: dict[str, Array], head: str) -> list[Array]:
+    """The logits of each block's state, by the head's modules one by one."""
+    bound, found = encoder.head(head), []
+    for i in range(len(encoder.stack.blocks) + 1):
+        x = trace[f"hidden_states.{i}"][0]
+        if encoder.stack.last_norm and i < len(encoder.stack.blocks):
+            x = encoder[encoder.stack.last_norm](x)
+        x = x[:1] if bound.takes == "first" else x
+        for _, work in bound.works:
+            x = work(x)
+        found.append(bound.last(x))
+    return found
+
+
+@pytest.mark.parametrize("name", ["masked_word", "next_word"])
+def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> None:
+    encoder = encoders.computed_once(
+        minibert.load_encoder(gpt2(tmp_path) if name == "next_word" else with_head(tmp_path, name))
+    )
+    text = "he was" if name == "next_word" else "we [MASK] above"
+    html = page(encoder, text, name="someone/tiny")
+    read(html)
+    assert not re.search(r"<!--\w+-->", html), "a mark of the frame was left"
+    batch = encoder.tokenize(text)
+    ids, logits = batch["input_ids"], encoder.logits(**batch, head=name)[0]
+    data, trace = data_of(html, ids.shape[1], encoder), encoder.trace(**batch, head=name)
+    probabilities, every = softmax(logits.astype(np.float64)), of_each_state(encoder, trace, name)
+    assert data["each"] and data["chance"] and data["k"] == page_prediction.LIKELIEST
+    labels = np.argsort(-logits, axis=1)[:, : data["k"]]
+    for row, best in enumerate(labels):
+        assert data["names"][row] == [page_prediction._token(encoder, i) for i in best.tolist()]
+        assert np.abs(data["lens"][row, -1] - probabilities[row, best]).max() < CLOSE
+        for state, of_state in enumerate(every):
+            chances = softmax(of_state[row].astype(np.float64))
+            assert np.abs(data["lens"][row, state] - chances[best]).max() < CLOSE
+            named, its = data["best"][row][state]
+            assert named == page_prediction._token(encoder, int(chances.argmax()))
+            assert its == pytest.approx(chances.max(), abs=CLOSE)
+    found = shares(encoder, ids, trace, encoder.head(name), labels)
+    assert np.abs(data["shares"].sum(axis=2) - data["totals"]).max() < CLOSE * np.abs(logits).max()
+    own = data["shares"][..., :-2].reshape(*labels.shape, encoders.DEPTH, encoders.HEADS + 1)
+    assert np.array_equal(own[..., :-1], found.heads.astype(np.float32))
+    assert np.array_equal(own[..., -1], found.feed_forward.astype(np.float32))
+    assert np.array_equal(data["shares"][..., -2], found.input_layer.astype(np.float32))
+    assert np.array_equal(data["totals"], found.total.astype(np.float32))
+    if name == "next_word":
+        assert data["lens"][-1, -1, 0] == pytest.approx(encoder.next_words(text, 1)[0]["score"], abs=CLOSE)
+    else:
+        at = ids[0].tolist().index(4)
+        assert data["names"][at][0] == page_prediction._token(encoder, encoder.fill(text, 1)[0][0]["token"])
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_classes_are_of_the_whole_text(several: bool, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"problem_type": "multi_label_classification"} if several else {}
+    labels = {"0": "sky", "1": "</script>", "2": "sea"}
+    encoder = minibert.load_encoder(with_head(tmp_path, "classes", id2label=labels, **changes))
+    html = page(encoder, "we lived above")
+    read(html)
+    data, logits = data_of(html, 1, encoder), encoder.logits(**encoder.tokenize("we lived above"))[0].astype(np.float64)
+    order = np.argsort(-logits)
+    assert not data["each"] and data["k"] == 3
+    assert data["names"] == [[list(labels.values())[i] for i in order]]
+    expected = sigmoid(logits) if several else softmax(logits)
+    assert np.abs(data["lens"][0, -1] - expected[order]).max() < CLOSE
+    assert np.abs(data["shares"].sum(axis=2)[0] - (logits - logits.mean())[order]).max() < CLOSE * np.abs(logits).max()
+
+
+def test_a_number_is_shown_as_a_number(tmp_path: Path) -> None:
+    encoder = minibert.load_encoder(with_head(tmp_path, "classes", num_labels=3, problem_type="regression"))
+    data = data_of(page(encoder, "we lived"), 1, encoder)
+    logits = encoder.logits(**encoder.tokenize("we lived"))[0]
+    assert not data["chance"]
+    assert np.abs(data["lens"][0, -1] - np.sort(logits)[::-1]).max() < CLOSE * np.abs(logits).max()
+
+
+def test_without_a_head_nothing_is_predicted(minilm: Path) -> None:
+    assert "predictdata" not in page(minibert.load_encoder(minilm), "we lived")
+
+
+def test_a_head_that_cannot_be_computed_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = with_head(tmp_path / "bert", "masked_word")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["cls.predictions.transform.dense.weight"] = np.ones((3, 3), np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    html = page(minibert.load_encoder(folder), "we lived")
+    read(html)
+    assert "cls.predictions.transform.dense.weight" in html and "predictdata" not in html and "blockdata" in html
