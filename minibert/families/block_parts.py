@@ -63,6 +63,11 @@ class Dense:
         return self._weight.array() if isinstance(self._weight, StoredTable) else self._weight
 
     @property
+    def stored(self) -> bool:
+        """Whether the weight stays as it is stored, and is widened for each use."""
+        return isinstance(self._weight, StoredTable)
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """What it computes in."""
         return self._weight.dtype

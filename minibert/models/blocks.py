@@ -7,7 +7,7 @@ does not see: those after it, and those out of reach.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ from minibert.equations.blocks import additive_mask, visible
 from minibert.equations.fast import ACTIVATIONS, attention_scores, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.block_parts import Attention, BoundBlock, Dense, FeedForward, Modules
-from minibert.files.tables import Room
+from minibert.files.tables import LargeRoom, Room
 
 from . import packing
 from .key_value_cache import KeyValueCache
@@ -71,6 +71,12 @@ class Stack(NamedTuple):
         return found | ({self.last_norm: summed} if summed and self.last_norm else {})
 
     @property
+    def widens(self) -> bool:
+        """Whether there are weights that stay as they are stored."""
+        modules = (module for block in self.blocks for module in block.modules.values())
+        return any(isinstance(module, Dense) and module.stored for module in modules)
+
+    @property
     def by_distance(self) -> bool:
         """Whether the distance between two tokens matters, so that padding between them does."""
         return self.bias is not None or any(block.attention.reach is not None for block in self.blocks)
@@ -111,15 +117,15 @@ class _Run(NamedTuple):
     pieces: list[_Piece]
     angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
     room: dict[str, Array]  # results that every block writes anew: fresh memory would cost a page fault each 4 KiB
-    weights: Room  # for a weight that stays as it is stored, while it is used
+    weights: Room  # for weights that stay as they are stored, while they are used
     record: Recorder | None
     cache: KeyValueCache | None
     take: Array | None = None  # of the last block: the tokens that go on after its attention
 
     def array(self, name: str, x: Array, width: int) -> Array:
-        if name not in self.room or len(self.room[name]) != len(x):
-            self.room[name] = np.empty((len(x), width), x.dtype)
-        return self.room[name]
+        if name not in self.room or len(self.room[name]) < len(x) * width:
+            self.room[name] = np.empty(len(x) * width, x.dtype)
+        return self.room[name][: len(x) * width].reshape(len(x), width)
 
 
 Work = Callable[[_Run, Array], Array]
@@ -153,19 +159,7 @@ def run_blocks(
     for i, block in enumerate(stack.steps):
         if record and i:
             record.rows(f"hidden_states.{i}", x)
-        if i + 1 == len(stack.steps):
-            run = run._replace(take=take)
-        for works, summed, after, attends in block:
-            y = x
-            for work in works:
-                y = work(run, y)
-            if attends and run.take is not None:  # y has the taken tokens alone
-                x = x[take]
-            np.add(x, y, out=x)
-            if record:
-                record.rows(summed, x)
-            for norm in after:
-                norm(run, x)
+        x = _one_block(run._replace(take=take) if i + 1 == len(stack.steps) else run, block, x)
     x = x[take] if take is not None and not stack.steps else x
     for norm in stack.last:
         norm(run, x)
@@ -173,6 +167,41 @@ def run_blocks(
         record.rows(f"hidden_states.{len(stack.steps)}", x)
     if cache:
         cache.length += len(tile.rows)
+    return x
+
+
+def run_tiles(stack: Stack, given: Sequence[tuple[Array, Tile]]) -> list[Array]:
+    """Run all blocks on several tiles, one block after another: a weight is widened once for all of them.
+
+    The bits are those of `run_blocks` on each. The memory is that of one block's weights and of the tiles' x.
+    """
+    room, weights = dict[str, Array](), LargeRoom()
+    runs = [
+        _Run(list(_pieces(stack, tile, x.dtype, whole=False, past=0)), _angles(stack, tile), room, weights, None, None)
+        for x, tile in given
+    ]
+    found = [x for x, _ in given]
+    for block in stack.steps:
+        weights.empty()
+        found = [_one_block(run, block, x) for run, x in zip(runs, found, strict=True)]
+    for run, x in zip(runs, found, strict=True):
+        for norm in stack.last:
+            norm(run, x)
+    return found
+
+
+def _one_block(run: _Run, block: tuple[Ready, ...], x: Array) -> Array:
+    for works, summed, after, attends in block:
+        y = x
+        for work in works:
+            y = work(run, y)
+        if attends and run.take is not None:  # y has the taken tokens alone
+            x = x[run.take]
+        np.add(x, y, out=x)
+        if run.record:
+            run.record.rows(summed, x)
+        for norm in after:
+            norm(run, x)
     return x
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,11 @@ from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
 
 from .attributes import Guarded
-from .blocks import Stack, run_blocks
+from .blocks import Stack, run_blocks, run_tiles
 from .input_layer import EmbeddingLayer
 from .inputs import Preparation
 from .module_tree import print_encoder
-from .packing import Tile, batch_tiles, gather, tile_of, tile_tokens
+from .packing import Tile, batch_tiles, gather, grouped, tile_of, tile_tokens
 from .pipeline import Packed, Pipeline, check_positive, chunked
 from .recorders import Change, Keeper
 from .search import cosine_of_normalized
@@ -507,7 +508,11 @@ class Encoder(Guarded):
         threads = self.threads if threads is None else checked_threads(threads)
 
         def over_cores(work: Callable[[Packed], None], packed: Packed) -> None:
-            compute(work, packed.tiles(tile_tokens(len(packed.ids))), threads, same_bits)
+            tiles = packed.tiles(tile_tokens(len(packed.ids)))
+            if results == self.rows and self.stack.widens:
+                compute(partial(self._together, work), grouped(list(tiles), threads or cores()), threads, same_bits)
+            else:
+                compute(work, tiles, threads, same_bits)
 
         return Pipeline(
             tokenize, results, None, (), 0, self.dtype, CHUNK, over_cores, typed=self.embeddings.adds_types,
@@ -521,6 +526,13 @@ class Encoder(Guarded):
         """
         stack = self.stack
         return run_blocks(stack, self._layer.rows(packed), tile_of(packed.lengths, stack.heads), take=take)
+
+    def _together(self, work: Callable[..., None], tiles: Sequence[Packed]) -> None:
+        """Do `work` with the rows of each tile, all of which pass a block before its weights give way to the next's."""
+        stack = self.stack
+        found = run_tiles(stack, [(self._layer.rows(tile), tile_of(tile.lengths, stack.heads)) for tile in tiles])
+        for tile, x in zip(tiles, found, strict=True):
+            work(tile, x)
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike, *, normalized: bool = False) -> Array:
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).

@@ -5,18 +5,21 @@ Packed: the tokens of all sequences of a tile follow one another, (tokens, dim),
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.steps import Inputs
 
+T = TypeVar("T")
+
 # A matrix product of more rows is no faster, takes more memory, and others wait longer for their turn.
 TILE_TOKENS = 512
 FEWEST_TOKENS = 128  # of fewer a product is slower
 SHARES = 8  # into so many tiles few tokens are cut, for the threads to share
+TOGETHER = 8  # tiles that one thread takes through a block one after another, where its weights are widened for them
 SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
 
 
@@ -73,6 +76,16 @@ def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
         stop = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
         yield slice(start, stop)
         start, before = stop, int(ends[stop - 1])
+
+
+def grouped(tiles: Sequence[T], threads: int) -> list[Sequence[T]]:
+    """Put tiles that follow one another together, at most `TOGETHER`, so that each thread has a group.
+
+    >>> grouped([1, 2, 3, 4, 5], 2)
+    [[1, 2, 3], [4, 5]]
+    """
+    size = min(TOGETHER, -(-len(tiles) // threads))
+    return [tiles[start : start + size] for start in range(0, len(tiles), max(1, size))]
 
 
 def tile_of(lengths: Array, heads: int) -> Tile:

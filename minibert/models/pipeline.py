@@ -103,7 +103,8 @@ class Pipeline(NamedTuple):
     after      what is done to the pooled vectors in turn, or to each text's rows
     dim        of a vector at the end
     chunk      texts that are tokenized, and sorted by length, at once: memory beyond the result is bounded by it
-    spread     work and a chunk's tokens -> cuts them into tiles and has the work done for each, on several threads
+    spread     work and a chunk's tokens -> cuts them into tiles and has the work done for each, on several threads;
+               it may pass a tile's rows along, where it has computed them
     typed      types of tokens are of use
     hint       is told of all tokens of a chunk before they are computed
     alone      computes on one thread: nothing is tokenized on another meanwhile
@@ -117,7 +118,7 @@ class Pipeline(NamedTuple):
     dim: int
     dtype: np.dtype[Any]
     chunk: int
-    spread: Callable[[Callable[[Packed], None], Packed], None]
+    spread: Callable[[Callable[..., None], Packed], None]
     typed: bool = True
     hint: Callable[[Packed], object] = lambda packed: None
     alone: bool = False
@@ -129,8 +130,8 @@ class Pipeline(NamedTuple):
         self.hint(packed)
         found: Any = [None] * len(encoded) if pool is None else np.empty((len(encoded), self.dim), self.dtype)
 
-        def work(tile: Packed) -> None:
-            x = self.rows(tile)
+        def work(tile: Packed, x: Any = None) -> None:
+            x = self.rows(tile) if x is None else x
             if self.whole:
                 for i, result in zip(tile.texts.tolist(), x, strict=True):
                     found[i] = result

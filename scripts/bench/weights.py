@@ -42,19 +42,19 @@ def weights(settings: Settings) -> list[Row]:
         return [unmeasured("a bfloat16 model of 0.6 billion numbers", "needs /proc")]
     folder = seeded_qwen3(settings.models)
     found: dict[str, list[dict[str, Any]]] = {"low_memory": [], "widened": []}
-    for _ in range(settings.rounds(5)):
+    for _ in range(settings.rounds(3)):
         for way in found:
             found[way].append(child("narrow_weights", folder, way))
     of = {way: {key: [float(one[key]) for one in each] for key in each[0]} for way, each in found.items()}
     ours, other = of["low_memory"], of["widened"]
     rows = [
         compare(f"peak of private memory, {what}", ours[key], other[key], "widened", "B", limit=Limit("<=", 477, "MiB"))
-        for key, what in (("peak", "load, one text, 64 texts"), ("peak_words", "and the next word of a text"))
+        for key, what in (("peak", "load, one text, 32 texts"), ("peak_words", "and the next word of a text"))
     ]
     rows += [
         compare(what, ours[key], other[key], "widened")
         for key, what in (
-            ("load", "load"), ("one", "one text of six words"), ("many", "64 texts of 4 to 31 words"),
+            ("load", "load"), ("one", "one text of six words"), ("many", "32 texts of 4 to 31 words"),
             ("word", "the next word of a text"),
         )
     ]  # fmt: skip
@@ -131,10 +131,10 @@ def _pairs() -> Iterator[tuple[str, str]]:
 
 
 def sample_texts() -> list[str]:
-    """64 texts of 4 to 31 words, of about three tokens each; the first has six."""
+    """32 texts of 4 to 31 words, of about three tokens each; the first has six."""
     import numpy as np
 
     generator = np.random.default_rng(1)
-    words = generator.choice(list(ascii_lowercase), (64, 64, 4))
-    lengths = [6, *generator.integers(4, 32, 63)]
+    words = generator.choice(list(ascii_lowercase), (32, 32, 4))
+    lengths = [6, *generator.integers(4, 32, 31)]
     return [" ".join("".join(word) for word in text[:length]) for text, length in zip(words, lengths, strict=True)]

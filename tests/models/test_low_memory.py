@@ -24,8 +24,10 @@ import minibert
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
 from minibert.families.block_parts import Dense
-from minibert.models import heads
+from minibert.files.tables import StoredTable
+from minibert.models import heads, packing
 from minibert.models.key_value_cache import KeyValueCache
+from minibert.models.pipeline import Packed
 from minibert.models.prediction import go_on
 
 IDS = np.arange(30).reshape(3, 10) % 20 + 5
@@ -135,12 +137,17 @@ def test_float64_too(stored: str, tmp_path: Path) -> None:
     same(kept(IDS), widened(IDS))
 
 
+@pytest.mark.parametrize("tokens", [10, 128])
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_sentences_on_threads_and_callers_at_once(threads: int, tmp_path: Path) -> None:
-    """Every thread has a room of its own: one that is shared would hold another block's weight now and then."""
+def test_sentences_on_threads_and_callers_at_once(
+    threads: int, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many tiles and few. Every thread has a room of its own: a shared one would hold another block's weight."""
     folder = narrowed(encoders.write(tmp_path / "wide", "bert"), tmp_path / "narrow")
     widened, kept = both(folder, threads=threads)
     texts = ["we lived above the clouds", "we", "the clouds lived", "above above"] * 40
+    monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
+    monkeypatch.setattr(packing, "FEWEST_TOKENS", tokens)
     want = widened.encode(texts)
     found: list[Array] = []
 
@@ -231,3 +238,40 @@ def test_memory_of_a_tied_word_table_is_that_of_a_piece(tmp_path: Path, monkeypa
     assert peak(lambda: widened.logits(IDS[0, :1])) > table
     assert peak(lambda: kept.logits(IDS[0, :1])) < table / 4
     assert peak(lambda: kept.trace(IDS[0, :1], head="next_word")) < table / 4
+
+
+@pytest.mark.parametrize("case", TINY, ids=str)
+def test_a_block_s_weight_is_widened_once_for_several_tiles(
+    case: EncoderCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared blocks have their weight's turn several times. `rows` is called for each widening, and by nothing else."""
+    monkeypatch.setattr(packing, "TILE_TOKENS", 13)
+    monkeypatch.setattr(packing, "FEWEST_TOKENS", 13)
+    lengths = np.sort(np.arange(48) % 7 + 1)
+    packed = Packed(np.arange(lengths.sum()) % 20 + 5, None, np.arange(48), lengths)
+    counted: list[int] = []
+    real = StoredTable.rows
+    monkeypatch.setattr(StoredTable, "rows", lambda table, *args: [counted.append(id(table)), real(table, *args)][1])
+
+    def rows_of(encoder: minibert.Encoder) -> dict[int, Array]:
+        found: dict[int, Array] = {}
+
+        def work(tile: Packed, x: Array | None = None) -> None:
+            found[int(tile.texts[0])] = encoder.rows(tile) if x is None else x
+
+        encoder.each_text(lambda texts, start: [], encoder.rows).spread(work, packed)
+        return found
+
+    widened, kept = both(narrowed(case.folder, tmp_path), threads=2)
+    want = rows_of(widened)
+    counted.clear()
+    got = rows_of(kept)
+    assert want.keys() == got.keys() and len(got) > 12
+    for first, x in want.items():
+        same(got[first], x)
+    times = {counted.count(id(module._weight)) for module in maps(kept)}
+    groups, shared = (
+        len(packing.grouped(range(len(got)), 2)),
+        len(kept.stack.blocks) * (kept.block_family.shared is not None),
+    )
+    assert max(times) <= groups * max(1, shared) < len(got)
