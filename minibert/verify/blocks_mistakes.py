@@ -18,7 +18,7 @@ from minibert.equations.input_layer import Array, layer_norm
 from minibert.families.block_parts import Attention, Dense, RMSNorm
 from minibert.models.blocks import Stack
 
-from .plain_blocks import Choices, Formula
+from .plain_blocks import Choices, Formula, angles
 from .subject import Mistake
 
 # -- wrong parts -------------------------------------------------------------------------------------------------
@@ -50,10 +50,17 @@ def neighbours(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
     return rotate(x, cos, sin, {"halves": "neighbours", "neighbours": "halves"}[pairing])
 
 
-def other_layer_type(stack: Stack, own: Attention) -> str | None:
+def other_layer_type(stack: Stack, own: Attention, places: Array) -> tuple[Array, Array]:
     """The rotation of the other type of blocks."""
     assert stack.rotary is not None  # the mistake is made of models with several rotations
-    return next(name for name in stack.rotary.rotations if name != own.layer_type)
+    return angles(
+        stack, own._replace(layer_type=next(x for x in stack.rotary.rotations if x != own.layer_type)), places
+    )
+
+
+def window(change: Callable[[int], float | None]) -> Callable[[int | None], float | None]:
+    """Another window, in the blocks that have one."""
+    return lambda reach: None if reach is None else change(reach)
 
 
 def without_one(module: Any) -> Formula:
@@ -183,7 +190,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("queries and keys not turned", "In each block queries and keys are turned by their token's place.",
             _attends(lambda own: own.rotated, turn=lambda x, cos, sin, pairing: x)),
     Mistake("rotation of the other layer type", "Blocks with a window have a rope_theta of their own.",
-            _attends(lambda own: own.layer_type, layer_type=other_layer_type)),
+            _attends(lambda own: own.layer_type, angles=other_layer_type)),
     Mistake("queries and keys not normed", "Queries and keys are normed in each head before they are turned.",
             _attends(lambda own: any(own.norms), head_norms=False)),
     Mistake("key head taken modulo", "Query head h uses key head h // (heads / key_heads), not h % key_heads.",
@@ -191,12 +198,12 @@ MISTAKES: tuple[Mistake, ...] = (
                      key_heads=lambda heads, key_heads: np.arange(heads) % key_heads)),
     Mistake("window one token too wide", "A causal window of w tokens counts the token itself; ModernBERT's has "
             "w // 2 tokens on each side.",
-            _attends(lambda own: own.reach is not None, reach=lambda reach: reach + 1)),
+            _attends(lambda own: own.reach is not None, reach=window(lambda reach: reach + 1))),
     Mistake("window one token too narrow", "A causal window of w tokens counts the token itself; ModernBERT's has "
             "w // 2 tokens on each side.",
-            _attends(lambda own: own.reach, reach=lambda reach: reach - 1)),
+            _attends(lambda own: own.reach, reach=window(lambda reach: reach - 1))),
     Mistake("window forgotten", "Some blocks of this model see near tokens alone.",
-            _attends(lambda own: own.reach is not None, reach=lambda reach: math.inf)),
+            _attends(lambda own: own.reach is not None, reach=window(lambda reach: None))),
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
             _normed(lambda norm: norm.plus, norm=without_one)),
     Mistake("mean subtracted in RMSNorm", "RMSNorm divides by the root of the mean square; the mean stays.",

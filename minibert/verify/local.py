@@ -2,33 +2,42 @@
 before.
 
 Our module gets what theirs got. What differs then is that module's own mistake; what was only the consequence of an
-earlier difference is right here. The mistakes of that one formula are tried on it alone.
+earlier difference is right here. The mistakes of that one formula (`module_mistakes`) are tried on it alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
+from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import ACTIVATIONS, Dense, module_path
+from minibert.families.block_parts import Dense, FeedForward, Part
 from minibert.families.modules import LayerNorm
 from minibert.models.encoder import Encoder
 
 from .blocks import EncoderSubject
-from .compare import OF_A_PORT, Difference, over_kinds, rms
-from .input_layer_mistakes import eps_outside, one_pass, root_mean_square, unbiased, unbiased_eps_outside
+from .compare import OF_A_PORT, Difference, over_kinds
+from .module_mistakes import Formula, of_block, of_dense, of_norm, pairs, size_of_rounding
 from .plain_blocks import Choices, PlainBlocks
 from .traces import Traces
-from .vector_mistakes import to_bfloat16, to_float16, to_int8, to_int8_whole
+from .vector_mistakes import to_bfloat16, to_float16
 
 LEFT = 0.05  # of the right module's difference: a mistake that leaves at most so much explains it
 ROUNDED = 10.0  # and at most so many tolerances
+ALIKE = 10.0  # two mistakes of which one leaves so many times what the other leaves can be told apart
+NORM_ALONE = 1e-6  # of one norm on the same input; measured between right ones: 4e-7. An eps shows only here
 
-Formula = Callable[[Array], Array]
+SUMS = {  # how often what is added to counts, and what is added
+    "residual missing": (0, 1), "residual added twice": (2, 1), "nothing added to the residual": (1, 0),
+    "subtracted from the residual": (1, -1), "added twice to the residual": (1, 2),
+}  # fmt: skip
+
+Made = Callable[[str], "Array | None"]  # kind of batch -> what a module with a mistake gives
 
 
 class Local(NamedTuple):
@@ -43,21 +52,27 @@ class Local(NamedTuple):
 class Fed(PlainBlocks):
     """The blocks, in which every intermediate is replaced by the port's as soon as ours is computed."""
 
-    def __init__(self, encoder: Encoder, mask: Array, theirs: Mapping[str, Array]) -> None:
+    def __init__(self, encoder: Encoder, mask: Array, theirs: Mapping[str, Array], choices: Choices | None = None):
         self.entered: dict[str, Array] = {}  # what enters each module, by its path
-        self.theirs = theirs
-        self._paths = {id(module): path for path, module in _modules(encoder).items()}
-        choices = Choices(dense=self._noting, norm=self._noting)
-        self.mask = mask
-        super().__init__(encoder.stack, choices, mask, {})
+        self.flow: dict[str, Array] = {}  # what goes on: theirs, or ours where they have none
+        self.encoder, self.theirs, self.mask = encoder, theirs, mask
+        self._paths = {id(module): path for path, module in modules_of(encoder).items()}
+        super().__init__(encoder.stack, choices or Choices(dense=self._noting, norm=self._noting), mask, {})
 
     def record(self, name: str, x: Array) -> Array:
         """Keep ours, go on with theirs; a number of padding that is none must not spread."""
+        self.found[name] = x
         if name in self.theirs and self.theirs[name].shape == x.shape:
-            self.found[name] = x
             there = self.theirs[name].astype(x.dtype)
-            return np.where(np.isfinite(there), there, x)
+            x = np.where(np.isfinite(there), there, x)
+        self.flow[name] = x
         return x
+
+    def block_by(self, i: int, choices: Choices) -> dict[str, Array]:
+        """What block i gives by other choices, from the same numbers."""
+        wrong = Fed(self.encoder, self.mask, self.theirs, choices)
+        wrong.numbered(i, self.flow[f"hidden_states.{i}"])
+        return wrong.found
 
     def _noting(self, module: Any) -> Formula:
         def apply(x: Array) -> Array:
@@ -73,12 +88,36 @@ def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces) -> l
     with subject.exact() as exact:
         truth = {kind: _feed(exact.model, batch, theirs[kind]).found for kind, batch in inputs.items()}
     ours = {kind: each.found for kind, each in fed.items()}
-    compared = over_kinds(subject.compare(inputs, ours, theirs, truth))
+    modules = modules_of(subject.encoder)
+    floor = max(subject.tolerance, NORM_ALONE)
+    compared = [
+        d._replace(tolerance=floor) if isinstance(modules.get(d.key), LayerNorm) else d
+        for d in over_kinds(subject.compare(inputs, ours, theirs, truth))
+    ]
     wrong = [d for d in compared if d.key in subject.weighed and not d.accepted(OF_A_PORT)]
-    return [Local(d.key, subject.place(d.key), d.largest, list(_names(subject, d, inputs, fed, theirs))) for d in wrong]
+    known: dict[Any, dict[str, Array]] = {}
+    return [
+        Local(d.key, subject.place(d.key), d.largest, Suspect(subject, d, inputs, fed, theirs, known).names())
+        for d in wrong
+    ]
 
 
-def _modules(encoder: Encoder) -> dict[str, Any]:
+def taken_together(found: list[Local]) -> Iterator[str]:
+    """Say where all modules that are wrong in a block have the weights of one other block."""
+    places: dict[str, list[set[str]]] = {}
+    for each in found:
+        others = set()
+        for fit in each.fits:
+            of = re.fullmatch(r"weight(?: and bias)? of (.+)", fit)
+            if of and re.sub(r"\d+", "", of[1]) == re.sub(r"\d+", "", each.key):
+                others |= set(re.findall(r"\d+", of[1])[:1])
+        places.setdefault(each.place, []).append(others)
+    for place, several in places.items():
+        for other in sorted(set.intersection(*several)) if len(several) > 1 else ():
+            yield f"  {place} computes with the weights of block {other}"
+
+
+def modules_of(encoder: Encoder) -> dict[str, Any]:
     """The modules by what a trace calls their output: one that several blocks use is there once for each of them."""
     stack, found = encoder.stack, dict(encoder.embeddings.modules)
     for block in stack.blocks:
@@ -91,114 +130,184 @@ def _feed(encoder: Encoder, batch: Mapping[str, Array], theirs: Mapping[str, Arr
     x = encoder.embeddings(keywords.pop("input_ids", None), **keywords)
     mask = np.asarray(batch.get("attention_mask", np.ones(x.shape[:2], np.int64))).reshape(x.shape[:2])
     fed = Fed(encoder, mask, theirs)
-    first = fed.record("hidden_states.0", x)
-    fed.found["hidden_states.0"] = x
-    fed.run(first)
+    fed.run(fed.record("hidden_states.0", x))
     return fed
 
 
-# -- the mistakes of one formula ---------------------------------------------------------------------------------
+# -- which mistake it is -----------------------------------------------------------------------------------------
 
 
-def _names(
-    subject: EncoderSubject, d: Difference, inputs: Traces, fed: Mapping[str, Fed], theirs: Traces
-) -> Iterator[str]:
-    """Name the mistakes of this module that explain the difference in all batches."""
-    kinds = [kind for kind in d.kinds if d.key in theirs[kind]]
-    modules = _modules(subject.encoder)
-    if d.key in modules and all(d.key in fed[kind].entered for kind in kinds):
-        module = modules[d.key]
-        tried = _of_dense(d.key, modules) if isinstance(module, Dense) else _of_norm(d.key, modules)
-        entering = {kind: fed[kind].entered[d.key] for kind in kinds}
-    elif up := _before_activation(subject, d.key):
-        if not all(up in theirs[kind] for kind in kinds):
-            return
-        tried, entering = _of_activation(subject), {kind: theirs[kind][up] for kind in kinds}
-    else:
-        return
-    for name, formula in tried:
-        made = {kind: {d.key: np.asarray(formula(entering[kind]), np.float32)} for kind in kinds}
-        if all(_explains(subject, d, inputs, kind, made[kind], fed[kind], theirs[kind]) for kind in kinds):
-            yield name
+class Suspect:
+    """One module that is wrong by itself, and what is tried on it.
 
+    known: what blocks have given by other choices, kept for all modules of a block.
+    """
 
-def _explains(
-    subject: EncoderSubject, d: Difference, inputs: Traces, kind: str, made: dict[str, Array], fed: Fed,
-    theirs: Mapping[str, Array],
-) -> bool:  # fmt: skip
-    if made[d.key].shape != theirs[d.key].shape:
-        return False
-    keep = fed.mask.reshape(*fed.mask.shape, *[1] * (theirs[d.key].ndim - 2)) != 0  # a head's norm has an axis more
-    before, after = (rms(np.where(keep, x - theirs[d.key], 0)) for x in (fed.found[d.key], made[d.key]))
-    first = {"hidden_states.0": fed.found["hidden_states.0"]}
-    (found,) = subject.compare({kind: inputs[kind]}, {kind: {**first, **made}}, {kind: {d.key: theirs[d.key]}}, {})
-    return found.largest <= ROUNDED * d.tolerance and after <= LEFT * before
+    def __init__(
+        self, subject: EncoderSubject, d: Difference, inputs: Traces, fed: Mapping[str, Fed], theirs: Traces,
+        known: dict[Any, dict[str, Array]],
+    ) -> None:  # fmt: skip
+        self.subject, self.inputs, self.fed, self.theirs, self.known = subject, inputs, fed, theirs, known
+        self.key, self.allowed, self.rounding = d.key, ROUNDED * subject.allowed[d.key], d.error_ours
+        self.kinds = [kind for kind in d.kinds if d.key in theirs[kind]]
+        self.number = next(
+            (i for i, b in enumerate(subject.encoder.stack.blocks) if d.key in (*b.keys, f"hidden_states.{i + 1}")),
+            len(subject.encoder.stack.blocks) - 1,
+        )
+        self.block = subject.encoder.stack.blocks[self.number]
+        self.modules = modules_of(subject.encoder)
 
+    def names(self) -> list[str]:
+        """Name what explains the difference in all batches: what the formula can have wrong, else from what else it
+        was computed, else two mistakes of attention at once, else a narrower format."""
+        for tier in (self._of_formula, self._of_input, self._of_pairs, self._of_format):
+            left = {name: rest for name, made in tier() if (rest := self._left(made)) is not None}
+            least = ALIKE * max(min(left.values(), default=0), self.rounding)
+            if left:
+                return [name for name, rest in left.items() if rest <= least]
+        return self._of_size()
 
-def _same_place(path: str, modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Modules of the same kind and shape elsewhere in the blocks."""
-    own = modules[path]
-    for other, module in {module_path(key): module for key, module in modules.items()}.items():
-        if other != module_path(path) and type(module) is type(own) and module.weight.shape == own.weight.shape:
-            yield other, module
+    def _left(self, made: Made) -> float | None:
+        """What a mistake leaves of the difference, rms over all batches; None where it does not explain it."""
+        rests = []
+        for kind in self.kinds:
+            try:
+                with np.errstate(all="ignore"):  # a mistake may go beyond float32
+                    x = made(kind)
+            except (ValueError, IndexError):  # it cannot be made with these shapes
+                return None
+            if x is None or x.shape != self.theirs[kind][self.key].shape:
+                return None
+            rest = self._compared(kind, x)
+            if not rest.largest <= self.allowed:
+                return None
+            rests.append(rest)
+        (rest,) = over_kinds(rests)
+        return rest.error_ours if rest.error_ours <= LEFT * self.before else None
 
+    @cached_property
+    def before(self) -> float:
+        """What is to be explained, rms over all batches."""
+        (found,) = over_kinds(self._compared(kind, self.fed[kind].found[self.key]) for kind in self.kinds)
+        return found.error_ours
 
-def _of_dense(path: str, modules: Mapping[str, Any]) -> Iterator[tuple[str, Formula]]:
-    own: Dense = modules[path]
-    weight, bias, turned = own.weight, own.bias, own.transposed
-    if bias is not None:
-        yield "bias missing", Dense(weight, None, turned)
-    if weight.shape[0] == weight.shape[1]:
-        yield "weight transposed", Dense(weight, bias, not turned)
-        yield "weight transposed, bias missing", Dense(weight, None, not turned)
-    for rounding, name in ((to_float16, "float16"), (to_bfloat16, "bfloat16"), (to_int8, "int8, a scale for each row"),
-                           (to_int8_whole, "int8, one scale")):  # fmt: skip
-        narrow = rounding(weight.T).T if turned else rounding(weight)
-        yield f"weight in {name}", Dense(np.ascontiguousarray(narrow), bias, turned)
-    for other, module in _same_place(path, modules):
-        yield f"weight and bias of {other}", module
-        if bias is not None:
-            yield f"weight of {other}", Dense(module.weight, bias, turned)
-            yield f"bias of {other}", Dense(weight, module.bias, turned)
+    def _compared(self, kind: str, x: Array) -> Difference:
+        """Compare with theirs, which are in the place of float64 too: the error is what is left."""
+        first = {"hidden_states.0": self.fed[kind].found["hidden_states.0"]}
+        there = {kind: {self.key: np.asarray(self.theirs[kind][self.key])}}
+        mine = {kind: first | {self.key: np.asarray(x, np.float32)}}
+        (found,) = [d for d in self.subject.compare(self.inputs, mine, there, there) if d.key == self.key]
+        return found
 
+    # -- what is tried, best first -----------------------------------------------------------------------------
 
-def _of_norm(path: str, modules: Mapping[str, Any]) -> Iterator[tuple[str, Formula]]:
-    own: LayerNorm = modules[path]
+    def _of_formula(self) -> Iterator[tuple[str, Made]]:
+        module = self.modules.get(self.key)
+        if module is not None:
+            tried = of_dense if isinstance(module, Dense) else of_norm
+            for name, formula in tried(self.key, self.modules):
+                yield name, partial(self._applied, formula)
+        for name, choices in of_block(self.subject.encoder.stack, self.block).items():
+            yield name, partial(self._by, name, choices)
 
-    def affine(formula: Callable[[Array, float], Array], x: Array) -> Array:
-        return np.asarray(formula(x, own.eps) * own.weight + (0 if own.bias is None else own.bias))
+    def _applied(self, formula: Formula, kind: str) -> Array:
+        return np.asarray(formula(self.fed[kind].entered[self.key]))
 
-    for eps in (1e-12, 1e-6, 1e-5):
-        if eps != own.eps:
-            yield f"eps {eps:g}", type(own)(own.weight, own.bias, eps)
-    for name, formula in (
-        ("eps outside the root", eps_outside), ("variance divided by dim - 1", unbiased),
-        ("variance divided by dim - 1, eps outside the root", unbiased_eps_outside),
-        ("variance in one pass", one_pass), ("RMSNorm for LayerNorm", root_mean_square),
-    ):  # fmt: skip
-        yield name, partial(affine, formula)
-    ones = np.ones_like(own.weight)
-    yield "weight and bias ignored", type(own)(ones, None if own.bias is None else ones * 0, own.eps)
-    if own.bias is not None:
-        yield "bias missing", type(own)(own.weight, ones * 0, own.eps)
-    yield "not applied", lambda x: x
-    for other, module in _same_place(path, modules):
-        yield f"weight and bias of {other}", type(own)(module.weight, module.bias, own.eps)
+    def _by(self, name: str, choices: Choices, kind: str) -> Array | None:
+        asked = (kind, self.number, name)
+        if asked not in self.known:
+            try:
+                self.known[asked] = self.fed[kind].block_by(self.number, choices)
+            except (ValueError, IndexError):
+                self.known[asked] = {}
+        return self.known[asked].get(self.key)
 
+    def _of_input(self) -> Iterator[tuple[str, Made]]:
+        """The same formula of another intermediate; a sum of others; an output that is another one."""
+        module, part = self.modules.get(self.key), self._part()
+        for other in self._others():
+            there = partial(self._flow, other)
+            if module is not None:
+                yield f"computed from {other}", partial(self._from, module, other)
+            elif part is not None:
+                yield f"residual of {other}", partial(self._sum, part, (1, 1), rest=there)
+                yield f"{other} added", partial(self._sum, part, (1, 1), added=there)
+            elif self.key.startswith("hidden_states."):
+                yield f"it is {other}", there
+        if part is not None:
+            for name, factors in SUMS.items():
+                yield name, partial(self._sum, part, factors)
+        feed = self.block.feed_forward
+        if module is not None and self.key == feed.output and feed.gate:
+            for one, other in combinations_with_replacement(("the activation", "the gate", "up", "1"), 2):
+                if one != "1":
+                    yield f"computed from {one} times {other}", partial(self._gated, module, feed, one, other)
 
-def _before_activation(subject: EncoderSubject, key: str) -> str:
-    """The module before this activation; "" where it is none, or where a gate goes with it."""
-    for block in subject.encoder.stack.blocks:
-        feed = block.feed_forward
-        if key == feed.activation and not feed.gate:
-            return feed.up
-    return ""
+    def _gated(self, module: Any, feed: FeedForward, one: str, other: str, kind: str) -> Array:
+        """The last map of another product than activation and up."""
+        flow = self.fed[kind].flow
+        gate, up = np.split(flow[feed.up], 2, -1) if feed.gate == feed.up else (flow[feed.gate], flow[feed.up])
+        parts = {"the activation": flow[feed.activation], "the gate": gate, "up": up, "1": np.ones_like(up)}
+        return np.asarray(module(parts[one] * parts[other]))
 
+    def _sum(
+        self, part: Part, factors: tuple[int, int], kind: str, rest: Made | None = None, added: Made | None = None
+    ) -> Array:
+        """Another sum: of something else, or with other factors of what is added to and what is added."""
+        right = self._flow(part.within or part.work.output, kind)
+        one, other = rest and rest(kind), added and added(kind)
+        one = self.fed[kind].found[part.sum] - right if one is None else one
+        return np.asarray(factors[0] * one + factors[1] * (right if other is None else other))
 
-def _of_activation(subject: EncoderSubject) -> Iterator[tuple[str, Formula]]:
-    right = subject.encoder.stack.blocks[0].feed_forward.activate
-    known: dict[Any, str] = {}
-    for word, (formula, _) in ACTIVATIONS.items():
-        known.setdefault(formula, word)
-    yield from ((f"activation {word}", formula) for formula, word in known.items() if formula is not right)
-    yield "activation left out", lambda x: x
+    def _part(self) -> Part | None:
+        """The part of the block whose sum this is."""
+        return next((part for part in self.block.parts if part.sum == self.key), None)
+
+    def _others(self) -> list[str]:
+        """What else there was before this or beside it, without a second name for the same numbers."""
+        flow = self.fed[self.kinds[0]].flow
+        near = [key for key in flow if key in self.block.keys or key.startswith("hidden_states.")]
+        kept: list[str] = []
+        for key in near:
+            if key != self.key and not any(np.array_equal(flow[key], flow[other]) for other in kept):
+                kept.append(key)
+        return kept
+
+    def _flow(self, key: str, kind: str) -> Array:
+        return self.fed[kind].flow[key]
+
+    def _from(self, module: Any, other: str, kind: str) -> Array:
+        return np.asarray(module(self._flow(other, kind)))
+
+    def _of_pairs(self) -> Iterator[tuple[str, Made]]:
+        own = self.block.attention
+        if self.key in (own.scores, own.probabilities, own.context):
+            for name, choices in pairs(of_block(self.subject.encoder.stack, self.block)):
+                yield name, partial(self._by, name, choices)
+
+    def _of_format(self) -> Iterator[tuple[str, Made]]:
+        """Numbers that a narrower format holds, and a factor."""
+        ours = np.concatenate([self.fed[kind].found[self.key].ravel() for kind in self.kinds])
+        there = np.concatenate([np.asarray(self.theirs[kind][self.key], np.float32).ravel() for kind in self.kinds])
+        good = np.isfinite(there) & (np.abs(there) < 1e30)  # a mask may have been added
+        factor = float(ours[good] @ there[good] / max(float(ours[good] @ ours[good]), 1e-30))
+        yield f"{factor:.4g} times as large", lambda kind: np.asarray(self.fed[kind].found[self.key] * factor)
+
+    def _of_size(self) -> list[str]:
+        """Formats that the numbers are in, or the weight may have been in."""
+        for name, rounding, share in (("float16", to_float16, 2**-9), ("bfloat16", to_bfloat16, 2**-6)):
+            if all(self._is_rounded(kind, rounding, share) for kind in self.kinds):
+                return [f"numbers in {name}"]
+        module = self.modules.get(self.key)
+        if not isinstance(module, Dense):
+            return []
+        keep = {kind: self.fed[kind].mask != 0 for kind in self.kinds}
+        entering = np.concatenate([self.fed[kind].entered[self.key][keep[kind]] for kind in self.kinds])
+        return size_of_rounding(module, entering, self.before)
+
+    def _is_rounded(self, kind: str, rounding: Formula, share: float) -> bool:
+        x = np.asarray(self.theirs[kind][self.key], np.float32)
+        x = np.where(np.isfinite(x), x, 0)
+        ours = self.fed[kind].found[self.key]
+        near = np.abs(x - ours) <= share * np.maximum(np.abs(ours), np.sqrt(np.mean(ours**2)))
+        return bool(np.array_equal(rounding(x), x) and np.mean(near) > 0.99)

@@ -21,6 +21,13 @@ from minibert.models.encoder import Encoder
 Formula = Callable[[Array], Array]
 
 
+def angles(stack: Stack, own: Attention, places: Array) -> tuple[Array, Array]:
+    """cos and sin of this block's rotation at the tokens' places."""
+    assert stack.rotary is not None  # asked of models that turn
+    cos, sin = stack.rotary.rotary(places, own.layer_type)
+    return cos, sin
+
+
 class Choices(NamedTuple):
     """The parts of the computation that a mistake replaces; the defaults are right."""
 
@@ -28,21 +35,26 @@ class Choices(NamedTuple):
     residual: Callable[[Array, Array, Array], Array] = lambda x, normed, total: x  # what is added to
     dense: Callable[[Dense], Callable[[Array], Array]] = lambda dense: dense
     order: tuple[int, int, int] = (0, 1, 2)  # which projection is taken for the query, the key, the value
+    use: tuple[int, int, int] = (0, 1, 2)  # the same, of the projections' results
     split: Callable[[Array, int], Array] = split_heads
     join: Formula = join_heads
     scale: Callable[[Attention], float] = lambda own: own.scale
+    bias: Callable[[Array | None, Attention], Array | None] = lambda bias, own: bias
     mask: Callable[[Array, Any], Array] = additive_mask
     causal: bool | None = None  # None: as the model has it
     ahead: int = 0  # how many tokens after itself a token of a causal model sees
     softmax: Formula = softmax
+    after: Callable[[Array, Array], Array] = lambda weights, keep: weights  # what is done with probabilities
+    gather: Callable[[Array, Array], Array] = np.matmul
     activation: Callable[[Formula], Formula] = lambda right: right
     last_norm: bool = True
     norm: Callable[[Any], Formula] = lambda module: module
     head_norms: bool = True  # whether queries and keys are normed in each head, where the model does it
-    layer_type: Callable[[Stack, Attention], str | None] = lambda stack, own: own.layer_type
+    angles: Callable[[Stack, Attention, Array], tuple[Array, Array]] = angles
     turn: Callable[[Array, Array, Array, str], Array] = rotate
+    turned: tuple[bool, bool] = (True, True)  # whether queries are, and keys
     key_heads: Callable[[int, int], Array] = lambda heads, key_heads: np.arange(heads) // (heads // key_heads)
-    reach: Callable[[int], float] = lambda reach: reach
+    reach: Callable[[int | None], float | None] = lambda reach: reach
     gated: tuple[int, int] = (0, 1)  # which of gate and up passes the activation, and which multiplies
 
 
@@ -69,13 +81,17 @@ class PlainBlocks:
 
     def run(self, x: Array) -> dict[str, Array]:
         """Take x through all blocks."""
-        stack, last = self.stack, len(self.stack.blocks)
-        for i, block in enumerate(stack.blocks):
-            x = self.block(block, x)
-            if i + 1 == last and stack.last_norm and self.choices.last_norm:
-                x = self.record(stack.last_norm, self.choices.norm(stack.others[stack.last_norm])(x))
-            self.record(f"hidden_states.{i + 1}", x)
+        for i in range(len(self.stack.blocks)):
+            x = self.numbered(i, x)
         return self.found
+
+    def numbered(self, i: int, x: Array) -> Array:
+        """Take x through block i; after the last one comes the last norm."""
+        stack = self.stack
+        x = self.block(stack.blocks[i], x)
+        if i + 1 == len(stack.blocks) and stack.last_norm and self.choices.last_norm:
+            x = self.record(stack.last_norm, self.choices.norm(stack.others[stack.last_norm])(x))
+        return self.record(f"hidden_states.{i + 1}", x)
 
     def record(self, name: str, x: Array) -> Array:
         """Keep one intermediate."""
@@ -114,18 +130,22 @@ class PlainBlocks:
             qkv = [parts[i] for i in choices.order]
         counts = (own.heads, own.key_heads, own.key_heads)
         normed = (*(self.head_norm(block, own, path, x) for path, x in zip(own.norms, qkv, strict=False)), qkv[2])
-        q, k, v = (choices.split(part, count) for part, count in zip(normed, counts, strict=True))
+        q, k, v = (choices.split(normed[i], count) for i, count in zip(choices.use, counts, strict=True))
         if own.rotated and self.stack.rotary is not None:
-            angles = self.stack.rotary.rotary(self.places, choices.layer_type(self.stack, own))
-            q, k = (choices.turn(part, *angles, self.stack.rotary.pairing) for part in (q, k))
+            by = choices.angles(self.stack, own, self.places)
+            q, k = (
+                choices.turn(part, *by, self.stack.rotary.pairing) if turned else part
+                for part, turned in zip((q, k), choices.turned, strict=True)
+            )
         shared = choices.key_heads(own.heads, own.key_heads)
         k, v = k[:, shared], v[:, shared]
-        scores = self.record(own.scores, attention_scores(q, k, choices.scale(own), self.bias))
-        keep = self.keep
-        if own.reach is not None:
-            keep = keep & visible(self.places, self.places, reach=choices.reach(own.reach))
-        weights = self.record(own.probabilities, choices.softmax(scores + choices.mask(keep, scores.dtype)))
-        context = self.record(own.context, choices.join(np.matmul(weights, v)))
+        scores = self.record(own.scores, attention_scores(q, k, choices.scale(own), choices.bias(self.bias, own)))
+        keep, reach = self.keep, choices.reach(own.reach)
+        if reach is not None:
+            keep = keep & visible(self.places, self.places, reach=reach)
+        weights = choices.after(choices.softmax(scores + choices.mask(keep, scores.dtype)), keep)
+        weights = self.record(own.probabilities, weights)
+        context = self.record(own.context, choices.join(choices.gather(weights, v)))
         return self.module(block, own.output, context)
 
     def head_norm(self, block: BoundBlock, own: Attention, path: str, x: Array) -> Array:
@@ -144,10 +164,9 @@ class PlainBlocks:
         if own.gate == own.up:
             both = np.split(self.module(block, own.up, x), 2, axis=-1)
         else:
-            both = [self.choices.dense(block.modules[path])(x) for path in (own.gate, own.up)]
-            self.record(own.gate, both[0])
+            both = [self.record(path, self.choices.dense(block.modules[path])(x)) for path in (own.gate, own.up)]
         first, second = (both[i] for i in self.choices.gated)
         hidden = self.record(own.activation, activate(first))
-        if own.gate != own.up:
-            self.record(own.up, both[1])
+        if own.gate != own.up and own.up in self.found:
+            self.found[own.up] = self.found.pop(own.up)  # a trace has it after the activation
         return self.module(block, own.output, hidden * second)

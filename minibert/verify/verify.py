@@ -24,7 +24,7 @@ from . import identity, printed, shipped
 from .blocks import EncoderSubject
 from .compare import FAR, OF_A_PORT, over_kinds
 from .input_layer import LayerSubject
-from .local import local_mistakes
+from .local import local_mistakes, taken_together
 from .reference import installed
 from .report import Report, show
 from .sides import File, Live, Shipped, Side
@@ -208,6 +208,7 @@ def _say_local(report: Report, subject: EncoderSubject, inputs: Traces, theirs: 
     for wrong in report.local:
         fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
         report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")
+    report.say(*taken_together(report.local))
 
 
 def name_mistakes(report: Report, subject: Subject, fits: Callable[[Subject], bool]) -> None:
