@@ -21,9 +21,11 @@ from minibert.families.modules import LayerNorm
 from minibert.models.encoder import Encoder
 
 from .blocks import EncoderSubject
-from .compare import OF_A_PORT, Difference, over_kinds
-from .module_mistakes import Formula, of_block, of_dense, of_norm, pairs, size_of_rounding
+from .compare import OF_A_PORT, PORT_SHARE, Difference, over_kinds
+from .local_input import local_input
+from .module_mistakes import Formula, by_size, changed, of_block, of_dense, of_norm, pairs
 from .plain_blocks import Choices, PlainBlocks
+from .subject import INPUT_LAYER
 from .traces import Traces
 from .vector_mistakes import to_bfloat16, to_float16
 
@@ -31,6 +33,8 @@ LEFT = 0.05  # of the right module's difference: a mistake that leaves at most s
 ROUNDED = 10.0  # and at most so many tolerances
 ALIKE = 10.0  # two mistakes of which one leaves so many times what the other leaves can be told apart
 NORM_ALONE = 1e-6  # of one norm on the same input; measured between right ones: 4e-7. An eps shows only here
+
+MASKED = 1e3  # a score so far below ours has a mask added; the smallest that is in use is 1e4
 
 SUMS = {  # how often what is added to counts, and what is added
     "residual missing": (0, 1), "residual added twice": (2, 1), "nothing added to the residual": (1, 0),
@@ -57,6 +61,7 @@ class Fed(PlainBlocks):
         self.flow: dict[str, Array] = {}  # what goes on: theirs, or ours where they have none
         self.encoder, self.theirs, self.mask = encoder, theirs, mask
         self._paths = {id(module): path for path, module in modules_of(encoder).items()}
+        self._scores = {block.attention.scores for block in encoder.stack.blocks}
         super().__init__(encoder.stack, choices or Choices(dense=self._noting, norm=self._noting), mask, {})
 
     def record(self, name: str, x: Array) -> Array:
@@ -64,7 +69,10 @@ class Fed(PlainBlocks):
         self.found[name] = x
         if name in self.theirs and self.theirs[name].shape == x.shape:
             there = self.theirs[name].astype(x.dtype)
-            x = np.where(np.isfinite(there), there, x)
+            good = np.isfinite(there)
+            if name in self._scores:  # where a mask has been added already, it would hide what is done with it next
+                good &= there > x - MASKED
+            x = np.where(good, there, x)
         self.flow[name] = x
         return x
 
@@ -72,7 +80,7 @@ class Fed(PlainBlocks):
         """What block i gives by other choices, from the same numbers."""
         wrong = Fed(self.encoder, self.mask, self.theirs, choices)
         wrong.numbered(i, self.flow[f"hidden_states.{i}"])
-        return wrong.found
+        return wrong.found | {_with_mask(key): wrong.found[key] + x for key, x in wrong.masks.items()}
 
     def _noting(self, module: Any) -> Formula:
         def apply(x: Array) -> Array:
@@ -83,23 +91,22 @@ class Fed(PlainBlocks):
 
 
 def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces) -> list[Local]:
-    """Find every module of the blocks that is wrong by itself, in the order of computing."""
+    """Find every module of the encoder that is wrong by itself, in the order of computing."""
+    first = [Local(key, INPUT_LAYER, *found) for key, found in local_input(subject, inputs, theirs)]
     fed = {kind: _feed(subject.encoder, batch, theirs[kind]) for kind, batch in inputs.items()}
+    modules, floor = modules_of(subject.encoder), max(subject.tolerance, NORM_ALONE)
     with subject.exact() as exact:
-        truth = {kind: _feed(exact.model, batch, theirs[kind]).found for kind, batch in inputs.items()}
-    ours = {kind: each.found for kind, each in fed.items()}
-    modules = modules_of(subject.encoder)
-    floor = max(subject.tolerance, NORM_ALONE)
-    compared = [
-        d._replace(tolerance=floor) if isinstance(modules.get(d.key), LayerNorm) else d
-        for d in over_kinds(subject.compare(inputs, ours, theirs, truth))
-    ]
-    wrong = [d for d in compared if d.key in subject.weighed and not d.accepted(OF_A_PORT)]
-    known: dict[Any, dict[str, Array]] = {}
-    return [
-        Local(d.key, subject.place(d.key), d.largest, Suspect(subject, d, inputs, fed, theirs, known).names())
-        for d in wrong
-    ]
+        wide = {kind: _feed(exact.model, batch, theirs[kind]) for kind, batch in inputs.items()}
+        ours, truth = ({kind: each.found for kind, each in made.items()} for made in (fed, wide))
+        compared = [
+            d._replace(tolerance=floor) if isinstance(modules.get(d.key), LayerNorm) else d
+            for d in over_kinds(subject.compare(inputs, ours, theirs, truth))
+        ]
+        wrong = [d for d in compared if d.key in subject.weighed and not d.accepted(OF_A_PORT)]
+        known: dict[Any, dict[str, Array]] = {}
+        suspects = {d: Suspect(subject, d, inputs, (fed, wide), theirs, known) for d in wrong}
+        with np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
+            return first + [Local(d.key, subject.place(d.key), d.largest, each.names()) for d, each in suspects.items()]
 
 
 def taken_together(found: list[Local]) -> Iterator[str]:
@@ -115,6 +122,10 @@ def taken_together(found: list[Local]) -> Iterator[str]:
     for place, several in places.items():
         for other in sorted(set.intersection(*several)) if len(several) > 1 else ():
             yield f"  {place} computes with the weights of block {other}"
+
+
+def _with_mask(key: str) -> str:
+    return f"{key} with its mask"
 
 
 def modules_of(encoder: Encoder) -> dict[str, Any]:
@@ -144,10 +155,11 @@ class Suspect:
     """
 
     def __init__(
-        self, subject: EncoderSubject, d: Difference, inputs: Traces, fed: Mapping[str, Fed], theirs: Traces,
-        known: dict[Any, dict[str, Array]],
+        self, subject: EncoderSubject, d: Difference, inputs: Traces,
+        fed: tuple[Mapping[str, Fed], Mapping[str, Fed]], theirs: Traces, known: dict[Any, dict[str, Array]],
     ) -> None:  # fmt: skip
-        self.subject, self.inputs, self.fed, self.theirs, self.known = subject, inputs, fed, theirs, known
+        self.subject, self.inputs, self.theirs, self.known = subject, inputs, theirs, known
+        self.fed, self.wide = fed  # in float32 and in float64
         self.key, self.allowed, self.rounding = d.key, ROUNDED * subject.allowed[d.key], d.error_ours
         self.kinds = [kind for kind in d.kinds if d.key in theirs[kind]]
         self.number = next(
@@ -160,7 +172,9 @@ class Suspect:
     def names(self) -> list[str]:
         """Name what explains the difference in all batches: what the formula can have wrong, else from what else it
         was computed, else two mistakes of attention at once, else a narrower format."""
-        for tier in (self._of_formula, self._of_input, self._of_pairs, self._of_format):
+        for tier in (self._of_formula, self._of_input, self._of_pairs, self._of_factor):
+            if tier == self._of_pairs and (name := self._format()):
+                return [name]
             left = {name: rest for name, made in tier() if (rest := self._left(made)) is not None}
             least = ALIKE * max(min(left.values(), default=0), self.rounding)
             if left:
@@ -172,18 +186,26 @@ class Suspect:
         rests = []
         for kind in self.kinds:
             try:
-                with np.errstate(all="ignore"):  # a mistake may go beyond float32
-                    x = made(kind)
+                x = made(kind)
             except (ValueError, IndexError):  # it cannot be made with these shapes
                 return None
             if x is None or x.shape != self.theirs[kind][self.key].shape:
                 return None
             rest = self._compared(kind, x)
-            if not rest.largest <= self.allowed:
+            if not rest.largest <= self.allowed and not self._rounds_so(made, kind, x):
                 return None
             rests.append(rest)
         (rest,) = over_kinds(rests)
         return rest.error_ours if rest.error_ours <= LEFT * self.before else None
+
+    def _rounds_so(self, made: Made, kind: str, x: Array) -> bool:
+        """Whether the mistake itself rounds so much that theirs may be as far from it in float64 as ours."""
+        if not isinstance(made, partial) or made.func != self._by:
+            return False
+        exact = made(kind, wide=True)
+        if exact is None or not (here := self._compared(kind, exact, of=x).error_ours) > 0:
+            return False
+        return self._compared(kind, exact).error_ours <= PORT_SHARE * here
 
     @cached_property
     def before(self) -> float:
@@ -191,10 +213,10 @@ class Suspect:
         (found,) = over_kinds(self._compared(kind, self.fed[kind].found[self.key]) for kind in self.kinds)
         return found.error_ours
 
-    def _compared(self, kind: str, x: Array) -> Difference:
-        """Compare with theirs, which are in the place of float64 too: the error is what is left."""
+    def _compared(self, kind: str, x: Array, of: Array | None = None) -> Difference:
+        """Compare with theirs, or with `of`, which is in the place of float64 too: the error is what is left."""
         first = {"hidden_states.0": self.fed[kind].found["hidden_states.0"]}
-        there = {kind: {self.key: np.asarray(self.theirs[kind][self.key])}}
+        there = {kind: {self.key: np.asarray(self.theirs[kind][self.key] if of is None else of)}}
         mine = {kind: first | {self.key: np.asarray(x, np.float32)}}
         (found,) = [d for d in self.subject.compare(self.inputs, mine, there, there) if d.key == self.key]
         return found
@@ -208,19 +230,22 @@ class Suspect:
             for name, formula in tried(self.key, self.modules):
                 yield name, partial(self._applied, formula)
         for name, choices in of_block(self.subject.encoder.stack, self.block).items():
-            yield name, partial(self._by, name, choices)
+            yield name, partial(self._by, name, choices, self.key)
+            if self.key == self.block.attention.scores and changed(choices) & {"mask", "causal", "ahead", "reach"}:
+                yield name, partial(self._by, name, choices, _with_mask(self.key))
 
     def _applied(self, formula: Formula, kind: str) -> Array:
         return np.asarray(formula(self.fed[kind].entered[self.key]))
 
-    def _by(self, name: str, choices: Choices, kind: str) -> Array | None:
-        asked = (kind, self.number, name)
+    def _by(self, name: str, choices: Choices, key: str, kind: str, wide: bool = False) -> Array | None:
+        """What the block gives by other choices."""
+        asked = (kind, self.number, name, wide)
         if asked not in self.known:
             try:
-                self.known[asked] = self.fed[kind].block_by(self.number, choices)
+                self.known[asked] = (self.wide if wide else self.fed)[kind].block_by(self.number, choices)
             except (ValueError, IndexError):
                 self.known[asked] = {}
-        return self.known[asked].get(self.key)
+        return self.known[asked].get(key)
 
     def _of_input(self) -> Iterator[tuple[str, Made]]:
         """The same formula of another intermediate; a sum of others; an output that is another one."""
@@ -283,10 +308,10 @@ class Suspect:
         own = self.block.attention
         if self.key in (own.scores, own.probabilities, own.context):
             for name, choices in pairs(of_block(self.subject.encoder.stack, self.block)):
-                yield name, partial(self._by, name, choices)
+                yield name, partial(self._by, name, choices, self.key)
 
-    def _of_format(self) -> Iterator[tuple[str, Made]]:
-        """Numbers that a narrower format holds, and a factor."""
+    def _of_factor(self) -> Iterator[tuple[str, Made]]:
+        """All numbers times one."""
         ours = np.concatenate([self.fed[kind].found[self.key].ravel() for kind in self.kinds])
         there = np.concatenate([np.asarray(self.theirs[kind][self.key], np.float32).ravel() for kind in self.kinds])
         good = np.isfinite(there) & (np.abs(there) < 1e30)  # a mask may have been added
@@ -294,16 +319,20 @@ class Suspect:
         yield f"{factor:.4g} times as large", lambda kind: np.asarray(self.fed[kind].found[self.key] * factor)
 
     def _of_size(self) -> list[str]:
-        """Formats that the numbers are in, or the weight may have been in."""
-        for name, rounding, share in (("float16", to_float16, 2**-9), ("bfloat16", to_bfloat16, 2**-6)):
-            if all(self._is_rounded(kind, rounding, share) for kind in self.kinds):
-                return [f"numbers in {name}"]
+        """Mistakes that round otherwise from port to port, by the size of the difference."""
         module = self.modules.get(self.key)
-        if not isinstance(module, Dense):
+        if module is None:
             return []
         keep = {kind: self.fed[kind].mask != 0 for kind in self.kinds}
         entering = np.concatenate([self.fed[kind].entered[self.key][keep[kind]] for kind in self.kinds])
-        return size_of_rounding(module, entering, self.before)
+        return by_size(module, entering, self.before)
+
+    def _format(self) -> str:
+        """The narrower format that theirs are in, and are right in; "" for none."""
+        for name, rounding, share in (("float16", to_float16, 2**-9), ("bfloat16", to_bfloat16, 2**-6)):
+            if all(self._is_rounded(kind, rounding, share) for kind in self.kinds):
+                return f"numbers in {name}"
+        return ""
 
     def _is_rounded(self, kind: str, rounding: Formula, share: float) -> bool:
         x = np.asarray(self.theirs[kind][self.key], np.float32)

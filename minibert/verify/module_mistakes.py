@@ -78,11 +78,17 @@ def of_dense(path: str, modules: Mapping[str, Any]) -> Variants:
         yield f"bias of {other}", Dense(weight, module.bias, turned)
 
 
-def size_of_rounding(dense: Dense, entering: Array, error: float) -> list[str]:
-    """Name the formats whose rounding of the weight gives an rms error of about this size."""
-    right = dense(entering)
-    sizes = {name: np.sqrt(np.mean((_rounded(dense, f)(entering) - right) ** 2)) for name, f in ROUNDINGS.items()}
-    return [f"an error as large as that of a weight in {name}" for name, x in sizes.items() if x / 2 < error < 2 * x]
+def by_size(module: Any, entering: Array, error: float) -> list[str]:
+    """Name the mistakes whose rms error is about this size, where another order of adding makes other errors."""
+    if isinstance(module, RMSNorm):
+        return []
+    if isinstance(module, Dense):
+        wrong = {f"a weight in {name}": _rounded(module, rounding)(entering) for name, rounding in ROUNDINGS.items()}
+    else:
+        rows = one_pass(entering, module.eps) * module.weight + (0 if module.bias is None else module.bias)
+        wrong = {"a variance in one pass": rows}
+    sizes = {name: float(np.sqrt(np.mean((x - module(entering)) ** 2))) for name, x in wrong.items()}
+    return [f"an error as large as that of {name}" for name, x in sizes.items() if x / 3 < error < 3 * x]
 
 
 def of_norm(path: str, modules: Mapping[str, Any]) -> Variants:
@@ -183,9 +189,11 @@ def _of_scores(stack: Stack, own: Attention) -> dict[str, Choices]:
     found = {
         "division by head_dim": Choices(scale=lambda own: 1 / own.head_dim),
         "division by the fourth root of head_dim": Choices(scale=lambda own: own.head_dim**-0.25),
-        "division by sqrt(dim of the keys)": Choices(scale=lambda own: 1 / math.sqrt(own.head_dim * own.key_heads)),
     }
-    if own.key_heads == own.heads:
+    if own.key_heads < own.heads:
+        by_keys = 1 / math.sqrt(own.head_dim * own.key_heads)
+        found["division by sqrt(dim of the keys)"] = Choices(scale=lambda own: by_keys)
+    else:
         for i, j in ((1, 0), (0, 0), (1, 1), (0, 2), (2, 1), (2, 0), (1, 2)):
             found[f"scores of {'qkv'[i]} and {'qkv'[j]}"] = Choices(use=(i, j, 2))
     if stack.bias is not None:
@@ -220,6 +228,7 @@ def _of_probabilities(stack: Stack, own: Attention) -> dict[str, Choices]:
     """Mask, window, softmax."""
     found = {
         "mask inverted": Choices(mask=lambda keep, dtype: additive_mask(~keep, dtype)),
+        "mask inverted, by -1e4": Choices(mask=lambda keep, dtype: np.asarray(keep * dtype.type(-1e4))),
         "mask after softmax": Choices(
             mask=lambda keep, dtype: np.zeros((), dtype), after=lambda weights, keep: np.asarray(weights * keep)
         ),

@@ -73,6 +73,7 @@ class PlainBlocks:
 
     def __init__(self, stack: Stack, choices: Choices, mask: Array, found: dict[str, Array]) -> None:
         self.stack, self.choices, self.found = stack, choices, found
+        self.masks: dict[str, Array] = {}  # what is added to scores, which no trace has
         keep = mask[:, None, None, :] != 0  # (batch, 1, 1, key)
         if stack.causal if choices.causal is None else choices.causal:
             keep = keep & np.tri(mask.shape[1], k=choices.ahead, dtype=bool)  # (batch, 1, query, key)
@@ -143,7 +144,8 @@ class PlainBlocks:
         keep, reach = self.keep, choices.reach(own.reach)
         if reach is not None:
             keep = keep & visible(self.places, self.places, reach=reach)
-        weights = choices.after(choices.softmax(scores + choices.mask(keep, scores.dtype)), keep)
+        added = self.masks[own.scores] = choices.mask(keep, scores.dtype)
+        weights = choices.after(choices.softmax(scores + added), keep)
         weights = self.record(own.probabilities, weights)
         context = self.record(own.context, choices.join(choices.gather(weights, v)))
         return self.module(block, own.output, context)

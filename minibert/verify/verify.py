@@ -199,10 +199,10 @@ def compare_with(report: Report, subject: Subject, side: Side, batches: Traces, 
 
 
 def _say_local(report: Report, subject: EncoderSubject, inputs: Traces, theirs: Traces) -> None:
-    """Name every module of the blocks that is wrong by itself."""
+    """Name every module that is wrong by itself."""
     report.local = local_mistakes(subject, inputs, theirs)
     if not report.local:
-        report.say("on the port's own inputs every module of the blocks that is in the file is right")
+        report.say("on the port's own inputs every module that is in the file is right")
         return
     report.say("", "wrong by itself, on the port's own input of it; all else follows from these or is right:")
     for wrong in report.local:

@@ -11,6 +11,7 @@ from typing import Any
 import encoders
 import loops
 import numpy as np
+import planted_loops
 import pytest
 from encoder_files import CASE
 from safetensors.numpy import load_file
@@ -165,8 +166,47 @@ def test_a_wrong_input_layer_leaves_every_module_right(folder: Path, tmp_path: P
         loops.Port, "input_layer", lambda self, given, kept: input_layer(self, given, kept) + np.float32(1)
     )
     report = judged(folder, tmp_path / "port.safetensors", loops.Port(folder))
-    assert not report.passed and report.local == []
-    assert "on the port's own inputs every module of the blocks that is in the file is right" in report.lines
+    assert not report.passed
+    assert [(each.key, each.place, each.fits) for each in report.local] == [("hidden_states.0", "input layer", [])]
+
+
+class WrongInput(loops.Port):
+    """A port whose input layer errs at one place."""
+
+    def input_layer(self, given: Any, kept: dict[str, Array]) -> Array:
+        super().input_layer(given, kept)
+        word, place, kind = (kept[f"embeddings.{name}_embeddings"] for name in ("word", "position", "token_type"))
+        table = self.tensors["embeddings.position_embeddings.weight"]
+        if self.wrong == "rows one further":
+            place = kept["embeddings.position_embeddings"] = table[kept["position_ids"] + 1]
+        if self.wrong == "counted from 2":
+            kept["position_ids"] = kept["position_ids"] + 2
+            place = kept["embeddings.position_embeddings"] = table[kept["position_ids"]]
+        if self.wrong == "type 1":
+            kind = kept["embeddings.token_type_embeddings"] = 0 * kind + self.tensors[
+                "embeddings.token_type_embeddings.weight"][1]  # fmt: skip
+        kept["sum"] = word + place if self.wrong == "no types" else word + kind + place
+        kept["embeddings.LayerNorm"] = self.norm("embeddings.LayerNorm", kept["sum"])
+        if self.wrong == "norm's bias":
+            kept["embeddings.LayerNorm"] -= self.tensors["embeddings.LayerNorm.bias"]
+        return kept["sum"] if self.wrong == "no norm" else kept["embeddings.LayerNorm"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key", "name"),
+    [
+        ("rows one further", "embeddings.position_embeddings", "rows of ids +1"),
+        ("counted from 2", "position_ids", "counted from +2 on"),
+        ("type 1", "embeddings.token_type_embeddings", "row 1 for all tokens"),
+        ("no types", "sum", "embeddings.token_type_embeddings left out"),
+        ("norm's bias", "embeddings.LayerNorm", "bias missing"),
+        ("no norm", "hidden_states.0", "it is sum"),
+    ],
+)
+def test_what_the_input_layer_has_wrong(wrong: str, key: str, name: str, folder: Path, tmp_path: Path) -> None:
+    """The blocks only follow."""
+    report = judged(folder, tmp_path / "port.safetensors", WrongInput(folder, wrong))
+    assert [(each.key, each.place, each.fits) for each in report.local] == [(key, "input layer", [name])]
 
 
 def test_a_right_port_is_not_looked_at(folder: Path, tmp_path: Path) -> None:
@@ -188,3 +228,44 @@ def test_numbers_of_padding_that_are_none_do_not_spread(folder: Path, tmp_path: 
     write_traces(tmp_path / "port.safetensors", inputs, {"left_pad": made})
     report = verify(str(folder), encoder=True, against=tmp_path / "port.safetensors")
     assert [each.key for each in report.local] == [Q0]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("planted")
+    names = sorted({each.model for each in planted_loops.PLANTED.values()})
+    return {name: encoders.write(root / name, name) for name in names}
+
+
+@pytest.mark.parametrize("name", planted_loops.PLANTED)
+def test_a_mistake_in_a_port_by_loops_is_found_and_named(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    planted = planted_loops.PLANTED[name]
+    report = planted_loops.judged(planted, tmp_path, folders[planted.model])
+    assert not report.passed
+    assert {each.key for each in report.local} == set(planted.wrong), "\n".join(report.lines)
+    for each in report.local:
+        assert planted.wrong[each.key] in each.fits, "\n".join(report.lines)
+
+
+def test_a_port_in_float16_passes_if_it_is_allowed_to(folder: Path, tmp_path: Path) -> None:
+    """Without leave float16 is what is named, and nothing else."""
+    path = tmp_path / "port.safetensors"
+    with np.errstate(over="ignore"):  # the mask is -inf in float16
+        report = judged(folder, path, loops.Port(folder, dtype=np.float16))
+    assert not report.passed and report.local
+    assert all("float16" in fit for each in report.local for fit in each.fits), "\n".join(report.lines)
+    assert verify(str(folder), encoder=True, against=path, tolerance=0.03).passed
+
+
+def test_weights_of_another_block_are_said_once(folder: Path, tmp_path: Path) -> None:
+    """Of two blocks that are exchanged every module is wrong by itself, and one sentence says why."""
+    port = loops.Port(folder)
+    other = {"encoder.layer.0.": "encoder.layer.1.", "encoder.layer.1.": "encoder.layer.0."}
+    port.tensors = {
+        next((new + name[len(old) :] for old, new in other.items() if name.startswith(old)), name): x
+        for name, x in port.tensors.items()
+    }
+    report = judged(folder, tmp_path / "port.safetensors", port)
+    assert len(report.local) == 16
+    for i in (0, 1):
+        assert f"  block {i} computes with the weights of block {1 - i}" in report.lines

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Print the table of tests/reference/GOLDEN.md: ports with planted mistakes, where each is found, how it is named.
+
+    python scripts/reference/ports.py          runs all; needs torch and transformers, a minute
+    python scripts/reference/ports.py --write  and puts the table into the page
+
+The ports are made by transformers' modules (`tests/support/planted_ports.py`) and by plain loops (`planted_loops.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "tests" / "reference" / "GOLDEN.md"
+PART = re.compile(r"(<!-- \$ python scripts/reference/ports.py -->\n).*?(<!-- end -->)", re.DOTALL)
+sys.path[:0] = [str(ROOT / "tests" / "support")]
+
+import planted_loops  # noqa: E402  the tests' own modules
+import planted_ports  # noqa: E402
+
+
+def table() -> str:
+    """Run all ports."""
+    rows, right, wrong = [], 0, 0
+    every = {**planted_ports.PLANTED, **planted_loops.PLANTED}
+    for name, planted in every.items():
+        with tempfile.TemporaryDirectory() as folder:
+            judged = planted_ports.judged if name in planted_ports.PLANTED else planted_loops.judged
+            report = judged(planted, Path(folder))
+        rows.append(planted_ports.row(name, report))
+        fits = {each.key: each.fits for each in report.local}
+        named = fits.keys() == planted.wrong.keys() and all(n in fits[key] for key, n in planted.wrong.items() if n)
+        right += named and all(planted.wrong.values())
+        wrong += any(found and planted.wrong.get(key) not in found for key, found in fits.items())
+    head = f"{len(every)} ports with mistakes: {right} named rightly in every module that is wrong, {wrong} wrongly."
+    return "\n".join([head, "", "| planted | found in | named |", "|---|---|---|", *rows, ""])
+
+
+def main(words: list[str]) -> None:
+    """Print the table, or write it."""
+    warnings.simplefilter("ignore")
+    made = table()
+    if "--write" in words:
+        PAGE.write_text(PART.sub(lambda part: part[1] + made + part[2], PAGE.read_text("utf-8")), encoding="utf-8")
+    else:
+        print(made, end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

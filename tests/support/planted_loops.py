@@ -1,0 +1,117 @@
+"""Ports with planted mistakes, by the loops of `loops` and `loops_today`: the mistake in one block or in all.
+
+`PLANTED` has for each the model, the mistake, the blocks, and the modules that are wrong with their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import encoders
+import loops
+import loops_today
+import numpy as np
+
+from minibert.models.load_encoder import load_encoder
+from minibert.verify.blocks import encoder_batches
+from minibert.verify.report import Report
+from minibert.verify.traces import write_traces
+from minibert.verify.verify import verify
+
+Array = np.ndarray[Any, Any]
+KINDS = ("plain", "left_pad")
+BLOCK = "encoder.layer.{i}."
+
+
+class Planted(NamedTuple):
+    model: str
+    mistake: str
+    blocks: tuple[int, ...]
+    wrong: Mapping[str, str]  # key -> name
+
+
+class _In:
+    """A mistake in some blocks; what is not of a block is wrong if it is in all."""
+
+    wrong: str
+    blocks: tuple[int, ...]
+    mistake: str
+
+    def block(self, i: int, *rest: Any) -> Array:
+        before = getattr(self, "before", False)
+        self.wrong = self.mistake if i in self.blocks else ""
+        if self.wrong.startswith("norm ") and self.wrong.endswith(("before", "after")):
+            self.before = not before
+        try:
+            made: Array = super().block(i, *rest)  # type: ignore[misc]  # of the port that it is mixed into
+            return made
+        finally:
+            self.wrong, self.before = self.mistake if len(self.blocks) > 1 else "", before
+
+
+class OldPort(_In, loops.Port):
+    def __init__(self, folder: Path, mistake: str, blocks: tuple[int, ...]) -> None:
+        super().__init__(folder)
+        self.mistake, self.blocks = mistake, blocks
+
+
+class NewPort(_In, loops_today.Port):
+    def __init__(self, folder: Path, mistake: str, blocks: tuple[int, ...]) -> None:
+        super().__init__(folder)
+        self.mistake, self.blocks = mistake, blocks
+
+
+def port(folder: Path, planted: Planted) -> Any:
+    made = OldPort if planted.model in ("bert", "gpt2") else NewPort
+    return made(folder, planted.mistake, planted.blocks)
+
+
+def judged(planted: Planted, folder: Path, of: Path | None = None) -> Report:
+    """What verify says of it, from two batches; `of`: a folder of the model that is there already."""
+    where = of or encoders.write(folder / planted.model, planted.model)
+    with load_encoder(where) as encoder:
+        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
+    made = port(where, planted)
+    write_traces(folder / "port.safetensors", inputs, {kind: made.run(batch) for kind, batch in inputs.items()})
+    return verify(str(where), encoder=True, against=folder / "port.safetensors")
+
+
+def _all(mistake: str, *paths: str) -> dict[str, str]:
+    return dict.fromkeys(paths, mistake)
+
+
+def _one(model: str, mistake: str, block: int, *paths: str, name: str = "") -> Planted:
+    """A mistake in one block, which has the same name in these modules."""
+    return Planted(model, mistake, (block,), _all(name or mistake, *(path.format(i=block) for path in paths)))
+
+
+BERT_SUM, GPT2_SUM = BLOCK + "output.sum", "h.{i}.attn.sum"
+TODAY = "layers.{i}.self_attn."
+_PLANTED = (
+    _one("bert", "residual from before the norm", 0, BERT_SUM),
+    _one("bert", "norm before instead of after", 1, *(BLOCK + path for path in (
+        "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.LayerNorm",
+        "intermediate.dense", "output.LayerNorm", "output.sum")), "hidden_states.2"),
+    _one("bert", "softmax over the heads", 1, "attentions.{i}"),
+    _one("bert", "mask added as 0 and 1", 0, "attentions.{i}"),
+    _one("bert", "causal mask where there is none", 1, "attentions.{i}"),
+    _one("bert", "division by sqrt(dim)", 1, BLOCK + "attention.self.scores"),
+    _one("bert", "heads joined without turning the axes", 0, BLOCK + "attention.self.context"),
+    _one("gpt2", "first residual from the normed x", 1, GPT2_SUM, name="residual from the normed x"),
+    _one("gpt2", "causal mask hides the token itself", 0, "attentions.{i}"),
+    _one("gpt2", "q k v in another order: q v k", 0, "h.{i}.attn.scores", name="scores of q and v"),
+    Planted("gpt2", "last norm forgotten", (0, 1), {"hidden_states.2": "last norm forgotten"}),
+    _one("gpt2", "norm after instead of before", 1, "h.{i}.ln_1", "h.{i}.ln_2", "h.{i}.attn.c_attn", "h.{i}.mlp.c_fc",
+         "h.{i}.mlp.sum", "ln_f"),
+    _one("qwen3", "queries and keys not normed", 1, TODAY + "scores"),
+    _one("qwen3", "neighbours turned instead of halves", 0, TODAY + "scores"),
+    _one("qwen3", "gate and up exchanged", 1, "layers.{i}.mlp.act_fn", "layers.{i}.mlp.down_proj"),
+    _one("gemma3_text", "rotation of the other layer type", 0, TODAY + "scores"),
+    _one("gemma3_text", "window one token too narrow", 0, "attentions.{i}"),
+    _one("gemma3_text", "norm within forgotten", 1, TODAY + "sum", "layers.{i}.mlp.sum"),
+)  # fmt: skip
+PLANTED = {f"{each.model}: {each.mistake}": each for each in _PLANTED}
+# of c_attn's parts, used in another order, the context is wrong by itself too
+PLANTED["gpt2: q k v in another order: q v k"].wrong["h.0.attn.context"] = "k gathered in place of v"  # type: ignore[index]
