@@ -25,6 +25,8 @@ from .ledger import BAD, MEND, META, Shard, check_complete, check_sizes, read_sh
 from .parquet import read_columns, read_vectors
 from .records import Records
 
+MAPS = 256  # shards that stay mapped between searches, four million rows: mapping takes longer than comparing
+
 
 class StoredVectors:
     """A folder of `bulk` that is complete: `StoredVectors("./vectors").search(encoder.encode_query(text), k=5)`.
@@ -46,6 +48,7 @@ class StoredVectors:
         self.meta = _meta(self.path)
         self.shards = _shards(self.path, self.meta)
         self.precision: str = self.meta["precision"]
+        self._maps: dict[str, Array] = {}
         self._ends = np.cumsum([shard.rows for shard in self.shards])
         self.rows, self.dim = int(self._ends[-1]), int(self.meta["dim"])
         self.measure = "minus the number of bits that differ" if self.precision in BITS else self.meta["similarity"]
@@ -73,9 +76,9 @@ class StoredVectors:
         if self.precision != "float32":
             block = dequantized(block, self.precision, self.meta.get("ranges"))
         name = self.meta["similarity"]
-        return (
-            dot(queries, block) if name == "cosine" and self.meta["normalized"] else SIMILARITIES[name](queries, block)
-        )
+        if name == "dot" or (name == "cosine" and self.meta["normalized"]):
+            return np.ascontiguousarray(dot(block, queries).T)  # of many by few, BLAS is faster in this order
+        return SIMILARITIES[name](queries, block)
 
     def blocks(self) -> Iterator[Array]:
         """Give all vectors as they are stored, some thousand at a time: (m, dim), of `BITS` (m, ceil(dim / 8))."""
@@ -98,10 +101,14 @@ class StoredVectors:
         if name.endswith(".parquet"):
             yield from read_vectors(str(self.path / name), BLOCK)
             return
-        try:
-            found = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            raise ValueError(f"{self.path / name}: not readable as .npy ({error}); {MEND}") from None
+        found = self._maps.get(name)
+        if found is None:
+            try:
+                found = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
+            except ValueError as error:
+                raise ValueError(f"{self.path / name}: not readable as .npy ({error}); {MEND}") from None
+            if len(self._maps) < MAPS:
+                self._maps[name] = found
         yield from (found[start : start + BLOCK] for start in range(0, len(found), BLOCK))
 
     def ids(self, numbers: Iterable[int]) -> dict[int, int | str]:

@@ -3,7 +3,7 @@
 
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
-                                             sentences, cores, soak, bulk, weights; three rounds
+                                             sentences, cores, soak, bulk, weights, search; three rounds
     python scripts/bench --json FILE         the figures as JSON too
 
 Prints a Markdown table for each section. Every figure is a ratio of two things that are measured in turn in the same
@@ -40,6 +40,8 @@ What is measured, and how it was chosen
                   as the Hub does
     weights       a whole model of Qwen3-Embedding-0.6B's sizes in bfloat16, made up: load_encoder(low_memory=True)
                   beside the same with its weights widened
+    search        a million made-up vectors of 384 numbers in a folder as `bulk` writes it, the ten best rows of each
+                  question; beside `vectors @ queries.T` over the same million in one array in memory
     safetensors   safetensors.numpy.load_file of the whole file, which is in the system's cache
     limits        a process that does nothing but `import numpy`; np.take(table, ids, out=, mode="clip"), the fastest
                   way to gather rows; np.copyto of as much memory; encode_batch_fast of the tokenizers library for all
@@ -77,6 +79,7 @@ SECTIONS = (
     "soak",
     "bulk",
     "weights",
+    "search",
 )
 FILES = {
     "bench.processes": ("cold", "load", "memory"),
@@ -85,6 +88,7 @@ FILES = {
     "bench.soak": ("soak",),
     "bench.bulk": ("bulk",),
     "bench.weights": ("weights",),
+    "bench.search": ("search",),
 }
 
 
