@@ -166,6 +166,24 @@ def test_embed_takes_pairs_and_truncates(folder: Path, capsys: Printed) -> None:
     assert np.array_equal(numbers(capsys.readouterr().out), expected)
 
 
+def test_embed_tells_how_many_texts_it_truncated(
+    folder: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the other commands do, on stderr; of short texts it says nothing."""
+    short, long = "dog", "we lived " * 20
+    for texts, told in (
+        ([short], ""),
+        ([short, long], "minibert: 1 text truncated: too long for this model\n"),
+        ([long, short, long], "minibert: 2 texts truncated: too long for this model\n"),
+        ([short, long, "--pair", "man", "--pair", short], "minibert: 1 pair truncated: too long for this model\n"),
+    ):
+        assert main(["embed", "--model", str(folder), "--truncate", *texts]) == 0
+        assert capsys.readouterr().err == told
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{long}\n{short}\n{long}\n".encode())))
+    assert main(["embed", "--model", str(folder), "--truncate"]) == 0
+    assert capsys.readouterr().err == "minibert: 2 texts truncated: too long for this model\n"
+
+
 def test_embed_writes_npy(folder: Path, tmp_path: Path, capsys: Printed) -> None:
     path = tmp_path / "vectors.npy"
     path.write_text("what was here before")

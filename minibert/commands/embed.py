@@ -8,11 +8,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_texts, add_threads, add_whole, load_layer, print_lines, tell
+from .common import Parser, add_model, add_texts, add_threads, add_whole, load_layer, print_lines, tell, tell_cut
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from minibert.models.cut_texts import CutTexts
     from minibert.models.input_layer import EmbeddingLayer
 
 BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
@@ -41,7 +42,9 @@ def declare(parser: Parser) -> None:
         help="over a text's tokens (default: mean); none: one token a line, and an empty line after each text",
     )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
-    parser.add_argument("--truncate", action="store_true", help="truncate texts that are too long for the model")
+    parser.add_argument(
+        "--truncate", action="store_true", help="truncate texts that are too long for the model; stderr says how many"
+    )
     add_threads(parser)
     add_model(parser)
     add_whole(parser)
@@ -49,14 +52,17 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
+    from minibert.models.cut_texts import CutTexts
+
     pooling = None if arguments.pooling == "none" else arguments.pooling
     output: Path | None = arguments.output
     ending = "" if output is None else ending_of(output, pooling)
     chunks = chunks_of(arguments)
-    first = next(chunks, [])
+    first, cut = next(chunks, []), CutTexts()
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
-        vectors = _vectors(layer, chain([first], chunks), pooling, arguments)
+        vectors = _vectors(layer, chain([first], chunks), pooling, arguments, cut)
         give(vectors, layer.dim, layer.dtype, pooling, output, ending)
+    tell_cut(cut.count, "pair" if arguments.pair else "text")
 
 
 def ending_of(output: Path, pooling: str | None) -> str:
@@ -87,13 +93,19 @@ def chunks_of(arguments: Any) -> Iterator[list[str]]:
     return lines_as_they_come(CHUNK)
 
 
-def _vectors(layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | None, arguments: Any) -> Iterator[Any]:
+def _vectors(
+    layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | None, arguments: Any, cut: CutTexts
+) -> Iterator[Any]:
     options = {"normalize": arguments.normalize, "truncation": arguments.truncate, "threads": arguments.threads}
+    pipeline = cut.of(layer.pipeline(pooling, bool(arguments.pair), **options))
     if arguments.pair:
+        from minibert.files.tokenizer import listed
+
         (texts,) = chunks
-        yield layer.embed(texts, pooling, text_pair=arguments.pair, **options)
+        firsts, seconds = listed(texts, arguments.pair)
+        yield pipeline.all(list(zip(firsts, seconds or (), strict=True)))
         return
-    yield from streamed(lambda chunks: layer.embed_stream(chunks, pooling, **options), chunks, "embed", arguments)
+    yield from streamed(pipeline.stream, chunks, "embed", arguments)
 
 
 def streamed(
