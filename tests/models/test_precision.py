@@ -1,0 +1,52 @@
+"""`encode(precision=)`: the formula over the vectors that all else gives, and what it does not go with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from reference_files import REFERENCE
+
+import minibert
+from minibert.equations.quantization import PRECISIONS, quantized
+
+TEXTS = ["we lived", "above the clouds", "man", "dog bites man", ""]
+
+
+@pytest.fixture(scope="module")
+def encoder() -> minibert.Encoder:
+    return minibert.load_encoder(REFERENCE / "sentences-prompts")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("options", [{}, {"normalize_embeddings": True, "truncate_dim": 5}, {"prompt": "clouds "}])
+def test_smaller_vectors_are_the_formula_of_the_others(
+    precision: str, options: dict[str, Any], encoder: minibert.Encoder
+) -> None:
+    found = encoder.encode(TEXTS, precision=precision, **options)
+    want = quantized(encoder.encode(TEXTS, **options), precision)
+    assert found.dtype == PRECISIONS[precision] and np.array_equal(found, want)
+    assert encoder.encode([], precision=precision, **options).dtype == PRECISIONS[precision]
+    if precision not in ("int8", "uint8"):
+        assert np.array_equal(encoder.encode_query("man", precision=precision), quantized(
+            encoder.encode_query("man"), precision
+        ))  # fmt: skip
+
+
+def test_float32_leaves_what_the_encoder_computes_in() -> None:
+    encoder = minibert.load_encoder(REFERENCE / "sentences-prompts", dtype="float64")
+    assert encoder.encode("man", precision="float32").dtype == encoder.encode("man", precision=None).dtype == np.float64
+
+
+def test_what_is_refused(encoder: minibert.Encoder) -> None:
+    with pytest.raises(
+        ValueError, match="precision 'int8' is for sentence vectors; leave it out with token_embeddings"
+    ):
+        encoder.encode(TEXTS, output_value="token_embeddings", precision="int8")
+    assert len(encoder.encode(TEXTS, output_value="token_embeddings", precision="float32")) == len(TEXTS)
+    for one in ("man", ["man"]):
+        with pytest.raises(ValueError, match="need two vectors or more, better a hundred"):
+            encoder.encode(one, precision="uint8")
+    with pytest.raises(ValueError, match=r"precision must be one of float32, .*, found 'bits'"):
+        encoder.encode("man", precision="bits")
