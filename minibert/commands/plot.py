@@ -60,6 +60,8 @@ def run(arguments: Any) -> None:
             refuse_model_file(output)  # before anything is drawn
         model = shown_name(arguments.model)
         figure = picture(arguments.kind, layer, arguments.text, arguments.token, model, arguments.block, arguments.head)
+        if arguments.kind in OF_BLOCKS and (arguments.block is None) != (arguments.head is None):
+            tell(f"this is block {arguments.block or 0}, head {arguments.head or 0}; --block and --head choose another")
         if output is None:
             plt.show()
         else:

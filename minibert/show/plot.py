@@ -4,8 +4,10 @@ Pass `ax` to draw into a figure of your own, and pyplot is not touched; without 
 Nothing here computes what a picture shows, or knows a model: similarities and coordinates come from
 `equations.similarity`, tables and rows from a layer.
 
-Values become colours by viridis alone: its lightness rises evenly with the value, so a picture keeps its meaning
-in black and white and for the colour-blind. A map that is dark at both ends would not, so signed values use it too.
+Values from 0 up become colours by viridis: its lightness rises evenly with the value. Signed values become colours by
+PuOr: 0 is nearly white, and the farther from 0, the darker, violet below and orange above. The colour-blind see both
+apart. The limits of signed values are as far below 0 as above it; cosines have -1 and 1, so that the pictures of two
+models can be compared.
 
 >>> from matplotlib.figure import Figure
 >>> ax = similarity_matrix(np.eye(3), ax=Figure().subplots())
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = "viridis"
+SIGNED = "PuOr_r"
 # a dark and a light ink, apart in lightness as much as in hue
 DARK, LIGHT = "#14284b", "#f0a32f"
+BETWEEN = "0.55"  # and a third between them
 NEAR = 4  # points from a dot to its name
 TRIES = 4  # to give names their places
 FEW_NAMES = 30  # names that a map of the usual size has room for
@@ -46,17 +50,27 @@ def _axes(ax: Axes | None, width: float, height: float) -> Axes:
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
-def _image(ax: Axes, values: Array, label: str, limits: tuple[float, float] | None = None, **options: Any) -> Axes:
-    """Draw a matrix as colours; arrows at the colour bar's ends mean that some values are beyond them."""
+def _image(ax: Axes, values: Array, label: str, limits: tuple[float, float], **options: Any) -> Axes:
+    """Draw a matrix as colours; arrows at the colour bar's ends mean that some values are beyond them.
+
+    Limits on both sides of 0 are of signed values.
+    """
     if values.ndim != 2:
         raise ValueError(f"expected a matrix to draw as an image, found shape {values.shape}")
-    low, high = limits or (float(values.min()), float(values.max()))
+    low, high = limits
+    colours, rounding = SIGNED if low < 0 else COLOURS, 1e-6 * (high - low)  # a cosine of 1 may be 1 + 2e-7
     # nearest: one entry is one block of one colour, not a blend with its neighbours
-    image = ax.imshow(values, cmap=COLOURS, vmin=low, vmax=high, interpolation="nearest", **options)
-    extend = "neither" if low <= values.min() and values.max() <= high else "both"
+    image = ax.imshow(values, cmap=colours, vmin=low, vmax=high, interpolation="nearest", **options)
+    extend = "neither" if low - rounding <= values.min() and values.max() <= high + rounding else "both"
     ax.figure.colorbar(image, ax=ax, label=label, extend=extend)
     ax.spines[:].set_visible(False)
     return ax
+
+
+def _reach(values: Array) -> tuple[float, float]:
+    """Limits as far below 0 as above it."""
+    reach = float(np.abs(values).max(initial=0.0)) or 1.0
+    return -reach, reach
 
 
 def _bare(ax: Axes) -> Axes:
@@ -76,6 +90,8 @@ def position_rows(
     positions: Sequence[int] | None = None,
     axes: Iterable[Axes] | None = None,
     token: str = "",
+    sums: bool = False,
+    lines: Mapping[str, slice] | None = None,
 ) -> list[Axes]:
     """Several rows of a position table below each other, on one scale, each over the row of a token.
 
@@ -83,6 +99,9 @@ def position_rows(
     other. Without `positions`: 0, 1, 2, 10 and then even steps, of 100 for 512. `axes` are as many Axes as positions.
     Trained rows hold a few entries ten times the others, above all row 0: the scale is 1.5 times what holds 99 % of the
     numbers, and a line that leaves the picture says in its label how far it goes.
+
+    sums   with a token's row: the sum of the two is drawn too
+    lines  name -> dimensions, of which a row has a line each: sines and cosines that take turns are no curve in one
 
     Raises as `check_ids` for a position outside the table, ValueError for another number of axes than positions.
     """
@@ -96,14 +115,23 @@ def position_rows(
         axes = figure.subplots(len(positions), sharex=True, squeeze=False)[:, 0]
     axes = list(axes)
     rows = table[check_ids(positions, len(table), "positions")]
-    drawn = rows if token_row is None else np.vstack([rows, token_row])
+    drawn = rows if token_row is None else np.vstack([rows, token_row, *([rows + token_row] if sums else [])])
     reach = 1.5 * float(np.percentile(np.abs(drawn), 99)) or 1.0
     if token_row is not None:
         token += _beyond(token_row, reach)
     for ax, position, row in zip(axes, positions, rows, strict=True):
         if token_row is not None:
             ax.plot(np.arange(len(token_row)), token_row, color=LIGHT, linewidth=0.8, label=f"token {token}".strip())
-        ax.plot(np.arange(len(row)), row, color=DARK, linewidth=0.8, label=f"position {position}{_beyond(row, reach)}")
+        for name, part, colour in zip(
+            lines or [""], (lines or {"": slice(None)}).values(), (DARK, LIGHT), strict=False
+        ):
+            label = f"position {position}{name and f', {name}'}{_beyond(row[part], reach)}"
+            ax.plot(np.arange(len(row))[part], row[part], color=colour, linewidth=0.8, label=label)
+        if token_row is not None and sums:
+            total = row + token_row
+            ax.plot(
+                np.arange(len(row)), total, color=BETWEEN, linewidth=0.8, zorder=1, label=f"sum{_beyond(total, reach)}"
+            )
         ax.set(xlim=(0, len(row) - 1), ylim=(-reach, reach))
         for text in ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False).get_texts():
             text.set_parse_math(False)  # a token can hold a dollar sign
@@ -116,12 +144,12 @@ def position_rows(
 def similarity_matrix(
     similarity: Array, ax: Axes | None = None, labels: Sequence[str] | None = None, of: str = "position"
 ) -> Axes:
-    """A matrix of cosine similarities as an image; row 0 is on top, as in the matrix.
+    """A matrix of cosine similarities as an image, from -1 to 1; row 0 is on top, as in the matrix.
 
     similarity (n, n), from `equations.cosine_similarity`. `labels` name the rows, where there are few.
     """
     ax = _axes(ax, 6, 5)
-    _image(ax, similarity, "cosine similarity")
+    _image(ax, similarity, "cosine similarity", (-1.0, 1.0))
     ax.set(xlabel=of, ylabel=of)
     return ax if labels is None else _name_sides(ax, labels)
 
@@ -133,16 +161,18 @@ def _name_sides(ax: Axes, labels: Sequence[str]) -> Axes:
     return ax
 
 
-def table_image(table: Array, ax: Axes | None = None, rows: str = "position") -> Axes:
+def table_image(table: Array, ax: Axes | None = None, rows: str = "position", reach: float | None = None) -> Axes:
     """A whole table as an image: one line for each row, one column for each dimension.
 
-    table (rows, dim). Trained tables hold a few entries ten times the others: then the colours span the middle
-    98 %, and the colour bar's pointed ends mean that some values are beyond them.
+    table (rows, dim). The colours span -reach to reach; two tables with one reach can be compared. Without it they span
+    all values. But trained tables hold a few entries ten times the others: then the colours span 98 % of the values,
+    and the colour bar's pointed ends mean that some are beyond them.
     """
     ax = _axes(ax, 8, 5)
-    lowest, low, high, highest = (float(value) for value in np.percentile(table, (0, 1, 99, 100)))
-    limits = (low, high) if highest - lowest > 2 * (high - low) else (lowest, highest)
-    _image(ax, table, "value", limits, aspect="auto")
+    if reach is None:
+        most, highest = (float(value) for value in np.percentile(np.abs(table), (98, 100)))
+        reach = (most if highest > 2 * most else highest) or 1.0
+    _image(ax, table, "value", (-reach, reach), aspect="auto")
     ax.set(xlabel="dimension", ylabel=rows)
     return ax
 
@@ -151,8 +181,8 @@ def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axe
     """How one token's vector is computed: every addend, their sum, and the result of LayerNorm.
 
     addends: name -> row (dim,), in the order in which they are added; normed (dim,). The addends and the sum are
-    drawn on one scale, so that their sizes compare. LayerNorm's row has a scale of its own, and says so; the mean
-    and the standard deviation beside each line tell how far apart the two scales are.
+    drawn on one scale, so that their sizes compare. LayerNorm's row has a scale of its own, and says so. The numbers
+    before each line are its scale, those behind it the mean and the standard deviation.
     """
     ax = _axes(ax, 12, 1 + 0.8 * (len(addends) + 2))
     total = np.sum(list(addends.values()), axis=0)
@@ -166,14 +196,24 @@ def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axe
     for height, row, gain in zip(heights, rows.values(), gains, strict=True):
         ax.axhline(height, color="0.8", linewidth=0.6)
         ax.plot(np.arange(len(row)), height + gain * row, color=DARK, linewidth=0.8)
+        _scale(ax, height, gain)
         note = f"mean {row.mean():.3f}\nstd {row.std():.3f}"
         ax.annotate(note, (1.01, height), xycoords=("axes fraction", "data"), va="center", fontsize="small")
     signs = ["", *["+ "] * (len(addends) - 1), "= ", "→ "]
     ax.set_yticks(heights, [sign + name for sign, name in zip(signs, rows, strict=False)], parse_math=False)
-    ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="y", length=0, pad=32)
     ax.set(xlim=(0, len(total) - 1), ylim=(-0.6, len(rows) - 0.4), xlabel="dimension")
     ax.spines["left"].set_visible(False)
     return _bare(ax)
+
+
+def _scale(ax: Axes, height: float, gain: float) -> None:
+    """Write the scale of a line at its left end: where two round numbers are."""
+    mark = float(f"{0.35 / gain:.0e}")
+    for value in (-mark, mark):
+        place = (0, height + gain * value)
+        ax.annotate(f"{value:g} -", place, xycoords=("axes fraction", "data"), ha="right", va="center",
+                    fontsize="x-small", color="0.35")  # fmt: skip
 
 
 def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
@@ -188,7 +228,14 @@ def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
     if not np.array_equal(by_distance[:, distance + query - 1], bias):
         raise ValueError("bias must depend on key - query alone, and does not; draw one head of it with table_image")
     ax = _axes(ax, 8, 3)
-    _image(ax, by_distance, "bias", aspect="auto", extent=(-query + 0.5, key - 0.5, len(bias) - 0.5, -0.5))
+    _image(
+        ax,
+        by_distance,
+        "bias",
+        _reach(by_distance),
+        aspect="auto",
+        extent=(-query + 0.5, key - 0.5, len(bias) - 0.5, -0.5),
+    )
     ax.set(xlabel="key position - query position", ylabel="head")
     ax.locator_params(axis="y", integer=True)
     return ax
@@ -227,6 +274,7 @@ def rotary(angles: Array, ax: Axes | None = None) -> Axes:
     ax = _axes(ax, 8, 4.5)
     _image(ax, np.cos(angles), "cosine of the angle", (-1.0, 1.0), aspect="auto")
     ax.set(xlabel="pair of dimensions", ylabel="position")
+    ax.locator_params(integer=True)
     return ax
 
 

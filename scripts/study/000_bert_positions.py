@@ -107,7 +107,8 @@ assert np.array_equal(x[0, 2], layer.word_embeddings.weight[input_ids[0, 2]] + l
 # %% [markdown]
 # ## Step 7: position rows over a word's row
 #
-# Nine rows of the position table, each over the row of the token at position 2. Most position rows are shorter than
+# Nine rows of the position table, each over the row of the word "something", and the sum of the two, which is what the
+# token would have at that position. Most position rows are shorter than
 # most word rows, but they are not lost beside them. A few numbers are so large that they leave the picture; the label
 # then says how far the line goes. Row 0 is the longest of all position rows. Only `[CLS]` ever stands there.
 #
@@ -116,19 +117,22 @@ assert np.array_equal(x[0, 2], layer.word_embeddings.weight[input_ids[0, 2]] + l
 
 # %%
 shown = [p for p in (0, 1, 2, 10, 100, 200, 300, 400, 500) if p < config.max_position_embeddings]
-token = layer.tokens(input_ids[0])[2]
-axes = plot.position_rows(layer.position_embeddings.weight, seq_embedding[0, 2], shown, token=token)
-study.show(axes, "rows", of=model.name)
+place = layer.tokens(input_ids[0]).index("something")
+token, word = "something", seq_embedding[0, place]
+axes = plot.position_rows(layer.position_embeddings.weight, word, shown, token=token, sums=True)
+study.show(
+    axes, "rows", of=model.name, alt="lines: rows of the position table, each over the row of a word, and the sum"
+)
 assert len(axes) == len(shown)
 for ax, position in zip(axes, shown, strict=True):
-    over, row = (line.get_ydata() for line in ax.lines)
+    over, row, total = (line.get_ydata() for line in ax.lines)
     assert np.array_equal(row, layer.position_embeddings.weight[position])
-    assert np.array_equal(over, seq_embedding[0, 2])
+    assert np.array_equal(over, word) and np.array_equal(total, word + row)
 
 lengths = np.linalg.norm(layer.position_embeddings.weight, axis=1)
 word_lengths = np.linalg.norm(layer.word_embeddings.weight, axis=1)
 print(f"length of position row 0: {lengths[0]:.2f}, median of all position rows: {np.median(lengths):.2f}")
-print(f"length of the row of {token!r}: {np.linalg.norm(seq_embedding[0, 2]):.2f}, ", end="")
+print(f"length of the row of {token!r}: {np.linalg.norm(word):.2f}, ", end="")
 print(f"median of all word rows: {np.median(word_lengths):.2f}")
 assert np.median(lengths) < np.median(word_lengths)
 assert lengths.argmax() == 0
@@ -145,10 +149,10 @@ if model.is_bert_base:
 #
 #     c[p, q] = row_p . row_q / (|row_p| |row_q|)
 #
-# Bright is similar. What the picture shows depends on the model:
+# Dark orange is similar, violet is opposite. What the picture shows depends on the model:
 #
-# * In both models a bright diagonal: neighbours are similar, far more than positions 100 apart. Nobody told the model
-#   that position 5 is beside position 6. It learned that from text.
+# * In both models a dark orange diagonal: neighbours are similar, far more than positions 100 apart. Nobody told the
+#   model that position 5 is beside position 6. It learned that from text.
 # * In **bert-base-uncased** a border at position 128: two lines cut the picture into four blocks. Rows that are 5 apart
 #   have a mean similarity of 0.61 before the border, of 0.40 after it, and of 0.27 where the border is between them.
 #   BERT was trained on texts of 128 tokens for nine tenths of all steps (Devlin et al. 2018, appendix A.2), so the rows
@@ -164,7 +168,12 @@ if model.is_bert_base:
 # %%
 table = layer.position_embeddings.weight
 similarity = cosine_similarity(table)
-study.show(plot.similarity_matrix(similarity), "similarity", of=model.name)
+study.show(
+    plot.similarity_matrix(similarity),
+    "similarity",
+    of=model.name,
+    alt="a square of colours: the cosine of every two position rows, 1 on the diagonal",
+)
 print(similarity.shape)
 assert similarity.shape == (config.max_position_embeddings,) * 2
 assert np.allclose(np.diag(similarity), 1.0) and np.allclose(similarity, similarity.T)

@@ -145,7 +145,12 @@ assert np.array_equal(pos_embedding, layer.wpe.weight)
 
 # %%
 similarity = cosine_similarity(pos_embedding)
-study.show(plot.similarity_matrix(similarity), "similarity", of=f"position rows of {model.name}")
+study.show(
+    plot.similarity_matrix(similarity),
+    "similarity",
+    of=f"position rows of {model.name}",
+    alt="a square of colours: the cosine of every two position rows",
+)
 assert similarity.shape == (config.max_position_embeddings,) * 2
 neighbours, others = np.diag(similarity, 1), similarity[np.triu_indices(len(similarity), 1)]
 print(f"{model.name}")

@@ -81,7 +81,12 @@ assert np.array_equal(layer(twice)[0, 0], layer(twice)[0, 1]), "the row says not
 
 bias = layer.attention_position.relative_bias(160, 160)
 print("relative bias", bias.shape, "(heads, query, key)")
-study.show(plot.relative_bias(bias), "t5-bias", of=f"relative bias of {model.name}")
+study.show(
+    plot.relative_bias(bias),
+    "t5-bias",
+    of=f"relative bias of {model.name}",
+    alt="a line of colours for each head: the bias by the distance from query to key",
+)
 assert np.array_equal(bias[:, :-1, :-1], bias[:, 1:, 1:]), "one step further for both changes nothing"
 if (config.relative_attention_num_buckets, config.relative_attention_max_distance) == (32, 128):
     assert np.ptp(bias[:, 0, 91:], axis=1).max() == 0.0, "keys 91 and more after the query share one row"
@@ -146,15 +151,18 @@ assert rough_error[-50:].max() > 2 * rough_error[:50].max(), "the error grows wi
 # %% [markdown]
 # ## Step 6: rows as lines
 #
-# On the left, in the first dimensions, the waves are fast and tell neighbours apart. On the right they hardly change in
-# 300 positions. Row 0 is `sin 0 = 0`, `cos 0 = 1`, again and again.
+# Sines and cosines take turns in a row, so each row is drawn as two lines: its sines, in dimensions 0, 2, 4, ..., and
+# its cosines, in 1, 3, 5, ... On the left, in the first dimensions, the waves are fast and tell neighbours apart. On
+# the right they hardly change in 300 positions. Row 0 is `sin 0 = 0`, `cos 0 = 1`, again and again.
 
 # %%
 shown = [p for p in (0, 1, 2, 10, 50, 100, 150, 200, 250, 299) if p < max_len]
-axes = plot.position_rows(sin_pos_encoding, positions=shown)
-study.show(axes, "rows", of=formula)
+halves = {"sine": slice(0, None, 2), "cosine": slice(1, None, 2)}
+axes = plot.position_rows(sin_pos_encoding, positions=shown, lines=halves)
+study.show(axes, "rows", of=formula, alt="two lines for each of ten positions: its sines and its cosines by dimension")
 for ax, position in zip(axes, shown, strict=True):
-    assert np.array_equal(ax.lines[0].get_ydata(), sin_pos_encoding[position])
+    for line, half in zip(ax.lines, halves.values(), strict=True):
+        assert np.array_equal(line.get_ydata(), sin_pos_encoding[position, half])
 assert np.array_equal(sin_pos_encoding[0], np.tile([0.0, 1.0], d_model // 2))
 assert np.abs(sin_pos_encoding).max() <= 1.0
 
@@ -166,7 +174,7 @@ assert np.abs(sin_pos_encoding).max() <= 1.0
 
 # %%
 ax = plot.table_image(sin_pos_encoding)
-study.show(ax, "table", of=formula)
+study.show(ax, "table", of=formula, alt="an image of the table: in each column a wave, longer from left to right")
 assert np.array_equal(ax.images[0].get_array(), sin_pos_encoding)
 longest = 2 * np.pi * 10000.0 ** ((d_model - 2) / d_model)
 print(f"the longest wave has {longest:,.0f} positions")
@@ -185,7 +193,12 @@ assert d_model != 512 or round(longest) == 60611
 
 # %%
 similarity = cosine_similarity(sin_pos_encoding)
-study.show(plot.similarity_matrix(similarity), "similarity", of=formula)
+study.show(
+    plot.similarity_matrix(similarity),
+    "similarity",
+    of=formula,
+    alt="a square of colours: the cosine of every two rows, the same along each diagonal",
+)
 curve = np.cos(np.arange(max_len)[:, None] * 10000.0 ** -(np.arange(0, d_model, 2) / d_model)).mean(axis=1)
 apart = np.abs(np.arange(max_len)[:, None] - np.arange(max_len))
 print(f"largest difference from the curve: {np.abs(similarity - curve[apart]).max():.1e}")
@@ -194,7 +207,7 @@ assert np.abs(similarity - curve[apart]).max() < 1e-7, "float32 rows, measured 5
 ax = plt.subplots(figsize=(8, 3), layout="constrained")[1]
 ax.plot(curve, color=plot.DARK)
 ax.set(xlabel="distance of two positions", ylabel="cosine similarity", xlim=(0, max_len - 1))
-study.show(ax, "similarity-by-distance", of=formula)
+study.show(ax, "similarity-by-distance", of=formula, alt="a curve: the cosine falls as two positions are farther apart")
 
 # %% [markdown]
 # ## Beyond the pictures: what can be read from a row?

@@ -235,7 +235,7 @@ token = layer.tokens(input_ids[0])[1]
 addends = {"word": word[0, 1], "position": position[1], "token type": token_type[1]}
 ax = plot.sum_steps(addends, output[0, 1])
 ax.set_title(f"token {token!r} at position 1", loc="left")
-study.show(ax, "sum", of=model.name)
+study.show(ax, "sum", of=model.name, alt="lines: the rows that are added for one token, their sum, and LayerNorm of it")
 
 # %% [markdown]
 # ## Step 13: the layer itself

@@ -217,7 +217,7 @@ for name, row in (("sum", x[0, 3]), ("LayerNorm", whole[0, 3])):
     print(f"token 3, {name:9} mean {row.mean():+.4f}, variance {row.var():.4f}")
 ax = plot.sum_steps({"word": word[0, 3], "token type": token_type[3], "position": position[3]}, whole[0, 3])
 ax.set_title(f"token {layer.tokens(input_ids[0])[3]!r} at position 3", loc="left")
-study.show(ax, "sum", of=model.name)
+study.show(ax, "sum", of=model.name, alt="lines: the rows that are added for one token, their sum, and LayerNorm of it")
 
 # %% [markdown]
 # So all that BERT does for its first representation is: look up, add, normalise. (Both sides of this comparison are

@@ -100,7 +100,7 @@ for weight, grown in ((0.5, 0.73), (0.9, 0.96)):
     assert round(float(softmax(two)[0]), 2) == grown
 ax = plot_blocks.attention_grid(weights, tokens)
 ax.set_title(f"block 0, head {head}", loc="left")
-study.show(ax, "head", of=model.name)
+study.show(ax, "head", of=model.name, alt="a grid: the attention weights of one head, a row for each query token")
 
 # %% [markdown]
 # ## Step 5: the context, a mean of values
@@ -241,7 +241,12 @@ if model.is_minilm:
     by_block = long["first"][1:5].mean(axis=1)
     assert (round(by_block.min(), 2), round(by_block.max(), 2)) == (0.19, 0.35)
 every = np.stack([trace[f"attentions.{i}"][0] for i in range(len(encoder.stack.blocks))])
-study.show(plot_blocks.attention_heads(every), "heads", model.name)
+study.show(
+    plot_blocks.attention_heads(every),
+    "heads",
+    model.name,
+    alt="a small grid of attention weights for each head of each block",
+)
 
 # %% [markdown]
 # ## Exercises

@@ -113,7 +113,7 @@ print("cosine of the two banks, before block 0 and after each block:", np.round(
 assert abs(apart[0] - 1) < 1e-6 and max(apart[1:]) < 0.99
 ax = plot.similarity_matrix(cosine_similarity(trace[f"hidden_states.{len(blocks)}"][0]), labels=tokens, of="token")
 ax.set_title("similarity of the tokens after the last block", loc="left")
-study.show(ax, "tokens", of=model.name)
+study.show(ax, "tokens", of=model.name, alt="a square of colours: the cosine of every two tokens after the last block")
 
 # %% [markdown]
 # Do they move in the right direction? Two more sentences, one with each kind of bank. The word row of "bank" is the

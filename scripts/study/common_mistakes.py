@@ -236,7 +236,12 @@ for ax, (title, group) in zip(axes, groups.items(), strict=True):
     ax.set(xscale="log", xlim=(smallest, None), ylim=(-0.7, len(group) - 0.3))
     ax.spines[["top", "right"]].set_visible(False)
 axes[-1].set_xlabel("largest difference in the output / root mean square of the output")
-study.show(axes[0], "errors", of="mistakes beside the size of what they spoil")
+study.show(
+    axes[0],
+    "errors",
+    of="mistakes beside the size of what they spoil",
+    alt="a dot for each mistake: how large the error is that it makes, on a logarithmic scale",
+)
 assert sum(len(ax.lines[0].get_xdata()) for ax in axes) == len(MISTAKES)
 
 # %% [markdown]

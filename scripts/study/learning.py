@@ -116,7 +116,7 @@ ax = plt.subplots(figsize=(8, 4), layout="constrained")[1]
 ax.semilogy(losses, color=plot.DARK)
 ax.set(xlabel="step of gradient descent", ylabel="loss", xlim=(0, steps - 1))
 ax.spines[["top", "right"]].set_visible(False)
-study.show(ax, "loss", of="made-up tables, no model")
+study.show(ax, "loss", of="made-up tables, no model", alt="a curve: the loss falls with the steps of training")
 
 # %% [markdown]
 # ## Step 6: what was found
@@ -140,7 +140,9 @@ ax.set_xscale("symlog", linthresh=1)  # a logarithm that has a place for zero
 ax.set(xlabel="how often the word occurred", ylabel="share of its row still missing", xlim=(-0.1, None))
 ax.set_xticks([0, 1, 10, 100], ["never", "1", "10", "100"])
 ax.spines[["top", "right"]].set_visible(False)
-study.show(ax, "found", of="made-up tables, no model")
+study.show(
+    ax, "found", of="made-up tables, no model", alt="dots: how far a learned row is off, by how often its word was seen"
+)
 
 # %% [markdown]
 # ## Step 7: the same table at the output

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ SHARED = ("study", "probes")  # what the study files import
 STUDIES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in (*SHARED, "notebooks"))
 VARIABLES = ("MINIBERT_BERT", "MINIBERT_GPT2", "MINIBERT_T5", "MINIBERT_MODEL")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+NO_WORDS = "No description has been provided for this image"  # what the exporter writes
 LONGEST = 300  # seconds that a cell may take, on a machine that is busy with other things
 
 
@@ -46,7 +48,16 @@ def page(notebook: Any, name: str) -> str:
     # these three would be loaded from elsewhere; no study file has what they draw
     exporter = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="", embed_images=True)
     html, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": name}})
-    return re.sub(r"<script\b.*?</script>", "", str(html), flags=re.DOTALL)
+    return described(notebook, re.sub(r"<script\b.*?</script>", "", str(html), flags=re.DOTALL))
+
+
+def described(notebook: Any, html: str) -> str:
+    """Give each picture of a page its words, which the exporter leaves in the notebook (nbconvert 7.17)."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    drawn = [output for output in outputs if "image/png" in output.get("data", {})]
+    words = [output.metadata.get("image/png", {}).get("alt", NO_WORDS) for output in drawn]
+    first, *rest = html.split(f'alt="{NO_WORDS}"')
+    return first + "".join(f'alt="{escape(alt)}"{part}' for alt, part in zip(words, rest, strict=bool(rest)))
 
 
 def main() -> None:

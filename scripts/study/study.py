@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import base64
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -246,8 +248,11 @@ def assert_printed(rows: Array, printed: str) -> None:
         assert abs(found - float(word)) <= half + NORM_TOLERANCE, f"{found} is printed as {word}"
 
 
-def show(drawn: Axes | Sequence[Axes], name: str, of: str) -> None:
-    """Show a picture in a notebook; as a script, write it as a file. `of` stands above it: a model's name."""
+def show(drawn: Axes | Sequence[Axes], name: str, of: str, alt: str = "") -> None:
+    """Show a picture in a notebook; as a script, write it as a file. `of` stands above it: a model's name.
+
+    `alt` says in words what is drawn, for those who cannot see it; the notebook and its page have it.
+    """
     import matplotlib.pyplot as plt
 
     from minibert.show.plot import save
@@ -255,13 +260,24 @@ def show(drawn: Axes | Sequence[Axes], name: str, of: str) -> None:
     figure: Any = (drawn[0] if isinstance(drawn, Sequence) else drawn).figure
     figure.suptitle(of, x=0.01, ha="left", fontsize="small", parse_math=False)
     if NOTEBOOK:
-        plt.show()
+        _display(figure, f"{alt or name} ({of})")
+        plt.close(figure)
         return
     arguments.output.mkdir(parents=True, exist_ok=True)
     path = arguments.output / f"{Path(sys.argv[0]).stem}-{name}.png"
     save(figure, path)
     plt.close(figure)
     print(f"picture: {path}")
+
+
+def _display(figure: Any, alt: str) -> None:
+    """Put a picture under the cell with its alternative text, which `plt.show` has no place for."""
+    from IPython.display import display
+
+    png = BytesIO()
+    figure.savefig(png, format="png", bbox_inches="tight")
+    data = {"image/png": base64.b64encode(png.getvalue()).decode(), "text/plain": alt}
+    display(data, raw=True, metadata={"image/png": {"alt": alt}})
 
 
 if not NOTEBOOK:

@@ -113,7 +113,7 @@ def test_pointing_at_a_band_shows_the_number_below(opened: Open, real: tuple[Emb
 
 
 def test_colours_are_the_numbers(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    """The nearer to 0, the lighter; orange above it, blue below."""
+    """The nearer to 0, the lighter; orange above it, violet below."""
     layer, html = real
     tab = opened(html)
     pixels = tab.eval_on_selector_all(

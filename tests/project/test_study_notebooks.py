@@ -26,11 +26,13 @@ class Loads(HTMLParser):
         super().__init__()
         self.found: list[str] = []
         self.pictures = 0
+        self.alts: list[str] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         named = dict(attributes)
         source = named.get("src") or (named.get("href") if tag == "link" else None)
         self.pictures += tag == "img"
+        self.alts += [named.get("alt") or ""] * (tag == "img")
         if tag in ("script", "iframe", "object") or (source and not source.startswith("data:")):
             self.found.append(f"{tag} {source}")
 
@@ -69,6 +71,7 @@ def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
     page.feed(html)
     assert page.found == []
     assert page.pictures == 2
+    assert [alt.partition(":")[0] for alt in page.alts] == ["a curve", "dots"], "what is drawn, in words"
     styles = "".join(re.findall(r"<style.*?</style>", html, re.DOTALL))
     assert styles and "@import" not in styles
     assert all(address.startswith("data:") for address in re.findall(r"url\(['\"]?([^)'\"]+)", styles))

@@ -73,13 +73,26 @@ def test_every_function_that_draws_is_tried() -> None:
     assert made_here == {*SINGLE, "save"}
 
 
+def lightness_of(colours: str, count: int) -> Array:
+    """CIE L*, 0..100, of so many colours at even steps."""
+    red, green, blue, _ = mpl.colormaps[colours](np.linspace(0, 1, count)).T
+    linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in (red, green, blue)]
+    return np.asarray(116 * np.cbrt(np.array([0.2126, 0.7152, 0.0722]) @ linear) - 16)
+
+
 def test_the_colours_lightness_rises_evenly() -> None:
     """In black and white more stays lighter, by steps of one size, from end to end."""
-    red, green, blue, _ = mpl.colormaps[plot.COLOURS](np.linspace(0, 1, 17)).T
-    linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in (red, green, blue)]
-    lightness = 116 * np.cbrt(np.array([0.2126, 0.7152, 0.0722]) @ linear) - 16  # CIE L*, 0..100
-    steps = np.diff(lightness)
+    steps = np.diff(lightness_of(plot.COLOURS, 17))
     assert steps.min() > 3 and steps.max() < 1.5 * steps.min()  # measured 4.2..5.5
+
+
+def test_signed_colours_darken_evenly_from_zero_on_either_side() -> None:
+    lightness = lightness_of(plot.SIGNED, 21)
+    assert lightness.argmax() == 10 and lightness[10] > 95, "0 is nearly white"
+    for side in (lightness[10:], lightness[10::-1]):
+        steps = -np.diff(side)
+        assert steps.min() > 1 and steps.max() < 15  # measured 1.9..13.2
+    assert np.abs(lightness - lightness[::-1]).max() < 26, "about as dark below 0 as above it: measured 24"
 
 
 def test_plot_is_imported_without_matplotlib_and_drawn_without_pyplot() -> None:
@@ -164,6 +177,19 @@ def test_position_rows_refuse_what_they_cannot_draw() -> None:
         plot.position_rows(normal(3, 4), positions=[0, 1], axes=[Figure().subplots()])
 
 
+def test_a_row_can_be_drawn_with_the_sum_and_in_several_lines() -> None:
+    table, token_row = normal(4, 8), normal(8, seed=4)
+    (ax,) = plot.position_rows(table, token_row, [3], [Figure().subplots()], token="we", sums=True)
+    assert np.array_equal(ax.lines[2].get_ydata(), table[3] + token_row)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["token we", "position 3", "sum"]
+    halves = {"sine": slice(0, None, 2), "cosine": slice(1, None, 2)}
+    (ax,) = plot.position_rows(table, positions=[2], axes=[Figure().subplots()], lines=halves)
+    for line, start, name in zip(ax.lines, (0, 1), halves, strict=True):
+        assert np.array_equal(line.get_xdata(), np.arange(start, 8, 2))
+        assert np.array_equal(line.get_ydata(), table[2, start::2])
+        assert line.get_label() == f"position 2, {name}"
+
+
 # images
 
 
@@ -171,7 +197,9 @@ def test_similarity_matrix_shows_every_entry(ax: Axes) -> None:
     similarity = normal(512, 512)
     plot.similarity_matrix(similarity, ax)
     assert np.array_equal(drawn_image(ax), similarity)
-    assert ax.images[0].get_clim() == (similarity.min(), similarity.max())
+    assert ax.images[0].get_clim() == (-1, 1) and ax.images[0].cmap.name == plot.SIGNED
+    assert colour_bar(ax).get_ylim() == (-1, 1) and ax.images[0].colorbar.extend == "both"
+    assert plot.similarity_matrix((1 + 1e-7) * np.eye(3), Figure().subplots()).images[0].colorbar.extend == "neither"
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("position", "position")
     assert ax.get_ylim() == (511.5, -0.5), "row 0 is on top"
     assert colour_bar(ax).get_ylabel() == "cosine similarity"
@@ -190,8 +218,15 @@ def test_table_image_shows_every_entry_and_all_values_of_an_even_table(ax: Axes)
     table = sinusoidal_positions(40, 16)
     plot.table_image(table, ax)
     assert np.array_equal(drawn_image(ax), table)
-    assert ax.images[0].get_clim() == (table.min(), table.max())
+    reach = np.abs(table).max()
+    assert ax.images[0].get_clim() == (-reach, reach) and ax.images[0].cmap.name == plot.SIGNED
     assert ax.images[0].colorbar.extend == "neither"
+
+
+def test_two_tables_can_have_one_limit(ax: Axes) -> None:
+    plot.table_image(normal(40, 16), ax, reach=5.0)
+    assert ax.images[0].get_clim() == (-5, 5)
+    assert plot.table_image(np.zeros((2, 2)), Figure().subplots()).images[0].get_clim() == (-1, 1)
 
 
 def test_table_image_says_that_a_spike_lies_beyond_its_colours(ax: Axes) -> None:
@@ -225,10 +260,16 @@ def test_sum_steps_draw_addends_and_sum_on_one_scale(ax: Axes) -> None:
         assert np.allclose(shape, gain * row, rtol=1e-9, atol=1e-12)
     assert np.allclose(shapes[4] / shapes[4].max(), normed / normed.max())
     assert max(np.abs(shape).max() for shape in shapes) < 0.5, "no line reaches into its neighbour's place"
+    scales = [text for text in ax.texts if text.get_text().endswith(" -")]
+    assert len(scales) == 10
+    for i, text in enumerate(scales):  # each number stands where the line would have it
+        height, factor = heights[i // 2], gain if i < 8 else shapes[4][0] / normed[0]
+        assert text.xy[1] - height == pytest.approx(factor * float(text.get_text().removesuffix(" -")))
+        assert 0.2 < abs(text.xy[1] - height) < 0.5
     names = ["word", "+ token type", "+ position", "= sum", "→ LayerNorm\n(a scale of its own)"]
     assert [text.get_text() for text in ax.get_yticklabels()] == names
     assert list(ax.get_yticks()) == heights
-    notes = [text.get_text() for text in ax.texts]
+    notes = [text.get_text() for text in ax.texts if text.get_text().startswith("mean")]
     assert notes[3] == f"mean {total.mean():.3f}\nstd {total.std():.3f}" and len(notes) == 5
 
 
@@ -247,6 +288,7 @@ def test_relative_bias_shows_each_distance_once(query: int, key: int, ax: Axes) 
     bias = by_distance[:, np.arange(key) - np.arange(query)[:, None] + query - 1]
     plot.relative_bias(bias, ax)
     assert np.array_equal(drawn_image(ax), by_distance)
+    assert ax.images[0].get_clim() == (-np.abs(bias).max(), np.abs(bias).max())
     # the column of distance d is centred on d
     assert ax.images[0].get_extent() == [-query + 0.5, key - 0.5, 2.5, -0.5]
 
@@ -283,7 +325,11 @@ def test_rotary_shows_the_cosine_of_every_angle(ax: Axes) -> None:
     angles = np.outer(np.arange(20), [1.0, 0.1])
     plot.rotary(angles, ax)
     assert np.array_equal(drawn_image(ax), np.cos(angles))
-    assert ax.images[0].get_clim() == (-1, 1)
+    assert ax.images[0].get_clim() == (-1, 1) and ax.images[0].cmap.name == plot.SIGNED
+    few = plot.rotary(np.zeros((4, 3)), Figure().subplots())
+    few.figure.draw_without_rendering()
+    ticks = [*few.get_xticks(), *few.get_yticks()]
+    assert ticks == [round(tick) for tick in ticks]
 
 
 # the map

@@ -117,5 +117,8 @@ def test_plot_attention_writes_a_picture(folder: Path, tmp_path: Path, capsys: p
     whole = path.read_bytes()
     assert main([*command, "--block", "1", "--head", "2"]) == 0
     assert b"<svg" in whole and path.read_bytes() != whole
+    assert "block 1, head 2" not in capsys.readouterr().err, "both were asked for"
+    assert main([*command, "--block", "1"]) == 0
+    assert "this is block 1, head 0; --block and --head choose another" in capsys.readouterr().err
     assert main([*command, "--side", "encoder"]) == 1
     assert "leave out --side" in capsys.readouterr().err
