@@ -220,7 +220,7 @@ class Maker:
         for i, step in enumerate(self.own.after):
             if i != recipe.without:
                 x = step(x)
-        x = x[:, : recipe.width]
+        x = x[:, : None if recipe.width == self.own.dim else recipe.width]  # without a Dense there may be more
         x = normalized(x) if recipe.norm else x
         return x if recipe.stored is None else recipe.stored(x)
 
@@ -240,7 +240,8 @@ def distances(vector: Array, made: Array) -> Array:
         return np.full(len(made), np.inf)
     wide, true = vector.astype(np.float64), made.astype(np.float64)
     length = np.sqrt(np.vecdot(true, true))
-    apart = np.sqrt(np.vecdot(wide - true, wide - true)) / np.where(length == 0, 1, length)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        apart = np.sqrt(np.vecdot(wide - true, wide - true)) / np.where(length == 0, 1, length)
     return np.where(np.isfinite(apart), apart, np.inf)
 
 

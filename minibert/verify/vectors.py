@@ -77,8 +77,9 @@ def judge(
     prompt: str | None = None,
 ) -> None:  # fmt: skip
     """Say of each vector whether it is the model's, and which mistake fits where some are not."""
-    judging = Judge(Maker(encoder, prompt_name, prompt), texts, vectors)
-    right = encoder.encode(list(texts), prompt_name, prompt)
+    maker = Maker(encoder, prompt_name, prompt)
+    judging = Judge(maker, texts, vectors)
+    right = np.concatenate([maker.vectors(text, maker.right) for text in texts])  # its rows are needed again
     if order := _order(right, vectors):
         report.matches.append("another order")
         report.fail(f"matches: another order. The vectors are the model's, but of other texts: {_shown_order(order)}")
@@ -129,11 +130,12 @@ def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: A
     elif verdict.nearest.mistakes:
         report.say(f"nearest: {verdict.nearest.name}, which leaves {verdict.nearest.worst:.2g} of a vector's length; "
                    f"rounding to int8 would leave {limit:.2g}")  # fmt: skip
-    if judging.vectors.shape[1] != right.shape[1]:
+    width, rows = judging.vectors.shape[1], judging.maker.encoder.dim
+    if width == rows != right.shape[1]:
+        report.say(f"the vectors have {width} numbers, as a token's row has; this model's have {right.shape[1]}")
+    elif width != right.shape[1]:
         report.matches.append("another model's vectors")
-        report.say(
-            f"the vectors have {judging.vectors.shape[1]} numbers, this model's {right.shape[1]}: another model's"
-        )
+        report.say(f"the vectors have {width} numbers, this model's {right.shape[1]}: another model's")
     elif (alike := unrelated(right, judging.vectors)) is not None:
         report.matches += ["another model's vectors", "weights read wrongly"]
         report.say(

@@ -22,14 +22,14 @@ PROMPT = "clouds "
 IN_BLOCKS = {"gelu by tanh": "gelu by tanh", "causal": "causal mask where there is none"}
 
 
-def write(folder: Path, pooling: str = "mean") -> Path:
-    """A seeded BERT with a tokenizer, pooling, normalization, a default prompt and a longest length."""
-    encoders.write(folder, "bert")
+def write(folder: Path, pooling: str = "mean", kind: str = "bert") -> Path:
+    """A seeded BERT, or another kind, with tokenizer, pooling, normalization, a default prompt and a longest length."""
+    encoders.write(folder, kind)
     checkpoints.write_wordpiece(folder)
-    kinds = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling"), ("2", "2_Normalize", "Normalize")]
+    names = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling"), ("2", "2_Normalize", "Normalize")]
     modules = [
-        {"idx": i, "name": name, "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (name, path, kind) in enumerate(kinds)
+        {"idx": i, "name": name, "path": path, "type": f"sentence_transformers.models.{type_}"}
+        for i, (name, path, type_) in enumerate(names)
     ]
     (folder / "1_Pooling").mkdir()
     for name, content in {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reference_files import REFERENCE
 from vector_port import VectorPort, write
 
 from minibert.equations.input_layer import Array
@@ -107,6 +108,30 @@ def test_some_texts_alone_that_nothing_explains_are_listed(folder: Path) -> None
     report = judged(folder, vectors)
     assert not report.passed and not report.matches
     assert "12 of 13 vectors are the model's; not those of texts 4" in report.lines
+
+
+def test_a_dense_that_is_left_out_gives_another_width_and_is_named() -> None:
+    folder = REFERENCE / "sentences-dense"  # of 8 numbers it makes 6
+    with load_encoder(folder) as encoder:
+        rows = [encoder(**encoder.tokenize(text))[0].astype(np.float64).mean(0) for text in TOLD]
+    made = np.stack([row / np.sqrt(row @ row) for row in rows]).astype(np.float32)
+    report = judged(folder, made)
+    assert report.matches == ["Dense left out"] and not report.passed
+    report = judged(folder, made[:, ::-1].copy())  # as wide, and by no mistake of the list
+    assert (
+        report.matches == [] and "the vectors have 8 numbers, as a token's row has; this model's have 6" in report.lines
+    )
+    assert judged(folder, np.pad(made, ((0, 0), (0, 1)))).matches == ["another model's vectors"]
+
+
+def test_one_text_that_a_wrong_model_rounds_more_hides_no_name(folder: Path) -> None:
+    vectors = VectorPort(folder, "last block missing")(TOLD)
+    vectors[5] *= np.float32(1 + 5e-5)
+    report = judged(folder, vectors)
+    assert report.matches == ["last block missing"]
+    assert report.lines[-1].startswith("matches: last block missing. ")
+    vectors[6:8] *= np.float32(1 + 5e-5)  # of more texts than one in ten it is a narrower format
+    assert "in float16" in "\n".join(judged(folder, vectors).lines[-3:])
 
 
 def test_vectors_in_another_order_are_seen(folder: Path) -> None:
