@@ -7,7 +7,8 @@ import binascii
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from time import monotonic
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,8 +18,15 @@ from .vector_files import as_vectors
 
 AT_ONCE = 8  # texts in a request: several, since padding goes wrong only beside a longer text
 TIMEOUT = 120  # seconds without a byte
+LONGEST = 600  # seconds for one answer
 LARGEST = 1 << 28  # bytes of an answer
 REFUSED = (400, 413, 422)  # of the text, and not of the whole request
+MEANT = {
+    401: "the key is missing or wrong; name the environment's variable that has it",
+    403: "this key may not use the model",
+    404: "is it the right address, and does the server call the model so?",
+    429: "too many requests, or no credit left; try again later",
+}
 
 
 class Refusal(Exception):  # noqa: N818  never leaves this file
@@ -43,10 +51,13 @@ class Server:
         path = parts.path.rstrip("/")
         if not path.endswith("/embeddings"):
             path += "/embeddings" if path.endswith("/v1") else "/v1/embeddings"
-        self.url, self.model = parts._replace(path=path, fragment="").geturl(), model
-        self.key = None if key_name is None else os.environ.get(key_name)
+        self._asked, self.model = parts._replace(path=path, fragment="").geturl(), model
+        self.url = parts._replace(path=path, query="", fragment="").geturl()  # as it is shown: a query may have a key
+        self.key = None if key_name is None else os.environ.get(key_name, "").strip()
         if key_name is not None and not self.key:
             raise ValueError(f"the environment has no {key_name}, which should hold the server's key")
+        if self.key and not (self.key.isascii() and self.key.isprintable()):
+            raise ValueError(f"{key_name} has characters that no key has: it must be one line of ASCII")
 
     def vectors(self, texts: Sequence[str]) -> tuple[list[int], Array]:
         """Ask for vectors: which texts have one, and these (n, dim). A text that the server refuses has none.
@@ -76,15 +87,16 @@ class Server:
         answer = self._post(json.dumps(body).encode())
         data = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(data, list) or len(data) != len(texts):
-            shown = f"{len(data)} of them" if isinstance(data, list) else f"{answer!r:.120}"
+            shown = f"{len(data)} of them" if isinstance(data, list) else self._without_key(f"{answer!r:.400}")[:120]
             raise ValueError(f"{self.url}: expected 'data' with {len(texts)} vectors, found {shown}")
         try:
             order = [each.get("index", i) for i, each in enumerate(data)]
             if sorted(order) != list(range(len(texts))):
                 raise ValueError(f"'index' counts {order}")
             made = [_numbers(each["embedding"]) for each in data]
-        except (AttributeError, KeyError, TypeError, ValueError, binascii.Error) as error:
-            raise ValueError(f"{self.url}: an answer is not as OpenAI's: {error!r:.120}") from None
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
+            shown = self._without_key(f"{error!r}")[:120]
+            raise ValueError(f"{self.url}: an answer is not as OpenAI's: {shown}") from None
         return [made[order.index(i)] for i in range(len(texts))]
 
     def _post(self, body: bytes) -> Any:
@@ -99,23 +111,50 @@ class Server:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        request = Request(self.url, body, headers, method="POST")
+        request = Request(self._asked, body, headers, method="POST")
         try:
             with build_opener(Stay()).open(request, timeout=TIMEOUT) as reply:
-                found = reply.read(LARGEST + 1)
+                found = self._read(reply)
         except HTTPError as error:
-            said = error.read(300).decode("utf-8", "replace").strip()
-            if error.code in REFUSED:
-                raise Refusal(f"HTTP {error.code}: {said}") from None
-            raise ValueError(f"{self.url} answers HTTP {error.code} {error.reason}: {said}") from None
-        except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
-            raise ConnectionError(f"{self.url} does not answer: {getattr(error, 'reason', error)}") from None
-        if len(found) > LARGEST:
-            raise ValueError(f"{self.url}: an answer has more than {LARGEST:,} bytes")
+            self._refuse(error)
+        except (URLError, HTTPException, OSError) as error:
+            reason = self._without_key(str(getattr(error, "reason", error)))
+            raise ConnectionError(f"{self.url} does not answer: {reason}") from None
         try:
             return json.loads(found)
         except (ValueError, RecursionError):
-            raise ValueError(f"{self.url}: expected JSON, found {found[:80]!r}; is it the right address?") from None
+            shown = self._without_key(found[:80].decode("utf-8", "replace"))
+            raise ValueError(f"{self.url}: expected JSON, found {shown!r}; is it the right address?") from None
+
+    def _read(self, reply: Any) -> bytes:
+        """Read an answer. Raises ValueError for one that is too large or takes too long, however slowly it comes."""
+        began, pieces, size = monotonic(), [], 0
+        while piece := reply.read1(1 << 16):
+            pieces.append(piece)
+            size += len(piece)
+            if size > LARGEST:
+                raise ValueError(f"{self.url}: an answer has more than {LARGEST:,} bytes")
+            if monotonic() - began > LONGEST:
+                raise ValueError(f"{self.url}: an answer takes more than {LONGEST} seconds")
+        return b"".join(pieces)
+
+    def _refuse(self, error: Any) -> NoReturn:
+        """Say what an HTTP error means; what the server says of it may repeat the key."""
+        from http.client import HTTPException
+
+        try:
+            said = self._without_key(error.read(4096).decode("utf-8", "replace").strip())[:300]
+        except (OSError, ValueError, HTTPException):
+            said = ""
+        if error.code in REFUSED:
+            raise Refusal(f"HTTP {error.code}: {said}") from None
+        meant = MEANT.get(error.code, "the server failed" if error.code >= 500 else "")
+        status = self._without_key(f"HTTP {error.code} {error.reason}")
+        shown = ": ".join(part for part in (status, meant, said) if part)
+        raise ValueError(f"{self.url} answers {shown}") from None
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self.key, "***") if self.key else text
 
 
 def _numbers(embedding: Any) -> Array:

@@ -191,17 +191,32 @@ def test_base64_and_a_server_that_refuses_a_text(served: Any) -> None:
     assert kept == [0, 1, 3, 4] and np.array_equal(vectors, served.port([ASKED[i] for i in kept]))
 
 
+def rows(*indices: int | str, content: str = "[1, 2]") -> bytes:
+    """An answer with one vector for each index."""
+    each = (f'{{"index": {json.dumps(index)}, "embedding": {content}}}' for index in indices)
+    return f'{{"data": [{", ".join(each)}]}}'.encode()
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
         ((200, b"<html>"), "expected JSON"),
         ((200, b'{"data": []}'), "expected 'data' with"),
         ((200, b'{"data": [1, 2, 3, 4, 5]}'), "not as OpenAI's"),
-        ((401, b"no key"), "HTTP 401"),
-        ((404, b""), "HTTP 404"),
+        ((401, b"no key"), "HTTP 401 Unauthorized: the key is missing or wrong"),
+        ((403, b""), "HTTP 403 Forbidden: this key may not"),
+        ((404, b""), "HTTP 404 Not Found: is it the right address"),
+        ((429, b"slow down"), "HTTP 429 Too Many Requests: too many requests"),
         ((307, b""), "HTTP 307"),
         ((422, b"too long"), "HTTP 422: too long"),
-        ((500, b"down"), "HTTP 500"),
+        ((500, b"down"), "HTTP 500 Internal Server Error: the server failed: down"),
+        ((200, b'{"data": [{"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1]}]}'), "found 2 of them"),
+        ((200, rows(0, 1, 2, 3, 3)), "'index' counts"),
+        ((200, rows(0, 1, 2, 3, "4")), "not as OpenAI's"),
+        ((200, rows(0, 1, 2, 3, 4, content="1" * 400)), "not as OpenAI's"),
+        ((200, rows(0, 1, 2, 3, 4, content='"AAA="')), "not as OpenAI's"),
+        ((200, rows(0, 1, 2, 3, 4, content="[[1]]")), "not as OpenAI's"),
+        ((200, b"[" * 100_000), "expected JSON"),
     ],
 )
 def test_another_answer_is_an_error_that_names_the_address(answer: Any, message: str, served: Any) -> None:
@@ -210,6 +225,47 @@ def test_another_answer_is_an_error_that_names_the_address(answer: Any, message:
         Server(served.url, "name").vectors(ASKED)
     assert served.url in str(caught.value)
     assert all(path == "/v1/embeddings" for path, _, _ in served.asked)
+
+
+@pytest.mark.parametrize("status", [200, 307, 400, 401, 500])
+def test_a_key_is_never_shown(status: int, served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_KEY", "sk-secret\n")  # as `export KEY=$(cat file)` may leave it
+    for content in (b'{"error": "bad key sk-secret"}', b"Bearer sk-secret", b'{"data": "sk-secret"}'):
+        served.answer = (status, content)
+        with pytest.raises(ValueError, match=r"\*\*\*") as caught:
+            Server(f"{served.url}/v1?token=sk-secret", "name", "SERVER_KEY").vectors(ASKED)
+        assert "sk-secret" not in str(caught.value) and served.url in str(caught.value)
+    assert {path for path, _, _ in served.asked} == {"/v1/embeddings?token=sk-secret"}
+    assert {key for _, key, _ in served.asked} == {"Bearer sk-secret"}
+
+
+@pytest.mark.parametrize("key", ["sk-one\nsk-two", "schlüssel"])
+def test_a_key_that_can_be_none_is_refused_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_KEY", key)
+    with pytest.raises(ValueError, match="SERVER_KEY has characters that no key has") as caught:
+        Server("http://127.0.0.1", "name", "SERVER_KEY")
+    assert key not in str(caught.value)
+
+
+def test_an_answer_without_end_is_left(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.answer = (200, b" " * 300_000)
+    monkeypatch.setattr("minibert.verify.server.LARGEST", 1 << 17)
+    with pytest.raises(ValueError, match="more than 131,072 bytes"):
+        Server(served.url, "name").vectors(ASKED)
+    monkeypatch.setattr("minibert.verify.server.LARGEST", 1 << 30)
+    monkeypatch.setattr("minibert.verify.server.LONGEST", -1)
+    with pytest.raises(ValueError, match="takes more than -1 seconds"):
+        Server(served.url, "name").vectors(ASKED)
+
+
+def test_a_server_that_says_nothing_is_left_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setattr("minibert.verify.server.TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match="does not answer: timed out"):
+            Server(url, "name").vectors(["a"])
 
 
 @pytest.mark.parametrize(
