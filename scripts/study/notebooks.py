@@ -2,6 +2,7 @@
 
     sh scripts/study/build                          all of them
     sh scripts/study/build 003_bert_step_by_step    some
+    sh scripts/study/build --lab                    the lab's notebooks with blanks, and with answers in a folder apart
 
 Needs the extra `study`, which that command installs. Which models: `study.py` says.
 """
@@ -18,6 +19,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 SHARED = ("study", "probes")  # what the study files import
 STUDIES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in (*SHARED, "notebooks"))
+LAB = sorted(path.stem for path in (HERE / "lab").glob("[0-9]_*.py"))
 VARIABLES = ("MINIBERT_BERT", "MINIBERT_GPT2", "MINIBERT_T5", "MINIBERT_MODEL")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 NO_WORDS = "No description has been provided for this image"  # what the exporter writes
@@ -60,9 +62,39 @@ def described(notebook: Any, html: str) -> str:
     return first + "".join(f'alt="{escape(alt)}"{part}' for alt, part in zip(words, rest, strict=bool(rest)))
 
 
+def link(folder: Path, *names: str) -> None:
+    """Put shared files beside the notebooks, so that they can be run again; a link knows where the project is."""
+    for name in names:
+        beside = folder / Path(f"{name}.py").name
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(HERE / f"{name}.py")
+
+
+def make_lab(folder: Path) -> None:
+    """Write the lab's notebooks with their blanks open, and executed ones with all answers in the folder `answers`."""
+    import jupytext
+    import nbformat
+    from lab.blanks import opened
+
+    answers = folder / "answers"
+    answers.mkdir(parents=True, exist_ok=True)
+    for place in (folder, answers):
+        link(place, "lab/lab")
+    for name in LAB:
+        blank = jupytext.reads(opened((HERE / "lab" / f"{name}.py").read_text("utf-8")), fmt="py:percent")
+        blank.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+        nbformat.write(blank, folder / f"{name}.ipynb")
+        nbformat.write(executed(f"lab/{name}", answers), answers / f"{name}.ipynb")
+        print(folder / f"{name}.ipynb", flush=True)
+    print("Open these with Jupyter. The folder answers has the same notebooks, filled in and run.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="make the study files into executed notebooks and HTML pages")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
+    parser.add_argument(
+        "--lab", action="store_true", help="make the lab, in the folder lab of OUTPUT, and no study file"
+    )
     parser.add_argument("--output", type=Path, default=HERE.parents[1] / "build" / "study", metavar="FOLDER")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(STUDIES)):
@@ -73,10 +105,10 @@ def main() -> None:
     for variable in VARIABLES:  # a notebook runs in another folder than this command
         if (named := os.environ.get(variable)) and Path(named).is_dir():
             os.environ[variable] = str(Path(named).absolute())
-    for shared in SHARED:  # beside the notebooks, so that they can be run again; a link knows where the project is
-        beside = folder / f"{shared}.py"
-        beside.unlink(missing_ok=True)
-        beside.symlink_to(HERE / f"{shared}.py")
+    if arguments.lab:
+        make_lab(folder / "lab")
+        return
+    link(folder, *SHARED)
     import nbformat
 
     for name in arguments.names or STUDIES:

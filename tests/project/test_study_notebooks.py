@@ -81,3 +81,26 @@ def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
 def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:
     for name in ("study.py", "probes.py"):
         assert (folder / name).resolve() == STUDY / name
+
+
+def test_the_lab_has_blanks_and_its_answers_apart(minilm: Path, tmp_path: Path) -> None:
+    if names := absent(*NEEDS):
+        missing(f"{', '.join(names)} not installed; in the extra `study`, which sh scripts/study/build installs")
+    environment = {**os.environ, "PYTHONPATH": str(STUDY.parents[1]), "MINIBERT_MODEL": str(minilm)}
+    built = subprocess.run(
+        [sys.executable, str(STUDY / "notebooks.py"), "--lab", "--output", str(tmp_path)],
+        env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    for name in ("1_input_layer", "2_attention", "3_change_it"):
+        blank, answers = (
+            json.loads((tmp_path / "lab" / folder / f"{name}.ipynb").read_text("utf-8")) for folder in ("", "answers")
+        )
+        open_, filled = (["".join(cell["source"]) for cell in notebook["cells"]] for notebook in (blank, answers))
+        assert sum("...  # " in cell for cell in open_) == 8
+        assert not any("...  # " in cell for cell in filled)
+        outputs = [output for cell in answers["cells"] for output in cell.get("outputs", ())]
+        assert "".join("".join(output.get("text", "")) for output in outputs).count(": right\n") == 8
+        assert not any(cell.get("outputs") for cell in blank["cells"])
+        for folder in ("", "answers"):
+            assert (tmp_path / "lab" / folder / "lab.py").resolve() == STUDY / "lab" / "lab.py"
