@@ -33,6 +33,9 @@ What is measured, and how it was chosen
                   between. Callers: threads of one process that each encode nine texts one by one.
                   Busy: two processes that count on the same two cores
     soak          eight callers with texts of 0 to 400 words, one to forty a call, for ten minutes, or for one
+    serve         eight clients of `minibert serve`, a thread each in one process, beside eight threads of one process
+                  that call `encode`: a text at a time, the same texts, ten seconds each in turn, a minute in all.
+                  Server and clients share the two cores
     bulk          from JSON lines on the disk to Parquet shards on the disk, MiniLM; each contender in a process of its
                   own. In memory: `encode` and `embed` of the same texts in a list. One process with two cores beside
                   two with one core and half of the texts each: whole runs of the command, start included. Memory: a
@@ -86,6 +89,7 @@ FILES = {
     "bench.turns": ("encoder", "sentences"),
     "bench.cores": ("cores",),
     "bench.soak": ("soak",),
+    "bench.serve": ("serve",),
     "bench.bulk": ("bulk",),
     "bench.weights": ("weights",),
     "bench.search": ("search",),

@@ -1,0 +1,161 @@
+"""The recipes for other people's stores and frameworks, each run with the real library in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from needed import absent, missing
+from served import served
+
+import minibert
+from minibert.serve.app import Server
+
+pytestmark = pytest.mark.adapters
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "scripts" / "readme" / "recipes"
+MOST_LINES = 9
+NAME = "sentence-transformers/all-MiniLM-L6-v2"
+TEXTS = [
+    "The app closes when I open it.", "The screen stays black after the update.",
+    "My card was billed twice this month.", "It shows an error when I log in.",
+]  # fmt: skip
+NEAREST = TEXTS[2]  # to the question in each recipe: not the first and not the last of them
+NEEDED = {
+    "chroma": "chromadb", "langchain": "langchain_core", "llamaindex": "llama_index.core", "lance": "lancedb",
+    "duck": "duckdb", "faiss_index": "faiss", "pandas_table": "pandas",
+}  # fmt: skip
+LAMBDA_BYTES = 250 * 1024 * 1024  # what AWS takes, unpacked; measured: 188 MB
+
+# each as its reader runs it, but with the model from the disk
+PROGRAM = """
+import json, sys
+import minibert
+
+name, folder, recipe, texts = sys.argv[1:]
+load = minibert.load_encoder
+minibert.load_encoder = lambda given: load({name: folder}[given])
+with open(recipe, encoding="utf-8") as file:
+    exec(compile(file.read(), recipe, "exec"), {"__name__": "recipe", "texts": json.loads(texts)})
+"""
+
+
+def source(name: str) -> str:
+    text = (RECIPES / f"{name}.py").read_text(encoding="utf-8")
+    assert 0 < sum(bool(line.strip()) for line in text.splitlines()) <= MOST_LINES
+    return text
+
+
+def test_each_adapter_is_tried() -> None:
+    """Here, or in tests/project/test_recipes.py."""
+    files = {path.stem for path in RECIPES.glob("*.py")}
+    assert files == {*NEEDED, "openai_client", "aws_lambda", "classify", "nearest"}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_an_adapter_finds_the_nearest_text(name: str, minilm: Path, tmp_path: Path) -> None:
+    if absent(NEEDED[name].partition(".")[0]):
+        missing(f"{NEEDED[name]} not installed; it is in the extra `adapters`")
+    source(name)
+    home = {"HOME": str(tmp_path), "ANONYMIZED_TELEMETRY": "False"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, NAME, str(minilm), str(RECIPES / f"{name}.py"), json.dumps(TEXTS)],
+        cwd=tmp_path, env={**os.environ, **home}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, f"{NEAREST}\n"), done.stderr
+
+
+def test_openais_client_works_unchanged(
+    minilm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if absent("openai", "starlette", "uvicorn"):
+        missing("openai or the server not installed; both are in the extra `adapters`")
+    import openai
+
+    encoder = minibert.load_encoder(minilm)
+    with served(Server((encoder, NAME))) as address:
+        code = source("openai_client")
+        assert "http://127.0.0.1:8000/v1" in code
+        exec(code.replace("http://127.0.0.1:8000", address.url), {"texts": TEXTS})
+        tokens = int(encoder.tokenize(TEXTS)["attention_mask"].sum())
+        assert capsys.readouterr().out == f"{len(TEXTS)} 128 {tokens}\n"
+        with openai.OpenAI(base_url=f"{address.url}/v1", api_key="none", max_retries=0) as client:
+            for form in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):  # without one: base64
+                found = client.embeddings.create(model=NAME, input=TEXTS, **form)
+                numbers = [each.embedding for each in found.data]
+                if isinstance(numbers[0], str):
+                    continue  # asked for as bytes, they stay bytes
+                assert np.allclose(numbers, encoder.encode(TEXTS), atol=1e-6)
+            with pytest.raises(openai.BadRequestError, match="at most 384, found 385"):
+                client.embeddings.create(model=NAME, input="a", dimensions=385)
+            with pytest.raises(openai.NotFoundError, match="and not the model 'gpt'"):
+                client.embeddings.create(model="gpt", input="a")
+            with pytest.raises(openai.BadRequestError, match="token ids"):
+                client.embeddings.create(model=NAME, input=[1, 2])
+    with served(Server((encoder, NAME), token="geheim")) as address:
+        with openai.OpenAI(base_url=f"{address.url}/v1", api_key="geheim") as client:
+            assert len(client.embeddings.create(model=NAME, input="a").data) == 1
+        with (
+            openai.OpenAI(base_url=f"{address.url}/v1", api_key="other") as client,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            client.embeddings.create(model=NAME, input="a")
+
+
+def test_openais_client_comes_again_after_503(minilm: Path) -> None:
+    """It reads Retry-After: a full server is no error for its user."""
+    if absent("openai", "starlette", "uvicorn"):
+        missing("openai or the server not installed; both are in the extra `adapters`")
+    import openai
+
+    server = Server((minibert.load_encoder(minilm), NAME))
+    with (
+        served(server) as address,
+        openai.OpenAI(base_url=f"{address.url}/v1", api_key="none", max_retries=3) as client,
+    ):
+        server.inside = server.limits.waiting
+        threading.Timer(0.5, lambda: setattr(server, "inside", 0)).start()
+        assert len(client.embeddings.create(model=NAME, input="a").data) == 1
+
+
+HANDLER = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import aws_lambda
+print(json.dumps(aws_lambda.handler({"texts": json.loads(sys.argv[2])}, None)))
+"""
+
+
+def test_a_folder_for_aws_lambda(minilm: Path, tmp_path: Path) -> None:
+    """As its page makes it: under AWS's limit, in isolation, nothing written anywhere."""
+    folder, home = tmp_path / "function", tmp_path / "home"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-build-isolation"]
+    subprocess.run([*install, "--target", str(folder), str(ROOT)], check=True, capture_output=True)
+    shutil.copytree(minilm, folder / "model")
+    shutil.copy(RECIPES / "aws_lambda.py", folder)
+    source("aws_lambda")
+    before = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    assert sum(before.values()) < LAMBDA_BYTES, f"{sum(before.values()):,} bytes"
+    home.mkdir()
+    for path in (home, folder):
+        path.chmod(0o555)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-B", "-c", HANDLER, str(folder), json.dumps(TEXTS)],
+            env={"HOME": str(home), "PATH": os.environ["PATH"]}, cwd="/", capture_output=True, text=True,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert np.allclose(json.loads(done.stdout)["vectors"], minibert.load_encoder(minilm).encode(TEXTS), atol=1e-6)
+        assert list(home.iterdir()) == []
+        assert {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()} == before
+    finally:
+        for path in (home, folder):
+            path.chmod(0o755)
