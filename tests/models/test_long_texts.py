@@ -1,0 +1,77 @@
+"""Texts of thousands of tokens: the whole's result, in memory that grows with the length."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from encoder_files import CASE, off
+
+import minibert
+from minibert.equations.fast import attention_scores
+from minibert.equations.input_layer import Array
+from minibert.models import blocks
+
+WHOLE = 1e-13  # float64, cut by queries beside all at once, relative to max(1, |whole|); measured 1.2e-14
+ROUNDING = 3  # the distances of cut and whole in float32 from float64; measured 1.0 to 1.8
+GROWTH = 2.2  # memory of twice the tokens; measured 1.9 to 2.0
+NAMES = ("llama", "mistral", "modernbert", "nomic_bert", "gemma3_text")
+
+
+def ids(length: int) -> Array:
+    return np.arange(length)[None] % 20 + 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attention_cut_by_queries_is_the_whole_s(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float64 to the last digits. In float32, where both are rounded, no farther from it than the whole is."""
+    with CASE[name].load() as single, CASE[name].load(dtype="float64") as double:
+        cut, exact_cut = single(ids(1300)), double(ids(1300))
+        monkeypatch.setattr(blocks, "LONG", 1300)
+        whole, exact = single(ids(1300)), double(ids(1300))
+    assert off(exact_cut, exact) <= WHOLE
+    assert off(cut, exact) <= ROUNDING * off(whole, exact)
+
+
+def peak(encoder: minibert.Encoder, length: int) -> int:
+    tracemalloc.start()
+    encoder(ids(length))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_twice_the_tokens_take_twice_the_memory(name: str) -> None:
+    """All scores of one head of 8,192 tokens would be 268 MB, four times those of 4,096."""
+    with CASE[name].load(threads=1) as encoder:
+        peak(encoder, 4)
+        half, whole = peak(encoder, 4096), peak(encoder, 8192)
+    assert whole < GROWTH * half, (half, whole)
+    assert whole < 24e6, whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_score_is_computed_beyond_a_window_nor_after_a_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of queries takes the keys that its mask can let through, and no more."""
+    length, counted = 2048, list[int]()
+
+    def counting(q: Array, k: Array, *others: Any) -> Array:
+        counted.append(q.shape[-3] * q.shape[-2] * k.shape[-2])
+        return attention_scores(q, k, *others)
+
+    monkeypatch.setattr(blocks, "attention_scores", counting)
+    with CASE[name].load(threads=1) as encoder:
+        encoder(ids(length))
+        stack = encoder.stack
+    most = 0
+    for block in stack.blocks:
+        reach, sides = block.attention.reach, 1 if stack.causal else 2
+        for first in range(0, length, blocks.QUERIES):
+            keys = first + blocks.QUERIES if stack.causal else length
+            keys = keys if reach is None else min(keys, blocks.QUERIES + sides * reach)
+            most += stack.heads * blocks.QUERIES * keys
+    assert 0 < sum(counted) <= most
