@@ -104,7 +104,7 @@ class StoredVectors:
         found = self._maps.get(name)
         if found is None:
             try:
-                found = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
+                found = np.lib.format.open_memmap(self.path / name, mode="r")
             except ValueError as error:
                 raise ValueError(f"{self.path / name}: not readable as .npy ({error}); {MEND}") from None
             if len(self._maps) < MAPS:
