@@ -4,9 +4,9 @@
 # GPT-2 does what BERT does, with less: a word row plus a position row, and that is its whole input layer. It has no
 # table of token types, and its LayerNorm comes later, inside the first block. It has 1024 positions where BERT has 512.
 #
-# With a folder or a Hub name of a GPT-2 (`--model gpt2`, or the variable `MINIBERT_GPT2`) this file looks at trained
-# tables. Without one it makes an untrained GPT-2 of the same size, and says so. The tables of an untrained model are
-# random numbers: a contrast that shows what training does.
+# Name the folder of a GPT-2, or its name on the Hub, with `--model gpt2` or the variable `MINIBERT_GPT2`. Without one
+# this file looks at a small GPT-2 that `007_training.py` trained on words: its tokens are letters, and it has 16
+# positions.
 
 # %%
 import numpy as np
@@ -21,7 +21,7 @@ from minibert.show import plot
 
 # %%
 model = study.load("gpt2")
-layer, config, trained = model.layer, model.layer.config, model.trained
+layer, config = model.layer, model.layer.config
 assert layer.family.model_type == config.model_type == "gpt2"
 
 # %% [markdown]
@@ -30,19 +30,18 @@ assert layer.family.model_type == config.model_type == "gpt2"
 # GPT-2 cuts a text into pieces of bytes. A piece that begins with a space is another token than the same piece without
 # it; the tokenizer writes that space as `Ġ`. There is no `[CLS]` and no `[SEP]`: every row belongs to the text.
 #
-# The ids below are those of GPT-2's own tokenizer. The untrained model has no tokenizer, so it uses these ids too.
+# The small GPT-2 cuts a word into letters. It puts one token before it, `<|endoftext|>`: a word begins here.
 
 # %%
-text = "let's tokenize something?"
-encoding = np.array([[1616, 338, 11241, 1096, 1223, 30]])
-tokens = ["let", "'s", "Ġtoken", "ize", "Ġsomething", "?"]
-if trained and config.vocab_size == 50257:
-    assert layer.tokenize(text)["input_ids"].tolist() == encoding.tolist()
-    assert layer.tokens(encoding[0]) == tokens
-elif trained:
-    encoding = layer.tokenize(text)["input_ids"]
-    tokens = layer.tokens(encoding[0])
+small = model.source == str(study.GPT2)
+encoding = layer.tokenize("tokenize" if small else "let's tokenize something?")["input_ids"]
+tokens = layer.tokens(encoding[0])
 print(list(zip(tokens, encoding[0].tolist(), strict=True)))
+if small:
+    assert tokens == ["<|endoftext|>", *"tokenize"]
+if config.vocab_size == 50257:
+    assert encoding.tolist() == [[1616, 338, 11241, 1096, 1223, 30]]
+    assert tokens == ["let", "'s", "Ġtoken", "ize", "Ġsomething", "?"]
 
 # %% [markdown]
 # ## Step 3: the two tables
@@ -64,8 +63,8 @@ print("hidden_size            ", config.hidden_size)
 print("max_position_embeddings", config.max_position_embeddings)
 assert config.hidden_size == config.n_embd and config.max_position_embeddings == config.n_positions
 assert layer.wpe.weight.shape == (config.max_position_embeddings, config.hidden_size)
-if not trained or layer.wte.weight.shape == (50257, 768):
-    assert (config.hidden_size, config.max_position_embeddings) == (768, 1024)
+if small or layer.wte.weight.shape == (50257, 768):
+    assert (config.hidden_size, config.max_position_embeddings) == ((64, 16) if small else (768, 1024))
 
 # %% [markdown]
 # ## Step 5: words become rows
@@ -108,7 +107,8 @@ assert pos_embedding_seq.shape == (1, encoding.shape[-1], config.hidden_size)
 # LayerNorm. It acts in training only.)
 #
 # There is no table of token types, but the reference accepts `token_type_ids`. It then adds a third row, taken from the
-# *word* table: type 0 adds the row of token 0, `!`. So GPT-2 with types of zero is not GPT-2 without types.
+# *word* table: type 0 adds the row of token 0, whatever token that is. So GPT-2 with types of zero is not GPT-2 without
+# types.
 #
 #     x[i] = (wte[ids[i]] + wpe[i]) + wte[types[i]]
 
@@ -138,10 +138,10 @@ assert np.array_equal(pos_embedding, layer.wpe.weight)
 #
 #     c[p, q] = row_p . row_q / (|row_p| |row_q|)
 #
-# In an untrained GPT-2 each row is similar to itself alone. Random rows of 768 numbers are nearly at right angles to
-# each other: the standard deviation of their cosine is `1 / sqrt(768) = 0.036`. So whatever pattern a trained table
-# shows was learned from text. The cell asks one thing of a trained table: neighbours are more similar than positions
-# 100 apart.
+# Before training each row is similar to itself alone. Random rows are nearly at right angles to each other: the
+# standard deviation of their cosine is `1 / sqrt(dim)`, 0.036 for the 768 numbers of GPT-2's rows and 0.125 for 64. So
+# whatever pattern a trained table shows was learned from text. The cell asks one thing of it: neighbours are more
+# similar than positions far apart (half the table, at most 100).
 
 # %%
 similarity = cosine_similarity(pos_embedding)
@@ -152,15 +152,15 @@ study.show(
     alt="a square of colours: the cosine of every two position rows",
 )
 assert similarity.shape == (config.max_position_embeddings,) * 2
-neighbours, others = np.diag(similarity, 1), similarity[np.triu_indices(len(similarity), 1)]
-print(f"{model.name}")
-print(f"mean cosine of neighbours: {neighbours.mean():+.3f}; of all pairs: {others.mean():+.3f}, ", end="")
-print(f"with a standard deviation of {others.std():.3f}")
-if trained:
-    assert neighbours.mean() > np.diag(similarity, 100).mean()
-else:
-    assert abs(neighbours.mean()) < 0.01
-    assert abs(others.std() - config.hidden_size**-0.5) < 0.001
+far = min(100, len(similarity) // 2)
+neighbours, others = np.diag(similarity, 1), np.diag(similarity, far)
+print(f"mean cosine of neighbours: {neighbours.mean():+.3f}; of positions {far} apart: {others.mean():+.3f}")
+assert neighbours.mean() > others.mean()
+
+random = np.random.default_rng(0).standard_normal(pos_embedding.shape)
+untrained = cosine_similarity(random)[np.triu_indices(len(random), 1)]
+print(f"random rows: {untrained.mean():+.3f}, with a standard deviation of {untrained.std():.3f}")
+assert abs(untrained.std() - config.hidden_size**-0.5) < 0.02
 
 # %% [markdown]
 # ## Exercises
@@ -185,13 +185,13 @@ assert np.array_equal(layer(last, past_length=place)[0, 0], x[0, -1])
 assert not np.array_equal(layer(last)[0, 0], x[0, -1])
 
 # %% [markdown]
-# 2. All rows have the same length, so count the rows: 1024 of 51,281, which is 2 %.
+# 2. All rows have the same length, so count the rows. In GPT-2 itself they are 1024 of 51,281, which is 2 %.
 
 # %%
 share = layer.wpe.weight.size / (layer.wpe.weight.size + layer.wte.weight.size)
 print(f"{model.name}: {share:.1%} of the numbers are position numbers")
-if not trained:
-    assert round(share, 2) == 0.02
+assert abs(share - len(pos_embedding) / (len(pos_embedding) + config.vocab_size)) < 1e-12
+assert round(1024 / 51281, 2) == 0.02
 
 # %% [markdown]
 # 3. No. A plain call counts padding like any token, so the first real token does not get position 0. Whoever pads on

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-SHARED = ("study", "probes")  # what the study files import
+SHARED = ("study", "probes", "training")  # what the study files import
 STUDIES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in (*SHARED, "notebooks"))
 LAB = sorted(path.stem for path in (HERE / "lab").glob("[0-9]_*.py"))
 VARIABLES = ("MINIBERT_BERT", "MINIBERT_GPT2", "MINIBERT_T5", "MINIBERT_MODEL")

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 NOTEBOOK = "ipykernel" in sys.modules  # a kernel reads no command line of ours
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "study"
 TINY = PICTURES.parents[1] / "tests" / "reference"
+GPT2 = Path(__file__).resolve().parent / "gpt2-words"  # what 007_training.py made
 VARIABLES = {"bert": "MINIBERT_BERT", "gpt2": "MINIBERT_GPT2", "t5": "MINIBERT_T5"}
 # A model is known by the sha256 of its position table: a folder may have any name, and more training moves the table
 POSITIONS = {
@@ -48,12 +49,8 @@ POSITIONS = {
 # LayerNorm's result may differ from the reference's by this much, beside half of the last printed digit
 NORM_TOLERANCE = 2e-6
 
-# the sizes of gpt2 and t5-small, and how wide each table is scattered before training
+# the sizes of t5-small, and how wide each table is scattered before training
 UNTRAINED: dict[str, tuple[dict[str, Any], dict[str, tuple[tuple[int, int], float]]]] = {
-    "gpt2": (
-        {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_positions": 1024, "n_layer": 12, "n_head": 12},
-        {"wte.weight": ((50257, 768), 0.02), "wpe.weight": ((1024, 768), 0.02)},
-    ),
     "t5": (
         {
             "model_type": "t5",
@@ -78,10 +75,14 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="a study file of minibert; read it beside what it prints")
     parser.add_argument("--model", help="a folder, or a name on the Hub")
     parser.add_argument("--output", type=Path, default=PICTURES, help="folder for the pictures (now: %(default)s)")
+    parser.add_argument("--full", action="store_true", help="007_training: all steps, not the first; some minutes")
     return parser.parse_args([] if NOTEBOOK else None)
 
 
 arguments = _arguments()
+
+
+WORDS = "gpt2-words, a small GPT-2 trained on words"
 
 
 class Model(NamedTuple):
@@ -98,6 +99,8 @@ class Model(NamedTuple):
             return f"an UNTRAINED {self.source}, random numbers"
         if cached := re.search(r"models--([^/\\]+)[/\\]snapshots", self.source):
             return cached[1].replace("--", "/")
+        if Path(self.source) == GPT2:
+            return WORDS
         if not Path(self.source).is_dir():
             return self.source
         *_, parent, folder = Path(self.source).absolute().parts
@@ -121,8 +124,8 @@ class Model(NamedTuple):
 def load(model_type: str) -> Model:
     """Load the input layer of the model that is named for this family, and print its name.
 
-    Where none is named, "bert" is bert-base-uncased from the Hub. "gpt2" and "t5" are untrained then, of the sizes
-    of gpt2 and t5-small: such a model is made here and needs no network.
+    Where none is named, "bert" is bert-base-uncased from the Hub, "gpt2" the small one that stands beside this file,
+    and "t5" an untrained one of the size of t5-small, made here. The last two need no network.
     """
     variable, general = VARIABLES[model_type], "MINIBERT_MODEL"
     named = {"--model": arguments.model, variable: os.environ.get(variable), general: os.environ.get(general)}
@@ -141,8 +144,9 @@ def load(model_type: str) -> Model:
             )
     if model_type == "bert":
         return _told(Model(minibert.load("bert-base-uncased"), "bert-base-uncased", trained=True))
-    model = Model(untrained(model_type), {"gpt2": "GPT-2", "t5": "T5"}[model_type], trained=False)
-    return _told(model, f"; name a trained one with --model or {variable}")
+    if model_type == "gpt2":
+        return _told(Model(minibert.load(GPT2), str(GPT2), trained=True), f"; name another with --model or {variable}")
+    return _told(Model(untrained(model_type), "T5", trained=False), f"; name a trained one with --model or {variable}")
 
 
 def _told(model: Model, more: str = "") -> Model:
@@ -162,41 +166,31 @@ def untrained(model_type: str) -> minibert.EmbeddingLayer:
 
 
 def _saved(config: dict[str, Any], tensors: dict[str, Array]) -> Path:
-    """Write a checkpoint into a folder that is removed when Python ends; a layer reads from it until then."""
+    """Write a checkpoint into a folder of its own; a layer reads from it until Python ends."""
     from safetensors.numpy import save_file
 
+    folder = temporary()
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def temporary() -> Path:
+    """Make a folder that is removed when Python ends."""
     folder = tempfile.TemporaryDirectory(prefix="minibert-")
     atexit.register(folder.cleanup)
-    Path(folder.name, "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(tensors, Path(folder.name, "model.safetensors"))
     return Path(folder.name)
 
 
 def gpt2_encoder() -> tuple[minibert.Encoder, list[int]]:
-    """Load the whole GPT-2 that MINIBERT_GPT2 names, or make a small untrained one; give also a text's ids."""
+    """Load the whole GPT-2 that MINIBERT_GPT2 names, or the small trained one; give also a text's ids."""
     source = os.environ.get(VARIABLES["gpt2"])
     if source:
         print(f"GPT-2: {source}")
-        encoder = minibert.load_encoder(source)
-        return encoder, encoder.tokenize("The bank was muddy.")["input_ids"][0].tolist()
-    print(f"GPT-2: a small UNTRAINED one, random numbers; name a trained one with {VARIABLES['gpt2']}")
-    return _untrained_gpt2(), [40, 3, 14, 15, 9, 26, 5]
-
-
-def _untrained_gpt2(dim: int = 64, blocks: int = 3) -> minibert.Encoder:
-    """Make a GPT-2 as it is before training, with 3 blocks of 4 heads: weights are noise, biases 0, norms 1 and 0."""
-    config = {"model_type": "gpt2", "vocab_size": 100, "n_embd": dim, "n_positions": 32, "n_layer": blocks, "n_head": 4}
-    maps = {"attn.c_attn": (dim, 3 * dim), "attn.c_proj": (dim, dim), "mlp.c_fc": (dim, 4 * dim)}
-    maps["mlp.c_proj"] = (4 * dim, dim)
-    shapes = {"wte.weight": (100, dim), "wpe.weight": (32, dim)}
-    shapes |= {f"h.{i}.{name}.weight": shape for i in range(blocks) for name, shape in maps.items()}
-    random = np.random.default_rng(0).standard_normal
-    tensors = {name: random(shape, np.float32) * np.float32(0.02) for name, shape in shapes.items()}
-    for i in range(blocks):
-        tensors |= {f"h.{i}.{name}.bias": np.zeros(shape[1], np.float32) for name, shape in maps.items()}
-    for norm in ("ln_f", *(f"h.{i}.ln_{n}" for i in range(blocks) for n in (1, 2))):
-        tensors |= {f"{norm}.weight": np.ones(dim, np.float32), f"{norm}.bias": np.zeros(dim, np.float32)}
-    return minibert.load_encoder(_saved(config, tensors))
+    else:
+        print(f"GPT-2: {WORDS}; name another with {VARIABLES['gpt2']}")
+    encoder = minibert.load_encoder(source or GPT2)
+    return encoder, encoder.tokenize("The bank was muddy." if source else "muddy")["input_ids"][0].tolist()
 
 
 def tiny(case: str, row: minibert.Family | None = None) -> minibert.EmbeddingLayer:

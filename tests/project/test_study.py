@@ -31,6 +31,7 @@ FILES = {
     "004_bert_embedding_layer": {"sum"},
     "005_attention": {"head", "heads"},
     "006_blocks": {"tokens"},
+    "007_training": {"loss", "positions"},
     "008_what_does_a_head_do": {"lost"},
     "common_mistakes": {"errors"},
     "learning": {"loss", "found"},
@@ -68,7 +69,7 @@ def check_pictures(name: str, output: Path, printed: str) -> None:
 
 
 def test_every_file_is_run() -> None:
-    plumbing = {"study", "notebooks", "probes"}
+    plumbing = {"study", "notebooks", "probes", "training"}
     assert {path.stem for path in STUDY.glob("*.py")} - plumbing == set(FILES)
 
 
@@ -96,12 +97,18 @@ SAID = {
         "input layer 0.734, 0.593; whole encoder 0.177, 0.678\n",
         "input layer 0.950, 0.808; whole encoder 0.800, 0.738\n",
         "who does what: 0.985\n",
-        "GPT-2: a small UNTRAINED one",
+        "GPT-2: gpt2-words, a small GPT-2 trained on words;",
+    ),
+    "001_gpt2_positions": ("model: gpt2-words, a small GPT-2 trained on words;",),
+    "007_training": (
+        "21,705 words, 19,534 to learn and 2,171 to test: ",
+        "uniform           3.296\nletters           2.932\npairs of letters  2.514\n",
+        ", 2.022 of gpt2-words\n",
     ),
     "008_what_does_a_head_do": (
         "most missed: block 5, head 10: the mean margin falls by 0.071\n",
         "without positions 1.000000\n",
-        "GPT-2: a small UNTRAINED one",
+        "GPT-2: gpt2-words, a small GPT-2 trained on words;",
     ),
     "common_mistakes": ("\n7 of 11 pass: ",),
 }
@@ -118,10 +125,10 @@ def test_a_study_file_runs_on_the_real_checkpoint(name: str, minilm: Path, tmp_p
     check_pictures(name, tmp_path / "pictures", result.stdout)
     for said in SAID.get(name, ()):
         assert said in result.stdout
-    untrained = name in ("001_gpt2_positions", "002_sinusoids_t5")
-    assert ("UNTRAINED" in result.stdout) == (untrained or name in ("006_blocks", "008_what_does_a_head_do"))
+    assert ("UNTRAINED" in result.stdout) == (name == "002_sinusoids_t5")
     named = "/".join(minilm.parts[-2:])
-    assert (f"model: {named}\n" in result.stdout) != (untrained or name == "learning")
+    of_another = ("001_gpt2_positions", "002_sinusoids_t5", "learning")
+    assert (f"model: {named}\n" in result.stdout) != (name in of_another)
 
 
 @pytest.mark.slow
@@ -333,6 +340,7 @@ def test_prints_and_pictures_have_a_name_that_tells_models_apart(study: ModuleTy
         "/cache/models--google-bert--bert-base-uncased/snapshots/86b5": "google-bert/bert-base-uncased",
         str(tmp_path / "my-bert"): "my-bert",
         str(tmp_path / "package" / "model"): "package/model",
+        str(study.GPT2): "gpt2-words, a small GPT-2 trained on words",
     }
     assert {source: study.Model(None, source, True).name for source in names} == names
     assert study.Model(None, "GPT-2", False).name == "an UNTRAINED GPT-2, random numbers"
@@ -394,6 +402,20 @@ def test_the_general_variable_stands_in_where_its_family_fits(
         study.load("bert")
     monkeypatch.setenv("MINIBERT_GPT2", folders["other gpt2"])
     assert study.load("gpt2").source == folders["other gpt2"]
+
+
+def test_where_no_gpt2_is_named_the_small_trained_one_is_loaded(
+    folders: dict[str, str], study: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = study.load("gpt2")
+    assert (model.source, model.trained) == (str(study.GPT2), True)
+    encoder, ids = study.gpt2_encoder()
+    assert encoder.tokens(ids) == ["<|endoftext|>", *"muddy"]
+    model_line, _, gpt2_line = capsys.readouterr().out.splitlines()
+    assert model_line == f"model: {study.WORDS}; name another with --model or MINIBERT_GPT2"
+    assert gpt2_line == f"GPT-2: {study.WORDS}; name another with MINIBERT_GPT2"
+    monkeypatch.setenv("MINIBERT_MODEL", folders["bert"])
+    assert study.load("gpt2").source == str(study.GPT2), "a BERT is none of its family"
 
 
 def test_a_variable_that_names_another_family_is_said(

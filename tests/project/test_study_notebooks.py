@@ -79,7 +79,7 @@ def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
 
 
 def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:
-    for name in ("study.py", "probes.py"):
+    for name in ("study.py", "probes.py", "training.py"):
         assert (folder / name).resolve() == STUDY / name
 
 

@@ -1,0 +1,291 @@
+# %% [markdown]
+# # Training a GPT-2
+#
+# A GPT-2 begins as random numbers. This file trains a small one, in NumPy: 3 blocks, 64 wide, whose tokens are letters.
+# It learns the words in the vocabulary of a BERT, and then makes up words of its own. In the end it is saved as a
+# checkpoint that every program opens that reads GPT-2.
+#
+# All it takes: the formulas forward (`minibert/equations/whole_models.py`), the same formulas backward
+# (`gradients.py` and `training.py` there), and Adam, which takes a step. What belongs to this model alone is in
+# `training.py` beside this file: its sizes, the words as ids, the saved files.
+#
+# The whole training takes two to four minutes on two cores. Here only its beginning runs, unless you ask for all of it:
+#
+#     python scripts/study/007_training.py --full
+#
+# The model that came out of that stands beside this file, in `gpt2-words`. The other studies use it.
+#
+# * Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*: GPT-2.
+# * Kingma, Ba 2014, *Adam* ([arXiv:1412.6980](https://arxiv.org/abs/1412.6980)).
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import study
+import training
+
+import minibert
+from minibert.equations.gradients import cross_entropy_gradient
+from minibert.equations.heads import cross_entropy
+from minibert.equations.similarity import cosine_similarity
+from minibert.equations.training import adam, gpt2_model_gradient
+from minibert.equations.whole_models import gpt2_model
+from minibert.show import plot
+
+full = study.arguments.full  # in a notebook: write True here to train to the end
+steps = training.STEPS if full else 200
+
+# %% [markdown]
+# ## Step 1: the words
+#
+# Every token of the vocabulary that is a word of 2 to 15 letters. (A BERT that knows capitals has other words.) Every
+# tenth is kept apart: the model never learns from it, so its loss there says what it has understood and not what it
+# knows by heart.
+
+# %%
+bert = study.load("bert").layer
+words = training.whole_words(bert.tokens(np.arange(bert.config.vocab_size)))
+to_learn, to_test = training.parted(words)
+learned, tested = training.as_ids(to_learn), training.as_ids(to_test)
+print(f"{len(words):,} words, {len(to_learn):,} to learn and {len(to_test):,} to test: {', '.join(to_test[-8:])}")
+assert not set(to_learn) & set(to_test)
+
+# %% [markdown]
+# ## Step 2: a word as a row of ids
+#
+# The id 0 stands before each word and after it: *begin*, and *this is the end*. At each place the model sees the ids up
+# to there and has to say the next one. So one word of n letters is n + 1 small questions.
+
+# %%
+one = training.as_ids(["bank"])
+print("sees", one.ids[0, :5], "and should say", one.targets[0, :5])
+assert one.ids[0, :5].tolist() == [0, 2, 1, 14, 11] and one.targets[0, :5].tolist() == [2, 1, 14, 11, 0]
+assert one.counts.sum() == 5, "the rest of the row is padding, which does not count"
+
+# %% [markdown]
+# ## Step 3: what can be known without a model
+#
+#     loss = mean of -log(p[next letter])
+#
+# It is counted in nats: 0 where the model was sure and right. Three bounds to compare with, each measured on the test
+# words:
+#
+# * all 27 ids are equally likely: log 27
+# * how often each letter occurs in the words to learn
+# * how often each letter follows each other one there (each pair counted once more than it occurs, so that none has
+#   probability 0)
+
+# %%
+pairs = np.ones((training.VOCAB, training.VOCAB))
+np.add.at(pairs, (learned.ids[learned.counts], learned.targets[learned.counts]), 1)
+now, after = tested.ids[tested.counts], tested.targets[tested.counts]
+bounds = {
+    "uniform": np.log(training.VOCAB),
+    "letters": -np.log(pairs.sum(axis=0) / pairs.sum())[after].mean(),
+    "pairs of letters": -np.log(pairs / pairs.sum(axis=1, keepdims=True))[now, after].mean(),
+}
+for name, bound in bounds.items():
+    print(f"{name:17} {bound:.3f}")
+assert bounds["uniform"] > bounds["letters"] > bounds["pairs of letters"]
+
+# %% [markdown]
+# ## Step 4: before training
+#
+# All weights are one long vector, and the model's arrays are views into it. At first they are normal noise, 0.02 wide.
+# The model then knows nothing: its loss is that of 27 equally likely ids. And so it writes.
+
+
+# %%
+def made_up(folder, count, temperature=1.0):
+    """Words that the checkpoint in this folder writes, each from a seed of its own."""
+    with minibert.load_encoder(folder) as encoder:
+        return [encoder.complete("", tokens=training.POSITIONS, temperature=temperature, seed=i) for i in range(count)]
+
+
+vector = training.random_weights()
+model = training.model_of(vector)
+untrained = training.losses(model, tested).mean()
+print(f"{vector.size:,} weights; loss on the test words: {untrained:.3f}")
+print(", ".join(made_up(training.save(model, study.temporary()), 8)))
+assert abs(untrained - bounds["uniform"]) < 0.05
+
+# %% [markdown]
+# ## Step 5: one step of training
+#
+# Forward, the loss, backward, Adam: each line is one function of `minibert.equations`. The gradient has a number for
+# each weight: how much the loss grows where that weight grows. Adam moves every weight the other way.
+
+# %%
+some = learned.of(np.arange(128))
+logits = gpt2_model(some.ids, np.ones_like(some.ids), model, training.HEADS)  # (128, seq, 27)
+loss = cross_entropy(logits, some.targets)[some.counts].mean()
+# each letter's share in the mean; padding has none
+share = some.counts.astype(np.float32) / np.float32(some.counts.sum())
+grad = cross_entropy_gradient(share, logits, some.targets)
+gradient = gpt2_model_gradient(grad, some.ids, model, training.HEADS)
+direction = training.vector_of(gradient)
+zeros = np.zeros_like(vector)
+moved, _, _ = adam(vector, direction, zeros, zeros, step=1, rate=1e-3)
+again = training.losses(training.model_of(moved), some).mean()
+print(f"loss of these 128 words: {loss:.3f} before the step, {again:.3f} after it")
+assert again < loss
+assert np.allclose(training.batch_gradient(vector, learned, np.arange(128))[1], direction, atol=1e-6)
+
+# %% [markdown]
+# ## Step 6: is the gradient right? Try it
+#
+# Add a little to one weight, subtract it, and see what the loss does (in float64, since the differences are small). Of
+# the word table we try a row twice over: `wte` is used at both ends of the model, so its gradient is a sum of two.
+
+# %%
+h, exact = 1e-5, vector.astype(np.float64)
+few = learned.of(np.arange(4))
+_, direction = training.loss_and_gradient(exact, few, int(few.counts.sum()))
+for place in (5, 70, 27 * 64 + 1, 20_000, 100_000, len(vector) - 1):
+    more, less = exact.copy(), exact.copy()
+    more[place] += h
+    less[place] -= h
+    up, down = (training.losses(training.model_of(each), few).mean() for each in (more, less))
+    print(f"weight {place:7,}: gradient {direction[place]:+.6f}, tried {(up - down) / (2 * h):+.6f}")
+    assert abs((up - down) / (2 * h) - direction[place]) < 1e-7
+absent = sorted(set(range(training.VOCAB)) - set(few.ids.ravel().tolist()))
+at_both_ends = training.model_of(direction).wte
+print(f"{len(absent)} letters do not occur in these words; the logits give their rows a gradient all the same")
+assert absent and np.all(np.any(at_both_ends[absent] != 0, axis=1))
+
+# %% [markdown]
+# ## Step 7: training
+#
+# The same again and again, each time with 128 other words. The learning rate rises for 100 steps and falls afterwards.
+# 2,000 steps see each word about 13 times.
+
+# %%
+course, seen = [], {}
+for step, (loss, vector) in enumerate(training.train(training.random_weights(), learned), 1):
+    course.append(loss)
+    if step in (20, 50, 100) or step % 200 == 0:
+        seen[step] = training.losses(training.model_of(vector), tested).mean()
+        folder = training.save(training.model_of(vector), study.temporary())
+        print(f"step {step:5,}: loss on the test words {seen[step]:.3f}; {', '.join(made_up(folder, 4))}")
+    if step == steps:
+        break
+model = training.model_of(vector)
+assert seen[20] > seen[50] > seen[100] > seen[200]
+assert seen[200] < bounds["pairs of letters"], "after 200 steps it knows more than pairs"
+
+# %% [markdown]
+# ## Step 8: the loss, beside what can be known without a model
+#
+# The line falls below the bounds one after the other: first the model learns which letters are frequent, then which
+# letter follows which, then what more than one letter says. The lowest line is the model that stands beside this file.
+
+# %%
+with minibert.load_encoder(training.SHIPPED) as encoder:
+    logits = encoder.logits(input_ids=tested.ids, attention_mask=np.ones_like(tested.ids))
+shipped = cross_entropy(logits, tested.targets)[tested.counts].mean()
+print(f"loss on the test words: {seen[steps]:.3f} after {steps:,} steps, {shipped:.3f} of gpt2-words")
+_, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+ax.plot(range(1, steps + 1), course, color=plot.LIGHT, linewidth=1, label="words of the step")
+ax.plot(list(seen), list(seen.values()), "o", color=plot.DARK, markersize=5, label="test words")
+for name, bound in {**bounds, "gpt2-words": shipped}.items():
+    ax.axhline(bound, color="grey", linewidth=0.8, linestyle=":")
+    ax.annotate(name, (steps, bound), ha="right", va="bottom", fontsize="small")
+ax.set_xlabel("step")
+ax.set_ylabel("loss in nats")
+ax.legend(frameon=False, loc="center right")
+study.show(ax, "loss", of="a small GPT-2, trained on words")
+assert shipped < bounds["pairs of letters"] - 0.3
+
+# %% [markdown]
+# ## Step 9: words that it makes up
+#
+# `complete` begins with nothing, draws each letter by its probability, and stops where the model says that the word has
+# ended. Some of them are words of the vocabulary, most are none.
+
+# %%
+written = made_up(training.SHIPPED, 200)
+new = [word for word in written if word not in set(words)]
+print(", ".join(new[:20]))
+print(f"{len(written) - len(new)} of {len(written)} are words of the vocabulary")
+assert 0 < len(new) < len(written)
+
+# %% [markdown]
+# At a low temperature it prefers what is likely, and invents less.
+
+# %%
+careful = made_up(training.SHIPPED, 200, temperature=0.5)
+known = sum(word in set(words) for word in careful)
+print(f"{known} of 200 at temperature 0.5: {', '.join(careful[:12])}")
+assert known > len(written) - len(new)
+
+# %% [markdown]
+# ## Step 10: what the positions have learned
+#
+# The position table began as noise: each row similar to itself alone. Nobody told the model that place 9 is next to
+# place 10, but their rows have become much alike, as all have from place 8 to 14. The model keeps the first places
+# apart, and hardly tells the late ones from each other.
+
+# %%
+encoder = minibert.load_encoder(training.SHIPPED)
+similarity = cosine_similarity(encoder.embeddings.wpe.weight)
+study.show(plot.similarity_matrix(similarity), "positions", of=f"position rows of {study.WORDS}")
+began = cosine_similarity(training.model_of(training.random_weights()).wpe)
+for name, table in {"before training": began, "gpt2-words": similarity}.items():
+    early, late = np.diag(table, 1)[1:5], np.diag(table, 1)[8:13]
+    print(f"{name}: mean cosine of neighbours from 1 to 5 {early.mean():+.2f}, from 8 to 13 {late.mean():+.2f}")
+assert late.mean() > 0.7 > 0.3 > early.mean() and np.abs(np.diag(began, 1)).max() < 0.5
+
+# %% [markdown]
+# ## Step 11: a checkpoint like any other
+#
+# The folder holds `config.json`, `model.safetensors` with GPT-2's own names and shapes, and a tokenizer of letters.
+# `load_encoder` opens it, and its logits are those of the formulas. (This project's tests open it with transformers,
+# which gives the same logits.)
+
+# %%
+folder = training.save(model, study.arguments.output / "gpt2-words" if full else study.temporary())
+with minibert.load_encoder(folder) as opened:
+    found = opened.logits(**opened.tokenize("station"))
+    begun = opened.tokenize("station")["input_ids"]
+off = np.abs(found - gpt2_model(begun, np.ones_like(begun), model, training.HEADS)).max()
+print(f"logits {found.shape}, at most {off:.0e} from the formulas'")
+assert off < 2e-5
+for text in ("q", "stati", "walkin"):
+    told = [f"{each['token_str']} {each['score']:.2f}" for each in encoder.next_words(text, k=3)]
+    print(f"{text}: {', '.join(told)}")
+assert encoder.next_words("q", k=1)[0]["token_str"] == "u" and encoder.next_words("walkin", k=1)[0]["token_str"] == "g"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. GPT-2 has 50,257 tokens. What is its loss before training? What is wrong where the first loss is 12?
+# 2. The rows of short words end in padding. Why does no mask have to hide it?
+# 3. At temperature 0, how many different words does the model make up?
+
+# %% [markdown]
+# ## Answers
+#
+# 1. All tokens are then about equally likely: log 50,257 = 10.8. A loss of 12 is worse than knowing nothing. The model
+#    is sure and wrong: its first numbers are too wide.
+
+# %%
+print(f"{np.log(50257):.1f}")
+assert round(np.log(50257), 1) == 10.8
+
+# %% [markdown]
+# 2. No token sees those after it, and padding stands after the word. What the model says at padding has no share in the
+#    loss. So whatever ids stand there, loss and gradient are the same.
+
+# %%
+other = few._replace(ids=np.where(few.counts, few.ids, 9))
+assert not np.array_equal(other.ids, few.ids)
+one, another = (training.loss_and_gradient(exact, each, int(few.counts.sum())) for each in (few, other))
+assert abs(one[0] - another[0]) < 1e-12 and np.abs(one[1] - another[1]).max() < 1e-12
+
+# %% [markdown]
+# 3. One: it always takes the likeliest letter, so the seed changes nothing.
+
+# %%
+always = set(made_up(training.SHIPPED, 5, temperature=0))
+print(always)
+assert len(always) == 1

@@ -1,0 +1,226 @@
+"""What 007 trains: the words as ids, a GPT-2 of random numbers, its loss and gradient, the steps, and the saved folder.
+
+The formulas are `minibert.equations`: `gpt2_model` forward, `gpt2_model_gradient` backward, `adam` for the step. All
+weights are one long vector, and each array of the model is a view into it, so that one step of Adam moves them all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from minibert.equations.blocks import Affine, Block
+from minibert.equations.gradients import cross_entropy_gradient
+from minibert.equations.heads import cross_entropy
+from minibert.equations.input_layer import Array
+from minibert.equations.training import adam, gpt2_model_gradient
+from minibert.equations.whole_models import Gpt2Weights, gpt2_model
+from minibert.threads.computing import compute
+
+SHIPPED = Path(__file__).resolve().parent / "gpt2-words"
+END = "<|endoftext|>"  # before a word and after it, as GPT-2 has it between texts
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+VOCAB = 1 + len(LETTERS)
+POSITIONS, DIM, BLOCKS, HEADS = 16, 64, 3, 4
+LONGEST = POSITIONS - 1  # letters; of 21,719 words 15 are longer
+STEPS, BATCH, RATE, WARM_UP = 2000, 128, 3e-3, 100
+
+
+class Words(NamedTuple):
+    """Words as rows: ids (words, 16) is the end token and the letters, targets the letters and the end token.
+
+    `counts` says where a target is; the rest of a row is padding.
+    """
+
+    ids: Array
+    targets: Array
+    counts: Array
+
+    def of(self, rows: Array) -> Words:
+        """These words, as wide as the longest of them needs."""
+        width = int(self.counts[rows].sum(axis=1).max())
+        return Words(*(each[rows, :width] for each in self))
+
+
+def whole_words(tokens: Sequence[str]) -> list[str]:
+    """The words among a vocabulary's tokens: letters alone, from 2 to 15, in the order of the vocabulary."""
+    return [token for token in tokens if re.fullmatch(f"[a-z]{{2,{LONGEST}}}", token)]
+
+
+def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part words into those to learn and those to be tested with: every tenth."""
+    return [word for i, word in enumerate(words) if i % 10], list(words[::10])
+
+
+def as_ids(words: Sequence[str]) -> Words:
+    """Give each letter its id, 1 to 26; the end token is 0, and so is padding."""
+    ids = np.zeros((len(words), POSITIONS + 1), np.int64)
+    for row, word in zip(ids, words, strict=True):
+        row[1 : len(word) + 1] = [LETTERS.index(letter) + 1 for letter in word]
+    lengths = np.array([[len(word)] for word in words])
+    return Words(ids[:, :-1], ids[:, 1:], np.arange(POSITIONS) <= lengths)
+
+
+def random_weights(seed: int = 0) -> Array:
+    """One vector with all weights of a GPT-2 before training: normal noise, biases 0, norms 1 and 0.
+
+    As in GPT-2 the noise is 0.02 wide, and less where a map adds to the sum that runs through all blocks.
+    """
+    random = np.random.default_rng(seed)
+
+    def maps(out: int, into: int, width: float = 0.02) -> list[Array]:
+        return [width * random.standard_normal(out * into), np.zeros(out)]
+
+    norm, last = [np.ones(DIM), np.zeros(DIM)], 0.02 / math.sqrt(2 * BLOCKS)
+    parts = [0.02 * random.standard_normal((VOCAB + POSITIONS) * DIM)]
+    for _ in range(BLOCKS):
+        parts += [*maps(DIM, DIM), *maps(DIM, DIM), *maps(DIM, DIM), *maps(DIM, DIM, last), *norm]
+        parts += [*maps(4 * DIM, DIM), *maps(DIM, 4 * DIM, last), *norm]
+    return np.concatenate([*parts, *norm]).astype(np.float32)
+
+
+def model_of(vector: Array) -> Gpt2Weights:
+    """The model's arrays as views into the vector, in the order of `random_weights`."""
+    taken = 0
+
+    def take(*shape: int) -> Array:
+        nonlocal taken
+        begun, taken = taken, taken + math.prod(shape)
+        return vector[begun:taken].reshape(shape)
+
+    def affine(*shape: int) -> Affine:
+        return Affine(take(*shape), take(shape[0]))
+
+    square, up, down, norm = (DIM, DIM), (4 * DIM, DIM), (DIM, 4 * DIM), (DIM,)
+    tables = take(VOCAB, DIM), take(POSITIONS, DIM)
+    blocks = [Block(*(affine(*s) for s in (*[square] * 4, norm, up, down, norm))) for _ in range(BLOCKS)]
+    model = Gpt2Weights(*tables, blocks, affine(*norm))
+    assert taken == len(vector)
+    return model
+
+
+def vector_of(model: Gpt2Weights) -> Array:
+    """The arrays of a model, or of its gradient, one after the other."""
+    affines = [affine for block in model.blocks for affine in block] + [model.last_norm]
+    arrays = [model.wte, model.wpe, *(array for affine in affines for array in affine)]
+    return np.concatenate([array.ravel() for array in arrays])
+
+
+def losses(model: Gpt2Weights, words: Words) -> Array:
+    """The cross-entropy of each letter and of each word's end, in nats: (letters,)."""
+    logits = gpt2_model(words.ids, np.ones_like(words.ids), model, HEADS)
+    return cross_entropy(logits, words.targets)[words.counts]
+
+
+def loss_and_gradient(vector: Array, words: Words, places: int) -> tuple[float, Array]:
+    """The sum of the losses divided by `places`, and its gradient."""
+    model = model_of(vector)
+    logits = gpt2_model(words.ids, np.ones_like(words.ids), model, HEADS)
+    loss = cross_entropy(logits, words.targets)[words.counts].sum() / places
+    share = words.counts.astype(logits.dtype) / logits.dtype.type(places)  # padding has no share in the mean
+    grad = cross_entropy_gradient(share, logits, words.targets)
+    return float(loss), vector_of(gpt2_model_gradient(grad, words.ids, model, HEADS))
+
+
+def rate_at(step: int, steps: int) -> float:
+    """The learning rate: up in a straight line for 100 steps, then down along a cosine to a tenth."""
+    done = step / steps
+    return RATE * min(step / WARM_UP, 1.0) * (0.55 + 0.45 * math.cos(math.pi * done))
+
+
+def batch_gradient(vector: Array, words: Words, rows: Array) -> tuple[float, Array]:
+    """The mean loss over the letters of these words, and its gradient.
+
+    Two halves of the words are computed side by side, BLAS held to one thread in each: `minibert.threads` does that,
+    and shares the cores with whoever else computes. On one core the halves come one after the other, to the same bits.
+    """
+    places = int(words.counts[rows].sum())
+    found: dict[int, tuple[float, Array]] = {}
+
+    def half(i: int) -> None:
+        found[i] = loss_and_gradient(vector, words.of(rows[i::2]), places)
+
+    compute(half, range(2), same_bits=True)
+    return found[0][0] + found[1][0], found[0][1] + found[1][1]
+
+
+def train(vector: Array, words: Words, steps: int = STEPS, seed: int = 0) -> Iterator[tuple[float, Array]]:
+    """Give after each step of 128 words the loss before it and the weights after it."""
+    random = np.random.default_rng(seed)
+    mean, square = np.zeros_like(vector), np.zeros_like(vector)
+    for step in range(1, steps + 1):
+        rows = random.choice(len(words.ids), BATCH, replace=False)
+        loss, gradient = batch_gradient(vector, words, rows)
+        vector, mean, square = adam(vector, gradient, mean, square, step, rate_at(step, steps))
+        yield loss, vector
+
+
+def tensors_of(model: Gpt2Weights) -> dict[str, Array]:
+    """The arrays by the names that GPT-2's files give them; weights as (in, out), query, key and value side by side."""
+    named = {"wte.weight": model.wte, "wpe.weight": model.wpe}
+    for i, block in enumerate(model.blocks):
+        three = block.query, block.key, block.value
+        together = Affine(np.concatenate([one.weight for one in three]), np.concatenate([one.bias for one in three]))
+        maps = {"attn.c_attn": together, "attn.c_proj": block.output, "mlp.c_fc": block.up, "mlp.c_proj": block.down}
+        for name, (weight, bias) in maps.items():
+            named |= {f"h.{i}.{name}.weight": weight.T, f"h.{i}.{name}.bias": bias}
+        for name, (weight, bias) in {"ln_1": block.norm_1, "ln_2": block.norm_2}.items():
+            named |= {f"h.{i}.{name}.weight": weight, f"h.{i}.{name}.bias": bias}
+    named |= {"ln_f.weight": model.last_norm.weight, "ln_f.bias": model.last_norm.bias}
+    return {name: np.ascontiguousarray(array) for name, array in named.items()}
+
+
+CONFIG = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "vocab_size": VOCAB,
+    "n_embd": DIM,
+    "n_positions": POSITIONS,
+    "n_layer": BLOCKS,
+    "n_head": HEADS,
+    "layer_norm_epsilon": 1e-5,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "tie_word_embeddings": True,
+    "dtype": "float32",
+}
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": END,
+    "eos_token": END,
+    "unk_token": END,
+    "model_max_length": POSITIONS,
+    "clean_up_tokenization_spaces": False,
+}
+
+
+def save(model: Gpt2Weights, folder: Path) -> Path:
+    """Write a checkpoint that any reader of GPT-2 opens: weights, config and tokenizer."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors_of(model), folder / "model.safetensors", metadata={"format": "pt"})
+    for name, content in {"config.json": CONFIG, "tokenizer_config.json": TOKENIZER_CONFIG}.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_tokenizer(folder / "tokenizer.json")
+    return folder
+
+
+def write_tokenizer(path: Path) -> None:
+    """A tokenizer of letters: the end token comes before a text, and stands for whatever is no letter."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+
+    vocab = {token: i for i, token in enumerate((END, *LETTERS))}
+    tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token=END))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(END, special=True, normalized=False)])
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{END} $A", special_tokens=[(END, 0)])
+    tokenizer.save(str(path))
