@@ -35,12 +35,17 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page for a browser instead; --whole fetches the blocks too"
     )
+    parser.add_argument(
+        "--beside", metavar="TEXT", help="with --html: another text, to compare a word in both, block by block"
+    )
     add_model(parser)
     add_whole(parser)
 
 
 def run(arguments: Any) -> None:
     """Print the steps, or write the page."""
+    if arguments.beside is not None and arguments.html is None:
+        raise ValueError("--beside compares two texts on a page; add --html page.html")
     if any(given is not None for given in (arguments.block, arguments.head, arguments.token)):
         _explain_block(arguments)
         return
@@ -61,7 +66,9 @@ def _write_page(arguments: Any, html: Path) -> None:
 
     output_ending(html, (".html", ".htm"))
     with load_layer(arguments, lazy=not arguments.whole) as layer, _with_blocks(arguments, layer) as model:
-        written = page(model, arguments.text, arguments.pair, arguments.truncate, shown_name(arguments.model))
+        written = page(
+            model, arguments.text, arguments.pair, arguments.truncate, shown_name(arguments.model), arguments.beside
+        )
         write_output(html, written.encode())
     tell(f"wrote {html}")
 

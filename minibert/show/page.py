@@ -21,7 +21,7 @@ from minibert.equations.similarity import cosine_similarity
 from minibert.families.steps import Lookup, Norm, Positions, Project, Step
 from minibert.models.input_layer import EmbeddingLayer
 
-from . import page_blocks, page_prediction
+from . import page_beside, page_blocks, page_prediction
 from .explain import by_hand, first_of_text, function_of, looked_up, name_of
 from .page_parts import BYTES, as_json, check_size, filled, listed, packed
 from .text import counted, visible
@@ -72,11 +72,13 @@ def page(
     text_pair: str | None = None,
     truncation: bool = False,
     name: str | None = None,
+    beside: str | None = None,
 ) -> str:
     """Give the page: of an input layer, or of a whole model, whose blocks make a second part, and its head a third.
 
-    `name` is what the page calls the model, the family's where it is None. Raises as `EmbeddingLayer.tokenize` and a
-    call of the layer; ValueError if it would have more than 10 MB.
+    `name` is what the page calls the model, the family's where it is None. `beside` is another text, whose tokens are
+    compared with those of the first after each block. Raises as `EmbeddingLayer.tokenize` and a call of the layer;
+    ValueError if the page would have more than 10 MB, and for a text beside where there are no blocks.
     """
     layer, encoder = (model, None) if isinstance(model, EmbeddingLayer) else (model.embeddings, model)
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
@@ -88,8 +90,20 @@ def page(
     head, why_none = (None, "") if encoder is None else page_prediction.shown_head(encoder)
     more = 0.0 if encoder is None else page_blocks.bytes_a_token(encoder) + page_prediction.bytes_a_token(encoder, head)
     # before anything large is computed
-    check_size(pairs * seq * seq * layer.dtype.itemsize * BYTES + more * seq, layer, seq, pairs, more)
+    size = pairs * seq * seq * layer.dtype.itemsize * BYTES + more * seq
+    check_size(size, layer, seq, pairs, more)
     first = first_choice(layer, input_ids[0], encoder is not None and encoder.stack.causal)
+    other, others = None, list[str]()
+    if beside is not None:
+        if encoder is None:
+            raise ValueError("two texts are compared by what blocks make of their tokens, and here are none; give a "
+                             "whole model and a text with tokens")  # fmt: skip
+        other = layer.tokenize(beside, truncation=truncation and layer.max_length is not None)
+        others = [visible(token) for token in layer.tokenizer.tokens(other["input_ids"][0])]
+        page_beside.check_both(size, encoder, seq, len(others))
+        words = [i for i, token in enumerate(input_ids[0].tolist()) if not layer.tokenizer.is_special(token)]
+        shared = page_beside.common_token(tokens, others, words)
+        first = first if shared is None else shared
     trace = layer.trace(**batch) if encoder is None else encoder.trace(**batch, head=head and head.name)
     ids = looked_up(layer.steps, batch, trace)
     shown = list(stages(layer, trace, ids, mask))
@@ -108,12 +122,15 @@ def page(
     shown_text = visible(text if not text_pair else f"{text} / {text_pair}", KEPT)
     family, shape = layer.family.model_type, (1, *output.shape)
     about, named = f"{counted(seq, 'token')} of {family}", f"{name} ({family})" if name and name != family else family
-    behind = {"blocks": "", "prediction": why_none, "script": ""}
-    if encoder is not None:
-        behind |= page_blocks.part(encoder, trace, formulas)
-        if head is not None:
-            third = page_prediction.part(encoder, head, input_ids, trace)
-            behind |= third | {"script": behind["script"] + third["script"]}
+    behind = {"blocks": "", "prediction": why_none, "beside": ""}
+    parts = [] if encoder is None else [page_blocks.part(encoder, trace, formulas)]
+    if encoder is not None and head is not None:
+        parts.append(page_prediction.part(encoder, head, input_ids, trace))
+    if encoder is not None and other is not None:
+        parts.append(page_beside.part(encoder, trace, str(beside), others, encoder.trace(**other)))
+    for each in parts:
+        behind |= each
+    behind["script"] = "\n".join(each["script"] for each in parts)
     html = filled(
         "page.html",
         title=escape(f"{' '.join(shown_text[:60].split())} - {name or 'minibert'}"),

@@ -1,0 +1,53 @@
+"use strict";
+// Two texts side by side. What is not declared here comes from the first and the second part.
+const beside = JSON.parse(document.getElementById("besidedata").textContent);
+const theirs = unpack(beside.attention), alike = unpack(beside.cosines, "f4");
+const many = beside.tokens.length, others = document.getElementById("others");
+
+const drawApart = () => {
+  const u = Number(others.value);
+  one("#apart tbody").replaceChildren(...Array.from({ length: behind.blocks + 1 }, (_, state) => {
+    const at = (state * count + token) * many, row = alike.subarray(at, at + many), nearest = row.indexOf(Math.max(...row));
+    const line = make("tr", {}, named("", state ? `block ${state - 1}` : "the input layer"), cell(row[u].toFixed(4), bar(Math.max(0, row[u]))),
+      cell("", make("bdi", { dir: "ltr", textContent: beside.tokens[nearest] }), " ", make("small", { textContent: row[nearest].toFixed(4) })));
+    line.classList.toggle("chosen", state - 1 === Number(chosenBlock.value));
+    return line;
+  }));
+};
+// one token's weights in its text, of `all` the weights of every block and head
+const weightsOf = (all, length, place) => {
+  const first = Number(chosenBlock.value) * behind.heads, mean = chosenHead.value === "mean";
+  const heads = mean ? Array.from({ length: behind.heads }, (_, h) => h) : [Number(chosenHead.value)];
+  return Array.from({ length }, (_, j) => heads.reduce((sum, h) => sum + all[((first + h) * length + place) * length + j], 0) / heads.length);
+};
+const taking = (tokens, place, numbers) => {
+  const head = make("tr", {}, ...[`${tokens[place]} takes from`, "weight", ""].map((text) => make("th", { scope: "col" }, make("bdi", { textContent: text }))));
+  const lines = tokens.map((name, j) => make("tr", {}, named(name), cell(numbers[j].toFixed(4)), cell(bar(numbers[j]))));
+  const table = make("table", { className: "taking" }, make("thead", {}, head), make("tbody", {}, ...lines));
+  const host = make("div", { className: "list wide", tabIndex: 0 }, table);
+  host.setAttribute("role", "region");
+  host.setAttribute("aria-label", `attention weights of ${tokens[place]}`);
+  return host;
+};
+const drawTwo = () => {
+  const u = Number(others.value);
+  one("#beside .two").replaceChildren(taking(data.tokens, token, weightsOf(attention, count, token)), taking(beside.tokens, u, weightsOf(theirs, many, u)));
+};
+const drawBeside = () => {
+  drawApart();
+  drawTwo();
+};
+const sameWord = () => {
+  const same = beside.tokens.indexOf(data.tokens[token]);
+  if (same >= 0) others.value = same;
+};
+others.append(...beside.tokens.map((name, i) => make("option", { value: i, textContent: `${i}: ${name}` })));
+others.value = beside.first;
+sameWord();
+one("fieldset").addEventListener("change", () => {
+  sameWord();
+  drawBeside();
+});
+for (const choice of [others, chosenBlock, chosenHead]) choice.addEventListener("change", drawBeside);
+document.getElementById("beside").hidden = false;
+drawBeside();
