@@ -3,7 +3,7 @@
 
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
-                                             sentences, cores, soak, bulk, weights, search; three rounds
+                                             sentences, cores, soak, serve, bulk, weights, search; three rounds
     python scripts/bench --json FILE         the figures as JSON too
 
 Prints a Markdown table for each section. Every figure is a ratio of two things that are measured in turn in the same
@@ -80,6 +80,7 @@ SECTIONS = (
     "sentences",
     "cores",
     "soak",
+    "serve",
     "bulk",
     "weights",
     "search",
