@@ -249,6 +249,17 @@ def test_texts_of_an_input_that_is_gone_or_changed(model: Path, tmp_path: Path, 
         assert err.startswith("minibert: no texts are shown: ") and str(source) in err and why in err, err
 
 
+def test_bad_rows_that_are_listed_otherwise_show_no_other_text(model: Path, tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", [None, *TEXTS[:9]]), model)
+    listed = (folder / "bad_rows.jsonl").read_text("utf-8")
+    assert '"row": 1,' in listed and found(capsys, folder, "man", "-k", "9")[0]["results"][0]["text"]
+    for other in (listed.replace('"row": 1,', '"row": 77,'), "x" * len(listed)):
+        (folder / "bad_rows.jsonl").write_text(other, "utf-8")
+        assert main(["search", str(folder), "man", "-k", "9"]) == 0
+        out, err = capsys.readouterr()
+        assert "no texts are shown: " in err and all(len(line.split()) == 2 for line in out.splitlines())
+
+
 def test_texts_that_nobody_kept(model: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"clouds\nman\n")))
     folder = bulk(tmp_path / "out", Path("-"), model)

@@ -166,26 +166,27 @@ class StoredVectors:
         if self.no_texts or not wanted:
             return {}
         source = self.meta["source"]
-        records = Records(source["paths"], self.meta["text_column"], self.meta["id_column"], source["format"])
         try:
+            records = Records(source["paths"], self.meta["text_column"], self.meta["id_column"], source["format"])
             rows, bad = iter(records), self._bad_rows()
-            next_bad = next(bad, None)
             for at, shard in enumerate(self.shards[: max(wanted) + 1]):
+                left_out = set(islice(bad, shard.read - shard.rows))
+                if at not in wanted:
+                    records.pass_over(shard.read)
+                    continue
                 row, left, lines = self._before(at), shard.read, hashlib.sha256()
                 while chunk := list(islice(rows, min(left, CHUNK))):
                     left -= len(chunk)
-                    if at in wanted:
-                        lines.update(lines_of(chunk))
-                    for record in chunk:
-                        if (Path(record.file).name, record.row) == next_bad:
-                            next_bad = next(bad, None)
-                            continue
-                        if at in wanted and row in numbers:
-                            found[row] = record.text or ""
-                        row += 1
-                if left or (at in wanted and lines.hexdigest() != shard.input_sha256):
+                    lines.update(lines_of(chunk))
+                    good = [record for record in chunk if (Path(record.file).name, record.row) not in left_out]
+                    texts = {row + i: record.text or "" for i, record in enumerate(good)}
+                    found.update((number, texts[number]) for number in wanted[at] if number in texts)
+                    row += len(good)
+                if lines.hexdigest() != shard.input_sha256:
                     raise ValueError(f"{' or '.join(source['paths'])} has changed since")
-        except (ValueError, KeyError, TypeError, OSError) as error:
+                if row != self._ends[at]:
+                    raise ValueError(f"{self.path / BAD} is not what was written")
+        except (ValueError, KeyError, TypeError, OSError, ImportError) as error:
             self.no_texts = str(error)
             return {}
         return found

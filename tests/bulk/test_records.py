@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -237,3 +238,32 @@ def test_how_many_rows_are_expected(write: Callable[[Path, Rows], None], tmp_pat
     guesses = [found.expected for record in found if record.row in (2500, 4000)]
     assert found.expected == 10_000
     assert all(guess is not None and abs(guess - 10_000) <= 100 for guess in guesses)  # headers, ends of files
+
+
+# -- rows that are passed over -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["txt", "jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_rows_that_are_passed_over_change_no_other(ending: str, first: int, tmp_path: Path) -> None:
+    """Through two files, with bad rows and empty lines: the others have the ids and places that they would have."""
+    rows = [{"id": i * i, "text": None if i % 4 == 1 else f"text {i}"} for i in range(12)]
+    files = [tmp_path / f"{name}.{ending}" for name in "ab"]
+    for file in files:
+        if ending == "parquet":
+            parquet.write_table(pa.table({"id": [r["id"] for r in rows], "text": [r["text"] for r in rows]}), file)
+        elif ending == "csv":
+            made(file, "id,text\n" + "".join(f"{r['id']},{r['text'] or ''}\n\n" for r in rows))
+        elif ending == "jsonl":
+            made(file, "\n".join(json.dumps(r) + "\n" for r in rows))
+        else:
+            made(file, b"".join(b"\xff\n" if r["text"] is None else f"{r['text']}\n".encode() for r in rows))
+    whole = read(*files)
+    assert len(whole) == 24 and any(record.problem for record in whole)
+    for count in (1, 6, 13, 30):
+        records = Records([str(file) for file in files])
+        each = iter(records)
+        begun = [next(each) for _ in range(first)]
+        records.pass_over(count - count // 2)
+        records.pass_over(count // 2)  # both count
+        assert [*begun, *each] == [*whole[:first], *whole[first + count :]]

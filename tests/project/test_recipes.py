@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from needed import absent, missing
 
 import minibert
+from minibert.cli import main
 
 RECIPES = Path(__file__).parents[2] / "scripts" / "readme" / "recipes"
 MOST_LINES = 6
@@ -44,6 +47,25 @@ def test_nearest_neighbours(minilm: Path, monkeypatch: pytest.MonkeyPatch, capsy
     lines = capsys.readouterr().out.splitlines()
     assert [line[7:] for line in lines] == [TEXTS[0], TEXTS[2], TEXTS[1]]
     assert [line[:5] for line in lines] == sorted((line[:5] for line in lines), reverse=True)
+
+
+def test_a_search_of_what_bulk_wrote(
+    minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The two commands as the page has them, then the program; only the model's name stands for its folder."""
+    monkeypatch.chdir(tmp_path)
+    rows = (json.dumps({"text": text}) + "\n" for text in TEXTS)
+    Path("texts.jsonl").write_text("".join(rows), encoding="utf-8")
+    page = (RECIPES / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^minibert (.*)$", page, re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["bulk", "search"]
+    for line in lines:
+        assert main([str(minilm) if word == NAME else word for word in shlex.split(line)]) == 0
+    found = capsys.readouterr().out.splitlines()
+    assert [line.split(maxsplit=2)[2] for line in found] == [TEXTS[0], TEXTS[2], TEXTS[1]]
+    run("stored.py", minilm, monkeypatch)
+    shown = capsys.readouterr().out
+    assert all(repr(text) in shown for text in TEXTS[:3]) and found[0][:4] in shown
 
 
 def test_an_engine(minilm: Path) -> None:
