@@ -379,6 +379,22 @@ def _rounded(rounding: Callable[[Array], Array], everything: bool, encoder: Enco
     return _with_modules(encoder, change)
 
 
+OFF_GRID = np.float32(1.0029)  # a factor that no narrow format has
+
+
+def in_general(form: str) -> VectorMistake:
+    """Weights rounded as float16, bfloat16 or int8 would round numbers that are on no grid.
+
+    Rounded to the format in which their file has them, weights stay as they are; what is computed in it does not.
+    """
+    rounding = {"float16": to_float16, "bfloat16": to_bfloat16, "int8": to_int8}[form]
+
+    def off_grid(x: Array) -> Array:
+        return np.asarray(rounding(x * OFF_GRID) / OFF_GRID)
+
+    return VectorMistake(form, "", {"model": partial(_rounded, off_grid, form != "int8")}, form)
+
+
 def _roundings(maker: Maker) -> Found:
     narrower = "The weights are narrower than the model's."
     for rounding, form, how, everything in (

@@ -15,7 +15,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 
-from .vector_mistakes import VectorMistake, endings, mistakes
+from .vector_mistakes import VectorMistake, endings, in_general, mistakes
 from .vector_recipes import SAME, Maker, Recipe, misses
 
 # measured on all-MiniLM-L6-v2: 1.6e-3 where torch computes in float16, 1.4e-2 in bfloat16
@@ -125,8 +125,7 @@ class Judge:
         """See how far weights in narrower formats take the right vectors away: float16, bfloat16, int8."""
         right = [self.maker.vectors(self.texts[i], self.maker.right)[0] for i in plain]
         for name, times in LEVELS:
-            rounded = next(mistake for mistake in self.known if mistake.rounding == name)  # of weights
-            made = misses(right, [self.texts[i] for i in plain], self.maker, self._recipe((rounded,)))
+            made = misses(right, [self.texts[i] for i in plain], self.maker, self._recipe((in_general(name),)))
             self.scales[name] = max(times * float(made.max(initial=0.0)), SAME, *self.scales.values())
 
     @property

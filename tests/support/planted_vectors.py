@@ -1,7 +1,7 @@
 """Vectors with a mistake, made by sentence-transformers and transformers: what servers and ports give when they err.
 
 Nothing of what judges them is used here. `PLANTED` has for each mistake the names that are
-right, "" where none is given yet, and how it is made.
+right, and how it is made.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "last block": ("last block missing", on_model(leave_block(-1))),
     "first block": ("first block missing", on_model(leave_block(0))),
     "no positions": ("position rows left out", on_model(zero_rows("position_embeddings"))),
-    "no types": ("", on_model(zero_rows("token_type_embeddings"))),
+    "no types": ("type rows left out", on_model(zero_rows("token_type_embeddings"))),
     "no first norm": ("norm of the input layer forgotten", on_model(no_first_norm)),
     "cut to 128 numbers": ("cut to the first 128 numbers", lambda m, t: cut_last(m.encode(t), 128, False)),
     "cut, normalized": ("cut to the first 128 numbers and normalized again",

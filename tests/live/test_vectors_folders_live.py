@@ -1,0 +1,66 @@
+"""The verdict on vectors alone, of other models than all-MiniLM-L6-v2: a BERT pooled by its first token, one with a
+Dense, one with prompts that are not pooled, a Qwen3 pooled by its last token, an MPNet, weights in bfloat16."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from needed import absent, missing
+from planted_folders import FOLDERS, HONEST, PLANTED, TEXTS, unlike, vectors, write
+
+from minibert.equations.input_layer import Array
+from minibert.models.load_encoder import load_encoder
+from minibert.verify.report import Report
+from minibert.verify.vectors import judge
+
+pytestmark = pytest.mark.reference
+
+# bfloat16 has eight bits as int8 has; numbers as narrow as the checkpoint's own are told apart by their size alone
+ROUNDINGS = {"float32": [""], "float16 weights": ["float16"], "computed in float16": ["float16"],
+             "computed in bfloat16": ["bfloat16", "int8"]}  # fmt: skip
+NOTHING = {"another model's vectors", "weights read wrongly"}  # said where no mistake of the list fits
+# a Qwen3 has one special token, at the end
+ALSO = {("last-token", "special tokens missing"): "no special token at the end"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _reference() -> None:
+    if absent("sentence_transformers"):
+        missing("sentence-transformers not installed; it is in the extra `reference`")
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def named(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    return request.param, write(request.param, tmp_path_factory.mktemp("folders"))
+
+
+def judged(folder: Path, made: Array) -> Report:
+    report = Report()
+    with load_encoder(folder) as encoder:
+        judge(report, encoder, TEXTS, made)
+    return report
+
+
+@pytest.mark.parametrize("how", HONEST)
+def test_honest_vectors_are_the_model_s(how: str, named: tuple[str, Path]) -> None:
+    report = judged(named[1], vectors(named[1], HONEST[how]))
+    assert report.passed and not report.matches, "\n".join(report.lines)
+    assert report.rounding in ROUNDINGS[how]
+
+
+def test_planted_mistakes_are_named_and_never_a_wrong_one_alone(named: tuple[str, Path]) -> None:
+    name, folder = named
+    found = {mistake: judged(folder, vectors(folder, change)) for mistake, change in PLANTED[name].items()}
+    assert [mistake for mistake, report in found.items() if report.passed] == []
+    matches = {mistake: [set(each.split(" + ")) for each in report.matches] for mistake, report in found.items()}
+    right = [mistake for mistake, given in matches.items()
+             if set(ALSO.get((name, mistake), mistake).split(" + ")) in given]  # fmt: skip
+    assert {mistake: given for mistake, given in matches.items() if given and mistake not in right} == {}
+    assert len(right) >= 0.85 * len(found) - 1, set(found) - set(right)  # a pair of a few may show in no text alone
+
+
+def test_numbers_that_no_mistake_gives_have_no_name(named: tuple[str, Path]) -> None:
+    for what, made in unlike(vectors(named[1])).items():
+        report = judged(named[1], made)
+        assert not report.passed and set(report.matches) <= NOTHING, what
