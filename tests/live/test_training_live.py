@@ -1,4 +1,4 @@
-"""The backward formulas of blocks, of the whole GPT-2 and the steps of Adam, against torch."""
+"""The backward formulas, the steps of Adam and the trained GPT-2 of the study files, against torch and transformers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import training as study_training
 from drawn import normal
 
+import minibert
+from minibert.cli import main
 from minibert.equations import gradients, training
 from minibert.equations.blocks import Affine, Block, additive_mask
 from minibert.equations.heads import cross_entropy
@@ -20,6 +23,8 @@ pytestmark = pytest.mark.reference
 FLOAT64_TOLERANCE = 2e-14
 # float32 on both sides: measured at most 1.0e-6
 FLOAT32_TOLERANCE = 1e-5
+# logits of the trained model, in float32, relative to the largest: measured at most 6e-7
+LOGITS_TOLERANCE = 1e-5
 
 BATCH, SEQ, DIM, WIDTH, HEADS, VOCAB, POSITIONS = 3, 7, 16, 12, 4, 11, 9
 
@@ -178,3 +183,32 @@ def test_steps_of_adam(dtype: str) -> None:
         optimizer.step()
         weight, mean, square = training.adam(weight, grad, mean, square, step, rate=0.01)
     near(weight - start, tensor.detach().numpy() - start, dtype)
+
+
+# the small GPT-2 beside the study files
+
+
+def test_the_trained_model_is_read_by_transformers_with_the_same_logits_and_ids() -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    theirs, info = AutoModelForCausalLM.from_pretrained(study_training.SHIPPED, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and theirs.dtype == torch.float32
+    tokenizer = AutoTokenizer.from_pretrained(study_training.SHIPPED)
+    with minibert.load_encoder(study_training.SHIPPED) as encoder:
+        for text in ("", "q", "station", "The cat 9", "unbelievably"):
+            batch = encoder.tokenize(text)
+            ids = tokenizer(text, return_tensors="pt").input_ids
+            assert np.array_equal(batch["input_ids"], ids)
+            with torch.no_grad():
+                expected = theirs.eval()(input_ids=ids).logits.numpy()
+            found = encoder.logits(**batch)
+            assert np.abs(found - expected).max() <= LOGITS_TOLERANCE * np.abs(expected).max()
+            drawn = theirs.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)[0, ids.shape[1] :]
+            written = encoder.complete(text, tokens=4, temperature=0.0)
+            assert text + tokenizer.decode(drawn, skip_special_tokens=True) == written
+
+
+def test_verify_finds_the_trained_model_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--encoder", str(study_training.SHIPPED)]) == 0
+    assert capsys.readouterr().out.endswith("no difference beyond what rounding allows\n")
