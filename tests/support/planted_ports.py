@@ -96,15 +96,20 @@ def judged(port: Planted, folder: Path) -> Report:
 
 
 def row(name: str, report: Report) -> str:
-    """A line of the table: modules with the same name together, without the blocks' numbers."""
+    """A line of the table: modules with the same name together, without the blocks' numbers where they are several."""
+    places = _together(report, r"\1 of block \2's \3")
+    if len(places) > 4:
+        places = _together(report, r"\1 of the same module of block \2")
+    return f"| {name} | {'; '.join(map(_short, places.values()))} | {'; '.join(places)} |"
+
+
+def _together(report: Report, other: str) -> dict[str, list[str]]:
+    """What is named -> the modules; `other` is how another module's weights are written."""
     places: dict[str, list[str]] = {}
     for each in report.local:
-        named = re.sub(
-            r"(weight(?: and bias)? of )\S+?(\d+)\S*", r"\1the same module of block \2", " or ".join(each.fits)
-        )
+        named = re.sub(r"(weight(?: and bias)?) of \S+?\.(\d+)\.(\S+)", other, " or ".join(each.fits))
         places.setdefault(named or "not named", []).append(each.key)
-    found = "; ".join(_short(keys) for keys in places.values())
-    return f"| {name} | {found} | {'; '.join(places)} |"
+    return places
 
 
 def _short(keys: list[str]) -> str:

@@ -12,8 +12,10 @@ import encoders
 import loops
 import numpy as np
 import planted_loops
+import planted_ports
 import pytest
 from encoder_files import CASE
+from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
 from minibert.equations.input_layer import Array
@@ -24,6 +26,7 @@ from minibert.verify.report import Report
 from minibert.verify.traces import write_traces
 from minibert.verify.verify import verify
 
+PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
 KINDS = ("plain", "left_pad")
 Q0, O1, UP0, DOWN1 = (f"encoder.layer.{path}" for path in (
     "0.attention.self.query", "1.attention.output.dense", "0.intermediate.dense", "1.output.dense"))  # fmt: skip
@@ -245,6 +248,7 @@ def test_a_mistake_in_a_port_by_loops_is_found_and_named(name: str, folders: dic
     assert {each.key for each in report.local} == set(planted.wrong), "\n".join(report.lines)
     for each in report.local:
         assert planted.wrong[each.key] in each.fits, "\n".join(report.lines)
+    assert planted_ports.row(name, report) in PAGE.splitlines()
 
 
 def test_a_port_in_float16_passes_if_it_is_allowed_to(folder: Path, tmp_path: Path) -> None:
