@@ -111,7 +111,7 @@ def test_the_page_s_figures_of_mistakes() -> None:
 
 
 def test_the_table_of_ports_has_every_planted_one() -> None:
-    """Each row is held by the test that plants it; here that none is left out, and what the sentence above it counts."""
+    """Each row is held by the test that plants it; here that none is left out, and what the first sentence counts."""
     (table,) = re.findall(r"<!-- \$ python scripts/reference/ports.py -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
     planted = {**planted_ports.PLANTED, **planted_loops.PLANTED}
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
