@@ -123,7 +123,10 @@ def local_input(
 
 
 def _fits(subject: EncoderSubject, key: str, x: Array, fed: FedInput, inputs: Traces, kind: str) -> bool:
-    """Whether theirs are what a mistake gives."""
+    """Whether theirs are what a mistake gives; positions may be of one row for all texts."""
+    if x.shape[1:] != fed.found[key].shape[1:]:
+        return False
+    x = np.broadcast_to(x, np.broadcast_shapes(x.shape, fed.found[key].shape))
     mine = {"hidden_states.0": fed.found["hidden_states.0"], key: x}
     found = subject.compare({kind: inputs[kind]}, {kind: mine}, {kind: {key: fed.theirs[key]}}, {})
     allowed = FITS * AFTER_NORM if subject.allowed[key] else 0.0
