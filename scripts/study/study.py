@@ -150,7 +150,10 @@ def load(model_type: str) -> Model:
 
 
 def _told(model: Model, more: str = "") -> Model:
-    print(f"model: {model.name}{more}\n")
+    print(f"model: {model.name}{more}")
+    if model.trained and model.layer.family.model_type == "bert" and not (model.is_minilm or model.is_bert_base):
+        print("what the text says of all-MiniLM-L6-v2 is not for this model, whose own numbers are printed")
+    print()
     return model
 
 

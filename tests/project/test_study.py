@@ -162,6 +162,29 @@ def test_what_is_said_of_bert_base_holds_for_its_positions(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["005_attention", "006_blocks", "008_what_does_a_head_do"])
+def test_another_minilm_is_looked_at_and_not_held_to_this_one_s_numbers(
+    name: str, minilm: Path, tmp_path: Path
+) -> None:
+    """The same sizes and words, every matrix moved: what a text says of all-MiniLM-L6-v2 does not hold of it."""
+    from safetensors.numpy import load_file, save_file
+
+    folder, normal = tmp_path / "other-MiniLM", np.random.default_rng(0).standard_normal
+    folder.mkdir()
+    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(minilm / file, folder / file)
+    moved = {
+        key: x + np.float32(0.5 * x.std()) * normal(x.shape, np.float32) if x.ndim == 2 and x.dtype == np.float32 else x
+        for key, x in load_file(minilm / "model.safetensors").items()
+    }
+    save_file(moved, folder / "model.safetensors")
+    result = run(name, tmp_path / "pictures", MINIBERT_MODEL=str(folder))
+    assert result.returncode == 0, result.stderr
+    assert "model: other-MiniLM\nwhat the text says of all-MiniLM-L6-v2 is not for this model" in result.stdout
+    check_pictures(name, tmp_path / "pictures", result.stdout)
+
+
+@pytest.mark.slow
 def test_a_given_gpt2_is_looked_at(tmp_path: Path) -> None:
     """Sinusoids stand for positions that text has taught: neighbours are similar."""
     config = {**GPT2, "n_embd": 64, "n_positions": 128}
