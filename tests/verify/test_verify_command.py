@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from command_line import Printed
 from vector_port import VectorPort, write
 
 from minibert.cli import main
+from minibert.verify import verify as verify_module
 from minibert.verify.traces import read_traces, write_traces
 
 KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches", "local",
@@ -72,6 +74,13 @@ def test_json_says_what_passed(folder: Path, saved: Path, capsys: Printed) -> No
     assert code == 0 and set(found) == KEYS and found["passed"] is True and found["format"] == 1
     assert {each["passed"] for each in found["intermediates"]} == {True}
     assert "attentions.1" in {each["key"] for each in found["intermediates"]}
+
+
+def test_every_key_of_the_json_is_documented() -> None:
+    page = (Path(verify_module.__file__).parent / "README.md").read_text(encoding="utf-8")
+    table = page.partition("| key | what |")[2].partition("\n\n")[0]
+    documented = {name for line in table.splitlines()[2:] for name in re.findall("`(.+?)`", line.split("|")[1])}
+    assert documented == KEYS | {"error"}
 
 
 def test_json_says_what_differs_and_infinity_is_null(folder: Path, saved: Path, capsys: Printed) -> None:
