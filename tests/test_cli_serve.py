@@ -18,14 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import Printed, failure, without_named_model
-from needed import absent, missing
 from reference_files import REFERENCE
-from served import SECONDS, Address
+from served import SECONDS, Address, needs_server
 
 import minibert
 
-if absent("starlette", "uvicorn"):
-    missing("starlette or uvicorn not installed; they are in the extra `serve`")
+installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
 MODEL, RERANKER = str(REFERENCE / "sentences-last-token"), str(REFERENCE / "uses-reranker")
 MANY = 2048  # texts that keep the server at work for a while

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from needed import absent, missing
 from reference_files import REFERENCE
-from served import Answer, straight
+from served import Answer, needs_server, straight
 
 import minibert
 from minibert.serve.app import Server
 from minibert.serve.asked import Limits
 
-if absent("starlette"):
-    missing("starlette not installed; it is in the extra `serve`")
+installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
 ROUTES = st.sampled_from(["/v1/embeddings", "/rerank"])
 # half of a pair of surrogates among them: JSON can write it, and no tokenizer read it

@@ -13,17 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from needed import absent, missing
 from reference_files import REFERENCE
-from served import SECONDS, Address, Answer, served
+from served import SECONDS, Address, Answer, needs_server, served
 
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.serve.app import INLINE, Server
 from minibert.serve.asked import LONGEST_QUERY, LONGEST_TEXT, Limits
 
-if absent("starlette", "uvicorn"):
-    missing("starlette or uvicorn not installed; they are in the extra `serve`")
+installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
 NORMED, PROMPTS, LENGTHS, RERANKER = "sentences-last-token", "sentences-prompts", "sentences-residual", "uses-reranker"
 TEXTS = ["we lived above the clouds", "dog", "", "the clouds we lived above, we above the clouds"]

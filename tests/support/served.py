@@ -11,10 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from needed import absent, missing
+
 from minibert.serve.app import Server
 from minibert.serve.run import listen, run
 
 SECONDS = 30.0  # what a busy machine may take for any one step
+
+
+def needs_server() -> None:
+    """Skip where its packages are not installed; in CI fail."""
+    if absent("starlette", "uvicorn"):
+        missing("starlette or uvicorn not installed; they are in the extra `serve`")
 
 
 class Answer(NamedTuple):
