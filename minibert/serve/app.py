@@ -106,7 +106,7 @@ class Server:
         """POST /rerank."""
         body = await self._body(request)
         if self.reranker is None:
-            raise Refusal(404, "this server orders no documents: it was started without --reranker")
+            raise Refusal(404, "this server orders no documents: it was started without a reranker")
         asked = read_rerank(body, self.limits)
         self._check_name(asked.model, names_of(self.reranker[1]))
         pairs = [(asked.query, text) for text in asked.documents]

@@ -226,7 +226,7 @@ def test_without_a_reranker_nothing_is_ordered() -> None:
     with served(Server((minibert.load_encoder(REFERENCE / NORMED), NORMED))) as address:
         answer = address.ask("/rerank", {"query": "a", "documents": ["b"]})
         assert (answer.status, address.ask("/info").json["reranker"]) == (404, None)
-        assert "started without --reranker" in answer.error
+        assert "started without a reranker" in answer.error
 
 
 @pytest.mark.parametrize("chunked", [False, True])
