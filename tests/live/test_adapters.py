@@ -57,7 +57,7 @@ def source(name: str) -> str:
 def test_each_adapter_is_tried() -> None:
     """Here, or in tests/project/test_recipes.py."""
     files = {path.stem for path in RECIPES.glob("*.py")}
-    assert files == {*NEEDED, "openai_client", "aws_lambda", "classify", "nearest"}
+    assert files == {*NEEDED, "openai_client", "aws_lambda", "classify", "nearest", "stored"}
 
 
 @pytest.mark.parametrize("name", NEEDED)
