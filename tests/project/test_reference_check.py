@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 
 from minibert.equations.input_layer import Array
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "reference"))
+# at the end: a module there may have the name of one of tests/support, which other tests import after this one
+sys.path.append(str(Path(__file__).parents[2] / "scripts" / "reference"))
 import check  # it imports neither torch nor transformers
 
 MINILM = {
