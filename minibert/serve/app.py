@@ -21,11 +21,15 @@ from .kinds import Model, names_of, scores
 from .worker import Job, Kind, Worker
 
 READING = 30  # seconds that a client has to send a request
+SENDING = 30  # seconds that it has to read a piece of the answer
+PIECE = 1 << 18  # bytes of a piece
 RETRY = 1  # seconds after which a client that was sent away may come again
 INLINE = 32  # so many vectors are written on the thread that answers; more would keep others waiting
 RERANK = ("/rerank", "/v1/rerank", "/v2/rerank")  # Cohere's clients put the version before it
+LATE = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
 GONE = 499  # for a client that nobody reads
 Handler = Callable[[Any], Awaitable[Any]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Server:
@@ -140,11 +144,26 @@ class Server:
 
     def _guarded(self, handler: Handler) -> Handler:
         async def guarded(request: Any) -> Any:
+            self._check_host(request)
             self._check_token(request)
-            with self._admitted():
-                return await handler(request)
+
+            async def answered(_: Any, __: Any, send: Send) -> None:
+                with self._admitted():  # until the answer is read: answers that nobody reads would fill the memory
+                    await _send(await handler(request), send)
+
+            return answered
 
         return guarded
+
+    def _check_host(self, request: Any) -> None:
+        """Refuse a page of the web whose own name leads here: in a browser it could read the answers."""
+        host = request.headers.get("host", "")
+        if self.token is None and is_public(host):
+            raise Refusal(
+                403,
+                f"without a token this server answers at names of this machine, found {host!r:.80}; ask 127.0.0.1, or "
+                "start it with a token",
+            )
 
     def _check_token(self, request: Any) -> None:
         if self.token is None:
@@ -183,7 +202,7 @@ class Server:
 
         try:
             await asyncio.wait_for(read(), READING)
-        except (TimeoutError, asyncio.TimeoutError):  # one class from Python 3.11 on
+        except LATE:
             raise Refusal(408, f"the request did not come within {READING} s") from None
         return b"".join(parts)
 
@@ -269,6 +288,17 @@ def check_finite(found: Array) -> None:
         raise Refusal(500, "the model gives NaN or infinity: a weight in its file is NaN, or too large")
 
 
+def is_public(host: str) -> bool:
+    """Say whether a Host header has a name that anybody can buy and have lead to this machine (DNS rebinding).
+
+    >>> [is_public(host) for host in ("localhost:8000", "127.0.0.1:8000", "[::1]", "host.docker.internal", "a.com:80")]
+    [False, False, False, False, True]
+    """
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    last = name.rstrip(".").lower().rpartition(".")[2]
+    return not (name.startswith("[") or "." not in name or last.isdigit() or last in ("localhost", "local", "internal"))
+
+
 def _in_words(error: BaseException) -> Refusal:
     if isinstance(error, MinibertError | ValueError | TypeError):
         return Refusal(400, str(error))
@@ -279,6 +309,16 @@ async def _left(request: Any) -> None:
     """Wait until the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def _send(response: Any, send: Send) -> None:
+    """Send an answer in pieces, each when the client has read those before; one that does not read is left."""
+    body = response.body
+    with suppress(*LATE):
+        await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+        for start in range(0, len(body), PIECE):
+            piece, more = body[start : start + PIECE], start + PIECE < len(body)
+            await asyncio.wait_for(send({"type": "http.response.body", "body": piece, "more_body": more}), SENDING)
 
 
 def _json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Any:

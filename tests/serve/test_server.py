@@ -267,6 +267,27 @@ def test_with_a_token_all_but_health_needs_it() -> None:
         assert address.ask("/info", Authorization="bearer geheim").status == 200
 
 
+def test_without_a_token_a_name_of_the_web_is_refused(address: Address) -> None:
+    """A page's own name can be made to lead to 127.0.0.1; in a browser that page could read the answers."""
+    for host in ("evil.com", "evil.com:8000", "127.0.0.1.evil.com", "localhost.evil.com.", "a.1b"):
+        for path, body in (("/v1/embeddings", {"input": "a"}), ("/rerank", {}), ("/info", None)):
+            answer = address.ask(path, body, Host=host)
+            assert (answer.status, repr(host) in answer.error) == (403, True)
+    for host in (
+        "localhost",
+        "127.0.0.1:80",
+        "[::1]:80",
+        "[::1]",
+        "me.localhost",
+        "host.docker.internal:8000",
+        "box",
+        "",
+    ):
+        assert address.ask("/info", Host=host).status == 200, host
+    with served(server(token="geheim")) as other:
+        assert other.ask("/info", Host="vectors.example.com", Authorization="Bearer geheim").status == 200
+
+
 # -- what waits --------------------------------------------------------------------------------------------------
 
 
@@ -341,6 +362,39 @@ def test_who_sends_half_a_request_and_waits_is_sent_away(monkeypatch: pytest.Mon
         client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
         assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
         assert address.embed("dog").status == 200
+
+
+def test_who_does_not_read_the_answer_keeps_one_place_and_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer waits in pieces; all of it in the system's hands would be memory without bound."""
+    from minibert.serve import app
+
+    full = server(limits=Limits(waiting=1))
+
+    async def large(request: Any) -> Any:
+        return app._json("x" * 30_000_000)
+
+    monkeypatch.setattr(full, "info", large)
+    with served(full) as address:
+        for leaves in (True, False):
+            monkeypatch.setattr(app, "SENDING", SECONDS if leaves else 0.5)
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.connect(("127.0.0.1", address.port))
+                client.sendall(b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert client.recv(12) == b"HTTP/1.1 200"
+                assert address.embed("dog").status == 503
+                if not leaves:
+                    until_empty(full)
+            until_empty(full)
+            assert address.embed("dog").status == 200
+        assert len(address.ask("/info").body) == 30_000_002, "who reads gets all of it"
+
+
+def until_empty(full: Server) -> None:
+    end = time.monotonic() + SECONDS
+    while full.inside:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_at_the_end_what_was_taken_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
