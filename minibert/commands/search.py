@@ -35,7 +35,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--questions", metavar="FILE",
         help='a file of questions, one a line, or .jsonl with a "text" in each row (or .csv, .parquet); - for stdin; '
-        "lines without a letter are left out",
+        "empty lines are left out",
     )  # fmt: skip
     add_k(parser, "rows")
     parser.add_argument(

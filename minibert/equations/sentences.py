@@ -138,13 +138,18 @@ def normalized(vectors: Array) -> Array:
     return np.asarray(y, vectors.dtype)
 
 
+def _wide(vectors: Array) -> Array:
+    """Give float32 of integers, whose products would not fit into their own type, and of float16."""
+    return vectors if vectors.dtype in (np.float32, np.float64) else vectors.astype(np.float32)
+
+
 def dot(a: Array, b: Array) -> Array:
     """Multiply each vector of a with each of b: `y[i, j] = a[i] . b[j]`. (n, dim), (m, dim) -> (n, m).
 
     >>> dot(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [0.0, 1.0]]))
     array([[11.,  2.]])
     """
-    return np.asarray(np.matmul(a, b.T))
+    return np.asarray(np.matmul(_wide(a), _wide(b).T))
 
 
 def cosine(a: Array, b: Array) -> Array:
@@ -153,7 +158,7 @@ def cosine(a: Array, b: Array) -> Array:
     >>> cosine(np.array([[2.0, 0.0]]), np.array([[3.0, 0.0], [0.0, 5.0], [-1.0, 0.0]]))
     array([[ 1.,  0., -1.]])
     """
-    return dot(normalized(a), normalized(b))
+    return dot(normalized(_wide(a)), normalized(_wide(b)))
 
 
 def euclidean(a: Array, b: Array) -> Array:
@@ -183,6 +188,7 @@ def _minus_sum(difference: Array) -> Array:
 
 
 def _rows_of(a: Array, b: Array, compare: Callable[[Array], Array]) -> Array:
+    a, b = _wide(a), _wide(b)
     y = np.empty((len(a), len(b)), np.result_type(a, b))
     for i, vector in enumerate(a):  # one at a time: all differences at once would be (n, m, dim)
         y[i] = compare(vector - b)
@@ -206,6 +212,7 @@ def similarity_of_pairs(name: str, a: Array, b: Array) -> Array:
     >>> similarity_of_pairs("manhattan", np.array([[1.0, 2.0], [5.0, 5.0]]), np.array([[1.0, 0.0], [6.0, 7.0]]))
     array([-2., -3.])
     """
+    a, b = _wide(a), _wide(b)
     if name == "cosine":
         a, b = normalized(a), normalized(b)
     if name in ("cosine", "dot"):

@@ -29,7 +29,7 @@ from .module_tree import print_encoder
 from .packing import Tile, batch_tiles, gather, grouped, tile_of, tile_tokens
 from .pipeline import Packed, Pipeline, check_positive, chunked
 from .recorders import Change, Keeper
-from .search import cosine_of_normalized
+from .search import cosine_of_normalized, vectors_of
 from .sentence_config import SentenceConfig
 from .tiles import run_steps
 
@@ -787,13 +787,8 @@ def _vectors_of_one_width(first: ArrayLike, second: ArrayLike) -> tuple[Array, A
 
 
 def _vectors_of(value: ArrayLike, name: str) -> Array:
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
-        raise TypeError(
-            f"embeddings{name} must be vectors (n, dim) of numbers, found {array.dtype} of shape {array.shape}; "
-            "encode makes vectors of texts"
-        )
-    return np.atleast_2d(array if array.dtype == np.float64 else array.astype(np.float32, copy=False))
+    array = vectors_of(value, f"embeddings{name}")
+    return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
 
 
 def _precision(precision: str | None, output_value: str) -> str:

@@ -29,9 +29,11 @@ def search(
     queries (n, dim), vectors (m, dim) or an iterator of such blocks -> (n, k) int64 and (n, k); (n, m) where m < k. Of
     equal scores the first vector comes first. compare: (n, dim), (m, dim) -> (n, m); `encoder.similarity` compares as a
     model's folder says. normalized: queries and vectors have length 1 already, so their dot product is the cosine, and
-    nothing is divided again.
+    nothing is divided again. Of int8 and uint8 vectors the numbers themselves are compared; those of one bit a number
+    take `compare=minibert.equations.quantization.hamming`.
 
-    Raises ValueError for a k below 1, for `normalized` with another `compare`, and as `cosine_of_normalized`.
+    Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a k below 1, for `normalized`
+    with another `compare`, and as `cosine_of_normalized`.
 
     >>> search(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
     (array([[1, 2]]), array([[1., 1.]]))
@@ -41,14 +43,33 @@ def search(
         if compare is not cosine:
             raise ValueError("normalized=True compares by the dot product; leave compare out, or normalized")
         compare = cosine_of_normalized
-    wanted = np.atleast_2d(np.asarray(queries))
-    found = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), wanted.dtype)
-    blocks = vectors
+    wanted = vectors_of(queries, "queries")
+    found = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), np.float32)
+    blocks: Iterable[ArrayLike] = vectors
     if isinstance(vectors, np.ndarray):
-        blocks = (vectors[start : start + BLOCK] for start in range(0, len(vectors), BLOCK))
-    for each in searching(wanted, blocks, k, compare):
+        rows = vectors_of(vectors, "vectors")
+        blocks = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
+    for each in searching(wanted, (_block(block, wanted) for block in blocks), k, compare):
         found = each  # the last one counts
     return found
+
+
+def vectors_of(value: ArrayLike, name: str) -> Array:
+    """Give vectors (n, dim); one (dim,) becomes (1, dim). Raises TypeError for anything else."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
+        raise TypeError(
+            f"{name} must be vectors (n, dim) of numbers, found {array.dtype} of shape {array.shape}; encode makes "
+            "vectors of texts"
+        )
+    return np.atleast_2d(array)
+
+
+def _block(value: ArrayLike, queries: Array) -> Array:
+    block = vectors_of(value, "vectors")
+    if block.shape[1] != queries.shape[1]:
+        raise ValueError(f"vectors must have one width, found queries {queries.shape} and vectors {block.shape}")
+    return block
 
 
 def cosine_of_normalized(a: Array, b: Array) -> Array:
@@ -70,7 +91,7 @@ def searching(
     queries: Array, blocks: Iterable[Array], k: int, compare: Callable[[Array, Array], Array]
 ) -> Iterator[tuple[Array, Array]]:
     """Give what `search` gives for all blocks so far, after each block."""
-    ids, scores, start = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), queries.dtype), 0
+    ids, scores, start = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32), 0
     for block in blocks:
         found = compare(queries, block)
         if ids.shape[1] == k:

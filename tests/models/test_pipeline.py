@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from checkpoints import same_bits
 from reference_files import CASES, Case
 
 import minibert
-from minibert.equations.sentences import cosine, dot, euclidean
+from minibert.equations.quantization import hamming
+from minibert.equations.sentences import cosine, dot, euclidean, manhattan
 from minibert.files.tokenizer import Encoded
 from minibert.models.pipeline import chunked, pack, stream
 
@@ -160,3 +162,42 @@ def test_search_finds_what_sorting_all_scores_finds() -> None:
     for k in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match="k must be an integer >= 1"):
             minibert.search(queries, vectors, k)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.float16])
+@pytest.mark.parametrize("compare", [cosine, dot, euclidean, manhattan])
+def test_vectors_of_narrow_numbers_are_compared_in_float32(kind: type[np.generic], compare: Any) -> None:
+    vectors = np.random.default_rng(0).integers(3, 120, (20, 16)).astype(kind)
+    wide = vectors.astype(np.float32)
+    want = minibert.search(wide[:3], wide, 20, compare)
+    for queries, others in ((vectors[:3], vectors), (wide[:3], vectors), (vectors[:3], wide)):
+        ids, scores = minibert.search(queries, others, 20, compare)
+        assert np.array_equal(ids, want[0]) and np.array_equal(scores, want[1])
+    assert scores.dtype == np.float32 and (compare is not cosine or ids[:, 0].tolist() == [0, 1, 2])
+    ids, scores = minibert.search(vectors[:3].tolist(), vectors.tolist(), 20, compare)
+    assert np.array_equal(ids, want[0]) and np.allclose(scores, want[1], rtol=1e-6)
+
+
+def test_bits_are_searched_by_those_that_differ() -> None:
+    bits = np.random.default_rng(0).integers(0, 256, (9, 5), np.uint8)
+    differ = np.unpackbits(bits[:, None] ^ bits, axis=-1).sum(-1, dtype=np.int64)
+    for vectors in (bits, (bits - np.uint8(128)).view(np.int8)):
+        ids, scores = minibert.search(vectors, vectors, 9, hamming)
+        assert np.array_equal(ids, np.argsort(differ, axis=1, kind="stable"))
+        assert np.array_equal(scores, -np.sort(differ, axis=1))
+
+
+def test_what_is_no_vectors_is_refused_by_search() -> None:
+    vectors = np.ones((3, 2), np.float32)
+    assert np.array_equal(minibert.search(vectors, vectors[0])[0], [[0]] * 3)  # one vector
+    for queries, others in (
+        ("cat", vectors),
+        (vectors, np.array(["cat"])),
+        (vectors, ["cat"]),
+        (vectors[None], vectors),
+    ):
+        with pytest.raises(TypeError, match=r"must be vectors \(n, dim\) of numbers, found"):
+            minibert.search(queries, others)
+    for queries in (vectors[:, :1], vectors[:0, :1], []):
+        with pytest.raises(ValueError, match=r"vectors must have one width, found queries \(\d, [01]\) and vectors"):
+            minibert.search(queries, vectors)
