@@ -6,7 +6,7 @@ page has the likeliest labels alone. `contributions` says what the shares are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -78,8 +78,12 @@ def part(encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str
     k = min(LIKELIEST, head.labels)
     labels = np.argpartition(-logits, k - 1, axis=1)[:, :k]
     labels = np.take_along_axis(labels, np.argsort(-np.take_along_axis(logits, labels, 1), axis=1, kind="stable"), 1)
-    states = [activate(each) for each in _after_each_block(encoder, head, input_ids, trace)]
-    best = [probabilities.argmax(axis=1) for probabilities in states]
+    lens, best, highest = [], [], []
+    for each in _after_each_block(encoder, head, input_ids, trace):
+        numbers = activate(each)
+        lens.append(np.take_along_axis(numbers, labels, 1))
+        best.append(numbers.argmax(axis=1))
+        highest.append(numbers.max(axis=1))
     names = _names(encoder, head, np.concatenate([labels.ravel(), *best]))
     found = shares(encoder, input_ids, trace, head, labels)
     of_blocks = np.concatenate([found.heads, found.feed_forward[..., None]], axis=3)
@@ -89,9 +93,9 @@ def part(encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str
         "chance": chance,
         "k": k,
         "names": [[names[i] for i in row] for row in labels.tolist()],
-        "lens": _floats(np.stack([np.take_along_axis(each, labels, 1) for each in states], axis=1)),
+        "lens": _floats(np.stack(lens, axis=1)),
         "best": [
-            [(names[int(i[row])], float(each[row, i[row]])) for i, each in zip(best, states, strict=True)]
+            [(names[int(i[row])], float(most[row])) for i, most in zip(best, highest, strict=True)]
             for row in range(len(labels))
         ],
         "shares": _floats(np.concatenate(every, axis=2)),
@@ -116,16 +120,20 @@ def _activation(encoder: Encoder, head: BoundHead) -> tuple[Callable[[Array], Ar
     return (sigmoid if kind == SEVERAL or head.labels == 1 else softmax), True
 
 
-def _after_each_block(encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array]) -> list[Array]:
-    """The head's logits (n, labels) of the input layer's rows and of each block's; the last are those of the trace."""
+def _after_each_block(
+    encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array]
+) -> Iterator[Array]:
+    """The head's logits (n, labels) of the input layer's rows and of each block's; the last are those of the trace.
+
+    One at a time: for 100 tokens and 250,000 labels each of them has 100 MB.
+    """
     stack, tokens = encoder.stack, tokens_of(head, input_ids)
-    found = []
     for i in range(len(stack.blocks)):
         x = trace[f"hidden_states.{i}"][0, tokens]
         x = encoder[stack.last_norm](x) if stack.last_norm else x
         x = x.mean(axis=0, keepdims=True) if head.takes == "mean" else x
-        found.append(np.concatenate([piece for _, piece in logit_pieces(head, x)], axis=1))
-    return [*found, trace["logits"].reshape(-1, head.labels)]
+        yield np.concatenate([piece for _, piece in logit_pieces(head, x)], axis=1)
+    yield trace["logits"].reshape(-1, head.labels)
 
 
 def _names(encoder: Encoder, head: BoundHead, labels: Array) -> dict[int, str]:
