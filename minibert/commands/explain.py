@@ -93,10 +93,10 @@ def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLa
 
 
 def _explain_block(arguments: Any) -> None:
-    if arguments.block is None:
-        raise ValueError(f"{'--token' if arguments.head is None else '--head'} needs a block; add --block 0")
     if arguments.html is not None:
         raise ValueError("--html shows every block, head and token; leave out --block, --head and --token")
+    if arguments.block is None:
+        raise ValueError(f"{'--token' if arguments.head is None else '--head'} needs a block; add --block 0")
     from minibert.show.blocks import explain_block
 
     with load_model(arguments) as encoder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,8 +35,9 @@ def knock_out(
     mask       a token sees every token of its text: those after it, and those out of reach. (The mask of padding needs
                no change: leave out attention_mask.)
 
-    The result is a dict: `{**knock_out(...), name: function}` adds to it. Raises ValueError for a head or block that is
-    not there, for `positions` where the model has none, and for `mask` where its tokens see all others anyway.
+    The result is a dict: `{**knock_out(...), name: function}` adds a name to it. Raises TypeError where `heads` is not
+    pairs or `blocks` not numbers, ValueError for a head or block that is not there, for `positions` where the model has
+    none, and for `mask` where its tokens see all others anyway.
     """
     stack, steps = encoder.stack, encoder.embeddings.steps
     found: dict[str, list[Function]] = {}
@@ -59,10 +60,12 @@ def knock_out(
             raise ValueError("mask cannot be knocked out: each token of this model sees all others; leave it out")
         for own in attentions:
             _without_mask(own, add)
-    for block, head in heads:
+    for block, head in _pairs(heads):
         _check("block", block, len(attentions))
         _check("head", head, stack.heads)
         add(attentions[block].probabilities, _silence(head))
+    if not isinstance(blocks, Iterable):
+        raise TypeError(f"blocks must be a list of numbers, as blocks=[{blocks!r}], found {blocks!r}")
     for block in blocks:
         _check("block", block, len(attentions))
         for part in stack.blocks[block].parts:
@@ -73,11 +76,29 @@ def knock_out(
 class _Kept(threading.local):
     """Values of one name for a later one of the same run; two threads may run the same change at once."""
 
-    values: Array
+    def __init__(self, name: str) -> None:
+        self.name, self.values = name, list[Array]()
 
     def keep(self, values: Array) -> Array:
-        self.values = values
+        self.values = [values]
         return values
+
+    def take(self) -> Array:
+        """Give them once: another run's would be wrong numbers."""
+        if not self.values:
+            raise ValueError(
+                f"change[{self.name!r}] of knock_out is missing, which a later change of it needs; {{**knock_out(...), "
+                "name: function}} can add names, but not replace its own"
+            )
+        return self.values.pop()
+
+
+def _pairs(heads: Any) -> list[tuple[int, int]]:
+    pairs = list(heads) if isinstance(heads, Iterable) else [heads]
+    for pair in pairs:
+        if isinstance(pair, str) or not isinstance(pair, Iterable) or len(list(pair)) != 2:
+            raise TypeError(f"heads must be a list of pairs (block, head), as heads=[(3, 1)], found {heads!r}")
+    return pairs
 
 
 def _check(what: str, number: int, count: int) -> None:
@@ -107,28 +128,29 @@ def _pass_by(part: Part, add: Callable[[str, Function], None]) -> None:
     """What enters the part leaves it: it adds nothing, and the norm after the sum gives back the sum."""
     add(part.within or part.work.output, np.zeros_like)
     if part.after:
-        entered = _Kept()
+        entered = _Kept(part.sum)
         add(part.sum, entered.keep)
-        add(part.after, lambda values: entered.values)
+        add(part.after, lambda values: entered.take())
 
 
 def _without_mask(own: Attention, add: Callable[[str, Function], None]) -> None:
-    scores = _Kept()
+    scores = _Kept(own.scores)
     add(own.scores, scores.keep)
-    add(own.probabilities, lambda weights: softmax(scores.values))
+    add(own.probabilities, lambda weights: softmax(scores.take()))
 
 
 def _without_places(own: Attention, add: Callable[[str, Function], None]) -> None:
     """Scores of queries and keys as they are before they are turned: `scale * q @ k^T`."""
-    queries, keys = _Kept(), _Kept()
     joined = len(own.maps) == 1
     sources = (own.norms[0] or own.maps[0], own.norms[1] or own.maps[0 if joined else 1])
+    queries, keys = _Kept(sources[0]), _Kept(sources[1])
     add(sources[0], queries.keep)
     if sources[1] != sources[0]:
         add(sources[1], keys.keep)
 
     def scores(values: Array) -> Array:
-        q, k = queries.values, keys.values if sources[1] != sources[0] else queries.values
+        q = queries.take()
+        k = keys.take() if sources[1] != sources[0] else q
         if joined and not own.norms[0]:
             q = q[..., : own.edges[0]]
         if joined and not own.norms[1]:

@@ -94,7 +94,10 @@ class Changer:
 
 def _numbers(name: str, values: ArrayLike | None, dtype: np.dtype[Any]) -> Array:
     """Give values in the dtype that is computed in. Raises TypeError and ValueError for what no run can go on with."""
-    found = np.asarray(values)
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"change[{name!r}] has rows of different lengths; it must be one array") from None
     if found.dtype.kind != "f":
         what = "None" if values is None else f"{type(values).__name__} of {found.dtype}"
         raise TypeError(

@@ -239,6 +239,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "a returned shape": (
         {"attentions.0": lambda values: values[:, 0]}, ValueError, r"\(3, 4, 6, 6\) and must return .* \(3, 6, 6\)",
     ),
+    "rows of different lengths": ({"hidden_states.1": [[1.0], [2.0, 3.0]]}, ValueError, "rows of different lengths"),
     "a number alone": ({"hidden_states.1": lambda values: 0.0}, ValueError, r"return that shape, found \(\)"),
     "pairs": ({"attentions.0": np.zeros((3, 4, 5, 6))}, ValueError, r"shape \(3, 4, 6, 6\)"),
     "nan": ({"hidden_states.1": NAN}, ValueError, "has NaN"),
@@ -274,6 +275,25 @@ def test_a_wrong_part_to_knock_out_is_said(loaded: Any) -> None:
         with pytest.raises(ValueError, match=message):
             minibert.knock_out(bert, **options)
     assert minibert.knock_out(bert) == {}
+    wrong: tuple[Any, ...] = ([3], (1, 3), 3, [(1, 2, 3)], ["13"])
+    for heads in wrong:
+        with pytest.raises(TypeError, match=r"heads must be a list of pairs \(block, head\), as heads=\[\(3, 1\)\]"):
+            minibert.knock_out(bert, heads=heads)
+    blocks: Any = 1
+    with pytest.raises(TypeError, match=r"as blocks=\[1\], found 1"):
+        minibert.knock_out(bert, blocks=blocks)
+
+
+def test_what_a_change_lacks_is_not_taken_from_the_run_before(loaded: Any) -> None:
+    """`knock_out` takes values from one name to a later one; a function that replaces the first leaves it none."""
+    for name, options in (("bert", {"blocks": [0]}), ("gpt2", {"mask": True}), ("qwen3", {"positions": True})):
+        encoder = loaded(name)
+        change = minibert.knock_out(encoder, **options)
+        encoder(IDS, change=change)
+        own = encoder.stack.blocks[0].attention
+        kept = {"bert": encoder.stack.blocks[0].parts[0].sum, "gpt2": own.scores, "qwen3": own.norms[1]}[name]
+        with pytest.raises(ValueError, match="of knock_out is missing, which a later change of it needs"):
+            encoder(IDS[:, ::-1], change={**change, kept: lambda values: values})
 
 
 def test_a_change_is_a_run_like_every_other_beside_it(loaded: Any) -> None:

@@ -186,6 +186,7 @@ def test_colour_adds_escapes_and_nothing_else(bert: Encoder) -> None:
             ["--block", "1", "--html", "x.html"],
             "--html shows every block, head and token; leave out --block, --head and --token",
         ),
+        (["--token", "we", "--html", "x.html"], "leave out --block, --head and --token"),
         (["--block", "1", "--side", "encoder"], "leave out --side"),
     ],
 )
