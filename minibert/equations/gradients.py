@@ -331,12 +331,13 @@ def cross_entropy_gradient(grad: Array, logits: Array, targets: Array) -> Array:
         g_logits = grad * (softmax(logits) - onehot(target))
 
     grad and targets (...), logits (..., n) -> (..., n). For a mean over all places, grad is 1 / places everywhere; a
-    place that should not count has grad 0. Every row sums to zero. Source: Rumelhart et al. 1986, by the chain rule.
+    place that should not count has grad 0. Every row sums to zero. Raises as `cross_entropy`. Source: Rumelhart et al.
+    1986, by the chain rule.
 
     >>> cross_entropy_gradient(np.array([1.0]), np.log([[1.0, 3.0]]), np.array([0]))
     array([[-0.75,  0.75]])
     """
     g = softmax(logits)
-    places = targets[..., None]
+    places = check_ids(targets, logits.shape[-1], "targets")[..., None]
     np.put_along_axis(g, places, np.take_along_axis(g, places, axis=-1) - 1, axis=-1)
     return np.asarray(g * grad[..., None])

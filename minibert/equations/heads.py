@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from .blocks import linear, tanh
-from .input_layer import Array
+from .input_layer import Array, check_ids
 
 
 def tied_logits(x: Array, table: Array, bias: Array | None = None) -> Array:
@@ -56,9 +56,11 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
     """Say how surprising the right answer was: `y = -log(p[target])`, p = softmax(logits).
 
     logits (..., n), targets (...) of integers from 0 to n - 1 -> (...). 0 where the model was sure of it, log(n) where
-    it had no idea; a model's loss is the mean, and exp of that its perplexity.
+    it had no idea; a model's loss is the mean, and exp of that its perplexity. Raises
+    as `check_ids`: a target of -1 or -100 is not passed over.
 
     >>> cross_entropy(np.log([[1.0, 3.0]]), np.array([0])).round(4)  # log(4)
     array([1.3863])
     """
+    targets = check_ids(targets, logits.shape[-1], "targets")
     return np.asarray(-np.take_along_axis(log_softmax(logits), targets[..., None], axis=-1)[..., 0])

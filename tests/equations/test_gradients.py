@@ -146,6 +146,15 @@ def test_cross_entropy_gradient_is_the_finite_difference(lead: tuple[int, ...]) 
     assert np.abs(g.sum(axis=-1)).max() <= IDENTITY_TOLERANCE, "what one logit gains the others lose"
 
 
+@pytest.mark.parametrize("target", [-100, -1, VOCAB])
+def test_a_target_that_is_no_class_is_refused(target: int) -> None:
+    """NumPy would read -1 as the last class; -100 is what torch passes over."""
+    logits, targets = normal(SEQ, VOCAB), np.array([0, target, 0, 0])
+    for formula in (heads.cross_entropy, lambda *given: gradients.cross_entropy_gradient(np.ones(SEQ), *given)):
+        with pytest.raises(IndexError, match=rf"targets\[1\] is {target}, but the table has rows 0\.\.{VOCAB - 1}"):
+            formula(logits, targets)
+
+
 def test_backward_formulas_of_blocks_keep_float32() -> None:
     x = normal(SEQ, DIM).astype(np.float32)
     mask = blocks.additive_mask(np.tri(SEQ, dtype=bool))
