@@ -33,7 +33,7 @@ assert layer.family.model_type == config.model_type == "gpt2"
 # The small GPT-2 cuts a word into letters. It puts one token before it, `<|endoftext|>`: a word begins here.
 
 # %%
-small = model.source == str(study.GPT2)
+small = study.of_letters(layer)
 encoding = layer.tokenize("tokenize" if small else "let's tokenize something?")["input_ids"]
 tokens = layer.tokens(encoding[0])
 print(list(zip(tokens, encoding[0].tolist(), strict=True)))
@@ -63,8 +63,9 @@ print("hidden_size            ", config.hidden_size)
 print("max_position_embeddings", config.max_position_embeddings)
 assert config.hidden_size == config.n_embd and config.max_position_embeddings == config.n_positions
 assert layer.wpe.weight.shape == (config.max_position_embeddings, config.hidden_size)
-if small or layer.wte.weight.shape == (50257, 768):
-    assert (config.hidden_size, config.max_position_embeddings) == ((64, 16) if small else (768, 1024))
+shipped = model.source == str(study.GPT2)
+if shipped or layer.wte.weight.shape == (50257, 768):
+    assert (config.hidden_size, config.max_position_embeddings) == ((64, 16) if shipped else (768, 1024))
 
 # %% [markdown]
 # ## Step 5: words become rows

@@ -49,6 +49,7 @@ to_learn, to_test = training.parted(words)
 learned, tested = training.as_ids(to_learn), training.as_ids(to_test)
 print(f"{len(words):,} words, {len(to_learn):,} to learn and {len(to_test):,} to test: {', '.join(to_test[-8:])}")
 assert not set(to_learn) & set(to_test)
+assert len(to_learn) >= training.BATCH, "too few words to learn from; name another BERT with --model or MINIBERT_BERT"
 
 # %% [markdown]
 # ## Step 2: a word as a row of ids
@@ -247,6 +248,8 @@ folder = training.save(model, study.arguments.output / "gpt2-words" if full else
 with minibert.load_encoder(folder) as opened:
     found = opened.logits(**opened.tokenize("station"))
     begun = opened.tokenize("station")["input_ids"]
+if full:
+    print(f"saved in {folder}")
 off = np.abs(found - gpt2_model(begun, np.ones_like(begun), model, training.HEADS)).max()
 print(f"logits {found.shape}, at most {off:.0e} from the formulas'")
 assert off < 2e-5

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import training
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -185,6 +186,11 @@ def temporary() -> Path:
     return Path(folder.name)
 
 
+def of_letters(model: minibert.EmbeddingLayer | minibert.Encoder) -> bool:
+    """Whether a GPT-2's tokens are letters, as of those that 007_training.py makes: a sentence does not fit into it."""
+    return bool(model.config.vocab_size == training.VOCAB)
+
+
 def gpt2_encoder() -> tuple[minibert.Encoder, list[int]]:
     """Load the whole GPT-2 that MINIBERT_GPT2 names, or the small trained one; give also a text's ids."""
     source = os.environ.get(VARIABLES["gpt2"])
@@ -193,7 +199,8 @@ def gpt2_encoder() -> tuple[minibert.Encoder, list[int]]:
     else:
         print(f"GPT-2: {WORDS}; name another with {VARIABLES['gpt2']}")
     encoder = minibert.load_encoder(source or GPT2)
-    return encoder, encoder.tokenize("The bank was muddy." if source else "muddy")["input_ids"][0].tolist()
+    text = "muddy" if of_letters(encoder) else "The bank was muddy."
+    return encoder, encoder.tokenize(text)["input_ids"][0].tolist()
 
 
 def tiny(case: str, row: minibert.Family | None = None) -> minibert.EmbeddingLayer:

@@ -28,7 +28,7 @@ END = "<|endoftext|>"  # before a word and after it, as GPT-2 has it between tex
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCAB = 1 + len(LETTERS)
 POSITIONS, DIM, BLOCKS, HEADS = 16, 64, 3, 4
-LONGEST = POSITIONS - 1  # letters; of 21,719 words 15 are longer
+LONGEST = POSITIONS - 1  # letters; of 21,719 words 14 are longer
 STEPS, BATCH, RATE, WARM_UP = 2000, 128, 3e-3, 100
 
 

@@ -208,6 +208,15 @@ def test_a_given_gpt2_s_blocks_are_read(minilm: Path, tmp_path: Path) -> None:
     assert "c_attn holds (16, 48)" in result.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["001_gpt2_positions", "006_blocks"])
+def test_a_small_gpt2_that_was_trained_again_is_looked_at(name: str, minilm: Path, tmp_path: Path) -> None:
+    """Its tokens are letters, wherever it stands: it has no room for a sentence."""
+    own = shutil.copytree(STUDY / "gpt2-words", tmp_path / "own")
+    result = run(name, tmp_path / "pictures", MINIBERT_BERT=str(minilm), MINIBERT_GPT2=str(own))
+    assert result.returncode == 0, result.stderr
+
+
 def write_t5(folder: Path) -> Path:
     name = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     named = {"shared.weight": numbers(VOCAB, 512), name: numbers(32, 2)}
