@@ -16,11 +16,11 @@ from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
 from minibert.models.encoder import Encoder
 
-from .asked import Embedding, Limits, Refusal, Rerank, read_embedding, read_rerank
+from .asked import Embedding, Limits, Refusal, Rerank, is_public, read_embedding, read_rerank
 from .kinds import Model, names_of, scores
 from .worker import Job, Kind, Worker
 
-READING = 30  # seconds that a client has to send a request
+READING = 30  # seconds that a client has to send a request's head, and again for its body
 SENDING = 30  # seconds that it has to read a piece of the answer
 PIECE = 1 << 18  # bytes of a piece
 RETRY = 1  # seconds after which a client that was sent away may come again
@@ -286,17 +286,6 @@ def check_finite(found: Array) -> None:
     """Refuse to send what JSON has no number for. Raises Refusal."""
     if not np.isfinite(found).all():
         raise Refusal(500, "the model gives NaN or infinity: a weight in its file is NaN, or too large")
-
-
-def is_public(host: str) -> bool:
-    """Say whether a Host header has a name that anybody can buy and have lead to this machine (DNS rebinding).
-
-    >>> [is_public(host) for host in ("localhost:8000", "127.0.0.1:8000", "[::1]", "host.docker.internal", "a.com:80")]
-    [False, False, False, False, True]
-    """
-    name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    last = name.rstrip(".").lower().rpartition(".")[2]
-    return not (name.startswith("[") or "." not in name or last.isdigit() or last in ("localhost", "local", "internal"))
 
 
 def _in_words(error: BaseException) -> Refusal:

@@ -110,6 +110,17 @@ def read_rerank(body: bytes, limits: Limits) -> Rerank:
     )
 
 
+def is_public(host: str) -> bool:
+    """Say whether a Host header has a name that anybody can buy and have lead to this machine (DNS rebinding).
+
+    >>> [is_public(host) for host in ("localhost:8000", "127.0.0.1:8000", "[::1]", "host.docker.internal", "a.com:80")]
+    [False, False, False, False, True]
+    """
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    last = name.rstrip(".").lower().rpartition(".")[2]
+    return not (name.startswith("[") or "." not in name or last.isdigit() or last in ("localhost", "local", "internal"))
+
+
 def _fields(body: bytes, known: Sequence[str]) -> dict[str, Any]:
     """Read a JSON object of known fields; null counts as left out."""
     try:

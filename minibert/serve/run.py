@@ -12,7 +12,7 @@ from typing import Any
 
 from minibert.errors import Option, worded
 
-from .app import Server
+from .app import READING, Server
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 ENDING = 60  # seconds that are left for requests under way at the end
@@ -79,7 +79,7 @@ def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], 
             self.should_exit = True
 
     config = uvicorn.Config(
-        server.app(), loop="asyncio", http="h11", ws="none", lifespan="off", log_level="warning", access_log=False,
+        server.app(), loop="asyncio", http=_patient(), ws="none", lifespan="off", log_level="warning", access_log=False,
         server_header=False, proxy_headers=False, timeout_graceful_shutdown=ENDING,
     )  # fmt: skip
     before = None
@@ -92,3 +92,29 @@ def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], 
         server.worker.close()
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+
+
+def _patient() -> Any:
+    """The protocol of uvicorn, which bounds the time between requests, with a bound for the head of one as well."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Patient(H11Protocol):  # type: ignore[misc]  # untyped where it is not installed
+        head: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._bound()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._bound()
+
+        def _bound(self) -> None:
+            comes = self.cycle is None or self.cycle.response_complete
+            if comes and self.head is None:
+                self.head = self.loop.call_later(READING, self.transport.abort)
+            elif not comes and self.head is not None:
+                self.head.cancel()
+                self.head = None
+
+    return Patient

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -234,8 +236,6 @@ def test_a_request_too_large_is_refused_before_it_is_read_whole(chunked: bool) -
     with served(server(limits=Limits(body=1000))) as address:
         body = json.dumps({"input": "a" * 5_000_000}).encode()
         sent = (body[i : i + 65536] for i in range(0, len(body), 65536)) if chunked else body
-        import http.client
-
         connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=SECONDS)
         connection.request("POST", "/v1/embeddings", sent, encode_chunked=chunked, headers=(
             {"Transfer-Encoding": "chunked"} if chunked else {}
@@ -362,6 +362,29 @@ def test_who_sends_half_a_request_and_waits_is_sent_away(monkeypatch: pytest.Mon
         client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
         assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
         assert address.embed("dog").status == 200
+
+
+def test_who_connects_and_sends_no_whole_head_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection costs a file of the process; the first request has a bound, and so have later ones."""
+    from minibert.serve import run
+
+    monkeypatch.setattr(run, "READING", 0.5)
+    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with served(server()) as address:
+        for sent in (b"", whole[:30], whole + whole[:30]):
+            with socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
+                client.sendall(sent)
+                got = b""
+                with suppress(ConnectionResetError):
+                    while part := client.recv(4096):
+                        got += part
+                assert got.startswith(b"HTTP/1.1 200") == sent.startswith(whole)
+        slow = http.client.HTTPConnection("127.0.0.1", address.port, timeout=SECONDS)
+        for _ in range(3):  # one connection lives longer than the bound, if its requests are whole
+            slow.request("GET", "/health")
+            assert slow.getresponse().read() == b'{"status":"ok"}'
+            time.sleep(0.3)
+        slow.close()
 
 
 def test_who_does_not_read_the_answer_keeps_one_place_and_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
