@@ -178,6 +178,25 @@ def test_many_questions_from_a_file(
         assert all(abs(a["score"] - b["score"]) <= SAME for a, b in zip(one["results"], other["results"], strict=True))
 
 
+def test_many_results_are_kept_for_few_questions(
+    model: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
+    together: list[int] = []
+    search = StoredVectors.search
+
+    def counted(self: StoredVectors, queries: Any, k: int = 10) -> Any:
+        together.append(len(queries))
+        return search(self, queries, k)
+
+    monkeypatch.setattr(StoredVectors, "search", counted)
+    monkeypatch.setattr(command, "RESULTS", 8)
+    for k, want in ((1, [7]), (3, [2, 2, 2, 1]), (9, [1] * 7)):
+        together.clear()
+        found(capsys, folder, *TEXTS[:7], "-k", str(k))
+        assert together == want
+
+
 def test_as_text(model: Path, tmp_path: Path, capsys: Printed) -> None:
     texts = ["clouds", "we\nlived\x1b[31m", "man"]
     folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", texts), model)
@@ -278,6 +297,12 @@ def edited(folder: Path, **changes: Any) -> None:
     (folder / "meta.json").write_text(json.dumps({**meta, **changes}), "utf-8")
 
 
+def without(name: str, folder: Path) -> None:
+    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    del meta[name]
+    (folder / "meta.json").write_text(json.dumps(meta), "utf-8")
+
+
 def zeros(name: str, folder: Path) -> None:
     (folder / name).write_bytes(bytes((folder / name).stat().st_size))
 
@@ -303,6 +328,11 @@ def reshaped(folder: Path) -> None:
         (lambda folder: edited(folder, vectors="tokens"), "expected one vector for each text"),
         (lambda folder: edited(folder, similarity=None), "it has no 'similarity', so another version wrote it"),
         (lambda folder: edited(folder, source=None), "it has no 'source', so another version wrote it"),
+        (lambda folder: edited(folder, source={"paths": [None]}), "it has no 'source', so another version wrote it"),
+        (lambda folder: edited(folder, source={"paths": [], "format": None, "model": "m"}), "it has no 'source'"),
+        (lambda folder: edited(folder, input=[3]), "it has no 'source'"),
+        (partial(without, "commit"), "it has no 'commit', so another version wrote it"),
+        (partial(without, "text_column"), "it has no 'text_column', so another version wrote it"),
         (lambda folder: edited(folder, precision="int4"), "it has no 'precision'"),
         (lambda folder: edited(folder, precision="int8"), "expected vectors of 6 int8, found float32"),
         (lambda folder: edited(folder, rows=7), "shards are missing of those that meta.json counts"),

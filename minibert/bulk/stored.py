@@ -222,12 +222,29 @@ def _shards(path: Path, meta: dict[str, Any]) -> list[Shard]:
     expected = {"similarity": tuple(SIMILARITIES), "normalized": (True, False), "precision": tuple(PRECISIONS)}
     wrong = [name for name, values in expected.items() if meta.get(name) not in values]
     kinds = {"source": dict, "sha256": dict, "input": list, "dim": int}
-    if wrong := wrong + [name for name, kind in kinds.items() if not isinstance(meta.get(name), kind)]:
+    wrong += [name for name, kind in kinds.items() if not isinstance(meta.get(name), kind)]
+    wrong += sorted({"model", "commit", "text_column", "id_column"} - meta.keys())
+    if not wrong and not _names_inputs(meta["source"], meta["input"]):
+        wrong = ["source"]
+    if wrong:
         raise ValueError(f"{path / META}: it has no {wrong[0]!r}, so another version wrote it; run bulk again")
     if not any(shard.rows for shard in shards):
         raise ValueError(f"{path}: it holds no vectors, since its input had no good row")
     check_sizes(path, shards)
     return shards
+
+
+def _names_inputs(source: dict[str, Any], inputs: list[Any]) -> bool:
+    """Whether it says of each input where it was, and of the model."""
+    paths = source.get("paths")
+    return (
+        isinstance(source.get("model"), str)
+        and "format" in source
+        and isinstance(paths, list)
+        and len(paths) == len(inputs)
+        and all(path is None or isinstance(path, str) for path in paths)
+        and all(isinstance(each, dict) and "bytes" in each for each in inputs)
+    )
 
 
 def _named(shard: Shard, start: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from minibert.models.vectors import TextModel
 
 QUESTIONS = 512  # that are compared with the vectors at once: the folder is read once for each so many
+RESULTS = 1 << 20  # that are kept at once: with a large -k fewer questions are
 
 ABOUT = """find the texts that answer a question best, in a folder of `bulk`
 Prints for each question the best rows: score, id, and the text where the input
@@ -59,7 +60,7 @@ def run(arguments: Any) -> None:
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
         pipeline = cut.of(_pipeline(model, arguments))
-        chunks = chunked(questions, QUESTIONS)
+        chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
         print_lines(line for chunk in chunks for line in _answers(stored, pipeline, chunk, arguments))
     tell_cut(cut.count, "question")
     if stored.no_texts:
