@@ -249,7 +249,7 @@ def read_sentence_config(
         named = config.get("architectures")  # a list of one, in all files that transformers writes
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and top.flag(config, "is_causal", True) else ("mean",)
-        return SentenceConfig(poolings=poolings, dim=dim, longest=_longest({}, top, longest))
+        return SentenceConfig(poolings=poolings, dim=dim, longest=_longest({}, top, config, longest))
     folder, kind = transformer_folder(find, where), _kind(_Files(find, "", where))
     files = _Files(find, folder, where)
     settings = next((found for name in TRANSFORMER_CONFIGS if (found := files.object(name))), {})
@@ -266,7 +266,7 @@ def read_sentence_config(
     }
     own = own._replace(
         kind=kind,
-        longest=_longest(settings, files, longest),
+        longest=_longest(settings, files, config, longest),
         lengths=lengths,
         lower_case=files.flag(settings, "do_lower_case", False),
     )
@@ -482,19 +482,21 @@ def _length(value: Any, key: str, files: _Files) -> int | None:
     return int(value)
 
 
-def _longest(settings: dict[str, Any], files: _Files, longest: int | None) -> int | None:
-    """How many tokens a text may have: what the transformer's settings say, else the tokenizer's; never more than
-    there are positions."""
+def _longest(settings: dict[str, Any], files: _Files, config: Mapping[str, Any], longest: int | None) -> int | None:
+    """How many tokens a text may have: what the transformer's settings say, else the tokenizer's, but then no more than
+    the config's positions; never more than the table has."""
     tokenizer = files.object("tokenizer_config.json")
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
-    values = (
-        arguments.get("model_max_length"),
-        settings.get("max_seq_length"),
-        tokenizer.get("model_max_length"),
-        tokenizer.get("max_len"),  # its older name
-    )
-    limit = _length(next((value for value in values if value is not None), None), "max_seq_length", files)
-    return min((length for length in (limit, longest) if length is not None), default=None)
+
+    def first(*values: Any) -> int | None:
+        return _length(next((value for value in values if value is not None), None), "max_seq_length", files)
+
+    found = [first(arguments.get("model_max_length"), settings.get("max_seq_length"))]
+    if found[0] is None:
+        found = [first(tokenizer.get("model_max_length"), tokenizer.get("max_len"))]  # the second is its older name
+        positions = config.get("max_position_embeddings")  # a model that turns queries and keys has no table of them
+        found += [positions] if type(positions) is int and positions >= 1 else []  # -1: no limit
+    return min((length for length in (*found, longest) if length is not None), default=None)
 
 
 def _with_prompts(found: SentenceConfig, files: _Files) -> SentenceConfig:

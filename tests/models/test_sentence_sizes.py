@@ -47,6 +47,31 @@ def vectors_of(texts: list[str]) -> Array:
 # -- max_seq_length ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["sentences-last-token", "sentences-two-dense", "sentences-search"])
+@pytest.mark.parametrize(
+    ("tokenizer_s", "settings", "longest"),
+    [({}, {}, 11), ({"model_max_length": 10**30}, {}, 11), ({"model_max_length": 7}, {}, 7), ({}, {"longest": 20}, 20)],
+)
+def test_without_a_table_of_positions_the_config_s_number_is_the_limit(
+    name: str, tokenizer_s: dict[str, Any], settings: dict[str, int], longest: int, tmp_path: Path
+) -> None:
+    """As in sentence-transformers: the tokenizer's length is held to the config's, one in the settings is not."""
+    folder = shutil.copytree(REFERENCE / name, tmp_path / "model")
+
+    def write(file: str, change: Any) -> None:
+        data = json.loads((folder / file).read_text(encoding="utf-8"))
+        (folder / file).write_text(json.dumps(change(data)), encoding="utf-8")
+
+    write("config.json", lambda data: data | {"max_position_embeddings": 11})
+    write("tokenizer_config.json", lambda data: {k: data[k] for k in data if k != "model_max_length"} | tokenizer_s)
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": settings.get("longest"), "do_lower_case": False}), encoding="utf-8"
+    )
+    with minibert.load_encoder(folder) as encoder:
+        assert encoder.max_seq_length == longest and encoder.max_length is None
+        assert len(encoder.encode("we " * 40, output_value="token_embeddings")) == longest
+
+
 def test_the_longest_length_can_be_set_and_acts_from_the_next_call_on() -> None:
     encoder = opened()
     assert encoder.max_seq_length == encoder.max_length == 32
