@@ -121,3 +121,10 @@ def test_the_table_of_ports_has_every_planted_one() -> None:
         f"{len(planted)} ports with mistakes: {named} named rightly in every module that is wrong, 0 "
     )
     assert named >= 0.85 * len(planted)
+
+
+def test_the_recipe_for_ci_keeps_the_verdict_of_a_wrong_port() -> None:
+    """A step after one that failed runs only where it says so."""
+    (recipe,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (after,) = re.findall(r"--json > (verdict\.json)\n(.*)", recipe, re.DOTALL)
+    assert after[0] in after[1] and re.search(r"- uses: actions/upload-artifact@v\d+\n +if: always\(\)\n", after[1])
