@@ -129,7 +129,7 @@ def hamming(a: Array, b: Array) -> Array:
 
 def check_precision(precision: str) -> type[np.generic]:
     """Give the type of a precision's numbers. Raises ValueError for an unknown one."""
-    if precision not in PRECISIONS:
+    if not isinstance(precision, str) or precision not in PRECISIONS:  # a list has no hash
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, found {precision!r}")
     return PRECISIONS[precision]
 

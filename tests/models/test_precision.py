@@ -48,5 +48,7 @@ def test_what_is_refused(encoder: minibert.Encoder) -> None:
     for one in ("man", ["man"]):
         with pytest.raises(ValueError, match="need two vectors or more, better a hundred"):
             encoder.encode(one, precision="uint8")
+    with pytest.raises(ValueError, match=r"precision must be one of float32, .*, found \['int8'\]"):
+        encoder.encode(TEXTS, precision=["int8"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"precision must be one of float32, .*, found 'bits'"):
         encoder.encode("man", precision="bits")
