@@ -22,6 +22,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,6 +48,8 @@ POSITIONS = {
     "bert-base-uncased": "94bcadc1afb3b760a8829ddf2b3f37579c8bfbb8b671345fc9a33f506901db69",
     "all-MiniLM-L6-v2": "4c347d866c9012e7160b42a7e36d9138935e0669cc62932df70cdc7d6401ea01",
 }
+# and of all-MiniLM-L6-v2's blocks: training may leave the tables as they are, and a folder have fewer blocks, or more
+BLOCKS = "b14f8aed0626e32fbe92e9b52253bd24f7264e86b2235e39bd3ba0a411d95a1b"
 # LayerNorm's result may differ from the reference's by this much, beside half of the last printed digit
 NORM_TOLERANCE = 2e-6
 
@@ -115,11 +118,25 @@ class Model(NamedTuple):
     @property
     def is_minilm(self) -> bool:
         """Whether this has all-MiniLM-L6-v2's numbers, of which some claims are made alone."""
-        return self._is("all-MiniLM-L6-v2")
+        return self._is("all-MiniLM-L6-v2") and _blocks(self.source) in (BLOCKS, None)
 
     def _is(self, name: str) -> bool:
         positions = self.layer.position_embeddings.weight
         return hashlib.sha256(np.ascontiguousarray(positions)).hexdigest() == POSITIONS[name]
+
+
+@lru_cache
+def _blocks(source: str) -> str | None:
+    """Give the sha256 of the matrices and vectors of all blocks; None where no folder with such a file is named."""
+    file = Path(source) / "model.safetensors"
+    if not file.is_file():
+        return None
+    from safetensors.numpy import load_file
+
+    tensors, found = load_file(file), hashlib.sha256()
+    for name in sorted(name for name in tensors if "encoder.layer." in name):
+        found.update(np.ascontiguousarray(tensors[name]))
+    return found.hexdigest()
 
 
 def load(model_type: str) -> Model:
