@@ -194,7 +194,10 @@ for name, bound in {**bounds, "gpt2-words": shipped}.items():
 ax.set_xlabel("step")
 ax.set_ylabel("loss in nats")
 ax.legend(frameon=False, loc="center right")
-study.show(ax, "loss", of="a small GPT-2, trained on words")
+study.show(
+    ax, "loss", of="a small GPT-2, trained on words",
+    alt="line: the loss of each step; points: that of the test words; dotted: what letters and pairs of letters reach",
+)  # fmt: skip
 assert shipped < bounds["pairs of letters"] - 0.3
 
 # %% [markdown]
@@ -229,7 +232,10 @@ assert known > len(written) - len(new)
 # %%
 encoder = minibert.load_encoder(training.SHIPPED)
 similarity = cosine_similarity(encoder.embeddings.wpe.weight)
-study.show(plot.similarity_matrix(similarity), "positions", of=f"position rows of {study.WORDS}")
+study.show(
+    plot.similarity_matrix(similarity), "positions", of=f"position rows of {study.WORDS}",
+    alt="square: the cosine of every position's row with every other's; the late ones are alike, the first are not",
+)  # fmt: skip
 began = cosine_similarity(training.model_of(training.random_weights()).wpe)
 for name, table in {"before training": began, "gpt2-words": similarity}.items():
     early, late = np.diag(table, 1)[1:5], np.diag(table, 1)[8:13]

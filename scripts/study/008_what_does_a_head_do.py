@@ -110,7 +110,10 @@ ax = plt.subplots(figsize=(8, 4), layout="constrained")[1]
 image = ax.imshow(mean, cmap="RdBu_r", vmin=-limit, vmax=limit)
 ax.set(xlabel="head", ylabel="block", title="how much the mean margin falls without a head")
 ax.figure.colorbar(image)
-study.show(ax, "lost", of=model.name)
+study.show(
+    ax, "lost", of=model.name,
+    alt="table: a row a block, a column a head, coloured by how much the mean margin falls without that head",
+)  # fmt: skip
 
 # %% [markdown]
 # ## Step 4: many heads, and whole blocks
