@@ -88,7 +88,7 @@ def by_size(module: Any, entering: Array, error: float) -> list[str]:
         rows = one_pass(entering, module.eps) * module.weight + (0 if module.bias is None else module.bias)
         wrong = {"a variance in one pass": rows}
     sizes = {name: float(np.sqrt(np.mean((x - module(entering)) ** 2))) for name, x in wrong.items()}
-    return [f"an error as large as that of {name}" for name, x in sizes.items() if x / 3 < error < 3 * x]
+    return [f"by its size alone, {name}" for name, x in sizes.items() if x / 3 < error < 3 * x]
 
 
 def of_norm(path: str, modules: Mapping[str, Any]) -> Variants:

@@ -416,7 +416,7 @@ PLANTED: dict[str, Planted] = {
     "int8 weight": Planted("bert", {_bert(2, UP): "weight in int8, a scale for each row"},
                            weight(_bert(2, UP), _int8)),
     "int8 weight with a zero point": Planted(
-        "bert", {_bert(2, UP): "an error as large as that of a weight in int8, one scale"},
+        "bert", {_bert(2, UP): "by its size alone, a weight in int8, one scale"},
         weight(_bert(2, UP), int8_with_zero_point)),
     "another block's map": Planted("bert", {_bert(1, DOWN): f"weight and bias of {_bert(0, DOWN)}"},
                                    taken(_bert(1, DOWN), _bert(0, DOWN))),
@@ -435,7 +435,7 @@ PLANTED: dict[str, Planted] = {
     "eps outside the root": Planted("gpt2", {"h.0.ln_1": "eps outside the root"}, norm("h.0.ln_1", outside=True),
                                     prepare=small_rows),
     "dim - 1": Planted("bert", {_bert(2, N1): DIM_LESS_ONE}, norm(_bert(2, N1), ddof=1)),
-    "variance in one pass": Planted("bert", {_bert(0, N1): "an error as large as that of a variance in one pass"},
+    "variance in one pass": Planted("bert", {_bert(0, N1): "by its size alone, a variance in one pass"},
                                     norm(_bert(0, N1), once=True),
                                     prepare=far_rows),
     "RMS": Planted("bert", {_bert(1, N2): "RMSNorm for LayerNorm"}, norm(_bert(1, N2), mean=False)),
