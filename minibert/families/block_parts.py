@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .steps import Binder, Tensors
 
 T = TypeVar("T")
+FARTHEST = 1 << 31  # tokens: no text is as long, and positions plus this are still int64
 
 # the config's word -> the equation, and how the reference prints it
 ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
@@ -270,7 +271,7 @@ class Attend(Frozen):
         output = prefix + self.output
         biased = decided(config, self.output_biased)
         modules[output] = dense(binder, output, (dim, heads * head_dim), biased, transposed)
-        inside = prefix + self.maps[0].rpartition(".")[0]
+        inside, reach = prefix + self.maps[0].rpartition(".")[0], self.reach(config, i)
         work = Attention(
             maps=tuple(prefix + name for name in self.maps),
             norms=tuple(norm.path and prefix + norm.path for norm in (self.query_norm, self.key_norm)),
@@ -282,7 +283,7 @@ class Attend(Frozen):
             key_heads=key_heads,
             head_dim=head_dim,
             scale=self.scale(config, head_dim, i),
-            reach=self.reach(config, i),
+            reach=None if reach is None else min(reach, FARTHEST),
             rotated=self.rotation is not None,
             layer_type=self.rotation and self.rotation(config, i),
             heads_first=self.heads_first,

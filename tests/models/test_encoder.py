@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import same_bits
 from encoder_files import CASE, TINY, EncoderCase, at_kept_tokens, copied, kept, off
 from safetensors.numpy import load_file
 
@@ -249,6 +250,11 @@ def test_a_config_of_another_model_is_refused_by_name(
 ) -> None:
     with pytest.raises(minibert.CheckpointError, match=said):
         minibert.load_encoder(copied(CASE[name], tmp_path, **config))
+
+
+def test_a_window_wider_than_every_number_of_the_processor_hides_nothing(tmp_path: Path) -> None:
+    wide, none = (copied(CASE["mistral"], tmp_path / str(i), sliding_window=w) for i, w in enumerate((10**30, None)))
+    assert same_bits(output(wide), output(none))
 
 
 @pytest.mark.parametrize("case", TINY, ids=str)
