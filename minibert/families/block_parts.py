@@ -1,7 +1,7 @@
 """What blocks are made of: parts as a row names them, and what they become when they are bound to a checkpoint.
 
-A block is a tuple of `Add`s, in order: `x = after(x + within(work(before(x))))`. The work is attention (`Attend`) or a
-feed-forward (`Feed`); a norm without a path is not there.
+A block is a tuple of `Residual`s, in order: `x = after(x + within(work(before(x))))`. The work is attention (`Attend`)
+or a feed-forward (`Feed`); a norm without a path is not there.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class OlderNames:
 # -- what rows are made of ---------------------------------------------------------------------------------------
 
 
-class Norm(Frozen):
+class NormAt(Frozen):
     """A norm; without a path there is none.
 
     eps     a config key, or the number itself
@@ -251,8 +251,8 @@ class Attend(Frozen):
     output_biased: bool | str = True
     key_heads: str = ""
     head_dim: str = ""
-    query_norm: Norm = Norm()
-    key_norm: Norm = Norm()
+    query_norm: NormAt = NormAt()
+    key_norm: NormAt = NormAt()
     heads_first: bool = False
     scale: Callable[[Config, int, int], float] = lambda config, head_dim, i: 1 / math.sqrt(head_dim)
     reach: Callable[[Config, int], int | None] = lambda config, i: None
@@ -343,15 +343,17 @@ class Feed(Frozen):
         return config.integer(self.inner)
 
 
-class Add(Frozen):
+class Residual(Frozen):
     """One part of a block: `x = after(x + within(work(before(x))))`."""
 
     work: Attend | Feed
-    before: Norm = Norm()
-    within: Norm = Norm()
-    after: Norm = Norm()
+    before: NormAt = NormAt()
+    within: NormAt = NormAt()
+    after: NormAt = NormAt()
 
-    def bind(self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, modules: Modules) -> Part:
+    def bind(
+        self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, modules: Modules
+    ) -> BoundResidual:
         """Take its tensors, and put its modules into `modules`."""
         width = config.integer("hidden_size")
         before, within, after = (
@@ -360,7 +362,7 @@ class Add(Frozen):
         work, own = self.work.bind(config, binder, prefix, i, transposed)
         modules |= before | own | within | after
         summed = f"{work.output.rpartition('.')[0]}.sum"
-        return Part(next(iter(before), ""), work, next(iter(within), ""), summed, next(iter(after), ""))
+        return BoundResidual(next(iter(before), ""), work, next(iter(within), ""), summed, next(iter(after), ""))
 
 
 # -- what they become when they are bound ------------------------------------------------------------------------
@@ -413,8 +415,8 @@ class FeedForward(NamedTuple):
         return self.up, self.activation, self.output
 
 
-class Part(NamedTuple):
-    """One `Add` bound to a checkpoint: paths of the norms, "" where there is none, and of the sum."""
+class BoundResidual(NamedTuple):
+    """One `Residual` bound to a checkpoint: paths of the norms, "" where there is none, and of the sum."""
 
     before: str
     work: Attention | FeedForward
@@ -432,7 +434,7 @@ class BoundBlock(NamedTuple):
     """One block bound to a checkpoint: its modules by path, and its parts in the order of computing."""
 
     modules: Modules
-    parts: tuple[Part, ...]
+    parts: tuple[BoundResidual, ...]
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -469,9 +471,9 @@ class Blocks(Frozen):
     """
 
     path: str = "encoder.layer.{i}"
-    parts: tuple[Add, ...]
-    first: tuple[Add, ...] = ()
-    last_norm: Norm = Norm()
+    parts: tuple[Residual, ...]
+    first: tuple[Residual, ...] = ()
+    last_norm: NormAt = NormAt()
     transposed: bool = False
     causal: Callable[[Config], bool] = lambda config: config.flag("is_decoder")
     relative: str = ""

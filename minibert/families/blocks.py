@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .block_parts import Add, Attend, Blocks, Feed, GemmaRMSNorm, Norm, Older, RMSNorm
+from .block_parts import Attend, Blocks, Feed, GemmaRMSNorm, NormAt, Older, Residual, RMSNorm
 from .config import Config
 from .frozen import replace
 
@@ -30,19 +30,19 @@ def _bert_tree(name: str) -> dict[str, str]:
     }
 
 
-BERT_FEED = Add(
+BERT_FEED = Residual(
     work=Feed(up="intermediate.dense", activation="intermediate.intermediate_act_fn", down="output.dense"),
-    after=Norm(path="output.LayerNorm"),
+    after=NormAt(path="output.LayerNorm"),
 )
 
 BERT = Blocks(
     parts=(
-        Add(
+        Residual(
             work=Attend(
                 maps=("attention.self.query", "attention.self.key", "attention.self.value"),
                 output="attention.output.dense",
             ),
-            after=Norm(path="attention.output.LayerNorm"),
+            after=NormAt(path="attention.output.LayerNorm"),
         ),
         BERT_FEED,
     ),
@@ -52,16 +52,16 @@ BERT = Blocks(
 DISTILBERT = Blocks(
     path="transformer.layer.{i}",
     parts=(
-        Add(
+        Residual(
             work=Attend(maps=("attention.q_lin", "attention.k_lin", "attention.v_lin"), output="attention.out_lin"),
-            after=Norm(path="sa_layer_norm", eps=1e-12),
+            after=NormAt(path="sa_layer_norm", eps=1e-12),
         ),
-        Add(
+        Residual(
             work=Feed(
                 up="ffn.lin1", down="ffn.lin2", activation="ffn.activation", activation_last=True,
                 act="activation", inner="hidden_dim",
             ),
-            after=Norm(path="output_layer_norm", eps=1e-12),
+            after=NormAt(path="output_layer_norm", eps=1e-12),
         ),
     ),
     causal=lambda config: False,
@@ -78,9 +78,9 @@ DISTILBERT = Blocks(
 
 MPNET = Blocks(
     parts=(
-        Add(
+        Residual(
             work=Attend(maps=("attention.attn.q", "attention.attn.k", "attention.attn.v"), output="attention.attn.o"),
-            after=Norm(path="attention.LayerNorm"),
+            after=NormAt(path="attention.LayerNorm"),
         ),
         BERT_FEED,
     ),
@@ -98,19 +98,19 @@ def _gpt2_scale(config: Config, head_dim: int, i: int) -> float:
 GPT2 = Blocks(
     path="h.{i}",
     parts=(
-        Add(
+        Residual(
             work=Attend(maps=("attn.c_attn",), output="attn.c_proj", scale=_gpt2_scale),
-            before=Norm(path="ln_1", eps="layer_norm_epsilon"),
+            before=NormAt(path="ln_1", eps="layer_norm_epsilon"),
         ),
-        Add(
+        Residual(
             work=Feed(
                 up="mlp.c_fc", down="mlp.c_proj", activation="mlp.act", activation_last=True,
                 act="activation_function", inner="n_inner", times=4,
             ),
-            before=Norm(path="ln_2", eps="layer_norm_epsilon"),
+            before=NormAt(path="ln_2", eps="layer_norm_epsilon"),
         ),
     ),
-    last_norm=Norm(path="ln_f", eps="layer_norm_epsilon"),
+    last_norm=NormAt(path="ln_f", eps="layer_norm_epsilon"),
     transposed=True,
     causal=lambda config: True,
     defaults={"activation_function": "gelu_new", "eos_token_id": 50256},
@@ -150,24 +150,24 @@ def _modernbert_reach(config: Config, i: int) -> int | None:
     return config.integer("local_attention") // 2 if _modernbert_type(config, i) == SLIDING else None
 
 
-MODERNBERT_ATTENTION = Add(
+MODERNBERT_ATTENTION = Residual(
     work=Attend(
         maps=("attn.Wqkv",), output="attn.Wo", biased="attention_bias", output_biased="attention_bias",
         rotation=_modernbert_type, reach=_modernbert_reach,
     ),
-    before=Norm(path="attn_norm", eps="norm_eps", biased="norm_bias"),
+    before=NormAt(path="attn_norm", eps="norm_eps", biased="norm_bias"),
 )  # fmt: skip
-MODERNBERT_FEED = Add(
+MODERNBERT_FEED = Residual(
     work=Feed(
         up="mlp.Wi", gate="mlp.Wi", activation="mlp.act", down="mlp.Wo", biased="mlp_bias", act="hidden_activation"
     ),
-    before=Norm(path="mlp_norm", eps="norm_eps", biased="norm_bias"),
+    before=NormAt(path="mlp_norm", eps="norm_eps", biased="norm_bias"),
 )
 MODERNBERT = Blocks(
     path="layers.{i}",
     parts=(MODERNBERT_ATTENTION, MODERNBERT_FEED),
-    first=(replace(MODERNBERT_ATTENTION, before=Norm()), MODERNBERT_FEED),  # the input layer ends with a norm
-    last_norm=Norm(path="final_norm", eps="norm_eps", biased="norm_bias"),
+    first=(replace(MODERNBERT_ATTENTION, before=NormAt()), MODERNBERT_FEED),  # the input layer ends with a norm
+    last_norm=NormAt(path="final_norm", eps="norm_eps", biased="norm_bias"),
     causal=lambda config: False,
     defaults={
         "hidden_activation": "gelu", "attention_bias": False, "mlp_bias": False, "local_attention": 128,
@@ -204,8 +204,8 @@ TURNED = Attend(
 NOMIC_BERT = Blocks(
     path="layers.{i}",
     parts=(
-        Add(work=replace(TURNED, key_heads=""), after=Norm(path="post_attention_layernorm")),
-        Add(work=GATED, after=Norm(path="post_mlp_layernorm")),
+        Residual(work=replace(TURNED, key_heads=""), after=NormAt(path="post_attention_layernorm")),
+        Residual(work=GATED, after=NormAt(path="post_mlp_layernorm")),
     ),
     causal=lambda config: False,
     defaults={"hidden_act": "silu"},
@@ -245,8 +245,8 @@ NOMIC_BERT = Blocks(
 )
 
 
-def _rms(path: str, kind: type[RMSNorm] = RMSNorm) -> Norm:
-    return Norm(path=path, kind=kind, eps="rms_norm_eps")
+def _rms(path: str, kind: type[RMSNorm] = RMSNorm) -> NormAt:
+    return NormAt(path=path, kind=kind, eps="rms_norm_eps")
 
 
 def _llama_like(name: str, defaults: Mapping[str, Any], attend: Attend = TURNED, feed: Feed = GATED) -> Blocks:
@@ -254,8 +254,8 @@ def _llama_like(name: str, defaults: Mapping[str, Any], attend: Attend = TURNED,
     return Blocks(
         path="layers.{i}",
         parts=(
-            Add(work=attend, before=_rms("input_layernorm")),
-            Add(work=feed, before=_rms("post_attention_layernorm")),
+            Residual(work=attend, before=_rms("input_layernorm")),
+            Residual(work=feed, before=_rms("post_attention_layernorm")),
         ),
         last_norm=_rms("norm"),
         causal=lambda config: True,
@@ -336,7 +336,7 @@ def _gemma3_scale(config: Config, head_dim: int, i: int) -> float:
 GEMMA3 = Blocks(
     path="layers.{i}",
     parts=(
-        Add(
+        Residual(
             work=replace(
                 BIASED,
                 query_norm=_rms("self_attn.q_norm", GemmaRMSNorm),
@@ -349,7 +349,7 @@ GEMMA3 = Blocks(
             before=_rms("input_layernorm", GemmaRMSNorm),
             within=_rms("post_attention_layernorm", GemmaRMSNorm),
         ),
-        Add(
+        Residual(
             work=replace(GATED, act="hidden_activation"),
             before=_rms("pre_feedforward_layernorm", GemmaRMSNorm),
             within=_rms("post_feedforward_layernorm", GemmaRMSNorm),
@@ -396,13 +396,13 @@ def _albert_module(config: Config, i: int) -> str:
 ALBERT = Blocks(
     path="encoder.albert_layer_groups.{i}",
     parts=(
-        Add(
+        Residual(
             work=Attend(maps=("attention.query", "attention.key", "attention.value"), output="attention.dense"),
-            after=Norm(path="attention.LayerNorm"),
+            after=NormAt(path="attention.LayerNorm"),
         ),
-        Add(
+        Residual(
             work=Feed(up="ffn", down="ffn_output", activation="activation", activation_last=True),
-            after=Norm(path="full_layer_layer_norm"),
+            after=NormAt(path="full_layer_layer_norm"),
         ),
     ),
     count=_albert_count,

@@ -14,7 +14,7 @@ from minibert.equations.fast import ACTIVATIONS
 from minibert.equations.input_layer import Array
 from minibert.files.tables import Weight
 
-from .block_parts import Dense, Norm, activation_of, aligned, decided
+from .block_parts import Dense, NormAt, activation_of, aligned, decided
 from .config import Config
 from .frozen import Frozen, replace
 
@@ -30,7 +30,7 @@ REFUSED = {"ForMultipleChoice": "multiple choice", "ForQuestionAnswering": "ques
 # -- what rows are made of ---------------------------------------------------------------------------------------
 
 
-class Map(Frozen):
+class HeadMap(Frozen):
     """A linear map.
 
     out     the width it gives: a config key, `LABELS`, or the number itself
@@ -86,16 +86,16 @@ class Head(Frozen):
 
     name: str
     architectures: tuple[str, ...]
-    steps: tuple[Map | Act | Norm, ...]
+    steps: tuple[HeadMap | Act | NormAt, ...]
     takes: str | Callable[[Config], str] = "every"
     refuses: tuple[str, ...] = ()
     causal: bool | None = None
     single: bool = False
 
     @property
-    def maps(self) -> list[Map]:
+    def maps(self) -> list[HeadMap]:
         """Its linear maps in order; the last one gives the logits."""
-        return [step for step in self.steps if isinstance(step, Map)]
+        return [step for step in self.steps if isinstance(step, HeadMap)]
 
     def named_by(self, architectures: Iterable[str]) -> bool:
         """Whether one of these class names of the reference has it."""
@@ -116,7 +116,7 @@ class Head(Frozen):
                 raise config.refused(f"{key!r} must be null, found {config.get(key)!r}: it is not computed here")
         width, works = config.integer("hidden_size"), list[tuple[str, Callable[[Array], Array]]]()
         for step in self.steps:
-            if isinstance(step, Map):
+            if isinstance(step, HeadMap):
                 works.append((step.path, dense := step.bind(config, binder, width, words)))
                 width = dense.shape[0]
             elif isinstance(step, Act):
@@ -194,48 +194,48 @@ def _names_of(config: Config) -> Mapping[str, str] | None:
 # -- the rows ----------------------------------------------------------------------------------------------------
 
 
-def _words(*steps: Map | Act | Norm) -> tuple[Head, ...]:
+def _words(*steps: HeadMap | Act | NormAt) -> tuple[Head, ...]:
     """A word for each token: the masked one where all tokens are seen, the next one where those before alone are."""
     masked = Head(name="masked_word", architectures=("ForMaskedLM", "ForPreTraining"), steps=steps, causal=False)
     return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
 
 
-def _classes(*steps: Map | Act | Norm, takes: str | Callable[[Config], str] = "first") -> Head:
+def _classes(*steps: HeadMap | Act | NormAt, takes: str | Callable[[Config], str] = "first") -> Head:
     return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, takes=takes)
 
 
-CLASSIFIER = Map(path="classifier", out=LABELS)
+CLASSIFIER = HeadMap(path="classifier", out=LABELS)
 TOKEN_CLASSES = Head(name="token_classes", architectures=("ForTokenClassification",), steps=(CLASSIFIER,))
-POOLER = (Map(path="pooler.dense"), Act(path="pooler.activation", act=tanh))
+POOLER = (HeadMap(path="pooler.dense"), Act(path="pooler.activation", act=tanh))
 
 BERT = (
     *_words(
-        Map(path="cls.predictions.transform.dense"),
+        HeadMap(path="cls.predictions.transform.dense"),
         Act(path="cls.predictions.transform.transform_act_fn"),
-        Norm(path="cls.predictions.transform.LayerNorm"),
-        Map(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
+        NormAt(path="cls.predictions.transform.LayerNorm"),
+        HeadMap(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
     ),
     _classes(*POOLER, CLASSIFIER),
     TOKEN_CLASSES,
     Head(
         name="next_sentence",
         architectures=("ForNextSentencePrediction",),
-        steps=(*POOLER, Map(path="cls.seq_relationship", out=2)),
+        steps=(*POOLER, HeadMap(path="cls.seq_relationship", out=2)),
         takes="first",
     ),
 )
 
 ROBERTA = (
     *_words(
-        Map(path="lm_head.dense"),
+        HeadMap(path="lm_head.dense"),
         Act(path="lm_head.gelu", act=gelu),  # whatever hidden_act says
-        Norm(path="lm_head.layer_norm"),
-        Map(path="lm_head.decoder", out=WORDS, bias="lm_head.bias", tied=True),
+        NormAt(path="lm_head.layer_norm"),
+        HeadMap(path="lm_head.decoder", out=WORDS, bias="lm_head.bias", tied=True),
     ),
     _classes(
-        Map(path="classifier.dense"),
+        HeadMap(path="classifier.dense"),
         Act(path="classifier.tanh", act=tanh),
-        Map(path="classifier.out_proj", out=LABELS),
+        HeadMap(path="classifier.out_proj", out=LABELS),
     ),
     TOKEN_CLASSES,
 )
@@ -244,25 +244,25 @@ ELECTRA = (
     *(
         replace(head, architectures=tuple(name for name in head.architectures if name != "ForPreTraining"))
         for head in _words(
-            Map(path="generator_predictions.dense", out="embedding_size"),
+            HeadMap(path="generator_predictions.dense", out="embedding_size"),
             Act(path="generator_predictions.activation", act=gelu),
-            Norm(path="generator_predictions.LayerNorm"),
-            Map(path="generator_lm_head", out=WORDS, tied=True),
+            NormAt(path="generator_predictions.LayerNorm"),
+            HeadMap(path="generator_lm_head", out=WORDS, tied=True),
         )
     ),
     _classes(
-        Map(path="classifier.dense"),
+        HeadMap(path="classifier.dense"),
         Act(path="classifier.activation", act=gelu),  # not tanh as its kin
-        Map(path="classifier.out_proj", out=LABELS),
+        HeadMap(path="classifier.out_proj", out=LABELS),
     ),
     TOKEN_CLASSES,
     Head(
         name="replaced_token",
         architectures=("ForPreTraining",),
         steps=(
-            Map(path="discriminator_predictions.dense"),
+            HeadMap(path="discriminator_predictions.dense"),
             Act(path="discriminator_predictions.activation"),
-            Map(path="discriminator_predictions.dense_prediction", out=1),
+            HeadMap(path="discriminator_predictions.dense_prediction", out=1),
         ),
         single=True,
     ),
@@ -272,12 +272,12 @@ MPNET = (ROBERTA[0], *ROBERTA[2:])  # never causal, so no next word
 
 DISTILBERT = (
     _words(
-        Map(path="vocab_transform"),
+        HeadMap(path="vocab_transform"),
         Act(path="activation", act="activation"),
-        Norm(path="vocab_layer_norm", eps=1e-12),
-        Map(path="vocab_projector", out=WORDS, tied=True),
+        NormAt(path="vocab_layer_norm", eps=1e-12),
+        HeadMap(path="vocab_projector", out=WORDS, tied=True),
     )[0],  # nor here
-    _classes(Map(path="pre_classifier"), Act(path="pre_classifier.relu", act=relu), CLASSIFIER),
+    _classes(HeadMap(path="pre_classifier"), Act(path="pre_classifier.relu", act=relu), CLASSIFIER),
     TOKEN_CLASSES,
 )
 
@@ -285,9 +285,9 @@ GPT2 = (
     Head(
         name="next_word",
         architectures=("LMHeadModel", "DoubleHeadsModel"),
-        steps=(Map(path="lm_head", out=WORDS, biased=False, tied=True),),
+        steps=(HeadMap(path="lm_head", out=WORDS, biased=False, tied=True),),
     ),
-    _classes(Map(path="score", out=LABELS, biased=False), takes="last"),
+    _classes(HeadMap(path="score", out=LABELS, biased=False), takes="last"),
     TOKEN_CLASSES,
 )
 
@@ -300,15 +300,15 @@ def _modernbert_takes(config: Config) -> str:
 
 
 MODERNBERT_STEPS = (
-    Map(path="head.dense", biased="classifier_bias"),
+    HeadMap(path="head.dense", biased="classifier_bias"),
     Act(path="head.act", act="classifier_activation"),
-    Norm(path="head.norm", eps="norm_eps", biased="norm_bias"),
+    NormAt(path="head.norm", eps="norm_eps", biased="norm_bias"),
 )
 MODERNBERT = (
     Head(
         name="masked_word",
         architectures=("ForMaskedLM",),
-        steps=(*MODERNBERT_STEPS, Map(path="decoder", out=WORDS, biased="decoder_bias", tied=True)),
+        steps=(*MODERNBERT_STEPS, HeadMap(path="decoder", out=WORDS, biased="decoder_bias", tied=True)),
     ),
     _classes(*MODERNBERT_STEPS, CLASSIFIER, takes=_modernbert_takes),
     replace(TOKEN_CLASSES, steps=(*MODERNBERT_STEPS, CLASSIFIER)),
@@ -319,13 +319,13 @@ ALBERT = (
         name="masked_word",
         architectures=("ForMaskedLM", "ForPreTraining"),
         steps=(
-            Map(path="predictions.dense", out="embedding_size"),
+            HeadMap(path="predictions.dense", out="embedding_size"),
             Act(path="predictions.activation"),
-            Norm(path="predictions.LayerNorm"),
-            Map(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
+            NormAt(path="predictions.LayerNorm"),
+            HeadMap(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
         ),
     ),
-    _classes(Map(path="pooler"), Act(path="pooler_activation", act=tanh), CLASSIFIER),
+    _classes(HeadMap(path="pooler"), Act(path="pooler_activation", act=tanh), CLASSIFIER),
     TOKEN_CLASSES,
 )
 
@@ -334,10 +334,10 @@ NOMIC_BERT = (
         name="masked_word",
         architectures=("ForMaskedLM",),
         steps=(
-            Map(path="cls.predictions.transform.dense"),
+            HeadMap(path="cls.predictions.transform.dense"),
             Act(path="cls.predictions.transform.transform_act_fn"),
-            Norm(path="cls.predictions.transform.layer_norm"),
-            Map(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
+            NormAt(path="cls.predictions.transform.layer_norm"),
+            HeadMap(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
         ),
     ),
     _classes(*POOLER, CLASSIFIER),
@@ -348,11 +348,11 @@ LLAMA = (
     Head(
         name="next_word",
         architectures=("ForCausalLM",),
-        steps=(Map(path="lm_head", out=WORDS, biased=False, tied=True),),
+        steps=(HeadMap(path="lm_head", out=WORDS, biased=False, tied=True),),
         causal=True,
     ),
-    _classes(Map(path="score", out=LABELS, biased=False), takes="last"),
-    replace(TOKEN_CLASSES, steps=(Map(path="score", out=LABELS),)),
+    _classes(HeadMap(path="score", out=LABELS, biased=False), takes="last"),
+    replace(TOKEN_CLASSES, steps=(HeadMap(path="score", out=LABELS),)),
 )
 GEMMA3 = (replace(LLAMA[0], refuses=("final_logit_softcapping",)), LLAMA[1])
 

@@ -25,7 +25,7 @@ from .caches import COMMIT, Caches
 from .errors import Address, RevisionError, shown
 from .ranges import RangeCache, Span
 from .remote import RemoteCheckpoint
-from .transfer import Part, Transfer
+from .transfer import FilePart, Transfer
 
 # as the Hub has it: an owner's name (except for a few old models) and a name of letters, digits, - _ and .
 NAME = re.compile(r"(?!.*(--|\.\.|\.git$))(?:\b[\w.-]+\b/)?\b[\w.-]{1,96}\b", re.ASCII)
@@ -198,7 +198,7 @@ class Repository:
         """Give the cache of one file's ranges."""
         return self._caches.range_cache(self.commit, name)
 
-    def part(self, name: str, span: Span, progress: Callable[[int], object]) -> Part:
+    def part(self, name: str, span: Span, progress: Callable[[int], object]) -> FilePart:
         """Fetch some bytes of a file."""
         from huggingface_hub import hf_hub_url
 

@@ -44,7 +44,7 @@ class RangesIgnoredError(Exception):
     """The server answers with the whole file where a part was asked for."""
 
 
-class Part:
+class FilePart:
     """The bytes of an answer, the size of the whole file, and the server's name for this version of it (ETag)."""
 
     def __init__(self, content: bytearray, size: int | None = None, etag: str | None = None) -> None:
@@ -65,7 +65,7 @@ class Transfer:
         span: tuple[int, int] | None = None,
         commit: str | None = None,
         progress: Callable[[int], object] = lambda count: None,
-    ) -> Part:
+    ) -> FilePart:
         """Fetch what an address gives, or the bytes span[0]..span[1]-1 of it (fewer where the file ends before).
 
         A part is taken only with status 206 and the Content-Range that was asked for, from the commit that was asked
@@ -75,7 +75,7 @@ class Transfer:
         """
         from huggingface_hub import constants, get_session
 
-        part, address = Part(bytearray()), self.address._replace(file=file)
+        part, address = FilePart(bytearray()), self.address._replace(file=file)
         # not the client's own headers: making them may cost a request that identifies the user
         headers = {"User-Agent": "minibert", "Accept-Encoding": "identity", **_authorization()}
 
@@ -192,7 +192,7 @@ def _client_errors() -> tuple[type[Exception], ...]:
     return (root, library.InvalidURL, OSError, ValueError, RuntimeError)
 
 
-def _check_part(response: Any, span: tuple[int, int], part: Part, address: Address) -> None:
+def _check_part(response: Any, span: tuple[int, int], part: FilePart, address: Address) -> None:
     """Refuse all but the bytes that are asked for, of the version that the earlier bytes came from."""
     if response.status_code == 200:
         raise RangesIgnoredError

@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert.equations.blocks import attention_scores, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Attention, Part
+from minibert.families.block_parts import Attention, BoundResidual
 from minibert.families.steps import Positions
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _in_turn(functions: list[Function]) -> Function:
     return all_of_them
 
 
-def _pass_by(part: Part, add: Callable[[str, Function], None]) -> None:
+def _pass_by(part: BoundResidual, add: Callable[[str, Function], None]) -> None:
     """What enters the part leaves it: it adds nothing, and the norm after the sum gives back the sum."""
     add(part.within or part.work.output, np.zeros_like)
     if part.after:

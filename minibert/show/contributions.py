@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Attention, BoundBlock, Dense, Part, RMSNorm
+from minibert.families.block_parts import Attention, BoundBlock, BoundResidual, Dense, RMSNorm
 from minibert.families.heads import BoundHead
 from minibert.families.modules import LayerNorm
 from minibert.models.encoder import Encoder
@@ -111,7 +111,7 @@ def tokens_of(head: BoundHead, input_ids: Array) -> Array:
     return np.arange(input_ids.shape[1]) if places is None else places
 
 
-def _of_heads(back: _Back, block: BoundBlock, part: Part, trace: Mapping[str, Array], tokens: Array) -> Array:
+def _of_heads(back: _Back, block: BoundBlock, part: BoundResidual, trace: Mapping[str, Array], tokens: Array) -> Array:
     """What each head of one block adds: (tokens, k, heads). The output map's bias is of no head."""
     work, own = part.work, _Back(back.g, back.biases)
     assert isinstance(work, Attention)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Dense, FeedForward, Part
+from minibert.families.block_parts import BoundResidual, Dense, FeedForward
 from minibert.families.modules import LayerNorm
 from minibert.models.encoder import Encoder
 
@@ -276,7 +276,12 @@ class Suspect:
         return np.asarray(module(parts[one] * parts[other]))
 
     def _sum(
-        self, part: Part, factors: tuple[int, int], kind: str, rest: Made | None = None, added: Made | None = None
+        self,
+        part: BoundResidual,
+        factors: tuple[int, int],
+        kind: str,
+        rest: Made | None = None,
+        added: Made | None = None,
     ) -> Array:
         """Another sum: of something else, or with other factors of what is added to and what is added."""
         right = self._flow(part.within or part.work.output, kind)
@@ -284,7 +289,7 @@ class Suspect:
         one = self.fed[kind].found[part.sum] - right if one is None else one
         return np.asarray(factors[0] * one + factors[1] * (right if other is None else other))
 
-    def _part(self) -> Part | None:
+    def _part(self) -> BoundResidual | None:
         """The part of the block whose sum this is."""
         return next((part for part in self.block.parts if part.sum == self.key), None)
 

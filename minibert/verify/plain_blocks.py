@@ -14,7 +14,7 @@ import numpy as np
 from minibert.equations.attention_positions import rotate
 from minibert.equations.blocks import additive_mask, attention_scores, join_heads, softmax, split_heads, visible
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Attention, BoundBlock, Dense, FeedForward, Part
+from minibert.families.block_parts import Attention, BoundBlock, BoundResidual, Dense, FeedForward
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 
@@ -31,7 +31,7 @@ def angles(stack: Stack, own: Attention, places: Array) -> tuple[Array, Array]:
 class Choices(NamedTuple):
     """The parts of the computation that a mistake replaces; the defaults are right."""
 
-    part: Callable[[Part], Part] = lambda part: part  # where the norms stand
+    part: Callable[[BoundResidual], BoundResidual] = lambda part: part  # where the norms stand
     residual: Callable[[Array, Array, Array], Array] = lambda x, normed, total: x  # what is added to
     dense: Callable[[Dense], Callable[[Array], Array]] = lambda dense: dense
     order: tuple[int, int, int] = (0, 1, 2)  # which projection is taken for the query, the key, the value

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from minibert.errors import CheckpointError, HubError
 from minibert.hub import remote
 from minibert.hub.remote import RemoteCheckpoint
-from minibert.hub.transfer import Part
+from minibert.hub.transfer import FilePart
 
 ROWS, WIDTH = 400, 320  # 512 kB as float32: large enough to come by rows
 
@@ -141,7 +141,7 @@ def test_more_than_half_of_the_rows_are_all_of_them(tmp_path: Path) -> None:
 
 def test_a_fetch_that_fails_stops_the_others(tmp_path: Path) -> None:
     class Failing(Memory):
-        def part(self, *arguments: Any) -> Part:
+        def part(self, *arguments: Any) -> FilePart:
             part = super().part(*arguments)
             if len(self.asked) > 1:
                 raise HubError("no more")
@@ -190,9 +190,9 @@ def test_a_file_that_lies_is_refused_and_not_kept(tmp_path: Path, content: bytes
 
 def test_a_header_larger_than_the_format_allows_is_not_fetched(tmp_path: Path) -> None:
     class Large(Memory):
-        def part(self, *arguments: Any) -> Part:
+        def part(self, *arguments: Any) -> FilePart:
             part = super().part(*arguments)
-            return Part(part.content, 10**9)
+            return FilePart(part.content, 10**9)
 
     memory = Large(tmp_path, {"model.safetensors": (150_000_000).to_bytes(8, "little") + b"{}"})
     with pytest.raises(CheckpointError, match="not a safetensors file"):

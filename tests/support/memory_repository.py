@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minibert.errors import HubError
 from minibert.hub.ranges import RangeCache, Span
-from minibert.hub.transfer import Part
+from minibert.hub.transfer import FilePart
 
 
 class Memory:
@@ -24,13 +24,13 @@ class Memory:
     def cache(self, name: str) -> RangeCache:
         return RangeCache(self.folder / name, name)
 
-    def part(self, name: str, span: Span, progress: Callable[[int], object]) -> Part:
+    def part(self, name: str, span: Span, progress: Callable[[int], object]) -> FilePart:
         if not self.reachable:
             raise HubError("nobody answers")
         self.asked.append(span)
         content = self.files[name][span[0] : span[1]]
         progress(len(content))
-        return Part(bytearray(content), len(self.files[name]), "etag")
+        return FilePart(bytearray(content), len(self.files[name]), "etag")
 
     def download(self, name: str) -> Path:
         raise AssertionError("not this way")

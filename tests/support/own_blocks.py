@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.families.block_parts import Add, Attend, Blocks, Feed, Norm
+from minibert.families.block_parts import Attend, Blocks, Feed, NormAt, Residual
 from minibert.families.blocks import BLOCKS
 
 MINE = Blocks(
     parts=(
-        Add(
+        Residual(
             work=Attend(
                 maps=("attention.self.qkv",),
                 key_heads="num_key_value_heads",
@@ -24,11 +24,11 @@ MINE = Blocks(
                 output_biased=False,
                 reach=lambda config, i: 2,
             ),
-            after=Norm(path="attention.output.LayerNorm", biased=False),
+            after=NormAt(path="attention.output.LayerNorm", biased=False),
         ),
-        Add(
+        Residual(
             work=Feed(up="intermediate.dense", down="output.dense", activation="intermediate.act", biased=False),
-            after=Norm(path="output.LayerNorm", biased=False, eps=0.5),
+            after=NormAt(path="output.LayerNorm", biased=False, eps=0.5),
         ),
     ),
 )

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
-from minibert.families.block_parts import Norm
+from minibert.families.block_parts import NormAt
 from minibert.families.frozen import replace
 from minibert.families.heads import HEADS
 from minibert.verify import shipped
@@ -99,7 +99,7 @@ def test_logits_without_torch(tmp_path: Path) -> None:
 def test_a_wrong_head_is_seen_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     case, found = HEAD_CASE["bert-masked_word"], shipped._read(next(shipped.DATA.glob("seeded-*")))
     row, *others = HEADS["bert"]
-    without = replace(row, steps=tuple(step for step in row.steps if not isinstance(step, Norm)))
+    without = replace(row, steps=tuple(step for step in row.steps if not isinstance(step, NormAt)))
     monkeypatch.setattr(shipped, "find", lambda model: found)
     monkeypatch.setitem(HEADS, "bert", (without, *others))  # type: ignore[misc]  # a dict, said to be read-only
     report = verify(str(case.folder), encoder=True)
