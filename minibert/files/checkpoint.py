@@ -15,7 +15,7 @@ import mmap as memory_map
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,20 +51,6 @@ class Tensor(NamedTuple):
     stop: int
     file: str
     file_size: int
-
-
-class Source(Protocol):
-    """What is needed of a checkpoint, local or remote."""
-
-    taken: dict[str, Tensor]  # all tensors whose tables were asked for
-
-    @property
-    def names(self) -> Collection[str]: ...
-    def tensor(self, name: str) -> Tensor: ...
-    def known(self) -> dict[str, Tensor | None]: ...
-    def table(self, name: str, dtype: np.dtype[Any] | str) -> Table: ...
-    def aliases(self) -> dict[str, str]: ...
-    def close(self) -> None: ...
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -186,7 +172,7 @@ class Checkpoint:
         self._locate = locate
         self._mmap = mmap
         self._files: dict[str, SafetensorsFile] = {}
-        self.taken: dict[str, Tensor] = {}
+        self.taken: dict[str, Tensor] = {}  # those whose tables were asked for
         self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
 
     @property

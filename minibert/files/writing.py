@@ -151,10 +151,7 @@ def naming(path: FileName) -> Iterator[None]:
 
 def _each(pieces: Iterable[Content]) -> Iterator[Content]:
     for piece in pieces:
-        if isinstance(piece, Iterator):
-            yield from piece
-        else:
-            yield piece
+        yield from piece if isinstance(piece, Iterator) else (piece,)
 
 
 def _straight(path: Path) -> bool:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from minibert.errors import HubError
-from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, Source, read_index
+from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, read_index
 
 from .caches import COMMIT, Caches
 from .errors import Address, RevisionError, shown
@@ -140,7 +140,7 @@ class Repository:
             return path
         return self.download(filename) if filename in self._list(filename) else None
 
-    def checkpoint(self, lazy: bool = False, mmap: bool = True) -> Source:
+    def checkpoint(self, lazy: bool = False, mmap: bool = True) -> Checkpoint:
         """Open `model.safetensors`, or the shards of its index, wherever their bytes are.
 
         A file in the Hub's cache is mapped there. Of other files the header is fetched now, and each tensor when it is
@@ -150,7 +150,7 @@ class Repository:
         """
         return self._opened(RemoteCheckpoint(self, self._weight_map(), lazy, mmap))
 
-    def whole_checkpoint(self, folder: str = "", mmap: bool = True) -> Source:
+    def whole_checkpoint(self, folder: str = "", mmap: bool = True) -> Checkpoint:
         """Open the same with all bytes in the Hub's own cache, fetched with its own client where they are not there.
 
         `folder`: the subfolder of the repository that has the files, "" for its top.
@@ -183,7 +183,7 @@ class Repository:
         found = (shown(", ".join((other or names)[:8])) or "nothing") + (f": {CONVERT}" if other else "")
         raise HubError(f"{self._address}: expected {SINGLE} or {INDEX}, found only {found}")
 
-    def _opened(self, checkpoint: Source) -> Source:
+    def _opened(self, checkpoint: Checkpoint) -> Checkpoint:
         if self._unreachable is None and self.revision != self.commit:
             self._caches.remember(self.commit)
         return checkpoint

@@ -32,9 +32,7 @@ from .errors import Address, PassingError, explain, wrong_answer
 from .watch import Watch
 
 FIRST_ANSWER = 2.2  # seconds to wait for the Hub's first answer: a command without network fails within 3 seconds
-QUIET = (
-    20.0  # seconds without progress, in the middle of a transfer, until we give up; or twice HF_HUB_DOWNLOAD_TIMEOUT
-)
+QUIET = 20.0  # seconds without progress in the middle of a transfer, or twice HF_HUB_DOWNLOAD_TIMEOUT: then we give up
 RETRIES = 3  # in a row, without progress in between
 PAUSE = 0.5  # seconds before the first retry; doubled before each next one
 GAINED = 1 << 16  # bytes: a transfer that was cut after at least so many has made progress

@@ -9,7 +9,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, nearest_name
 from minibert.families.config import Config
-from minibert.files.checkpoint import Checkpoint, Source, Tensor
+from minibert.files.checkpoint import Checkpoint, Tensor
 from minibert.files.tables import StoredTable, Table, Weight
 
 
@@ -19,7 +19,7 @@ class TensorBinder:
     def __init__(
         self,
         config: Config,
-        source: Source,
+        source: Checkpoint,
         prefixes: tuple[str, ...],
         dtype: np.dtype[Any],
         where: str,
@@ -102,8 +102,7 @@ class TensorBinder:
 
     def expect(self) -> None:
         """Hint that what has been asked for will be read in full; the input layer's tables are not."""
-        if isinstance(self._source, Checkpoint):
-            self._source.expect(tensor.name for tensor in self.taken())
+        self._source.expect(self._tables)
 
     def stored_under(self, scope: tuple[str, ...]) -> list[str]:
         """List the tensors of one part of a model, asked for or not."""

@@ -21,7 +21,7 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, MinibertError, Option, worded
 from minibert.families.family import Family
 from minibert.files.arrays import ordered, safetensors_header
-from minibert.files.checkpoint import SINGLE, SafetensorsFile, Source
+from minibert.files.checkpoint import SINGLE, Checkpoint, SafetensorsFile
 from minibert.files.reading import sha256_of
 from minibert.files.tables import StoredTable, narrowed, widen
 from minibert.files.writing import KEPT, atomic_write, naming, same_file
@@ -150,7 +150,7 @@ def _refuse_own(target: Path, model: Path) -> None:
             )
 
 
-def _take_all(source: Source, opened: Opened, family: Family) -> list[str]:
+def _take_all(source: Checkpoint, opened: Opened, family: Family) -> list[str]:
     """Let the layer of each side ask for its tensors; give the sides there are (a file may hold a decoder alone)."""
     sides, problems = [], []
     for side in family.sides:
@@ -167,7 +167,7 @@ def _take_all(source: Source, opened: Opened, family: Family) -> list[str]:
     return sides
 
 
-def _entries(source: Source, dtype: str | None) -> tuple[dict[str, tuple[str, Array]], float]:
+def _entries(source: Checkpoint, dtype: str | None) -> tuple[dict[str, tuple[str, Array]], float]:
     """Give all taken tensors in the format to write, and the largest rounding error."""
     entries: dict[str, tuple[str, Array]] = {}
     worst = 0.0

@@ -14,7 +14,7 @@ from minibert.errors import CheckpointError, UnknownFamilyError, nearest_name
 from minibert.families.family import Family
 from minibert.families.input_layer import FAMILIES
 from minibert.families.steps import Tokens
-from minibert.files.checkpoint import SINGLE, Source, open_folder
+from minibert.files.checkpoint import SINGLE, Checkpoint, open_folder
 from minibert.files.reading import FileName, existing, note_model_file, read_object
 from minibert.files.tokenizer_files import Find, open_tokenizer
 
@@ -89,7 +89,7 @@ class Opened(NamedTuple):
     """
 
     config: dict[str, Any]
-    source: Callable[[], Source]
+    source: Callable[[], Checkpoint]
     find: Find
     where: str
     lasting: str
@@ -134,7 +134,7 @@ def open_model(
     def find(file: str) -> FileName | None:
         return root(f"{inside}/{file}" if inside else file)
 
-    def source() -> Source:
+    def source() -> Checkpoint:
         if repository is None:
             return open_folder(os.path.join(path, inside) if inside else path, mmap)
         return repository.whole_checkpoint(inside, mmap) if weights_folder else repository.checkpoint(lazy, mmap)
@@ -222,7 +222,7 @@ def family_of(opened: Opened) -> Family:
 
 def assemble(
     opened: Opened,
-    source: Source,
+    source: Checkpoint,
     family: Family,
     side: str | None = None,
     dtype: np.dtype[Any] | str = "float32",

@@ -12,14 +12,14 @@ from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
 from minibert.families.modules import Embedding, LayerNorm, Linear
 from minibert.families.steps import Positions
-from minibert.files.checkpoint import Source, Tensor
+from minibert.files.checkpoint import Checkpoint, Tensor
 from minibert.files.tokenizer_files import Find
 from minibert.models.input_layer import EmbeddingLayer
 
 from .text import counted, size
 
 
-def info(layer: EmbeddingLayer, find: Find | None = None, source: Source | None = None) -> Iterator[str]:
+def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | None = None) -> Iterator[str]:
     """Give the page line by line: the module tree, sizes, number formats, bytes on disk and in memory, tokenizer.
 
     find: the files of the folder, which say how a sentence vector is computed; without it that part is left out.
@@ -130,7 +130,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     return {"blocks": sizes, "blocks on disk": f"{size(sum(known))} in {counted(len(known), 'tensor')}{more}"}
 
 
-def _heads(layer: EmbeddingLayer, source: Source) -> dict[str, str]:
+def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
     """Name the heads that the file holds; no weight is read."""
     from minibert.families.blocks import BLOCKS
     from minibert.models.binder import TensorBinder
