@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from minibert.equations.input_layer import Array
@@ -53,12 +54,26 @@ def _text_or_bytes(value: bytes) -> str | bytes:
         return value
 
 
-def read_columns(name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> dict[str, list[Any]]:
-    """Read some columns of a small file whole; `choose` gets all names. Raises ValueError that names the file."""
+@contextmanager
+def opened(name: str, **options: Any) -> Iterator[Any]:
+    """Open a file as pyarrow's `ParquetFile`; every error of reading it names it.
+
+    pyarrow itself would take some names for addresses on a network, and no name that is not UTF-8.
+    """
     pa = arrow()
     from pyarrow.parquet import ParquetFile
 
-    with reading(name, "Parquet", pa.ArrowException), open(name, "rb") as raw, ParquetFile(raw) as file:
+    with (
+        reading(name, "Parquet", pa.ArrowException, UnicodeDecodeError),
+        open(name, "rb") as raw,
+        ParquetFile(raw, **options) as file,
+    ):
+        yield file
+
+
+def read_columns(name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> dict[str, list[Any]]:
+    """Read some columns of a small file whole; `choose` gets all names. Raises ValueError that names the file."""
+    with opened(name) as file:
         found: dict[str, list[Any]] = file.read(list(choose(file.schema_arrow.names))).to_pydict()
     return found
 
@@ -76,12 +91,10 @@ def write_vectors(ids: Sequence[int | str], vectors: Sequence[Array], file: Bina
 
 def read_vectors(name: str, rows: int) -> Iterator[Array]:
     """Read the column `vector` of such a file, so many rows at a time: (rows, dim). Raises ValueError."""
-    pa = arrow()
-    from pyarrow.parquet import ParquetFile
-
-    with reading(name, "Parquet", pa.ArrowException), open(name, "rb") as raw, ParquetFile(raw) as file:
+    fixed = arrow().types.is_fixed_size_list
+    with opened(name) as file:
         for batch in file.iter_batches(rows, columns=["vector"], use_threads=False):
             column = batch.column("vector")
-            if not pa.types.is_fixed_size_list(column.type) or column.null_count:
+            if not fixed(column.type) or column.null_count:
                 raise ValueError(f"{name}: expected vectors of one length, found {column.type}; is it another file?")
             yield column.flatten().to_numpy().reshape(len(column), column.type.list_size)

@@ -17,16 +17,10 @@ from typing import Any, NamedTuple
 from minibert.errors import Option, worded
 from minibert.files.lines import STDIN, raw_lines, reading
 
-from .parquet import arrow, need_type, values_of
+from .parquet import arrow, need_type, opened, values_of
 
-ENDINGS = {
-    ".parquet": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".txt": "lines",
-}
-FORMATS = ("parquet", "jsonl", "csv", "lines")
+ENDINGS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".txt": "lines"}
+FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
 ID = "id"  # the column that ids come from where it is there and no other is named
 ROWS = 2048  # of a Parquet file that are read at once
 BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
@@ -81,12 +75,8 @@ class Records:
         if (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
             raise ValueError("stdin cannot be Parquet, which is read from its end; name the file")
         if id_column is not None and "lines" in self._forms:
-            raise worded(
-                ValueError,
-                f"plain lines have no column {id_column!r}; leave ",
-                Option("id_column"),
-                " out, or name the format",
-            )
+            no_column = f"plain lines have no column {id_column!r}; leave "
+            raise worded(ValueError, no_column, Option("id_column"), " out, or name the format")
         self._current = 0  # the file that is being read, and how much of it has been, from 0 to 1
         self._share = 0.0
         self._read = 0  # rows
@@ -138,10 +128,8 @@ class Records:
         """Why this is not an id; "" if it is one."""
         if self._kind is None and type(ident) in (int, str):
             self._kind = type(ident)
-        if type(ident) is not self._kind or self._kind is None:
-            wanted = "an integer or a text" if self._kind is None else _WORDS[self._kind]
-            first = "" if self._kind is None else ", as in the first row"
-            return f"{self.id_column or ID!r} must be {wanted}{first}, found {_shown(ident)}"
+        if type(ident) is not self._kind:
+            return f"{self.id_column or ID!r} must be {_WORDS[self._kind]}, found {_shown(ident)}"
         if self._kind is int and ident not in INT64:
             return f"{self.id_column or ID!r} must be an integer of 64 bits, found {ident}"
         return "" if self._kind is int else _no_text(ident, self.id_column or ID)
@@ -242,16 +230,8 @@ class Records:
         return None if not found else int if found == {True} else str
 
     def _parquet(self, name: str) -> Iterator[Row]:
-        pa = arrow()
-        from pyarrow.parquet import ParquetFile
-
-        # opened here: pyarrow would take some names for addresses on a network, and no name that is not UTF-8
-        with (
-            reading(name, "Parquet", pa.ArrowException, UnicodeDecodeError),
-            open(name, "rb") as raw,
-            # without a buffer it holds a whole row group, and checks no checksum unless it is asked to
-            ParquetFile(raw, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True) as file,
-        ):
+        # without a buffer it holds a whole row group, and checks no checksum unless it is asked to
+        with opened(name, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True) as file:
             schema, total = file.schema_arrow, file.metadata.num_rows
             ids = self._id_of(schema.names, name)
             need_type(schema.field(self.text_column), name, numbers=False)
@@ -284,7 +264,11 @@ class Records:
 
 Row = tuple[int, Any, Any, str]
 _NUMBER = object()  # in place of an id: the row's number
-_WORDS = {int: "an integer", str: "a text"}
+_WORDS: dict[type | None, str] = {
+    None: "an integer or a text",
+    int: "an integer, as in the first row",
+    str: "a text, as in the first row",
+}
 _READERS = {"lines": Records._lines, "jsonl": Records._jsonl, "csv": Records._csv, "parquet": Records._parquet}
 
 
@@ -299,13 +283,8 @@ def _form(name: str) -> str:
         return "lines"
     ending = Path(name).suffix.lower()
     if ending not in ENDINGS:
-        raise worded(
-            ValueError,
-            f"the file must end in {', '.join(ENDINGS)}, found {ending or 'no ending'!r}; ",
-            Option("input_format"),
-            f" names one of {', '.join(FORMATS)}",
-            place=name,
-        )
+        wrong = f"the file must end in {', '.join(ENDINGS)}, found {ending or 'no ending'!r}; "
+        raise worded(ValueError, wrong, Option("input_format"), f" names one of {', '.join(FORMATS)}", place=name)
     return ENDINGS[ending]
 
 

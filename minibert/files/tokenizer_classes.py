@@ -73,6 +73,8 @@ class TokenizerClass(NamedTuple):
 BERT_TEMPLATE = Template("cls $A sep", "cls $A sep $B:1 sep:1")
 ROBERTA_TEMPLATE = Template("cls $A sep", "cls $A sep sep $B sep")
 FAIRSEQ_TEMPLATE = Template("bos $A eos", "bos $A eos eos $B eos")
+XLNET_TEMPLATE = Template("$A sep cls:2", "$A sep $B:1 sep:1 cls:2")
+T5_TEMPLATE = Template("$A eos", "$A eos $B eos")
 BERT_TOKENS = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 ROBERTA_TOKENS = {
     "bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>",
@@ -125,10 +127,7 @@ def _qwen2(lib: Any, say: Settings) -> Rules:
 def _clip(lib: Any, say: Settings) -> Rules:
     change, split = lib.normalizers, lib.pre_tokenizers
     normalizer = change.Sequence([change.NFC(), change.Replace(lib.Regex(r"\s+"), " "), change.Lowercase()])
-    steps = [
-        split.Split(lib.Regex(CLIP), behavior="removed", invert=True),
-        split.ByteLevel(add_prefix_space=False),
-    ]
+    steps = [split.Split(lib.Regex(CLIP), behavior="removed", invert=True), split.ByteLevel(add_prefix_space=False)]
     return Rules(normalizer, split.Sequence(steps), _bpe("</w>", say.token("unk")), lib.decoders.ByteLevel())
 
 
@@ -171,35 +170,34 @@ def _bpe(ending: str | None = "", unknown: str | None = None) -> dict[str, Any]:
     }
 
 
-def _words(lib: Any, scheme: str) -> Any:
-    """Split at white space and write the space before each word as a letter."""
-    split = lib.pre_tokenizers
-    return split.Sequence([split.WhitespaceSplit(), split.Metaspace(replacement=SPACE, prepend_scheme=scheme)])
+def _spaces(lib: Any, scheme: str) -> tuple[Any, Any]:
+    """Give the step that writes the space before each word as a letter, and the decoder that makes it a space again."""
+    how = {"replacement": SPACE, "prepend_scheme": scheme}
+    return lib.pre_tokenizers.Metaspace(**how), lib.decoders.Metaspace(**how)
 
 
-def _unspelled(lib: Any, scheme: str) -> Any:
-    """Give the decoder that makes the letter for a space a space again."""
-    return lib.decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)
+def _words(lib: Any, normalizer: Any, scheme: str = "always") -> Rules:
+    """Split at white space."""
+    spelled, decoder = _spaces(lib, scheme)
+    return Rules(normalizer, lib.pre_tokenizers.Sequence([lib.pre_tokenizers.WhitespaceSplit(), spelled]), {}, decoder)
 
 
 def _unigram(lib: Any, say: Settings) -> Rules:
     """Characters by the file's map, words, and of each word the most probable pieces."""
-    scheme = "always" if say.flag("add_prefix_space", True) else "never"
-    return Rules(say.charsmap, _words(lib, scheme), decoder=_unspelled(lib, scheme))
+    return _words(lib, say.charsmap, "always" if say.flag("add_prefix_space", True) else "never")
 
 
 def _t5(lib: Any, say: Settings) -> Rules:
-    return Rules(say.charsmap, _words(lib, "always"), decoder=_unspelled(lib, "always"))
+    return _words(lib, say.charsmap)
 
 
 def _albert(lib: Any, say: Settings) -> Rules:
     scheme = "always" if say.flag("add_prefix_space", True) else "never"
-    normalizer = _quotes(lib, say, not say.flag("keep_accents", False), True)
-    return Rules(normalizer, _words(lib, scheme), decoder=_unspelled(lib, scheme))
+    return _words(lib, _quotes(lib, say, not say.flag("keep_accents", False), True), scheme)
 
 
 def _xlnet(lib: Any, say: Settings) -> Rules:
-    return Rules(_quotes(lib, say, True, False), _words(lib, "always"), decoder=_unspelled(lib, "always"))
+    return _words(lib, _quotes(lib, say, True, False))
 
 
 def _quotes(lib: Any, say: Settings, no_accents: bool, lower_case: bool) -> Any:
@@ -215,17 +213,16 @@ def _deberta_v2(lib: Any, say: Settings) -> Rules:
     steps = [change.Lowercase()] if say.flag("do_lower_case", False) else []
     steps += [change.Replace(lib.Regex(r"\s{2,}|[\n\r\t]"), " "), change.NFC(), change.Strip(left=False, right=True)]
     splits = [split.Punctuation(behavior="isolated")] if say.flag("split_by_punct", False) else []
-    scheme = "always" if say.flag("add_prefix_space", True) else "first"
-    splits.append(split.Metaspace(replacement=SPACE, prepend_scheme=scheme))
-    return Rules(change.Sequence(steps), split.Sequence(splits), decoder=_unspelled(lib, scheme))
+    spelled, decoder = _spaces(lib, "always" if say.flag("add_prefix_space", True) else "first")
+    return Rules(change.Sequence(steps), split.Sequence([*splits, spelled]), decoder=decoder)
 
 
 def _pegasus(lib: Any, say: Settings) -> Rules:
     change = lib.normalizers
     first = change.Replace(lib.Regex(r"\n"), " ") if say.charsmap is None else say.charsmap
     normalizer = change.Sequence([first, change.Replace(lib.Regex(r" {2,}"), " ")])
-    splitting = lib.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
-    return Rules(normalizer, splitting, decoder=_unspelled(lib, "always"))
+    spelled, decoder = _spaces(lib, "always")
+    return Rules(normalizer, spelled, decoder=decoder)
 
 
 _BERT = TokenizerClass(_bert, BERT_TEMPLATE, BERT_TOKENS, "WordPiece", "vocab.txt", "BERT", types=True)
@@ -233,6 +230,10 @@ _ROBERTA = TokenizerClass(_byte_level, ROBERTA_TEMPLATE, ROBERTA_TOKENS, "BPE", 
 _ALBERT_TOKENS = {**BERT_TOKENS, "bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"}
 _DEBERTA_TOKENS = {**BERT_TOKENS, "bos": "[CLS]", "eos": "[SEP]"}
 _XLNET_TOKENS = {**ROBERTA_TOKENS, "sep": "<sep>", "cls": "<cls>"}
+_COHERE_TOKENS = {
+    "unk": "<UNK>", "bos": "<BOS_TOKEN>", "eos": "<|END_OF_TURN_TOKEN|>", "pad": "<PAD>", "cls": "<CLS>",
+    "sep": "<SEP>", "mask": "<MASK_TOKEN>",
+}  # fmt: skip
 
 CLASSES: Mapping[str, TokenizerClass] = {
     "BertTokenizer": _BERT,
@@ -259,19 +260,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
     ),
     "GPT2Tokenizer": TokenizerClass(_byte_level, None, GPT2_TOKENS, "BPE", "vocab.json", "GPT-2"),
     "GPTNeoXTokenizer": TokenizerClass(_gpt_neox, Template("$A", "$A $B:1"), {**GPT2_TOKENS, "pad": "<|padding|>"}),
-    "CohereTokenizer": TokenizerClass(
-        _cohere,
-        None,
-        {
-            "unk": "<UNK>",
-            "bos": "<BOS_TOKEN>",
-            "eos": "<|END_OF_TURN_TOKEN|>",
-            "pad": "<PAD>",
-            "cls": "<CLS>",
-            "sep": "<SEP>",
-            "mask": "<MASK_TOKEN>",
-        },
-    ),
+    "CohereTokenizer": TokenizerClass(_cohere, None, _COHERE_TOKENS),
     "Qwen2Tokenizer": TokenizerClass(_qwen2, None, dict.fromkeys(("unk", "eos", "pad"), "<|endoftext|>"), plain=True),
     "LlamaTokenizer": TokenizerClass(_llama, None, {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}),
     "GemmaTokenizer": TokenizerClass(
@@ -279,7 +268,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
     ),
     "CLIPTokenizer": TokenizerClass(
         _clip,
-        Template("bos $A eos", "bos $A eos eos $B eos"),
+        FAIRSEQ_TEMPLATE,
         {"unk": "<|endoftext|>", "bos": "<|startoftext|>", "eos": "<|endoftext|>", "pad": "<|endoftext|>"},
     ),
     "OpenAIGPTTokenizer": TokenizerClass(_openai, None, {"unk": "<unk>"}),
@@ -287,20 +276,9 @@ CLASSES: Mapping[str, TokenizerClass] = {
     "DebertaV2Tokenizer": TokenizerClass(
         _deberta_v2, BERT_TEMPLATE, _DEBERTA_TOKENS, kind="Unigram", unknown="unk", types=True
     ),
-    "XLNetTokenizer": TokenizerClass(
-        _xlnet,
-        Template("$A sep cls:2", "$A sep $B:1 sep:1 cls:2"),
-        _XLNET_TOKENS,
-        kind="Unigram",
-        unknown=0,
-        takes_left=True,
-    ),
+    "XLNetTokenizer": TokenizerClass(_xlnet, XLNET_TEMPLATE, _XLNET_TOKENS, kind="Unigram", unknown=0, takes_left=True),
     "T5Tokenizer": TokenizerClass(
-        _t5,
-        Template("$A eos", "$A eos $B eos"),
-        {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
-        kind="Unigram",
-        unknown=2,
+        _t5, T5_TEMPLATE, {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, kind="Unigram", unknown=2
     ),
     "PegasusTokenizer": TokenizerClass(
         _pegasus,
