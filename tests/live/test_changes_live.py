@@ -15,11 +15,7 @@ from encoder_files import off
 import minibert
 from minibert.equations.input_layer import Array
 
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.filterwarnings("default:::torch"),
-    pytest.mark.filterwarnings("default:::transformers"),
-]
+pytestmark = pytest.mark.reference
 
 ROWS = 1e-5  # relative to max(1, |reference|), last hidden states; measured 2.9e-6
 MODELS = ("bert", "gpt2", "mpnet", "modernbert", "qwen3", "gemma3_text")

@@ -14,12 +14,7 @@ from encoder_files import ENCODERS, TINY, EncoderCase, at_kept_tokens, off
 import minibert
 from minibert.equations.input_layer import Array
 
-pytestmark = [
-    pytest.mark.reference,
-    # torch's and transformers' own words; ours would be errors
-    pytest.mark.filterwarnings("default:::torch"),
-    pytest.mark.filterwarnings("default:::transformers"),
-]
+pytestmark = pytest.mark.reference
 
 ROWS = 1e-5  # relative to max(1, |reference|), hidden states; measured 2.2e-6
 SHARES = 1e-6  # attentions; measured 6e-7

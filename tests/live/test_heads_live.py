@@ -15,12 +15,7 @@ from head_files import HEAD_CASE, HEAD_CASES, HEADS, HeadCase, seen
 import minibert
 from minibert.equations.input_layer import Array
 
-pytestmark = [
-    pytest.mark.reference,
-    # torch's and transformers' own words; ours would be errors
-    pytest.mark.filterwarnings("default:::torch"),
-    pytest.mark.filterwarnings("default:::transformers"),
-]
+pytestmark = pytest.mark.reference
 
 LOGITS = 1e-5  # relative to max(1, |reference|); measured 2.5e-6
 

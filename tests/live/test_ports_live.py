@@ -11,12 +11,7 @@ from planted_ports import HONEST, PLANTED
 from reference_files import REFERENCE
 
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
-pytestmark = [
-    pytest.mark.reference,
-    # torch's and transformers' own words; ours would be errors
-    pytest.mark.filterwarnings("default:::torch"),
-    pytest.mark.filterwarnings("default:::transformers"),
-]
+pytestmark = pytest.mark.reference
 
 
 @pytest.mark.parametrize(

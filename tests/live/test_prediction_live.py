@@ -15,11 +15,7 @@ from tokenizer_folders import BASES, vocabulary
 import minibert
 from minibert.families.blocks import BLOCKS
 
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.filterwarnings("default:::torch"),
-    pytest.mark.filterwarnings("default:::transformers"),
-]
+pytestmark = pytest.mark.reference
 
 SAME = 2e-6  # probabilities; measured 2e-7
 MASKED = {

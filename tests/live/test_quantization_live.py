@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from needed import absent, missing
+from needed import need_sentence_transformers
 
 import minibert
 from minibert.equations.quantization import PRECISIONS, dequantized, quantized, ranges_of
@@ -23,8 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def quantize(*arguments: Any, **options: Any) -> Any:
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
     from sentence_transformers.util.quantization import quantize_embeddings
 
     return quantize_embeddings(*arguments, **options)
@@ -50,8 +49,7 @@ def test_the_bits_are_theirs(precision: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
 def test_widened_vectors_score_as_theirs_do(precision: str) -> None:
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
     from sentence_transformers.util.quantization import _dequantize_embeddings
 
     query, vectors = np.split(np.random.default_rng(1).standard_normal((151, 64)).astype(np.float32), [1])

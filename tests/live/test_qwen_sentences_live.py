@@ -10,7 +10,7 @@ import checkpoints
 import encoders
 import numpy as np
 import pytest
-from needed import absent, missing
+from needed import need_sentence_transformers
 from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 import minibert
@@ -24,8 +24,7 @@ PROMPTS = {"query": "Instruct: we lived\nQuery:", "document": ""}
 
 def saved(folder: Path, padding_side: str) -> tuple[Any, Path]:
     """The reference's own model over seeded weights, and the folder that it writes."""
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 

@@ -27,12 +27,7 @@ from minibert.verify.report import Report
 from minibert.verify.traces import trace
 from minibert.verify.verify import verify
 
-pytestmark = [
-    pytest.mark.reference,
-    # torch's and transformers' own words; ours would be errors
-    pytest.mark.filterwarnings("default:::torch"),
-    pytest.mark.filterwarnings("default:::transformers"),
-]
+pytestmark = pytest.mark.reference
 
 ERROR_SHARE = 1.05  # of the reference's own root mean square error; measured 0.87
 

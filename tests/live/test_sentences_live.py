@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from many_texts import many_texts
-from needed import absent, missing
+from needed import need_sentence_transformers
 from reference_files import REFERENCE
 
 import minibert
@@ -28,8 +28,7 @@ FROM_FLOAT64 = 1.6  # our largest distance from float64 in terms of theirs; meas
 
 @pytest.fixture(scope="module")
 def reference(minilm: Path) -> Any:
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(minilm), device="cpu")
@@ -116,8 +115,7 @@ def test_queries_documents_and_what_is_asked_for(reference: Any, encoder: minibe
 
 
 def test_the_side_where_long_texts_are_cut(tmp_path: Path) -> None:
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
     from sentence_transformers import SentenceTransformer
 
     folder = shutil.copytree(REFERENCE / "sentences-flags", tmp_path / "model")
@@ -134,8 +132,7 @@ def test_the_side_where_long_texts_are_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.glob("sentences-*")))
 def test_what_a_folder_says_beside_the_reference(folder: str) -> None:
     """Every module and setting of the tiny folders, sizes by their usual names, and a length that is set."""
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
     from sentence_transformers import SentenceTransformer
 
     theirs, ours = SentenceTransformer(str(REFERENCE / folder), device="cpu"), minibert.load_encoder(REFERENCE / folder)
@@ -152,8 +149,7 @@ def test_what_a_folder_says_beside_the_reference(folder: str) -> None:
 
 def test_a_narrow_folder_is_computed_in_float32(minilm: Path, tmp_path: Path) -> None:
     """And so far from what sentence-transformers gives in the narrow format as the docstring of `encode` says."""
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
     import torch
     from sentence_transformers import SentenceTransformer
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from many_texts import many_texts
-from needed import absent, missing
+from needed import need_sentence_transformers
 from reference_files import REFERENCE
 
 import minibert
@@ -25,8 +25,7 @@ NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 def with_head(minilm: Path, folder: Path, kind: str, larger: float, **config: Any) -> Path:
     """MiniLM with a head whose numbers a seed gives; `larger` so that they tell texts apart."""
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
     import torch
     import transformers
 
@@ -136,8 +135,7 @@ def test_sparse_vectors_of_the_whole_vocabulary(minilm: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("name", sorted(path.name for path in REFERENCE.glob("uses-reranker*")))
 def test_a_length_that_is_set_beside_the_reference(name: str) -> None:
     """Odd lengths, both sides too long: which of two texts loses a token, and on which side."""
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
     from sentence_transformers import CrossEncoder
 
     theirs, ours = CrossEncoder(str(REFERENCE / name), device="cpu"), minibert.load_encoder(REFERENCE / name)
@@ -150,8 +148,7 @@ def test_a_length_that_is_set_beside_the_reference(name: str) -> None:
 
 def test_which_activation_a_folder_asks_for(tmp_path: Path) -> None:
     """Every place that says it, and null in each: what the reference takes."""
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
     import shutil
 
     from sentence_transformers import CrossEncoder

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from needed import absent, missing
+from needed import need_sentence_transformers
 from planted_folders import FOLDERS, HONEST, PLANTED, TEXTS, unlike, vectors, write
 
 from minibert.equations.input_layer import Array
@@ -26,8 +26,7 @@ ALSO = {("last-token", "special tokens missing"): "no special token at the end"}
 
 @pytest.fixture(autouse=True, scope="module")
 def _reference() -> None:
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
 
 
 @pytest.fixture(scope="module", params=FOLDERS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from needed import absent, missing
+from needed import need_sentence_transformers
 from planted_vectors import HONEST, PLANTED, Model
 
 from minibert.models.load_encoder import load_encoder
@@ -21,8 +21,7 @@ ASKED = [each.text for each in TEXTS]
 
 @pytest.fixture(autouse=True, scope="module")
 def _reference() -> None:
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need_sentence_transformers()
 
 
 def judged(minilm: Path, name: str) -> Report:

@@ -23,12 +23,7 @@ from minibert.verify.traces import trace
 from minibert.verify.verify import verify
 
 verify_encoder = partial(verify, encoder=True)
-pytestmark = [
-    pytest.mark.reference,
-    # torch's and transformers' own words; ours would be errors
-    pytest.mark.filterwarnings("default:::torch"),
-    pytest.mark.filterwarnings("default:::transformers"),
-]
+pytestmark = pytest.mark.reference
 
 ROTARY_TOLERANCE = 1e-5  # the same where cos and sin are float32 here; measured 5.4e-6 at 128 tokens
 # each head, and each way in which a model's differs: what tests/live/test_heads_live.py compares of all

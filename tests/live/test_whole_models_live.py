@@ -13,11 +13,7 @@ from minibert.equations.blocks import Affine, Block
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import BertWeights, Gpt2Weights, bert_model, gpt2_model
 
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.filterwarnings("default:::torch"),
-    pytest.mark.filterwarnings("default:::transformers"),
-]
+pytestmark = pytest.mark.reference
 
 LOGITS = 1e-5  # relative to max(1, |reference|); measured 1.2e-6
 IDS = np.arange(24).reshape(3, 8) % 29 + 1

@@ -20,3 +20,8 @@ def missing(reason: str) -> NoReturn:
 
 def absent(*modules: str) -> list[str]:
     return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+def need_sentence_transformers() -> None:
+    if absent("sentence_transformers"):
+        missing("sentence-transformers not installed; it is in the extra `reference`")
