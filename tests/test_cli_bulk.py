@@ -240,7 +240,7 @@ def test_a_model_without_blocks(kind: str, source: Path, tmp_path: Path, capsys:
         extract(encoders.write(tmp_path / "bert", "bert"), model)
     else:
         checkpoints.write(model, checkpoints.T5)
-        (model / "tokenizer.json").write_text(checkpoints.wordpiece_json(), encoding="utf-8")
+        checkpoints.write_wordpiece(model)
     error = failure(capsys, source, "-o", tmp_path / "out", "-m", model)
     assert "; --vectors input takes the input layer alone: for each text the mean over its tokens' rows before" in error
     assert ("no tensor of the blocks" if kind == "extracted" else "has an input layer here, but no blocks") in error

@@ -15,6 +15,7 @@ from typing import Any
 import encoders
 import numpy as np
 import pytest
+from checkpoints import change_json
 from many_texts import many_texts
 from record_files import made, write_parquet
 from reference_files import REFERENCE
@@ -293,8 +294,7 @@ def test_texts_that_nobody_kept(model: Path, tmp_path: Path, capsys: Printed, mo
 
 
 def edited(folder: Path, **changes: Any) -> None:
-    meta = json.loads((folder / "meta.json").read_text("utf-8"))
-    (folder / "meta.json").write_text(json.dumps({**meta, **changes}), "utf-8")
+    change_json(folder / "meta.json", **changes)
 
 
 def without(name: str, folder: Path) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from checkpoints import T5, same_bits, wordpiece_json, write
+from checkpoints import T5, same_bits, write, write_wordpiece
 from fake_hub import FakeHub, commit_of, use
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
@@ -196,8 +196,7 @@ def test_without_a_model_s_name(monkeypatch: pytest.MonkeyPatch, encoder: minibe
     ],
 )
 def test_a_model_without_blocks_names_the_other_vectors(tmp_path: Path, made: Any, error: Any, reason: str) -> None:
-    folder = made(tmp_path / "model")
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    folder = write_wordpiece(made(tmp_path / "model"))
     with pytest.raises(error, match=f'{reason}.*; vectors="input" takes the input layer alone: .*no context'):
         vectors(Embedder(folder), ["a"])
     assert same_bits(vectors(Embedder(folder, "input"), ["we", "a"]), minibert.load(folder).embed(["we", "a"]))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import seeded
+from checkpoints import change_json
 from reference_files import CASES, REFERENCE, Case
 from safetensors.numpy import load_file
 
@@ -227,9 +229,8 @@ def test_a_side_that_a_family_lacks_is_refused(name: str) -> None:
 
 
 def copy_with(case: Case, target: Path, **changes: Any) -> Path:
-    config = json.loads((case.folder / "config.json").read_text(encoding="utf-8"))
-    (target / "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
-    (target / "model.safetensors").write_bytes((case.folder / "model.safetensors").read_bytes())
+    shutil.copytree(case.folder, target, dirs_exist_ok=True)
+    change_json(target / "config.json", **changes)
     return target
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from checkpoints import Array, result, wordpiece_json, write
+from checkpoints import Array, result, write, write_wordpiece
 
 import minibert
 from minibert import EmbeddingLayer
@@ -11,8 +11,7 @@ from minibert import EmbeddingLayer
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
-    folder = write(tmp_path_factory.mktemp("bert"))
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    folder = write_wordpiece(write(tmp_path_factory.mktemp("bert")))
     return minibert.load(folder)
 
 

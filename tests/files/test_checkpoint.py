@@ -29,10 +29,10 @@ from checkpoints import (
     result,
     same_bits,
     tensors,
-    wordpiece_json,
     write,
     write_index,
     write_shards,
+    write_wordpiece,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -238,9 +238,7 @@ def test_a_file_cut_short_between_its_header_and_its_numbers(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("pad_id", [VOCAB, VOCAB + 1, -1, None])
 def test_a_padding_id_that_no_row_has_pads_with_0(tmp_path: Path, pad_id: int | None) -> None:
-    folder = write(tmp_path, {**BERT, "pad_token_id": pad_id})
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    layer = minibert.load(folder)
+    layer = minibert.load(write_wordpiece(write(tmp_path, {**BERT, "pad_token_id": pad_id})))
     batch = layer.tokenize(["we lived", "a"])
     assert batch["input_ids"][1].tolist()[3:] == [0] and layer(**batch).shape == (2, 4, 8)
 

@@ -20,6 +20,7 @@ from checkpoints import (
     wordpiece_json,
     write,
     write_byte_level,
+    write_wordpiece,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -189,8 +190,7 @@ def test_embed_always_keeps_an_empty_second_text(tiny: EmbeddingLayer) -> None:
 
 def test_a_model_is_told_of_two_texts_where_its_tokenizer_s_class_says_so(tmp_path: Path) -> None:
     """As in transformers: BERT's class does, the one that reads tokenizer.json as it stands does not."""
-    folder = write(tmp_path)
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    folder = write_wordpiece(write(tmp_path))
 
     def types(**settings: Any) -> list[int]:
         (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -219,8 +219,7 @@ def test_types_of_single_texts_are_the_template_s(tmp_path: Path) -> None:
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in types.items()},
     }
-    folder = write(tmp_path)
-    (folder / "tokenizer.json").write_text(wordpiece_json(post_processor=template), encoding="utf-8")
+    folder = write_wordpiece(write(tmp_path), post_processor=template)
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "token_type_ids"]}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     layer = minibert.load(folder)
@@ -318,9 +317,7 @@ def test_truncation_goes_to_the_position_table_by_default(tiny: EmbeddingLayer) 
 
 
 def test_truncation_without_a_longest_length_needs_one(tmp_path: Path) -> None:
-    folder = write(tmp_path, T5)
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    layer = minibert.load(folder)
+    layer = minibert.load(write_wordpiece(write(tmp_path, T5)))
     assert layer.tokenize("a " * 50)["input_ids"].shape == (1, 52)
     assert layer.tokenize("a " * 50, truncation=True, max_length=20)["input_ids"].shape == (1, 20)
     with pytest.raises(ValueError, match="t5 has no longest length; pass max_length with truncation"):

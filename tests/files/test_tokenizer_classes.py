@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import BERT, ROBERTA, wordpiece_json, write
+from checkpoints import BERT, ROBERTA, change_json, write, write_wordpiece
 from tokenizer_folders import BASES, PAIR, TEXTS, tokenizer_json, variants, write_tokenizer
 
 import minibert
@@ -177,8 +177,7 @@ def test_named_tokens_without_a_row_get_rows_in_one_order(tmp_path: Path) -> Non
 def test_files_of_qwen2_may_name_any_class(tmp_path: Path, where: str, declared: str) -> None:
     """Of this type transformers takes its own class, since published files name a wrong one; of Qwen3 it does not."""
     folder = write_tokenizer(tmp_path, "Qwen2Tokenizer", {}, "qwen2")
-    path = folder / where
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "tokenizer_class": declared}))
+    change_json(folder / where, tokenizer_class=declared)
     named = declared if where == "config.json" else None
     plain = stored()["Qwen2Tokenizer"]["plain"]
     rows = minibert.FAMILIES["qwen2"], minibert.FAMILIES["qwen3"]
@@ -253,15 +252,12 @@ def test_settings_that_cannot_be_followed(tmp_path: Path, config: dict[str, Any]
 
 def test_a_class_for_another_model_that_nobody_declares(tmp_path: Path) -> None:
     """RoBERTa's type with a WordPiece file: the file is read as it stands."""
-    folder = write(tmp_path, ROBERTA)
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    layer = minibert.load(folder)
+    layer = minibert.load(write_wordpiece(write(tmp_path, ROBERTA)))
     assert layer.tokens(layer.tokenize("we")["input_ids"][0]) == ["[CLS]", "we", "[SEP]"]
 
 
 def test_config_json_names_a_class(tmp_path: Path) -> None:
-    folder = write(tmp_path, {**BERT, "tokenizer_class": "RobertaTokenizer"})
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    folder = write_wordpiece(write(tmp_path, {**BERT, "tokenizer_class": "RobertaTokenizer"}))
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
     layer = minibert.load(folder)  # not BERT's class, which would make "We" an unknown word
     assert layer.tokens(layer.tokenize("We")["input_ids"][0]) == ["[CLS]", "we", "[SEP]"]

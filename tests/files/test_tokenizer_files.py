@@ -19,6 +19,7 @@ from checkpoints import (
     write,
     write_byte_level,
     write_vocab,
+    write_wordpiece,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,7 +74,7 @@ def test_tokenizer_config_is_read(tmp_path: Path, settings_: dict[str, Any], tex
 
 def test_tokenizer_json_goes_first(tmp_path: Path) -> None:
     folder = write_vocab(write(tmp_path), ("nonsense",))
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    write_wordpiece(folder)
     assert ids_of(minibert.load(folder), "we") == [[2, WORDS.index("we"), 3]]
 
 
@@ -131,8 +132,7 @@ def test_roberta_files(tmp_path: Path) -> None:
     ],
 )
 def test_stored_padding_and_truncation_are_cleared(tmp_path: Path, extra: dict[str, Any]) -> None:
-    folder = write(tmp_path)
-    (folder / "tokenizer.json").write_text(wordpiece_json(**extra), encoding="utf-8")
+    folder = write_wordpiece(write(tmp_path), **extra)
     batch = minibert.load(folder).tokenize(["we lived above the clouds", "we"])
     assert batch["input_ids"].shape == (2, 7)
     assert batch["attention_mask"].sum(axis=1).tolist() == [7, 3]
@@ -149,17 +149,14 @@ def test_the_real_file_stores_both_and_neither_counts(minilm: Path, real: Embedd
 @pytest.mark.parametrize("pad_token_id", [None, -1, 10_000, True, "0"])
 def test_a_padding_id_without_a_row_gives_way_to_0(tmp_path: Path, pad_token_id: object) -> None:
     config = {**T5, "pad_token_id": pad_token_id}
-    folder = write(tmp_path, config)
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    layer = minibert.load(folder)
+    layer = minibert.load(write_wordpiece(write(tmp_path, config)))
     batch = layer.tokenize(["we", "we lived"])
     assert batch["input_ids"][0, -1] == 0
     assert layer(**batch).shape == (2, 4, 8)
 
 
 def test_padding_is_the_config_s(tmp_path: Path) -> None:
-    folder = write(tmp_path, {**DISTILBERT, "pad_token_id": 4})
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    folder = write_wordpiece(write(tmp_path, {**DISTILBERT, "pad_token_id": 4}))
     batch = minibert.load(folder).tokenize(["we", "we lived"])
     assert list(batch) == ["input_ids", "attention_mask"]
     assert batch["input_ids"][0, -1] == 4
@@ -289,9 +286,7 @@ def test_a_vocabulary_without_an_unknown_token(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_of_another_model_is_told_by_its_ids(tmp_path: Path) -> None:
-    folder = write(tmp_path, {**BERT, "vocab_size": 10})
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    layer = minibert.load(folder)
+    layer = minibert.load(write_wordpiece(write(tmp_path, {**BERT, "vocab_size": 10})))
     says = r"input_ids\[0, 1\] is \d+, but the table has rows 0..9; is this the right tokenizer"
     with pytest.raises(IndexError, match=says):
         layer(**layer.tokenize("we"))

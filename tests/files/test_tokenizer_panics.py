@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import wordpiece_json, write
+from checkpoints import write, write_wordpiece
 from tokenizer_folders import BASES, tokenizer_json
 
 import minibert
@@ -43,7 +43,7 @@ TEXT = "a" * 40 + "!"
 
 def damaged(folder: Path, changes: dict[str, Any]) -> Path:
     write(folder)
-    (folder / "tokenizer.json").write_text(wordpiece_json(**changes), encoding="utf-8")
+    write_wordpiece(folder, **changes)
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
     return folder
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from checkpoints import BERT, Stored, bfloat16, same_bits, stored, tensors, wordpiece_json, write
+from checkpoints import BERT, Stored, bfloat16, same_bits, stored, tensors, write, write_wordpiece
 from fake_hub import FakeHub
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,8 +41,7 @@ def as_stored(array: Array, kind: str) -> Stored:
 def write_format(folder: Path, kind: str, config: dict[str, Any]) -> Path:
     """A BERT whose tensors are all of one format."""
     write(folder, config, {name: as_stored(array, kind) for name, array in tensors(config).items()})
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    return folder
+    return write_wordpiece(folder)
 
 
 @pytest.fixture(scope="module")

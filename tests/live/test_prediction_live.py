@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import word_models
+from checkpoints import change_json
 from tokenizer_folders import BASES, vocabulary
 
 import minibert
@@ -94,14 +95,14 @@ def test_a_text_goes_on(tmp_path: Path, model_type: str) -> None:
             written = model.generate(**batch, do_sample=False, max_new_tokens=12, pad_token_id=0)[0].tolist()
         begun = batch["input_ids"][0].tolist()
         new, order = written[len(begun) :], np.argsort(-shares)[:9]
-        word_models.changed(tmp_path, eos_token_id=None)
+        change_json(tmp_path / "config.json", eos_token_id=None)
         with minibert.load_encoder(tmp_path) as encoder:
             found = encoder.next_words(text, k=9)
             assert [each["token"] for each in found] == order.tolist()
             np.testing.assert_allclose([each["score"] for each in found], shares[order], rtol=0, atol=SAME)
             assert encoder.complete(text, tokens=12) == with_text(begun, new)
         ends = [3, new[3]]
-        word_models.changed(tmp_path, eos_token_id=ends)
+        change_json(tmp_path / "config.json", eos_token_id=ends)
         until = next(i for i, token in enumerate(new) if token in ends)
         with minibert.load_encoder(tmp_path) as encoder:
             assert encoder.complete(text, tokens=12) == with_text(begun, new[:until])

@@ -6,7 +6,6 @@ Slow (two minutes) and needs torch and transformers; what it finds is committed 
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import seeded
+from checkpoints import change_json
 from reference_files import BY_NAME, CASES, REFERENCE, Case
 
 import minibert
@@ -91,9 +91,8 @@ def test_full_size(name: str, tmp_path: Path) -> None:
     folder = seeded.write_model(tmp_path / name, name)
     with pytest.raises(ValueError, match="has no block, so that nothing shows what enters one"):
         verify(str(folder))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     blocks = {"bert": "num_hidden_layers", "gpt2": "n_layer"}[name]  # one, with whatever weights it starts with
-    (folder / "config.json").write_text(json.dumps(config | {blocks: 1}), encoding="utf-8")
+    change_json(folder / "config.json", **{blocks: 1})
     report = verify(str(folder))
     assert report.passed, "\n".join(report.lines)
     if name == "bert":

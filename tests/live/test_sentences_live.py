@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import change_json
 from many_texts import many_texts
 from needed import need_sentence_transformers
 from reference_files import REFERENCE
@@ -119,9 +119,7 @@ def test_the_side_where_long_texts_are_cut(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     folder = shutil.copytree(REFERENCE / "sentences-flags", tmp_path / "model")
-    path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**settings, "truncation_side": "left"}), encoding="utf-8")
+    change_json(folder / "tokenizer_config.json", truncation_side="left")
     theirs, ours = SentenceTransformer(str(folder), device="cpu"), minibert.load_encoder(folder)
     theirs.max_seq_length = ours.max_seq_length = 5
     texts = ["we lived above the clouds", "The clouds, the clouds! " * 9, "a"]

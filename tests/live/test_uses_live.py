@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import change_json
 from many_texts import many_texts
 from needed import need_sentence_transformers
 from reference_files import REFERENCE
@@ -160,9 +160,8 @@ def test_which_activation_a_folder_asks_for(tmp_path: Path) -> None:
         for older in names:
             folder = tmp_path / f"{len(own)}{own.get('activation_fn')}{older}"
             shutil.copytree(REFERENCE / "uses-reranker-bare", folder)
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            config |= {"sbert_ce_default_activation_function": older, **({"sentence_transformers": own} if own else {})}
-            (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+            own_key = {"sentence_transformers": own} if own else {}
+            change_json(folder / "config.json", sbert_ce_default_activation_function=older, **own_key)
             want: Array = CrossEncoder(str(folder), device="cpu").predict(pairs)
             assert np.abs(minibert.load_encoder(folder).predict(pairs) - want).max() <= SCORES
             seen.add(bool(want[0] < 0.3))  # the logit is about 0, and its sigmoid about 0.5

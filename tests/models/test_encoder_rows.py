@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import change_json
 from encoder_files import CASE, TINY, EncoderCase, off
 
 import minibert
@@ -130,8 +131,7 @@ def test_a_closed_encoder_leaves_nothing_open(case: EncoderCase) -> None:
 
 def changed(case: EncoderCase, folder: Path, **config: Any) -> Path:
     shutil.copytree(case.folder, folder, dirs_exist_ok=True)
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | config), encoding="utf-8")
+    change_json(folder / "config.json", **config)
     return folder
 
 

@@ -15,7 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import BERT, numbers, same_bits, tensors, wordpiece_json, write, write_vocab
+from checkpoints import (
+    BERT,
+    change_json,
+    numbers,
+    same_bits,
+    tensors,
+    write,
+    write_vocab,
+    write_wordpiece,
+)
 
 import minibert
 
@@ -137,7 +146,7 @@ def trapped(tmp_path: Path) -> Path:
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    write_wordpiece(tmp_path / "outside")
     write_vocab(tmp_path / "outside")
     for name in CODE_FILES:
         (folder / name).write_text(TRAP, encoding="utf-8")
@@ -161,16 +170,14 @@ def watched(folder: Path, todo: str) -> tuple[list[list[str]], object, bool]:
 def test_nothing_in_a_folder_is_executed_imported_or_unpickled(trapped: Path, tokenizer: str) -> None:
     if tokenizer == "vocab.txt":
         write_vocab(trapped)
-        settings = json.loads((trapped / "tokenizer_config.json").read_text(encoding="utf-8"))
-        settings["tokenizer_class"] = "BertTokenizer"  # of a class that nobody knows only tokenizer.json is read
-        (trapped / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        # of a class that nobody knows only tokenizer.json is read
+        change_json(trapped / "tokenizer_config.json", tokenizer_class="BertTokenizer")
     else:
-        (trapped / tokenizer).write_text(wordpiece_json(), encoding="utf-8")
+        write_wordpiece(trapped)
     seen, result, sprung = watched(trapped, USE_ALL)
     assert not sprung
     assert {event for event, _ in seen} == {"open"} and {name for _, name in seen} <= DATA
-    plain = write(trapped.parent / "plain")
-    (plain / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    plain = write_wordpiece(write(trapped.parent / "plain"))
     layer = minibert.load(plain)
     want = layer(**layer.tokenize(["we lived above the clouds", "a"])).ravel()
     assert same_bits(np.array(result, np.float32), want)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import change_json
 from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,8 +27,7 @@ def opened(name: str) -> minibert.Encoder:
 
 def changed(tmp_path: Path, name: str, **keys: Any) -> minibert.Encoder:
     folder = shutil.copytree(REFERENCE / f"uses-{name}", tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | keys
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    change_json(folder / "config.json", **keys)
     return minibert.load_encoder(folder)
 
 

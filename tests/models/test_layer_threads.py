@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import BERT, T5, same_bits, wordpiece_json, write
+from checkpoints import BERT, T5, same_bits, write, write_wordpiece
 
 import minibert
 from minibert import EmbeddingLayer
@@ -40,9 +40,7 @@ USES: dict[str, Callable[[EmbeddingLayer], Any]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = write(tmp_path_factory.mktemp("t5"), T5)
-    (made / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    return made
+    return write_wordpiece(write(tmp_path_factory.mktemp("t5"), T5))
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +154,7 @@ def test_a_tokenizer_that_fails_to_open_fails_every_time(tmp_path: Path) -> None
     for _ in range(2):
         with pytest.raises(minibert.TokenizerError, match="has no tokenizer"):
             layer.tokenize("we")
-    (tmp_path / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    write_wordpiece(tmp_path)
     assert layer.tokenize("we")["input_ids"].shape == (1, 3)
 
 

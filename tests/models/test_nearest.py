@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import BERT, tensors, wordpiece_json, write
+from checkpoints import BERT, tensors, write, write_wordpiece
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import minibert
@@ -112,9 +112,7 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
     names = {"word": rows, "position": 16, "token_type": 2}
     tensors = {f"embeddings.{name}_embeddings.weight": np.ones((n, dim), np.float16) for name, n in names.items()}
     tensors |= {f"embeddings.LayerNorm.{part}": np.ones(dim, np.float16) for part in ("weight", "bias")}
-    folder = write(tmp_path, config, tensors)
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
-    layer = minibert.load(folder)
+    layer = minibert.load(write_wordpiece(write(tmp_path, config, tensors)))
     layer.nearest("we")
     tracemalloc.start()
     found = layer.nearest("we")

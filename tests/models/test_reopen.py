@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import BERT, GPT2, ROBERTA, T5, pack, same_bits, tensors, wordpiece_json, write
+from checkpoints import BERT, GPT2, ROBERTA, T5, pack, same_bits, tensors, write, write_wordpiece
 from fake_hub import FakeHub, commit_of, use
 from safetensors.numpy import load_file
 
@@ -67,7 +67,7 @@ def test_a_copy_is_the_same_layer_opened_again(tmp_path: Path, config: dict[str,
     if options.get("side") == "decoder":
         named["decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = np.ones((32, 2), "f4")
     layer = minibert.load(write(tmp_path, config, named), **options)
-    (tmp_path / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    write_wordpiece(tmp_path)
     for copied in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer), copy.copy(layer)):
         assert copied is not layer and state(copied) == state(layer)
         assert same_bits(copied(IDS), layer(IDS))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import change_json
 from head_files import damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -287,8 +288,7 @@ def test_the_activation_is_the_first_that_is_said(tmp_path: Path) -> None:
     assert not raw(changed(tmp_path, "config.json", "reranker-bare", **null))  # as the reference: null is said first
     # the folder's own settings go before config.json
     folder = shutil.copytree(REFERENCE / "uses-reranker", tmp_path / "both")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | own), encoding="utf-8")
+    change_json(folder / "config.json", **own)
     assert not raw(minibert.load_encoder(folder))
 
 

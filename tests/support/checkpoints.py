@@ -162,10 +162,15 @@ def write_vocab(folder: Path, words: tuple[str, ...] = WORDS) -> Path:
     return folder
 
 
-def write_wordpiece(folder: Path) -> Path:
+def write_wordpiece(folder: Path, **settings: Any) -> Path:
     """Put the small WordPiece tokenizer into a folder."""
-    (folder / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(wordpiece_json(**settings), encoding="utf-8")
     return folder
+
+
+def change_json(path: Path, **keys: Any) -> None:
+    """Set keys of the object in a file."""
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | keys), encoding="utf-8")
 
 
 def write_byte_level(folder: Path, special: tuple[str, ...] = ("<|endoftext|>",)) -> Path:

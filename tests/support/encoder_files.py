@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from checkpoints import change_json
 from reference_files import REFERENCE, Stored
 from safetensors.numpy import load_file, save_file
 
@@ -35,8 +35,7 @@ def copied(case: EncoderCase, folder: Path, change: Any = None, **config: Any) -
     shutil.copytree(case.folder, folder, dirs_exist_ok=True)
     tensors = load_file(folder / "model.safetensors")
     save_file(change(tensors) if change else tensors, folder / "model.safetensors")
-    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps({**values, **config}), encoding="utf-8")
+    change_json(folder / "config.json", **config)
     return folder
 
 

@@ -18,9 +18,9 @@ from checkpoints import (
     ROBERTA,
     T5,
     VOCAB,
-    wordpiece_json,
     write,
     write_byte_level,
+    write_wordpiece,
 )  # fmt: skip
 
 import minibert
@@ -45,7 +45,7 @@ def write_each(factory: pytest.TempPathFactory) -> dict[str, Path]:
         if name == "gpt2":
             write_byte_level(made[name])
         else:
-            (made[name] / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+            write_wordpiece(made[name])
     return made
 
 

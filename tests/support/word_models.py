@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +58,3 @@ def head(name: str, config: dict[str, Any]) -> dict[str, Array]:
         f"{norm}.bias": normal(dim, spread=0.2),
         bias: normal(words, spread=1.0),
     }
-
-
-def changed(folder: Path, **keys: Any) -> None:
-    """Change config.json."""
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | keys), encoding="utf-8")
