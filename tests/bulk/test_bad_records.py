@@ -23,12 +23,6 @@ LARGE = 64 << 20  # bytes of a file whose parts are each small
 HELD = 32 << 20  # bytes beyond what some rows take; measured 16 MiB for Parquet (72 with a whole row group), else 0
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all examples of a property."""
-    return tmp_path_factory.mktemp("records")
-
-
 # -- bad rows --------------------------------------------------------------------------------------------------------
 
 NOT_UTF8 = "not UTF-8: byte 0xff at 1 (invalid start byte); convert the file"

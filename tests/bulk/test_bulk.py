@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 from record_files import made, write_parquet
 from reference_files import REFERENCE
+from shard_folders import FORMS
 
 import minibert
 from minibert.bulk import job as module
@@ -30,12 +31,6 @@ from minibert.models.vectors import open_vectors
 
 SAME = 1e-6  # of a vector's length, computed beside other texts; measured: 2.9e-7
 TEXTS = [" ".join(text.split())[:60] for text in many_texts(230, seed=2)]
-FORMS = ["parquet", "npy"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return encoders.write(tmp_path_factory.mktemp("model"), "bert")
 
 
 def run(model: Path, source: Path, folder: Path, vectors: str = "input", form: str = "npy", **options: Any) -> Any:

@@ -15,7 +15,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import encoders
 import pytest
 from killed_runs import KILLED, Runs, content, whole_shards
 from many_texts import many_texts
@@ -34,11 +33,6 @@ KILLS, BETWEEN = 20, 5
 def runs() -> Iterator[Runs]:
     with Runs() as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return encoders.write(tmp_path_factory.mktemp("model"), "bert")
 
 
 def texts_file(path: Path, count: int) -> Path:

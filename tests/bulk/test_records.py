@@ -21,12 +21,6 @@ from minibert.bulk.records import ROWS, Records
 NUL_IN_CSV = sys.version_info >= (3, 11)  # the csv module of Python 3.10 refuses the line
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all examples of a property."""
-    return tmp_path_factory.mktemp("records")
-
-
 # -- what is written is read back --------------------------------------------------------------------------------
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)

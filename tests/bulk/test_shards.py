@@ -12,17 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pyarrow import parquet
-from shard_folders import BAD, SETTINGS, add, begin, files, opened
+from shard_folders import BAD, FORMS, SETTINGS, add, begin, files, opened
 
 from minibert.bulk.shards import ShardFolder
-
-FORMS = ["parquet", "npy"]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "vectors"
-
 
 # -- what stands in it -------------------------------------------------------------------------------------------
 

@@ -13,18 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from shard_folders import BAD, SETTINGS, add, begin, files, opened, refused
+from shard_folders import BAD, FORMS, SETTINGS, add, begin, files, opened, refused
 
 from minibert.bulk.ledger import check_folder
 from minibert.bulk.shards import ShardFolder
-
-FORMS = ["parquet", "npy"]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "vectors"
-
 
 # -- what is not continued ---------------------------------------------------------------------------------------
 

@@ -10,11 +10,10 @@ import pytest
 import seeded
 from encoder_files import CASE, EncoderCase, kept, off
 from safetensors.numpy import load_file
+from textbook import bert_blocks, gpt2_weights
 
 from minibert.equations import fast
 from minibert.equations.blocks import (
-    Affine,
-    Block,
     additive_mask,
     attention,
     attention_scores,
@@ -191,31 +190,6 @@ def test_scores_are_divided_by_the_root_of_head_dim_and_the_bias_is_not() -> Non
 # -- whole, from a file's own names ------------------------------------------------------------------------------
 
 
-def bert_blocks(tensors: dict[str, Array]) -> list[Block]:
-    parts = (
-        "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
-        "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
-    )  # fmt: skip
-    return [
-        Block(*(Affine(*(tensors[f"bert.encoder.layer.{i}.{part}.{x}"] for x in ("weight", "bias"))) for part in parts))
-        for i in range(2)
-    ]
-
-
-def gpt2_blocks_of(tensors: dict[str, Array]) -> list[Block]:
-    def affine(i: int, name: str) -> Affine:
-        weight, bias = (tensors[f"transformer.h.{i}.{name}.{part}"] for part in ("weight", "bias"))
-        return Affine(weight.T if weight.ndim == 2 else weight, bias)  # stored (in, out)
-
-    blocks = []
-    for i in range(2):
-        weights, biases = (np.split(part, 3) for part in affine(i, "attn.c_attn"))
-        looks = [Affine(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
-        rest = ("attn.c_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2")
-        blocks.append(Block(*looks, *(affine(i, name) for name in rest)))
-    return blocks
-
-
 KINDS = ("plain", "right_pad", "left_pad", "pads_inside", "longest", "one_token")
 
 
@@ -238,14 +212,13 @@ def test_bert_in_a_few_lines(kind: str) -> None:
         )
     )  # fmt: skip
     x = bert_input(ids, np.zeros_like(ids), *tables)
-    compared(CASE["bert"], kind, bert_encoder(x, mask, bert_blocks(tensors), heads=2))
+    compared(CASE["bert"], kind, bert_encoder(x, mask, bert_blocks(tensors, "bert."), heads=2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gpt2_in_a_few_lines(kind: str) -> None:
     tensors = load_file(CASE["gpt2"].folder / "model.safetensors")
     inputs = CASE["gpt2"].read[0][kind]
-    x = gpt2_input(inputs["input_ids"], tensors["transformer.wte.weight"], tensors["transformer.wpe.weight"])
-    last = Affine(tensors["transformer.ln_f.weight"], tensors["transformer.ln_f.bias"])
-    mask = kept(inputs).astype(np.int64)
-    compared(CASE["gpt2"], kind, gpt2_blocks(x, mask, gpt2_blocks_of(tensors), last, heads=2))
+    weights, mask = gpt2_weights(tensors, "transformer."), kept(inputs).astype(np.int64)
+    x = gpt2_input(inputs["input_ids"], weights.wte, weights.wpe)
+    compared(CASE["gpt2"], kind, gpt2_blocks(x, mask, weights.blocks, weights.last_norm, heads=2))

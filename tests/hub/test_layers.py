@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_hub import FakeHub, commit_of, environment, slow, use
+from fake_hub import FakeHub, commit_of, drip, environment, use
 
 import minibert
 from minibert.hub import caches
@@ -285,7 +285,7 @@ def test_killed_at_any_moment_the_next_run_is_right(small: Path, tmp_path: Path,
         env = environment(hub.endpoint, tmp_path / "home")
         for sent in (1_000, 100_000, 300_000):  # in the header, in a tensor, later
             hub.forget()
-            hub.misbehave("safetensors", slow(1_000_000))
+            hub.misbehave("safetensors", drip(1_000_000))
             process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, env=env)
             deadline = time.monotonic() + 30
             while hub.sent < sent and process.poll() is None and time.monotonic() < deadline:
@@ -329,7 +329,7 @@ def test_a_bar_for_what_takes_longer_than_a_second_on_a_terminal_only(small: Pat
         hub.add("org/bert", files_of(small))
         pipe, terminal, silent = (environment(hub.endpoint, tmp_path / home) for home in ("pipe", "terminal", "silent"))
         silent["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-        hub.misbehave("safetensors", slow(250_000))
+        hub.misbehave("safetensors", drip(250_000))
         with ThreadPoolExecutor(3) as together:
             to_a_pipe = together.submit(run, SLOW_TENSOR, pipe)
             switched_off = together.submit(said_on_a_terminal, SLOW_TENSOR, silent)

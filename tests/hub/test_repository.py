@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from fake_hub import FakeHub, commit_of, environment, late, no_range, redirect_to_second, slow, status, use
+from fake_hub import FakeHub, commit_of, drip, environment, late, no_range, redirect_to_second, status, use
 from huggingface_hub import constants, hf_hub_download
 from safetensors.numpy import save
 
@@ -358,7 +358,7 @@ def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: 
 
 def test_a_slow_hub_is_waited_for(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "QUIET", 1.2)  # a busy machine is quiet for some tenths of a second
-    hub.misbehave("model.safetensors", slow(300_000))
+    hub.misbehave("model.safetensors", drip(300_000))
     word = resolve("org/tiny").checkpoint().table("embeddings.word", FLOAT32).array()  # takes 1.8 s
     assert np.array_equal(word, WORD)
 
@@ -383,7 +383,7 @@ def test_two_processes_at_once_share_one_cache(hub: FakeHub, tmp_path: Path) -> 
         "table = resolve('org/tiny').checkpoint(lazy=True).table('embeddings.word', np.dtype('float32')); "
         "sys.stdout.buffer.write(table.rows(np.arange(0, 300, 3)).tobytes())"
     )
-    hub.misbehave("model.safetensors", slow(2_000_000))
+    hub.misbehave("model.safetensors", drip(2_000_000))
     env = environment(hub.endpoint, tmp_path / "processes", MINIBERT_CACHE=str(tmp_path / "ours"))
     pair = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) for _ in range(2)]
     for process in pair:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import training as study_training
 from drawn import normal
+from textbook import gpt2_weights
 
 import minibert
 from minibert.cli import main
 from minibert.equations import gradients, training
-from minibert.equations.blocks import Affine, Block, additive_mask
+from minibert.equations.blocks import additive_mask
 from minibert.equations.heads import cross_entropy
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import Gpt2Weights, gpt2_model
@@ -111,25 +112,6 @@ def gpt2(dtype: str) -> Any:
     return model
 
 
-def as_ours(tensor_of: Any) -> Gpt2Weights:
-    """Arrange the reference's arrays, or their gradients, as `Gpt2Weights`; its maps are (in, out)."""
-
-    def affine(name: str) -> Affine:
-        return Affine(tensor_of(f"{name}.weight"), tensor_of(f"{name}.bias"))
-
-    blocks = []
-    for i in range(2):
-        stored = [affine(f"h.{i}.{name}") for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")]
-        together, *maps = (Affine(weight.T, bias) for weight, bias in stored)
-        norms = [
-            Affine(tensor_of(f"h.{i}.{name}.weight"), tensor_of(f"h.{i}.{name}.bias")) for name in ("ln_1", "ln_2")
-        ]
-        weights, biases = (np.split(array, 3) for array in together)
-        three = (Affine(weight, bias) for weight, bias in zip(weights, biases, strict=True))
-        blocks.append(Block(*three, maps[0], norms[0], maps[1], maps[2], norms[1]))
-    return Gpt2Weights(tensor_of("wte.weight"), tensor_of("wpe.weight"), blocks, affine("ln_f"))
-
-
 def arrays(model: Gpt2Weights) -> list[Array]:
     affines = [affine for block in model.blocks for affine in block] + [model.last_norm]
     return [model.wte, model.wpe, *(array for affine in affines for array in affine)]
@@ -157,10 +139,10 @@ def test_a_whole_gpt2_with_its_tied_table(dtype: str) -> None:
     # `labels=` would give the same loss, in float32 whatever the model's dtype
     expected = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), tensor[:, 1:].reshape(-1))
     expected.backward()
-    ours = as_ours(lambda name: named[name].detach().numpy())
+    ours = gpt2_weights({name: x.detach().numpy() for name, x in named.items()})
     loss, found = loss_and_gradient(ours, ids)
     assert abs(loss - expected.item()) <= 1e-5
-    theirs = as_ours(lambda name: named[name].grad.numpy())
+    theirs = gpt2_weights({name: x.grad.numpy() for name, x in named.items()})
     for mine, other in zip(arrays(found), arrays(theirs), strict=True):
         # a key's bias moves all scores of a query alike, so its gradient is 0 but for rounding, on both sides
         if np.abs(other).max() > 1e-6:

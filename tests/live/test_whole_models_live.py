@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from encoder_files import off
+from textbook import bert_weights, gpt2_weights
 
-from minibert.equations.blocks import Affine, Block
 from minibert.equations.input_layer import Array
-from minibert.equations.whole_models import BertWeights, Gpt2Weights, bert_model, gpt2_model
+from minibert.equations.whole_models import bert_model, gpt2_model
 
 pytestmark = pytest.mark.reference
 
@@ -42,39 +42,13 @@ def logits(model: Any, **inputs: Array) -> Array:
 def test_bert() -> None:
     sizes = dict(hidden_size=12, num_attention_heads=3, num_hidden_layers=2, intermediate_size=20)
     model, tensors = seeded("BertForMaskedLM", **sizes)
-
-    def affine(path: str) -> Affine:
-        return Affine(tensors[f"{path}.weight"], tensors[f"{path}.bias"])
-
-    def block(i: int) -> Block:
-        looks = [affine(f"bert.encoder.layer.{i}.attention.self.{name}") for name in ("query", "key", "value")]
-        rest = ("attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense")
-        return Block(*looks, *(affine(f"bert.encoder.layer.{i}.{name}") for name in (*rest, "output.LayerNorm")))
-
-    tables = [tensors[f"bert.embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position")]
-    head = "cls.predictions"
-    weights = BertWeights(
-        *tables, affine("bert.embeddings.LayerNorm"), [block(0), block(1)], affine(f"{head}.transform.dense"),
-        affine(f"{head}.transform.LayerNorm"), tensors[f"{head}.bias"],
-    )  # fmt: skip
     theirs = logits(model, input_ids=IDS, token_type_ids=TYPES, attention_mask=MASK)
-    ours = bert_model(IDS, TYPES, MASK, weights, heads=3)
+    ours = bert_model(IDS, TYPES, MASK, bert_weights(tensors, "bert."), heads=3)
     assert off(ours[MASK != 0], theirs[MASK != 0]) <= LOGITS
 
 
 def test_gpt2() -> None:
     model, tensors = seeded("GPT2LMHeadModel", n_embd=12, n_head=3, n_layer=2)
-
-    def affine(path: str) -> Affine:
-        return Affine(tensors[f"transformer.{path}.weight"].T, tensors[f"transformer.{path}.bias"])  # stored (in, out)
-
-    def block(i: int) -> Block:
-        looks = affine(f"h.{i}.attn.c_attn")
-        parts = zip(np.split(looks.weight, 3), np.split(looks.bias, 3), strict=True)
-        rest = ("attn.c_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2")
-        return Block(*(Affine(*part) for part in parts), *(affine(f"h.{i}.{name}") for name in rest))
-
-    tables = [tensors[f"transformer.{name}.weight"] for name in ("wte", "wpe")]
-    weights = Gpt2Weights(*tables, [block(0), block(1)], affine("ln_f"))
+    weights = gpt2_weights(tensors, "transformer.")
     theirs = logits(model, input_ids=IDS, attention_mask=MASK)
     assert off(gpt2_model(IDS, MASK, weights, heads=3)[MASK != 0], theirs[MASK != 0]) <= LOGITS

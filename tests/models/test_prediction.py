@@ -18,12 +18,13 @@ from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from textbook import bert_weights, gpt2_weights
 
 import minibert
 from minibert import CheckpointError, TokenizerError
-from minibert.equations.blocks import Affine, Block, softmax
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
-from minibert.equations.whole_models import BertWeights, Gpt2Weights, bert_model, gpt2_model
+from minibert.equations.whole_models import bert_model, gpt2_model
 from minibert.models import heads, prediction
 from minibert.models.prediction import choose
 
@@ -61,42 +62,14 @@ def textbook_of_bert(ids: list[int]) -> Array:
     """The probabilities of each word at each place: (seq, vocab)."""
     config = word_models.settings("bert")
     tensors = encoders.tensors(config) | word_models.head("bert", config)
-
-    def affine(path: str) -> Affine:
-        return Affine(tensors[f"{path}.weight"], tensors[f"{path}.bias"])
-
-    def block(i: int) -> Block:
-        paths = (
-            "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
-            "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
-        )  # fmt: skip
-        return Block(*(affine(f"encoder.layer.{i}.{path}") for path in paths))
-
-    tables = (tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position"))
-    weights = BertWeights(
-        *tables, affine("embeddings.LayerNorm"), [block(i) for i in range(encoders.DEPTH)],
-        affine("cls.predictions.transform.dense"), affine("cls.predictions.transform.LayerNorm"),
-        tensors["cls.predictions.bias"],
-    )  # fmt: skip
+    weights = bert_weights(tensors)
     batch = np.array([ids])
     return softmax(bert_model(batch, np.zeros_like(batch), np.ones_like(batch), weights, encoders.HEADS))[0]
 
 
 def textbook_of_gpt2(folder: Path, ids: list[int]) -> Array:
     """The logits of the next word: (vocab,)."""
-    tensors = load_file(folder / "model.safetensors")
-
-    def affine(path: str) -> Affine:
-        return Affine(tensors[f"{path}.weight"].T, tensors[f"{path}.bias"])  # stored (in, out)
-
-    def block(i: int) -> Block:
-        looks = affine(f"h.{i}.attn.c_attn")
-        parts = zip(np.split(looks.weight, 3), np.split(looks.bias, 3), strict=True)
-        rest = ("attn.c_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2")
-        return Block(*(Affine(*part) for part in parts), *(affine(f"h.{i}.{name}") for name in rest))
-
-    blocks = [block(i) for i in range(encoders.DEPTH)]
-    weights = Gpt2Weights(tensors["wte.weight"], tensors["wpe.weight"], blocks, affine("ln_f"))
+    weights = gpt2_weights(load_file(folder / "model.safetensors"))
     batch = np.array([ids])
     return gpt2_model(batch, np.ones_like(batch), weights, encoders.HEADS)[0, -1]
 

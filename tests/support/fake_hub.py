@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import sleep  # the Hub's own slowness; `quick_pauses` shortens time.sleep, which its clients call
@@ -154,23 +154,20 @@ def announced(size: int) -> Fault:
 
 
 def drip(bytes_per_second: float, head: bool = False) -> Fault:
-    """Send a byte now and then; with `head`, the status line too."""
+    """Send the body slowly; with `head`, the status line too."""
 
-    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-        answer.bytes_per_second, answer.slow_head = bytes_per_second, head
-        return answer
+    return with_fields(bytes_per_second=bytes_per_second, slow_head=head)
 
-    return fault
+
+def with_fields(**fields: Any) -> Fault:
+    """Set fields of an answer."""
+    return lambda hub, request, answer: replace(answer, **fields)
 
 
 def with_header(name: str, value: str) -> Fault:
     """Set one header of an answer."""
 
-    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-        answer.headers[name] = value
-        return answer
-
-    return fault
+    return lambda hub, request, answer: replace(answer, headers={**answer.headers, name: value})
 
 
 def no_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
@@ -196,11 +193,7 @@ def short_body(hub: FakeHub, request: Request, answer: Answer) -> Answer:
 def cut(after: int) -> Fault:
     """Close the connection after so many bytes of the body."""
 
-    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-        answer.cut_after = after
-        return answer
-
-    return fault
+    return with_fields(cut_after=after)
 
 
 def status(code: int, **headers: str) -> Fault:
@@ -229,36 +222,15 @@ def redirect_to_second(hub: FakeHub, request: Request, answer: Answer) -> Answer
     )
 
 
-def wrong_etag(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Give another version's ETag."""
-    answer.headers["ETag"] = '"another-version"'
-    return answer
-
-
-def other_commit(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Answer from another commit than the one that was asked for."""
-    answer.headers["X-Repo-Commit"] = commit_of("another")
-    return answer
+wrong_etag = with_header("ETag", '"another-version"')
+other_commit = with_header("X-Repo-Commit", commit_of("another"))
+silent = with_fields(silent=True)  # the request is taken, and never answered
 
 
 def garbage(hub: FakeHub, request: Request, answer: Answer) -> Answer:
     """Send a page of HTML with status 200, as a captive portal does."""
     page = b"<html>please accept the conditions of this network</html>"
     return Answer(200, {"Content-Length": str(len(page)), "Content-Type": "text/html"}, 0, len(page), page)
-
-
-def silent(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Take the request and never answer it."""
-    answer.silent = True
-    return answer
-
-
-def slow(bytes_per_second: float) -> Fault:
-    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-        answer.bytes_per_second = bytes_per_second
-        return answer
-
-    return fault
 
 
 def late(seconds: float) -> Fault:

@@ -13,6 +13,7 @@ from minibert.bulk.ledger import Shard
 from minibert.bulk.shards import ShardFolder
 
 SETTINGS = {"model": "m", "vectors": "input", "prompt": None, "input": [{"name": "a", "bytes": 3}]}
+FORMS = ("parquet", "npy")
 BAD = [{"file": "ä.csv", "row": 2, "problem": "none"}]
 
 

@@ -1,0 +1,52 @@
+"""The textbook's weights from the tensors of a file with two blocks: what `bert_model` and `gpt2_model` take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from minibert.equations.blocks import Affine, Block
+from minibert.equations.input_layer import Array
+from minibert.equations.whole_models import BertWeights, Gpt2Weights
+
+Tensors = Mapping[str, Array]
+
+
+def affine(tensors: Tensors, path: str) -> Affine:
+    return Affine(tensors[f"{path}.weight"], tensors[f"{path}.bias"])
+
+
+def bert_blocks(tensors: Tensors, prefix: str = "") -> list[Block]:
+    parts = (
+        "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+        "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
+    )  # fmt: skip
+    paths = [f"{prefix}encoder.layer.{i}." for i in range(2)]
+    return [Block(*(affine(tensors, path + part) for part in parts)) for path in paths]
+
+
+def bert_weights(tensors: Tensors, prefix: str = "") -> BertWeights:
+    at, head = f"{prefix}embeddings.", "cls.predictions"
+    tables = (tensors[f"{at}{name}_embeddings.weight"] for name in ("word", "token_type", "position"))
+    return BertWeights(
+        *tables, affine(tensors, f"{at}LayerNorm"), bert_blocks(tensors, prefix),
+        affine(tensors, f"{head}.transform.dense"), affine(tensors, f"{head}.transform.LayerNorm"),
+        tensors[f"{head}.bias"],
+    )  # fmt: skip
+
+
+def gpt2_weights(tensors: Tensors, prefix: str = "") -> Gpt2Weights:
+    """GPT-2's files store a map as (in, out), those of query, key and value as one."""
+
+    def turned(path: str) -> Affine:
+        weight, bias = affine(tensors, prefix + path)
+        return Affine(weight.T, bias)
+
+    def block(at: str) -> Block:
+        parts = zip(*(np.split(array, 3) for array in turned(f"{at}.attn.c_attn")), strict=True)
+        rest = ("attn.c_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2")
+        return Block(*(Affine(*part) for part in parts), *(turned(f"{at}.{name}") for name in rest))
+
+    tables = (tensors[f"{prefix}{name}.weight"] for name in ("wte", "wpe"))
+    return Gpt2Weights(*tables, [block("h.0"), block("h.1")], turned("ln_f"))
