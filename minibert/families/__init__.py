@@ -27,25 +27,9 @@ _FILES = {
 }
 
 __all__ = [
-    "FAMILIES",
-    "Add",
-    "Binder",
-    "Config",
-    "Embedding",
-    "Family",
-    "Inputs",
-    "LayerNorm",
-    "Linear",
-    "Mask",
-    "Norm",
-    "Positions",
-    "Project",
-    "Scale",
-    "Step",
-    "Tokens",
-    "always",
-    "replace",
-]
+    "FAMILIES", "Add", "Binder", "Config", "Embedding", "Family", "Inputs", "LayerNorm", "Linear", "Mask", "Norm",
+    "Positions", "Project", "Scale", "Step", "Tokens", "always", "replace",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

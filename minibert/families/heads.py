@@ -194,9 +194,11 @@ def _names_of(config: Config) -> Mapping[str, str] | None:
 # -- the rows ----------------------------------------------------------------------------------------------------
 
 
-def _words(*steps: HeadMap | Act | NormAt) -> tuple[Head, ...]:
+def _words(
+    *steps: HeadMap | Act | NormAt, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
+) -> tuple[Head, Head]:
     """A word for each token: the masked one where all tokens are seen, the next one where those before alone are."""
-    masked = Head(name="masked_word", architectures=("ForMaskedLM", "ForPreTraining"), steps=steps, causal=False)
+    masked = Head(name="masked_word", architectures=architectures, steps=steps, causal=False)
     return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
 
 
@@ -208,13 +210,14 @@ CLASSIFIER = HeadMap(path="classifier", out=LABELS)
 TOKEN_CLASSES = Head(name="token_classes", architectures=("ForTokenClassification",), steps=(CLASSIFIER,))
 POOLER = (HeadMap(path="pooler.dense"), Act(path="pooler.activation", act=tanh))
 
+BERT_WORDS = (
+    HeadMap(path="cls.predictions.transform.dense"),
+    Act(path="cls.predictions.transform.transform_act_fn"),
+    NormAt(path="cls.predictions.transform.LayerNorm"),
+    HeadMap(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
+)
 BERT = (
-    *_words(
-        HeadMap(path="cls.predictions.transform.dense"),
-        Act(path="cls.predictions.transform.transform_act_fn"),
-        NormAt(path="cls.predictions.transform.LayerNorm"),
-        HeadMap(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
-    ),
+    *_words(*BERT_WORDS),
     _classes(*POOLER, CLASSIFIER),
     TOKEN_CLASSES,
     Head(
@@ -241,14 +244,12 @@ ROBERTA = (
 )
 
 ELECTRA = (
-    *(
-        replace(head, architectures=tuple(name for name in head.architectures if name != "ForPreTraining"))
-        for head in _words(
-            HeadMap(path="generator_predictions.dense", out="embedding_size"),
-            Act(path="generator_predictions.activation", act=gelu),
-            NormAt(path="generator_predictions.LayerNorm"),
-            HeadMap(path="generator_lm_head", out=WORDS, tied=True),
-        )
+    *_words(
+        HeadMap(path="generator_predictions.dense", out="embedding_size"),
+        Act(path="generator_predictions.activation", act=gelu),
+        NormAt(path="generator_predictions.LayerNorm"),
+        HeadMap(path="generator_lm_head", out=WORDS, tied=True),
+        architectures=("ForMaskedLM",),
     ),
     _classes(
         HeadMap(path="classifier.dense"),
@@ -281,13 +282,11 @@ DISTILBERT = (
     TOKEN_CLASSES,
 )
 
+SCORE = HeadMap(path="score", out=LABELS)
+LM_HEAD = HeadMap(path="lm_head", out=WORDS, biased=False, tied=True)
 GPT2 = (
-    Head(
-        name="next_word",
-        architectures=("LMHeadModel", "DoubleHeadsModel"),
-        steps=(HeadMap(path="lm_head", out=WORDS, biased=False, tied=True),),
-    ),
-    _classes(HeadMap(path="score", out=LABELS, biased=False), takes="last"),
+    Head(name="next_word", architectures=("LMHeadModel", "DoubleHeadsModel"), steps=(LM_HEAD,)),
+    _classes(replace(SCORE, biased=False), takes="last"),
     TOKEN_CLASSES,
 )
 
@@ -305,54 +304,41 @@ MODERNBERT_STEPS = (
     NormAt(path="head.norm", eps="norm_eps", biased="norm_bias"),
 )
 MODERNBERT = (
-    Head(
-        name="masked_word",
+    _words(
+        *MODERNBERT_STEPS,
+        HeadMap(path="decoder", out=WORDS, biased="decoder_bias", tied=True),
         architectures=("ForMaskedLM",),
-        steps=(*MODERNBERT_STEPS, HeadMap(path="decoder", out=WORDS, biased="decoder_bias", tied=True)),
-    ),
+    )[0],
     _classes(*MODERNBERT_STEPS, CLASSIFIER, takes=_modernbert_takes),
     replace(TOKEN_CLASSES, steps=(*MODERNBERT_STEPS, CLASSIFIER)),
 )
 
 ALBERT = (
-    Head(
-        name="masked_word",
-        architectures=("ForMaskedLM", "ForPreTraining"),
-        steps=(
-            HeadMap(path="predictions.dense", out="embedding_size"),
-            Act(path="predictions.activation"),
-            NormAt(path="predictions.LayerNorm"),
-            HeadMap(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
-        ),
-    ),
+    _words(
+        HeadMap(path="predictions.dense", out="embedding_size"),
+        Act(path="predictions.activation"),
+        NormAt(path="predictions.LayerNorm"),
+        HeadMap(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
+    )[0],
     _classes(HeadMap(path="pooler"), Act(path="pooler_activation", act=tanh), CLASSIFIER),
     TOKEN_CLASSES,
 )
 
 NOMIC_BERT = (
-    Head(
-        name="masked_word",
+    _words(
+        *BERT_WORDS[:2],
+        NormAt(path="cls.predictions.transform.layer_norm"),
+        BERT_WORDS[3],
         architectures=("ForMaskedLM",),
-        steps=(
-            HeadMap(path="cls.predictions.transform.dense"),
-            Act(path="cls.predictions.transform.transform_act_fn"),
-            NormAt(path="cls.predictions.transform.layer_norm"),
-            HeadMap(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
-        ),
-    ),
+    )[0],
     _classes(*POOLER, CLASSIFIER),
     TOKEN_CLASSES,
 )
 
 LLAMA = (
-    Head(
-        name="next_word",
-        architectures=("ForCausalLM",),
-        steps=(HeadMap(path="lm_head", out=WORDS, biased=False, tied=True),),
-        causal=True,
-    ),
-    _classes(HeadMap(path="score", out=LABELS, biased=False), takes="last"),
-    replace(TOKEN_CLASSES, steps=(HeadMap(path="score", out=LABELS),)),
+    Head(name="next_word", architectures=("ForCausalLM",), steps=(LM_HEAD,), causal=True),
+    GPT2[1],
+    replace(TOKEN_CLASSES, steps=(SCORE,)),
 )
 GEMMA3 = (replace(LLAMA[0], refuses=("final_logit_softcapping",)), LLAMA[1])
 

@@ -42,11 +42,6 @@ def typed(config: Config) -> bool:
     return config.integer("type_vocab_size") > 0
 
 
-def scaled(config: Config) -> bool:
-    """Word rows are multiplied by sqrt(width)."""
-    return config.flag("scale_embedding")
-
-
 def sqrt_width(config: Config) -> float:
     """The factor of Vaswani et al. 2017."""
     return math.sqrt(config.integer("hidden_size"))
@@ -64,11 +59,14 @@ def module_scale(config: Config) -> float:
 
 def switch(key: str, default: bool) -> Callable[[Config], bool]:
     """The condition "this key of the config is true"."""
-    return partial(_is_on, key, default)
+    return partial(_is_on, key, default)  # keywords of a partial could be changed
 
 
 def _is_on(key: str, default: bool, config: Config) -> bool:
     return config.flag(key, default)
+
+
+scaled = switch("scale_embedding", False)  # word rows are multiplied by sqrt(width)
 
 
 def many_languages(config: Config) -> bool:
@@ -134,14 +132,20 @@ ROBERTA = replace(
     tokenizer="RobertaTokenizer",
 )
 
+XLM_ROBERTA = replace(
+    ROBERTA,
+    model_type="xlm-roberta",
+    tree={"embeddings": "XLMRobertaEmbeddings"},
+    tokenizer="XLMRobertaTokenizer",
+)
+CAMEMBERT = replace(
+    ROBERTA, model_type="camembert", tree={"embeddings": "CamembertEmbeddings"}, tokenizer="CamembertTokenizer"
+)
+
 DISTILBERT = replace(
     BERT,
     model_type="distilbert",
-    steps=(
-        replace(WORD, head="vocab_projector.weight"),
-        replace(POSITION, cached=False),
-        replace(NORM, eps=1e-12),
-    ),
+    steps=(replace(WORD, head="vocab_projector.weight"), replace(POSITION, cached=False), replace(NORM, eps=1e-12)),
     prefixes=("distilbert.",),
     tree={"embeddings": "Embeddings"},
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
@@ -314,13 +318,7 @@ OPENAI_GPT = replace(
     steps=(
         Tokens(path="tokens_embed", padding_idx=None),
         Positions(path="positions_embed", cached=False),
-        Add(
-            path="tokens_embed",
-            names=("tokens_embed.weight", "lm_head.weight"),
-            ids="token_type_ids",
-            rows="vocab_size",
-            role=" (types)",
-        ),
+        replace(GPT2.steps[2], path="tokens_embed", names=("tokens_embed.weight", "lm_head.weight")),
     ),
     tree={"": "OpenAIGPTModel"},
     unused_endings=("position_ids",),
@@ -372,6 +370,8 @@ LLAMA = Family(
     later_arguments=("position_ids",),
 )
 
+MISTRAL = replace(LLAMA, model_type="mistral", tokenizer="TokenizersBackend", tree={"": "MistralModel"})
+QWEN2 = replace(LLAMA, model_type="qwen2", tokenizer="Qwen2Tokenizer", always_usual=True, tree={"": "Qwen2Model"})
 QWEN3 = replace(
     LLAMA,
     model_type="qwen3",
@@ -460,11 +460,7 @@ BLOOM = Family(
 )
 
 # own table, the shared one, the other side's, the output's: a tied table is stored once, under any of its names
-TIED = (
-    "{side}.embed_tokens.weight",
-    "shared.weight",
-    "{other}.embed_tokens.weight",
-)
+TIED = ("{side}.embed_tokens.weight", "shared.weight", "{other}.embed_tokens.weight")
 BOTH = ("encoder", "decoder")
 D_MODEL = {"hidden_size": "d_model"}
 
@@ -495,6 +491,8 @@ T5 = Family(
     sides=BOTH,
     shared="shared",
 )
+
+MT5 = replace(T5, model_type="mt5", tree={"{side}": "MT5Stack"})
 
 BART_WORDS = {**D_MODEL, "num_attention_heads": "encoder_attention_heads", "num_hidden_layers": "encoder_layers"}
 BART_TOKENS = Tokens(path="{side}.embed_tokens", names=TIED, scale=module_scale, prints_as="BartScaledWordEmbedding")
@@ -560,9 +558,7 @@ XLM = Family(
     steps=(
         Tokens(path="embeddings", head="pred_layer.proj.weight"),
         Positions(path="position_embeddings", cached=False),
-        Add(
-            path="lang_embeddings", ids="langs", rows="n_langs", when=many_languages,
-        ),
+        Add(path="lang_embeddings", ids="langs", rows="n_langs", when=many_languages),
         Add(
             path="embeddings", names=("embeddings.weight", "pred_layer.proj.weight"), ids="token_type_ids",
             rows="vocab_size", padding_idx="pad_token_id", role=" (types)",
@@ -592,12 +588,7 @@ XLNET = Family(
     prefixes=("transformer.",),
     tree={"": "XLNetModel"},
     checked_prefixes=(),
-    aliases={
-        **D_MODEL,
-        "n_token": "vocab_size",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
+    aliases={**D_MODEL, "n_token": "vocab_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
     later_arguments=("token_type_ids",),
 )
 
@@ -627,69 +618,13 @@ CLIP_TEXT_MODEL = Family(
     defaults={"max_position_embeddings": 77, "pad_token_id": 1, "vocab_size": 49408, "hidden_size": 512},
 )
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {
-        row.model_type: row
-        for row in (
-            BERT,
-            ROBERTA,
-            replace(
-                ROBERTA,
-                model_type="xlm-roberta",
-                tree={"embeddings": "XLMRobertaEmbeddings"},
-                tokenizer="XLMRobertaTokenizer",
-            ),
-            replace(
-                ROBERTA,
-                model_type="camembert",
-                tree={"embeddings": "CamembertEmbeddings"},
-                tokenizer="CamembertTokenizer",
-            ),
-            DISTILBERT,
-            ALBERT,
-            ELECTRA,
-            MPNET,
-            DEBERTA_V2,
-            ERNIE,
-            NOMIC_BERT,
-            MODERNBERT,
-            CONVBERT,
-            GPT2,
-            OPENAI_GPT,
-            GPT_NEO,
-            OPT,
-            GPT_NEOX,
-            LLAMA,
-            replace(LLAMA, model_type="mistral", tokenizer="TokenizersBackend", tree={"": "MistralModel"}),
-            replace(
-                LLAMA,
-                model_type="qwen2",
-                tokenizer="Qwen2Tokenizer",
-                always_usual=True,
-                tree={"": "Qwen2Model"},
-            ),
-            QWEN3,
-            MIXTRAL,
-            OLMO2,
-            PHI3,
-            GRANITE,
-            COHERE2,
-            GEMMA,
-            GEMMA2,
-            GEMMA3_TEXT,
-            BLOOM,
-            T5,
-            replace(T5, model_type="mt5", tree={"{side}": "MT5Stack"}),
-            BART,
-            MBART,
-            MARIAN,
-            PEGASUS,
-            XLM,
-            XLNET,
-            WHISPER,
-            CLIP_TEXT_MODEL,
-            replace(CLIP_TEXT_MODEL, model_type="clip", tokenizer="CLIPTokenizer"),
-        )
-    }
-)
+CLIP = replace(CLIP_TEXT_MODEL, model_type="clip", tokenizer="CLIPTokenizer")
+
+ROWS = (
+    BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ALBERT, ELECTRA, MPNET, DEBERTA_V2, ERNIE, NOMIC_BERT,
+    MODERNBERT, CONVBERT, GPT2, OPENAI_GPT, GPT_NEO, OPT, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, MIXTRAL, OLMO2, PHI3,
+    GRANITE, COHERE2, GEMMA, GEMMA2, GEMMA3_TEXT, BLOOM, T5, MT5, BART, MBART, MARIAN, PEGASUS, XLM, XLNET, WHISPER,
+    CLIP_TEXT_MODEL, CLIP,
+)  # fmt: skip
+FAMILIES: Mapping[str, Family] = MappingProxyType({row.model_type: row for row in ROWS})
 """model_type -> row. Read-only, and so is all that a row holds; `frozen.replace` makes another row."""

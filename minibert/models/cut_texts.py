@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
+from minibert.files.tokenizer import Encoded, Texts, listed
 
+from .head_model import HeadModel
 from .pipeline import Pipeline, chunked
-from .sentence_config import SentenceConfig
-
-
-class SentenceModel(Protocol):
-    """What is needed of an encoder."""
-
-    @property
-    def sentence_config(self) -> SentenceConfig: ...
-    @property
-    def sentence_tokenizer(self) -> Tokenizer: ...
-
-    def pipeline(
-        self, prompt_name: str | None = None, prompt: str | None = None, *, task: str | None = None
-    ) -> Pipeline: ...
 
 
 def tokens_cut(
-    encoder: SentenceModel,
+    encoder: HeadModel,
     texts: Texts,
     prompt_name: str | None = None,
     prompt: str | None = None,

@@ -1,25 +1,28 @@
-"""What is asked of an encoder by those who give its heads texts. `Encoder` imports them, so they cannot import it."""
+"""What is asked of an encoder by those who give it texts. `Encoder` imports them, so they cannot import it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
+from minibert.equations.input_layer import Array
 from minibert.families.config import Config
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Tokenizer
 
 from .blocks import Stack
-from .heads import Model
 from .input_layer import EmbeddingLayer
 from .pipeline import Packed, Pipeline
 from .sentence_config import SentenceConfig
 
 
-class HeadModel(Model, Protocol):
+class HeadModel(Protocol):
     """An encoder with its heads and its tokenizer."""
 
     config: Config
+    dtype: np.dtype[Any]
     threads: int | None
     max_seq_length: int | None
 
@@ -34,6 +37,10 @@ class HeadModel(Model, Protocol):
     @property
     def sentence_tokenizer(self) -> Tokenizer: ...
 
+    def rows(self, packed: Packed, take: Array | None = None) -> Array: ...
+    def pipeline(
+        self, prompt_name: str | None = None, prompt: str | None = None, *, task: str | None = None
+    ) -> Pipeline: ...
     def head(self, name: str | None = None) -> BoundHead: ...
     def each_text(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from minibert.threads.computing import compute
 
 from .binder import TensorBinder
 from .blocks import Stack, run_blocks
+from .head_model import HeadModel
 from .input_layer import EmbeddingLayer
 from .packing import Tile, batch_tiles, tile_tokens
 from .pipeline import Packed
@@ -115,15 +116,7 @@ def heads_in(layer: EmbeddingLayer, config: Config, binder: TensorBinder, causal
 # -- logits ------------------------------------------------------------------------------------------------------
 
 
-class Model(Protocol):
-    """What is needed of an encoder."""
-
-    dtype: np.dtype[Any]
-
-    def rows(self, packed: Packed, take: Array | None = None) -> Array: ...
-
-
-def logits_of(encoder: Model, head: BoundHead, packed: Packed, take: Array | None = None) -> Array:
+def logits_of(encoder: HeadModel, head: BoundHead, packed: Packed, take: Array | None = None) -> Array:
     """Give the logits of packed texts: (taken tokens, labels).
 
     `take`: which of the packed tokens; without it what the head takes: every token, or one of each text in the order
