@@ -120,7 +120,7 @@ def _run(argv: list[str]) -> int:
             return command.run(arguments) or 0
     if name in ("help", "-h", "--help"):
         if not rest:
-            print(HELP % "\n".join(f"  {name:9} {_about(name)}" for name in COMMANDS))
+            print(HELP % "\n".join(f"  {name:9} {_opened(name)[0].ABOUT.splitlines()[0]}" for name in COMMANDS))
             return 0
         if rest[0] in COMMANDS:
             _opened(rest[0])[1].print_help()
@@ -146,11 +146,6 @@ def _opened(name: str) -> tuple[Any, Parser]:
     parser = Parser(name, command.ABOUT, command.EXAMPLE)
     command.declare(parser)
     return command, parser
-
-
-def _about(name: str) -> str:
-    about: str = _opened(name)[0].ABOUT
-    return about.partition("\n")[0]
 
 
 def _in_words(error: Exception) -> str:

@@ -72,7 +72,7 @@ def test_a_text_above_its_words_is_bold_and_harmless(monkeypatch: pytest.MonkeyP
     for coloured, shown in ((False, "a \\x1b[2m text"), (True, "\x1b[1ma \\x1b[2m text\x1b[0m")):
         for module in (answers, common):
             monkeypatch.setattr(module, "coloured", lambda coloured=coloured: coloured)
-        answers.print_answers([("a \x1b[2m text", ["  word"]), ("we", [])])
+        answers.print_answers(["a \x1b[2m text", "we"], [["  word"], []])
         assert capsys.readouterr().out.split("\n")[:3] == [shown, "  word", ""]
 
 

@@ -10,12 +10,12 @@ from .common import coloured, harmless, print_lines
 WIDEST = 40  # columns of the bar for a probability of 1
 
 
-def print_answers(answers: Iterable[tuple[str, Iterable[str]]]) -> None:
+def print_answers(texts: Iterable[str], answers: Iterable[Iterable[str]]) -> None:
     """Print each text, bold where that may be, with its lines below it, and an empty line between two texts."""
     from minibert.show.text import styles
 
     bold, _ = styles(coloured())
-    for i, (text, lines) in enumerate(answers):
+    for i, (text, lines) in enumerate(zip(texts, answers, strict=True)):
         print_lines([*([""] if i else []), bold(harmless(text)), *lines])
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, add_prompts, add_threads, from_hub, tell
+from .common import Parser, add_model, add_prompts, from_hub, tell
 
 EVERY = 5.0  # seconds between two lines in a log
 
@@ -65,8 +65,7 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="only read FOLDER again: is it complete and undamaged?")
     add_prompts(parser)
-    add_threads(parser)
-    add_model(parser, side=False)
+    add_model(parser, side=False, threads=True)
 
 
 def run(arguments: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .answers import bars, print_answers
-from .common import Parser, add_k, add_model, add_threads, load_model, tell_cut
+from .common import Parser, add_k, add_model, load_model, tell_cut
 
 ABOUT = """give the labels of texts, with their probabilities
 By the model's own labels, such as POSITIVE and NEGATIVE; the model needs its
@@ -17,8 +17,7 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("texts", nargs="+", metavar="TEXT")
     add_k(parser, "labels")
-    add_threads(parser)
-    add_model(parser, side=False, usual="distilbert/distilbert-base-uncased-finetuned-sst-2-english")
+    add_model(parser, side=False, usual="distilbert/distilbert-base-uncased-finetuned-sst-2-english", threads=True)
 
 
 def run(arguments: Any) -> None:
@@ -29,6 +28,5 @@ def run(arguments: Any) -> None:
     with load_model(arguments) as encoder:
         found = encoder.classify(arguments.texts, arguments.k)
         cut.add(encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length))
-    lines = [bars([(each.label, each.probability) for each in labels]) for labels in found]
-    print_answers(zip(arguments.texts, lines, strict=True))
+    print_answers(arguments.texts, (bars([(each.label, each.probability) for each in labels]) for labels in found))
     tell_cut(cut.count)

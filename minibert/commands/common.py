@@ -95,10 +95,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def add_model(
-    parser: Parser, side: bool = True, argument: bool = False, usual: str = DEFAULT_MODEL, default: str = ""
-) -> None:
-    """Add --model, the Hub's options, and with `argument` a positional model too. `default`: in words, if not usual."""
+    parser: Parser, side: bool = True, argument: bool = False, threads: bool = False, usual: str = DEFAULT_MODEL,
+    default: str = "",
+) -> None:  # fmt: skip
+    """Add --model and the Hub's options; --threads and a positional model where asked. `default`: its own words."""
     parser.usual = usual
+    if threads:
+        parser.add_argument(
+            "--threads", type=int, metavar="N", help="compute on at most N threads (default: what MINIBERT_THREADS "
+            "says, else the cores there are for this)",
+        )  # fmt: skip
     if argument:
         parser.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
     parser.add_argument(
@@ -118,14 +124,6 @@ def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:
     parser.add_argument(
         "-k", type=int, default=usual, metavar="N", help=f"how many {what} to show (default: {usual or 'all'})"
     )
-
-
-def add_threads(parser: Parser) -> None:
-    """Add --threads."""
-    parser.add_argument(
-        "--threads", type=int, metavar="N",
-        help="compute on at most N threads (default: what MINIBERT_THREADS says, else the cores there are for this)",
-    )  # fmt: skip
 
 
 def add_texts(parser: Parser) -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_texts, add_threads, add_whole, load_layer, print_lines, tell, tell_cut
+from .common import Parser, add_model, add_texts, add_whole, load_layer, print_lines, tell, tell_cut
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,8 +45,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--truncate", action="store_true", help="truncate texts that are too long for the model; stderr says how many"
     )
-    add_threads(parser)
-    add_model(parser)
+    add_model(parser, threads=True)
     add_whole(parser)
 
 
@@ -55,20 +54,21 @@ def run(arguments: Any) -> None:
     from minibert.models.cut_texts import CutTexts
 
     pooling = None if arguments.pooling == "none" else arguments.pooling
-    output: Path | None = arguments.output
-    ending = "" if output is None else ending_of(output, pooling)
+    ending = ending_of(arguments.output, pooling)
     chunks = chunks_of(arguments)
     first, cut = next(chunks, []), CutTexts()
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
         vectors = _vectors(layer, chain([first], chunks), pooling, arguments, cut)
-        give(vectors, layer.dim, layer.dtype, pooling, output, ending)
+        give(vectors, layer.dim, layer.dtype, pooling, arguments.output, ending)
     tell_cut(cut.count, "pair" if arguments.pair else "text")
 
 
-def ending_of(output: Path, pooling: str | None) -> str:
-    """Choose the format of the file before anything is read."""
+def ending_of(output: Path | None, pooling: str | None) -> str:
+    """Choose the format of the file, if any, before anything is read."""
     from minibert.files.writing import output_ending
 
+    if output is None:
+        return ""
     ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
     if pooling is None and ending == ".npy":
         raise ValueError(

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .common import Parser, add_model, add_prompts, add_texts, add_threads, load_model, tell_cut
+from .common import Parser, add_model, add_prompts, add_texts, load_model, tell_cut
 from .embed import chunks_of, ending_of, give, streamed
-
-if TYPE_CHECKING:
-    from minibert.models.cut_texts import CutTexts
-    from minibert.models.encoder import Encoder
 
 ABOUT = """turn texts into sentence vectors, as sentence-transformers does
 Runs the whole model, with the pooling, prompts and maximum length that its
@@ -25,27 +19,20 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     add_texts(parser)
     add_prompts(parser)
-    add_threads(parser)
-    add_model(parser, side=False)
+    add_model(parser, side=False, threads=True)
 
 
 def run(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
-    output: Path | None = arguments.output
-    ending = "" if output is None else ending_of(output, "mean")
     from minibert.models.cut_texts import CutTexts
+    from minibert.models.pipeline import chunked
 
+    ending = ending_of(arguments.output, "mean")
     arguments.pair, cut = None, CutTexts()
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
-        vectors = _vectors(encoder, chunks, arguments, cut)
-        give(vectors, encoder.get_embedding_dimension(), encoder.dtype, "mean", output, ending)
+        pipeline = cut.of(encoder.pipeline(arguments.prompt_name, arguments.prompt))
+        parts = (part for chunk in chunks for part in chunked(chunk, pipeline.chunk))
+        vectors = streamed(pipeline.stream, parts, "encode", arguments)
+        give(vectors, encoder.get_embedding_dimension(), encoder.dtype, "mean", arguments.output, ending)
     tell_cut(cut.count)
-
-
-def _vectors(encoder: Encoder, chunks: Iterable[list[str]], arguments: Any, cut: CutTexts) -> Iterator[Any]:
-    from minibert.models.pipeline import chunked
-
-    pipeline = cut.of(encoder.pipeline(arguments.prompt_name, arguments.prompt))
-    chunks = (part for chunk in chunks for part in chunked(chunk, pipeline.chunk))
-    return streamed(pipeline.stream, chunks, "encode", arguments)

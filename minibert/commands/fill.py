@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .answers import bars, print_answers
-from .common import Parser, add_k, add_model, add_threads, load_model
+from .common import Parser, add_k, add_model, load_model
 
 ABOUT = """guess the words that masks hide, with their probabilities
 Write the model's mask, [MASK] for BERT and <mask> for RoBERTa, in the place of
@@ -18,8 +18,7 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="with one mask or more")
     add_k(parser, "words")
-    add_threads(parser)
-    add_model(parser, side=False)
+    add_model(parser, side=False, threads=True)
 
 
 def run(arguments: Any) -> None:
@@ -27,10 +26,10 @@ def run(arguments: Any) -> None:
     with load_model(arguments) as encoder:
         found = encoder.fill(arguments.texts, arguments.k)
     answers = []
-    for text, masks in zip(arguments.texts, found, strict=True):
+    for masks in found:
         lines: list[str] = []
         for number, words in enumerate(masks, 1):
             lines += [f"mask {number}"] if len(masks) > 1 else []
             lines += bars([(each["token_str"], each["score"]) for each in words])
-        answers.append((text, lines))
-    print_answers(answers)
+        answers.append(lines)
+    print_answers(arguments.texts, answers)

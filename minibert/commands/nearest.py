@@ -24,5 +24,5 @@ def run(arguments: Any) -> None:
     """Print each word, and below it its neighbours with their cosines."""
     with load_layer(arguments) as layer:  # every row is read
         found = [layer.nearest(word, arguments.k) for word in arguments.words]
-    lines = [beside([token for token, _ in near], (f"{cosine:7.4f}" for _, cosine in near)) for near in found]
-    print_answers(zip(arguments.words, lines, strict=True))
+    lines = (beside([token for token, _ in near], (f"{cosine:7.4f}" for _, cosine in near)) for near in found)
+    print_answers(arguments.words, lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .answers import bars, print_answers
-from .common import Parser, add_k, add_model, add_threads, load_model
+from .common import Parser, add_k, add_model, load_model
 
 ABOUT = """guess the word that comes next, with probabilities
 For GPT-2 and its kin, where no word sees those after it. A word that begins
@@ -17,13 +17,12 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="the beginning of a text")
     add_k(parser, "words")
-    add_threads(parser)
-    add_model(parser, side=False, usual="gpt2")
+    add_model(parser, side=False, usual="gpt2", threads=True)
 
 
 def run(arguments: Any) -> None:
     """Print each text, and below it the likeliest next words."""
     with load_model(arguments) as encoder:
         found = encoder.next_words(arguments.texts, arguments.k)
-    lines = [bars([(each["token_str"], each["score"]) for each in words], quote='"') for words in found]
-    print_answers(zip(arguments.texts, lines, strict=True))
+    answers = (bars([(each["token_str"], each["score"]) for each in words], quote='"') for words in found)
+    print_answers(arguments.texts, answers)

@@ -6,7 +6,7 @@ from typing import Any
 
 from minibert.files.lines import STDIN
 
-from .common import Parser, add_k, add_model, add_threads, load_model, print_lines
+from .common import Parser, add_k, add_model, load_model, print_lines
 from .embed import wants_bar
 from .similar import lines_of, ranked
 
@@ -25,8 +25,7 @@ def declare(parser: Parser) -> None:
         "--file", metavar="LINES", required=True, help="texts, one a line, or - for stdin; empty lines are left out"
     )
     add_k(parser, "lines", None)
-    add_threads(parser)
-    add_model(parser, side=False, usual=RERANKER)
+    add_model(parser, side=False, usual=RERANKER, threads=True)
 
 
 def run(arguments: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from minibert.errors import MinibertError, Option, parts_of, worded
 
-from .common import Parser, add_k, add_model, add_prompts, add_threads, from_hub, print_lines, tell, tell_cut
+from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_cut
 
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
@@ -43,8 +43,7 @@ def declare(parser: Parser) -> None:
         "--json", action="store_true", help="print for each question one line of JSON: question, measure, results"
     )
     add_prompts(parser)
-    add_threads(parser)
-    add_model(parser, side=False, default="the one that made the vectors, and no other")
+    add_model(parser, side=False, default="the one that made the vectors, and no other", threads=True)
 
 
 def run(arguments: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, add_threads, load_model, tell
+from .common import Parser, add_model, load_model, tell
 
 ABOUT = """a small server: /v1/embeddings as OpenAI's, and /rerank
 For programs in other languages on the same machine. Routes: /v1/embeddings
@@ -30,16 +30,12 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="a file with the token that clients must send")
     parser.add_argument("--token-env", metavar="NAME", help="a variable of the environment with that token")
-    for name, number, what in (
-        ("waiting", usual.waiting, "requests at once; more are told to come again (503)"),
-        ("body", usual.body, "bytes of a request"),
-        ("texts", usual.texts, "texts of a request"),
-    ):
+    limited = ("requests at once; more are told to come again (503)", "bytes of a request", "texts of a request")
+    for (name, number), what in zip(usual._asdict().items(), limited, strict=True):
         parser.add_argument(
             f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {number})"
         )
-    add_threads(parser)
-    add_model(parser, side=False, argument=True, usual="sentence-transformers/all-MiniLM-L6-v2")
+    add_model(parser, side=False, argument=True, usual="sentence-transformers/all-MiniLM-L6-v2", threads=True)
 
 
 def run(arguments: Any) -> None:

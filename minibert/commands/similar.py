@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
 
-from .common import Parser, add_k, add_model, add_threads, load_model, print_lines, tell_cut
+from .common import Parser, add_k, add_model, load_model, print_lines, tell_cut
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--rerank", metavar="MODEL", help=f"order the nearest {RERANKED} lines by this reranker, a folder or a Hub name"
     )
-    add_threads(parser)
-    add_model(parser, side=False)
+    add_model(parser, side=False, threads=True)
 
 
 def run(arguments: Any) -> None:
@@ -56,11 +55,11 @@ def run(arguments: Any) -> None:
         print_lines(reranked(arguments, cut))
     else:
         with load_model(arguments) as encoder:
-            print_lines(
-                table(encoder, texts, cut)
-                if file is None
-                else scored(nearest(encoder, texts[0], file, arguments.k, cut))
-            )
+            if file is None:
+                print_lines(table(encoder, texts, cut))
+            else:
+                found = nearest(encoder, texts[0], file, arguments.k, cut)
+                print_lines(f"{score:.3f}  {line}" for score, line in found)
     tell_cut(cut.count)
 
 
@@ -73,18 +72,13 @@ def table(encoder: Encoder, texts: list[str], cut: CutTexts) -> Iterator[str]:
         yield "".join([f"{i:>4}", *(f"{number:8.3f}" for number in row), f"  {text}"])
 
 
-def scored(found: list[tuple[float, str]]) -> Iterator[str]:
-    """Give each line after its similarity."""
-    yield from (f"{score:.3f}  {line}" for score, line in found)
-
-
 def reranked(arguments: Any, cut: CutTexts) -> Iterator[str]:
     """Give the lines nearest to a text in the order of a reranker, each after its score."""
     from minibert.models.load_encoder import load_encoder
 
     text, k = arguments.texts[0], arguments.k
-    options = {"local_files_only": arguments.local_files_only, "threads": arguments.threads}
-    with load_encoder(arguments.rerank, **options) as reranker:
+    local, threads = arguments.local_files_only, arguments.threads
+    with load_encoder(arguments.rerank, local_files_only=local, threads=threads) as reranker:
         reranker.rank(text, [])  # raises for a model that is no reranker, before any line is read
         with load_model(arguments) as encoder:
             lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k), cut)]

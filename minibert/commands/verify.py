@@ -173,19 +173,8 @@ def _seeds(arguments: Any) -> int:
     from minibert.verify.seeds import SEEDS, verify_seed
 
     others = (
-        "encoder",
-        "named",
-        "side",
-        "revision",
-        "text",
-        "save",
-        "small",
-        "against",
-        "only",
-        "vectors",
-        "texts",
-        "url",
-    )
+        "encoder", "named", "side", "revision", "text", "save", "small", "against", "only", "vectors", "texts", "url"
+    )  # fmt: skip
     if any(getattr(arguments, name) for name in others):
         raise ValueError("--seeds names its own models and commits; leave out all else but --local-files-only")
     reports = [verify_seed(seed, arguments.local_files_only) for seed in SEEDS]
