@@ -62,14 +62,9 @@ class Server:
         from starlette.responses import Response
         from starlette.routing import Route
 
-        def said(_: Any, error: Any) -> Any:
-            return self._refused(error)
-
         def unknown(_: Any, error: Any) -> Any:
-            routes = "POST /v1/embeddings, POST /rerank, GET /health and GET /info"
-            return self._refused(
-                Refusal(error.status_code, f"{error.detail}: this server has {routes}"), error.headers or {}
-            )
+            routes = "this server has POST /v1/embeddings, POST /rerank, GET /health and GET /info"
+            return self._refused(Refusal(error.status_code, f"{error.detail}: {routes}"), error.headers or {})
 
         def fault(_: Any, error: Exception) -> Any:
             return self._refused(Refusal(500, f"an error of the server: {type(error).__name__}"))
@@ -82,7 +77,7 @@ class Server:
                 Route("/info", self._guarded(self.info), methods=["GET"]),
             ],
             exception_handlers={
-                Refusal: said,
+                Refusal: lambda _, error: self._refused(error),
                 HTTPException: unknown,
                 ClientDisconnect: lambda *_: Response(status_code=GONE),
                 Exception: fault,
@@ -270,16 +265,12 @@ def ranked(asked: Rerank, found: Array) -> Any:
     check_finite(found)
     values = found.tolist()
     order = sorted(range(len(values)), key=lambda i: -values[i])[: asked.top_n]
-    if asked.plain:
-        return [
-            {"index": i, "score": values[i]} | ({"text": asked.documents[i]} if asked.with_text else {}) for i in order
-        ]
-    results = [
-        {"index": i, "relevance_score": values[i]}
-        | ({"document": {"text": asked.documents[i]}} if asked.with_text else {})
-        for i in order
-    ]
-    return {"results": results}
+    name = "score" if asked.plain else "relevance_score"
+    results: list[dict[str, Any]] = [{"index": i, name: values[i]} for i in order]
+    for i, result in zip(order if asked.with_text else (), results, strict=False):
+        text = {"text": asked.documents[i]}
+        result.update(text if asked.plain else {"document": text})
+    return results if asked.plain else {"results": results}
 
 
 def check_finite(found: Array) -> None:

@@ -110,8 +110,7 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
 def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Told]:
     stack, block = encoder.stack, encoder.stack.blocks[i]
     modules, x = block.modules | stack.others, f"hidden_states.{i}"
-    entering = {x: "what enters: " + (f"the output of block {i - 1}" if i else "the output of the input layer")}
-    told = {key: Told(formula) for key, formula in entering.items()}
+    told = {x: Told("what enters: the output of " + (f"block {i - 1}" if i else "the input layer"))}
     prefix = encoder.block_family.prefix(encoder.config, i)
     short: Callable[[str], str] = lambda path: path.removeprefix(prefix)  # noqa: E731
 
@@ -176,12 +175,10 @@ def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Told]:
         mask += f", tokens further than {own.reach} away masked"
     return {
         own.scores: Told(
-            f"{own.scale:.6g} * {q} @ {k}^T{bias}{of_root}{turned}; {columns}",
-            equations.attention_scores,
+            f"{own.scale:.6g} * {q} @ {k}^T{bias}{of_root}{turned}; {columns}", equations.attention_scores
         ),
         own.probabilities: Told(
-            f"softmax(scores){mask}: the attention weights of each row's token; their sum is 1",
-            equations.softmax,
+            f"softmax(scores){mask}: the attention weights of each row's token; their sum is 1", equations.softmax
         ),
         own.context: Told(
             f"probabilities @ {v} in each head, all {stack.heads} heads side by side", equations.join_heads
@@ -199,20 +196,14 @@ def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
     cut = len(tokens) > max(2 * EDGE, (80 - 4 - wide) // (COLUMN + 2))
     if cut:
         shown = [*shown[:EDGE], *shown[-EDGE:]]
-    heads = [_cell(tokens[place]) for place in shown]
+    names = [fitting(tokens[place], COLUMN) for place in shown]
+    heads = [" " * (COLUMN - columns_of(name)) + name for name in names]  # right-aligned over the numbers
     heads[EDGE:EDGE] = [CUT] * cut
     yield bold("  " + " " * wide + "  " + "  ".join(heads).rstrip())
     for token, row in zip(tokens, x[:, shown].tolist(), strict=True):
         numbers = [f"{number:{COLUMN}.4f}" if abs(number) < 100 else f"{number:{COLUMN}.1f}" for number in row]
         numbers[EDGE:EDGE] = [CUT] * cut
         yield "  " + padded(token, wide) + "  " + "  ".join(numbers)
-
-
-def _cell(token: str) -> str:
-    """Shorten a token to the width of a column, right-aligned over its numbers."""
-    while columns_of(token) > COLUMN:
-        token = token.removesuffix("…")[:-1] + "…"
-    return " " * (COLUMN - columns_of(token)) + token
 
 
 def whole_block(stack: Stack, block: BoundBlock) -> Callable[..., Array] | None:

@@ -16,9 +16,7 @@ from minibert.models.tiles import Bound
 from .text import Style, all_rows, beginning, columns_of, counted, fitting, padded, styles, wrap
 
 COUNTED = {"input_ids": "id", "position_ids": "position", "token_type_ids": "type", "langs": "language"}
-FUNCTIONS = {
-    Lookup: equations.lookup, Norm: equations.layer_norm, Project: equations.project, Scale: equations.scale
-}  # fmt: skip
+FUNCTIONS = {Lookup: equations.lookup, Norm: equations.layer_norm, Project: equations.project, Scale: equations.scale}
 
 
 class Told(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
+from minibert.families.blocks import BLOCKS
 from minibert.families.modules import Embedding, LayerNorm, Linear
 from minibert.families.steps import Positions
 from minibert.files.checkpoint import Checkpoint, Tensor
@@ -57,13 +58,9 @@ def memory(layer: EmbeddingLayer) -> tuple[int, int]:
 
     A mapped page takes memory only once a row on it has been read, and the system may drop it again at any time.
     """
-    mapped = private = 0
-    for array in {id(array): array for array in _arrays(layer)}.values():
-        if _is_mapped(array):
-            mapped += array.nbytes
-        else:
-            private += array.nbytes
-    return mapped, private
+    arrays = {id(array): array for array in _arrays(layer)}.values()
+    mapped = sum(array.nbytes for array in arrays if _is_mapped(array))
+    return mapped, sum(array.nbytes for array in arrays) - mapped
 
 
 def _arrays(layer: EmbeddingLayer) -> Iterator[Array]:
@@ -105,8 +102,6 @@ def _in_attention(layer: EmbeddingLayer) -> str:
 
 def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     """Describe the blocks by config.json and the headers on this machine; no weight is read or fetched."""
-    from minibert.families.blocks import BLOCKS
-
     row, family = BLOCKS.get(layer.family.model_type), layer.family
     if row is None:
         return {"blocks": f"none here: of {family.model_type} minibert has the input layer alone"}
@@ -119,20 +114,16 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     shared = f" that share {key_heads} key heads" if key_heads < heads else ""
     sizes = f"{count}, {heads} heads of {head_dim}{shared}, feed-forward {width} wide, {activation}"
     stored = stored_blocks(layer)
-    known = [tensor.stop - tensor.start for tensor in stored.values() if tensor is not None]
     if not stored:
         return {"blocks": f"{sizes}; of their tensors none is in this file, which holds the input layer alone"}
-    more = (
-        f"; {counted(len(stored), 'tensor')} in all, some in files not opened for this"
-        if len(known) < len(stored)
-        else ""
-    )
+    known = [tensor.stop - tensor.start for tensor in stored.values() if tensor is not None]
+    some = f"; {counted(len(stored), 'tensor')} in all, some in files not opened for this"
+    more = some if len(known) < len(stored) else ""
     return {"blocks": sizes, "blocks on disk": f"{size(sum(known))} in {counted(len(known), 'tensor')}{more}"}
 
 
 def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
     """Name the heads that the file holds; no weight is read."""
-    from minibert.families.blocks import BLOCKS
     from minibert.models.binder import TensorBinder
     from minibert.models.heads import heads_in
 
@@ -150,10 +141,9 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
 
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     """Describe what `encode` gives; no weight is read."""
-    from minibert.families.blocks import BLOCKS
     from minibert.models.sentence_config import USES, read_sentence_config
 
-    if layer.family.model_type not in BLOCKS or not stored_blocks(layer):
+    if not stored_blocks(layer):
         return {}
     try:
         own = read_sentence_config(find, layer.config, layer.dim, layer.max_length, None, "here")
@@ -163,11 +153,8 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
         return {"made for": f"{USES[own.kind]}, as a {own.kind}"}
     longest = "no limit" if own.longest is None else f"{own.longest} tokens, a longer one is truncated"
     numbers = f"{own.width()} numbers, {' and '.join(own.poolings)} over a text's tokens"
-    prompts = [
-        f"{name} {prompt!r}{' (if none is named)' * (name == own.default_prompt)}"
-        for name, prompt in own.prompts.items()
-        if prompt
-    ]
+    usual = {own.default_prompt: " (if none is named)"}
+    prompts = [f"{name} {prompt!r}{usual.get(name, '')}" for name, prompt in own.prompts.items() if prompt]
     return {
         "sentence vectors": f"{numbers}; by {own.similarity}",
         "longest sentence": longest,
@@ -177,8 +164,6 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
 
 def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
     """Give the blocks' tensors of the layer's checkpoint by name; None for one in a file that is not opened."""
-    from minibert.families.blocks import BLOCKS
-
     row = BLOCKS.get(layer.family.model_type)
     if row is None:
         return {}

@@ -15,7 +15,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 
-from .page_parts import BYTES, LARGEST, as_json, filled, packed
+from .page_parts import BYTES, LARGEST, as_json, filled_part, packed
 from .text import visible
 
 if TYPE_CHECKING:
@@ -60,5 +60,4 @@ def part(
         "attention": packed(np.stack([other[f"attentions.{i}"][0] for i in range(blocks)])),
         "cosines": packed(np.stack(cosines).astype(np.float32)),
     }
-    elements = filled("page_beside.html", text=escape(visible(text)), data=as_json(data))
-    return {"beside": elements, "script": f"<script>\n{filled('page_beside.js')}</script>"}
+    return filled_part("beside", text=escape(visible(text)), data=as_json(data))

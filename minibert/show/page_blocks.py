@@ -17,7 +17,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 
 from .blocks import functions
-from .page_parts import BYTES, as_json, filled, listed, packed
+from .page_parts import BYTES, as_json, filled_part, listed, packed
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -47,14 +47,13 @@ def part(encoder: Encoder, trace: dict[str, Array], listed_before: set[Any]) -> 
         else f"{norm} follows each sum, so the vector does not grow from block to block."
     )
     used = functions(encoder, trace) - listed_before
-    elements = filled(
-        "page_blocks.html",
+    return filled_part(
+        "blocks",
         order=order,
         causal=" Here no token sees those after it." * stack.causal,
         formulas=listed(used, input_layer, attention_positions, blocks, gated_blocks),
         data=as_json(data),
     )
-    return {"blocks": elements, "script": f"<script>\n{filled('page_blocks.js')}</script>"}
 
 
 def bytes_a_token(encoder: Encoder) -> float:
@@ -122,9 +121,8 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
             more = {
                 name: _sizes(trace[part.within or part.work.output][0])
                 for name, part in zip(("attention", "feed_forward"), block.parts, strict=True)
-            } | {
-                "turn": np.diagonal(cosine_similarity(states[i - 1], state)).tolist(),
             }
+            more["turn"] = np.diagonal(cosine_similarity(states[i - 1], state)).tolist()
             for place, line in enumerate(entry):
                 line |= {name: numbers[place] for name, numbers in more.items()}
         told.append(entry)

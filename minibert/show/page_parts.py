@@ -61,6 +61,12 @@ def filled(template: str, **parts: str) -> str:
     return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], frame)
 
 
+def filled_part(name: str, **parts: str) -> dict[str, str]:
+    """Give a part of the page: its elements, under its name, and its script; each has a file of this name."""
+    script = f"<script>\n{filled(f'page_{name}.js')}</script>"
+    return {name: filled(f"page_{name}.html", **parts), "script": script}
+
+
 def listed(used: Container[object], *files: ModuleType) -> str:
     """Those functions of some files that are used, in the files' order, as the items of a list."""
     own = (f for file in files for f in vars(file).values() if getattr(f, "__module__", None) == file.__name__)

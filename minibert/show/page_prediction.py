@@ -20,7 +20,7 @@ from minibert.models.heads import logit_pieces
 from minibert.models.labels import REGRESSION, SEVERAL
 
 from .contributions import shares, tokens_of
-from .page_parts import BYTES, as_json, filled, packed
+from .page_parts import BYTES, as_json, filled_part, packed
 from .text import visible
 
 if TYPE_CHECKING:
@@ -101,15 +101,14 @@ def part(encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str
         "shares": _floats(np.concatenate(every, axis=2)),
         "totals": _floats(found.total),
     }
-    elements = filled(
-        "page_prediction.html",
+    return filled_part(
+        "prediction",
         about=escape(ABOUT[head.name]),
         number="probability" if chance else "number",
         norm=", with the model's last norm before it" * bool(encoder.stack.last_norm),
         mean=" of the prediction, less the mean logit of all predictions" * (head.labels > 1),
         data=as_json(data),
     )
-    return {"prediction": elements, "script": f"<script>\n{filled('page_prediction.js')}</script>"}
 
 
 def _activation(encoder: Encoder, head: BoundHead) -> tuple[Callable[[Array], Array], bool]:

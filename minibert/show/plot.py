@@ -113,7 +113,7 @@ def position_rows(
 
         figure = plt.figure(figsize=(12, 0.9 * len(positions) + 0.6), layout="constrained")
         axes = figure.subplots(len(positions), sharex=True, squeeze=False)[:, 0]
-    axes = list(axes)
+    axes, parts = list(axes), lines or {"": slice(None)}
     rows = table[check_ids(positions, len(table), "positions")]
     drawn = rows if token_row is None else np.vstack([rows, token_row, *([rows + token_row] if sums else [])])
     reach = 1.5 * float(np.percentile(np.abs(drawn), 99)) or 1.0
@@ -122,16 +122,13 @@ def position_rows(
     for ax, position, row in zip(axes, positions, rows, strict=True):
         if token_row is not None:
             ax.plot(np.arange(len(token_row)), token_row, color=LIGHT, linewidth=0.8, label=f"token {token}".strip())
-        for name, part, colour in zip(
-            lines or [""], (lines or {"": slice(None)}).values(), (DARK, LIGHT), strict=False
-        ):
+        for (name, part), colour in zip(parts.items(), (DARK, LIGHT), strict=False):
             label = f"position {position}{name and f', {name}'}{_beyond(row[part], reach)}"
             ax.plot(np.arange(len(row))[part], row[part], color=colour, linewidth=0.8, label=label)
         if token_row is not None and sums:
             total = row + token_row
-            ax.plot(
-                np.arange(len(row)), total, color=BETWEEN, linewidth=0.8, zorder=1, label=f"sum{_beyond(total, reach)}"
-            )
+            label = f"sum{_beyond(total, reach)}"
+            ax.plot(np.arange(len(row)), total, color=BETWEEN, linewidth=0.8, zorder=1, label=label)
         ax.set(xlim=(0, len(row) - 1), ylim=(-reach, reach))
         for text in ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False).get_texts():
             text.set_parse_math(False)  # a token can hold a dollar sign
@@ -228,14 +225,8 @@ def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
     if not np.array_equal(by_distance[:, distance + query - 1], bias):
         raise ValueError("bias must depend on key - query alone, and does not; draw one head of it with table_image")
     ax = _axes(ax, 8, 3)
-    _image(
-        ax,
-        by_distance,
-        "bias",
-        _reach(by_distance),
-        aspect="auto",
-        extent=(-query + 0.5, key - 0.5, len(bias) - 0.5, -0.5),
-    )
+    sides = (-query + 0.5, key - 0.5, len(bias) - 0.5, -0.5)
+    _image(ax, by_distance, "bias", _reach(by_distance), aspect="auto", extent=sides)
     ax.set(xlabel="key position - query position", ylabel="head")
     ax.locator_params(axis="y", integer=True)
     return ax

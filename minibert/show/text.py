@@ -55,9 +55,7 @@ def torch_text(x: Array, indent: int = 0) -> str:
         return f"{number:.4f}"
 
     width = max((len(write(number)) for number in counted.tolist()), default=1)
-    fit = max(
-        1, (WIDTH - indent - x.ndim + 1) // (width + 2)
-    )  # numbers in a line; the brackets at its end do not count
+    fit = max(1, (WIDTH - indent - x.ndim + 1) // (width + 2))  # numbers in a line, without the brackets at its end
     text = np.array2string(
         x, separator=", ", threshold=0, edgeitems=EDGE, prefix=" " * indent,
         max_line_width=indent + 2 * x.ndim + fit * (width + 2),
@@ -125,10 +123,10 @@ def visible(text: str | None, kept: str = "") -> str:
     return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
 
 
-def fitting(token: str | None) -> str:
+def fitting(token: str | None, width: int = WIDEST_TOKEN) -> str:
     """Write a token in a few columns of a terminal."""
     token = visible(token)
-    while columns_of(token) > WIDEST_TOKEN:
+    while columns_of(token) > width:
         token = token.removesuffix("…")[:-1] + "…"
     return token
 
