@@ -216,15 +216,8 @@ NOMIC_BERT = Blocks(
         "scale_attn_weights": True,
         **dict.fromkeys(
             (
-                "causal",
-                "prenorm",
-                "parallel_block",
-                "use_rms_norm",
-                "qkv_proj_bias",
-                "mlp_fc1_bias",
-                "mlp_fc2_bias",
-                "rotary_emb_interleaved",
-                "scale_attn_by_inverse_layer_idx",
+                "causal", "prenorm", "parallel_block", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias",
+                "rotary_emb_interleaved", "scale_attn_by_inverse_layer_idx",
             ),
             False,
         ),
@@ -242,7 +235,7 @@ NOMIC_BERT = Blocks(
     },
     tree=_rotary_tree("NomicBert"),
     order=("embeddings", "rotary_emb", "post_attention_layernorm", "mlp", "self_attn"),
-)
+)  # fmt: skip
 
 
 def _rms(path: str, kind: type[RMSNorm] = RMSNorm) -> NormAt:
@@ -281,20 +274,9 @@ def _qwen_reach(config: Config, i: int) -> int | None:
     return _window(config)
 
 
-def _mistral_reach(config: Config, i: int) -> int | None:
-    return None if config.get("sliding_window") is None else _window(config)
-
-
 LLAMA_ORDER = (
-    "self_attn",
-    "mlp",
-    "input_layernorm",
-    "post_attention_layernorm",
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "o_proj",
-)
+    "self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "q_proj", "k_proj", "v_proj", "o_proj",
+)  # fmt: skip
 QWEN_DEFAULTS = {
     "num_key_value_heads": 32, "sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28,
 }  # fmt: skip
@@ -305,7 +287,7 @@ LLAMA = _llama_like(
 MISTRAL = _llama_like(
     "Mistral",
     {"num_key_value_heads": 8, "sliding_window": 4096, "eos_token_id": 2},
-    replace(TURNED, reach=_mistral_reach),
+    replace(TURNED, reach=lambda config, i: None if config.get("sliding_window") is None else _window(config)),
 )
 QWEN2 = _llama_like("Qwen2", QWEN_DEFAULTS, replace(TURNED, biased=True, reach=_qwen_reach))
 QWEN3 = _llama_like(

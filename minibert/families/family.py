@@ -93,8 +93,7 @@ class Family(Frozen):
 
     def print_tree(self, modules: Mapping[str, Any], side: str) -> str:
         """Print modules (path -> module) as the reference prints the module that holds them all."""
-        places = {path: i for i, path in enumerate(modules)}
-        paths = sorted(modules, key=lambda path: (self._place(path), places[path]))
+        paths = sorted(modules, key=self.place)
         parents = [path.rpartition(".")[0] for path in paths]
         root = parents[0] if len(set(parents)) == 1 else ""
         lines = [f"{self._class(root, side)}("]
@@ -109,7 +108,8 @@ class Family(Frozen):
             lines.append(f"{indent}({path.rpartition('.')[2]}): {modules[path]!r}")
         return "\n".join([*lines, *(["  )"] if opened != root else []), ")"])
 
-    def _place(self, path: str) -> int:
+    def place(self, path: str) -> int:
+        """Where the reference prints a module among others; those of equal places keep their order."""
         last = path.rpartition(".")[2]
         return self.order.index(last) if last in self.order else len(self.order)
 

@@ -51,8 +51,8 @@ class Binder(Tensors, Protocol):
 
     config: Config
 
-    def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> Table | None:
-        """Give a large table, not read yet. With `optional`, None where no candidate is stored."""
+    def table(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Table:
+        """Give a large table, not read yet."""
 
     def stored_under(self, scope: tuple[str, ...]) -> list[str]:
         """List the tensors of one part of a model, asked for or not."""
@@ -139,9 +139,7 @@ class Lookup(Step):
     prints_as: str = "Embedding"
 
     def bind(self, binder: Binder) -> Embedding:
-        table = binder.table(self.tensors(), self.shape(binder.config))
-        assert table is not None  # a table that is not optional is there, or the binder has raised
-        return self.module(table, binder.config)
+        return self.module(binder.table(self.tensors(), self.shape(binder.config)), binder.config)
 
     def shape(self, config: Config) -> tuple[int, int]:
         return config.integer(self.rows) + self.extra, config.integer(self.width)
@@ -178,7 +176,6 @@ class Tokens(Lookup):
         if binder.config.flag("tie_word_embeddings", True):
             names = (*names, self.head)  # of two tied tensors a file stores one, sometimes the output's
         table = binder.table(names, self.shape(binder.config))
-        assert table is not None  # not optional
         module = self.module(table, binder.config)
         module.scale = 1.0 if self.scale is None else self.scale(binder.config)
         if self.rounded:
@@ -242,20 +239,19 @@ class Positions(Lookup):
     generate: Callable[[int, int], Array] | None = None
 
     def bind(self, binder: Binder) -> Embedding:
-        if self.first(binder.config) >= self.shape(binder.config)[0] - self.extra:  # refused now, not at a call
+        shape = self.shape(binder.config)
+        if self.first(binder.config) >= shape[0] - self.extra:  # refused now, not at a call
             raise binder.config.refused(
                 f"token positions begin after the padding row, so {self.rows!r} must be larger than 'pad_token_id' + 1"
             )
-        if self.generate is None:
+        if self.generate is None or any(map(binder.stores, self.tensors())):
             return super().bind(binder)
-        shape = self.shape(binder.config)
-        table = binder.table(self.tensors(), shape, optional=True)
-        if table is None and shape[0] > MOST_ROWS:
+        if shape[0] > MOST_ROWS:
             raise binder.config.refused(
                 f"{self.rows!r} is {shape[0]}, but the file has no table of positions, and a formula makes at most "
                 f"{MOST_ROWS} here"
             )
-        return self.module(FormulaTable(self.generate, shape) if table is None else table, binder.config)
+        return self.module(FormulaTable(self.generate, shape), binder.config)
 
     def first(self, config: Config) -> int:
         """Position of the first token: RoBERTa starts after its padding row."""

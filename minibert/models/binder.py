@@ -34,12 +34,10 @@ class TensorBinder:
         self._names = set(source.names)
         self._tables: dict[str, Table] = {}
 
-    def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> Table | None:
+    def table(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Table:
         """Give the first candidate that is stored, as a table not read yet. Raises CheckpointError."""
         name = self._find(names)
         if name is None:
-            if optional:
-                return None
             raise CheckpointError(self._missing(names))
         found = self._source.tensor(name).shape  # looked at before any number of it is
         if found != shape or 0 in shape:
@@ -54,15 +52,11 @@ class TensorBinder:
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         """Give a small tensor whole, in the dtype that the layer computes in."""
-        table = self.table(names, shape)
-        assert table is not None  # not optional
-        return table.array()
+        return self.table(names, shape).array()
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
         """Give a map's weight, whole; with `low_memory` a narrow one as a table that stays as it is stored."""
-        table = self.table(names, shape)
-        assert table is not None  # not optional
-        return self.weight_of(table)
+        return self.weight_of(self.table(names, shape))
 
     def weight_of(self, table: Table) -> Weight:
         """Give a table that is used as a map's weight, as `weight` does."""

@@ -127,9 +127,7 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     bias: Callable[[int], Array] | None = None
     if blocks.relative:
         sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
-        table = binder.table((f"{blocks.relative}.weight",), sizes)
-        assert table is not None  # not optional
-        others[blocks.relative] = Embedding(table)
+        others[blocks.relative] = Embedding(binder.table((f"{blocks.relative}.weight",), sizes))
         scheme = layer.attention_position
         bias = lambda length: np.asarray(scheme.relative_bias(length, length), layer.dtype)  # noqa: E731
     turned = any(block.attention.rotated for block in bound)

@@ -19,8 +19,7 @@ def print_encoder(embeddings: EmbeddingLayer, blocks: Blocks, stack: Stack) -> s
     family, classes = embeddings.family, {**embeddings.family.tree, **blocks.tree}
     tree: Tree = {}
     inside = embeddings.modules
-    places = {path: family.order.index(last) for path in inside if (last := path.rpartition(".")[2]) in family.order}
-    for path in sorted(inside, key=lambda path: places.get(path, len(family.order))):
+    for path in sorted(inside, key=family.place):
         _put(tree, path, inside[path])
     for block in stack.blocks:
         for key, module in block.modules.items():

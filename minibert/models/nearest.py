@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from minibert.equations.input_layer import Array
 from minibert.equations.similarity import BLOCK, similarities_to
 from minibert.files.tables import Table
 from minibert.files.tokenizer import Tokenizer
@@ -19,16 +16,13 @@ def nearest(table: Table, tokenizer: Tokenizer, word: str, k: int) -> list[tuple
     check_positive("k", k)
     row = row_of_word(tokenizer, word)
     names = {i: name for i, name in tokenizer.names().items() if i < table.shape[0] and i != row}
-    similarities = similarities_to(np.asarray(table.rows(np.array([row])))[0], _blocks(table))
+    starts = range(0, table.shape[0], BLOCK)
+    blocks = (table.rows(slice(start, min(start + BLOCK, table.shape[0]))) for start in starts)
+    similarities = similarities_to(np.asarray(table.rows(np.array([row])))[0], blocks)
     ids = np.fromiter(names, np.int64, len(names))
     ids.sort()  # rows that are equally near are ordered by id
     ids = ids[np.argsort(-similarities[ids], kind="stable")[:k]]
     return [(names[i], similarity) for i, similarity in zip(ids.tolist(), similarities[ids].tolist(), strict=True)]
-
-
-def _blocks(table: Table) -> Iterator[Array]:
-    for start in range(0, table.shape[0], BLOCK):
-        yield table.rows(slice(start, min(start + BLOCK, table.shape[0])))
 
 
 def row_of_word(tokenizer: Tokenizer, word: str) -> int:

@@ -26,5 +26,5 @@ class Stored:
     def stored_under(self, scope: tuple[str, ...]) -> list[str]:
         return list(scope)  # whatever is asked for is there, by its name of today
 
-    def table(self, names: tuple[str, ...], shape: tuple[int, ...], optional: bool = False) -> Any:
+    def table(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
         raise NotImplementedError
