@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import (
-    BERT,
-    Array,
-    assemble,
-    result,
-    write,
-)
+from checkpoints import BERT, Array, assemble, result, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,20 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import (
-    BERT,
-    IDS,
-    Array,
-    bfloat16,
-    entries,
-    numbers,
-    pack,
-    result,
-    same_bits,
-    stored,
-    tensors,
-    write,
-)
+from checkpoints import BERT, IDS, Array, bfloat16, entries, numbers, pack, result, same_bits, stored, tensors, write
 from hypothesis import given
 from hypothesis import strategies as st
 

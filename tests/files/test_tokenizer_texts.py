@@ -10,9 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from checkpoints import (
-    same_bits,
-)
+from checkpoints import same_bits
 from some_texts import ids_of
 
 import minibert

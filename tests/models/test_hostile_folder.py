@@ -15,16 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import (
-    BERT,
-    change_json,
-    numbers,
-    same_bits,
-    tensors,
-    write,
-    write_vocab,
-    write_wordpiece,
-)
+from checkpoints import BERT, change_json, numbers, same_bits, tensors, write, write_vocab, write_wordpiece
 
 import minibert
 

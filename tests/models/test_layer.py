@@ -10,14 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import (
-    BERT,
-    GPT2,
-    VOCAB,
-    same_bits,
-    tensors,
-    write,
-)
+from checkpoints import BERT, GPT2, VOCAB, same_bits, tensors, write
 from layers import CONFIGS, Make, some_ids, tile_of
 
 import minibert

@@ -14,12 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from checkpoints import (
-    ELECTRA,
-    VOCAB,
-    same_bits,
-    write,
-)
+from checkpoints import ELECTRA, VOCAB, same_bits, write
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import CONFIGS, Make, some_ids, tile_of

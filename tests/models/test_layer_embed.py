@@ -7,10 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from checkpoints import (
-    VOCAB,
-    same_bits,
-)
+from checkpoints import VOCAB, same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import CONFIGS, Make, tile_of
