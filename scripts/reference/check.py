@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import platform
 import re
 import tempfile
@@ -150,11 +151,31 @@ def compare_shipped(old: Path, new: Path) -> int:
     return 1 if found else 0
 
 
-def parser_of(about: str | None) -> argparse.ArgumentParser:
-    """A command line with --check."""
+def parser_of(about: str | None, minilm: bool = False) -> argparse.ArgumentParser:
+    """A command line with --check, and if asked --minilm."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
+    if minilm:
+        parser.add_argument("--minilm", type=Path, default=os.environ.get("MINIBERT_MODEL"), metavar="FOLDER",
+                            help="the folder of all-MiniLM-L6-v2 (or set MINIBERT_MODEL)")  # fmt: skip
     return parser
+
+
+def quiet() -> None:
+    """Let the reference say nothing, and compute on one thread."""
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+
+
+def save_alone(model: Any, folder: Path, **options: Any) -> None:
+    """Save a model as its class does; only config.json and model.safetensors stay."""
+    model.save_pretrained(folder, **options)
+    for extra in set(folder.iterdir()) - {folder / "config.json", folder / "model.safetensors"}:
+        extra.unlink()
 
 
 def make_or_check(

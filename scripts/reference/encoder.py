@@ -18,7 +18,6 @@ them.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import zlib
@@ -29,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import transformers
-from check import compare_arrays, compare_json, make_or_check, parser_of, write_json, write_manifest
+from check import compare_arrays, compare_json, make_or_check, parser_of, quiet, save_alone, write_json, write_manifest
 from safetensors.numpy import load_file, save_file
 
 import minibert
@@ -143,9 +142,7 @@ def build(case: Case, folder: Path) -> torch.nn.Module:
         if parameter.ndim == 1 and name.endswith("weight") and case.family != "gemma3_text":  # a norm's: around 1
             made += np.float32(1)
         parameter.data.copy_(torch.from_numpy(made))
-    model.save_pretrained(folder, save_original_format=not case.today)
-    for extra in set(folder.iterdir()) - {folder / "config.json", folder / "model.safetensors"}:
-        extra.unlink()
+    save_alone(model, folder, save_original_format=not case.today)
     return load(getattr(transformers, case.base), folder)
 
 
@@ -252,9 +249,7 @@ def write(folder: Path, source: Path, model: torch.nn.Module, batches: dict[str,
 def make_all(target: Path, minilm: Path) -> None:
     """Write every case, and MiniLM's trace of one sentence."""
     shutil.rmtree(target, ignore_errors=True)
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    quiet()
     for case in CASES:
         folder = target / case.name
         folder.mkdir(parents=True)
@@ -288,9 +283,7 @@ def differences(old: Path, new: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = parser_of(__doc__)
-    parser.add_argument("--minilm", type=Path, default=os.environ.get("MINIBERT_MODEL"), metavar="FOLDER",
-                        help="the folder of all-MiniLM-L6-v2 (or set MINIBERT_MODEL)")  # fmt: skip
+    parser = parser_of(__doc__, minilm=True)
     arguments = parser.parse_args()
     if arguments.minilm is None:
         parser.error("needs --minilm FOLDER or the environment variable MINIBERT_MODEL")

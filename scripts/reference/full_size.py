@@ -122,11 +122,15 @@ def seeded_gpt2(rows: dict[str, Array], scratch: Path) -> dict[str, Any]:
     return facts
 
 
-def minilm(rows: dict[str, Array], folder: Path) -> dict[str, Any]:
-    """The published checkpoint: the same batches, and the ids and rows of a few texts."""
+def check_minilm(folder: Path) -> None:
     found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     if found != MINILM_SHA256:
         raise SystemExit(f"{folder}/model.safetensors has sha256 {found}, expected all-MiniLM-L6-v2's {MINILM_SHA256}")
+
+
+def minilm(rows: dict[str, Array], folder: Path) -> dict[str, Any]:
+    """The published checkpoint: the same batches, and the ids and rows of a few texts."""
+    check_minilm(folder)
     embeddings = transformers.BertModel.from_pretrained(folder).eval().embeddings
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = []

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import transformers
-from check import make_or_check, parser_of, versions, write_json, write_manifest
+from check import make_or_check, parser_of, quiet, save_alone, versions, write_json, write_manifest
 from encoder import DISTIL, GEMMA, GPT, MODERN, SIZES, TURNED, Case, differences, load, make_inputs, seeded
 from safetensors.numpy import load_file, save, save_file
 from shipped import hashed, parameters, trace
@@ -196,9 +196,7 @@ def build(case: HeadCase, folder: Path) -> torch.nn.Module:
             parameter.ndim == 1 and name.endswith("weight") and case.family != "gemma3_text"
         )
         parameter.data.copy_(torch.from_numpy(made))
-    model.save_pretrained(folder)
-    for extra in set(folder.iterdir()) - {folder / "config.json", folder / "model.safetensors"}:
-        extra.unlink()
+    save_alone(model, folder)
     tensors = load_file(folder / "model.safetensors")
     save_file(case.changed(tensors), folder / "model.safetensors", {"format": "pt"})
     return load(kind, folder)
@@ -265,9 +263,7 @@ def write_shipped(folder: Path, model: Any) -> None:
 def make_all(target: Path) -> None:
     """Write every case."""
     shutil.rmtree(target, ignore_errors=True)
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    quiet()
     for case in CASES:
         folder = target / case.name
         folder.mkdir(parents=True)

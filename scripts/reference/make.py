@@ -23,8 +23,6 @@ bits that transformers passes to its first block.
 
 from __future__ import annotations
 
-import argparse
-import os
 import shutil
 import sys
 import tempfile
@@ -36,21 +34,18 @@ import numpy as np
 import torch
 import transformers
 from cases import CASES, PAST, VOCAB, Case
-from check import compare_folders, compare_shipped, write_json, write_manifest
-from full_size import write_full_size
+from check import compare_folders, compare_shipped, parser_of, quiet, save_alone, write_json, write_manifest
+from full_size import seeded, write_full_size
 from golden import write_golden
 from rotary import write_rotary
 from safetensors.numpy import save_file
 from shipped import FOLDER as SHIPPED_FOLDER
 from shipped import write_shipped
+from tokenizer_ids import write_tokenizer_ids
 
 from minibert.equations.input_layer import Array
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-import seeded  # noqa: E402  (it is in tests/support, which is not a package)
-from tokenizer_ids import write_tokenizer_ids  # noqa: E402  (reads tests/support too)
-
 BATCH, LENGTH = 2, 4
 OTHER_INPUTS = {"types": ("token_type_ids", 2), "languages": ("langs", 3), "tasks": ("task_type_ids", 3)}
 
@@ -75,9 +70,7 @@ def save(case: Case, folder: Path) -> torch.nn.Module:
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     model = getattr(transformers, case.save)(config)
     fill(model)
-    model.save_pretrained(folder)
-    for extra in set(folder.iterdir()) - {folder / "config.json", folder / "model.safetensors"}:
-        extra.unlink()
+    save_alone(model, folder)
     return model
 
 
@@ -305,17 +298,9 @@ def make_reference(check: bool, only: list[str], minilm: Path | None) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="CASE",
-        help="one case, full_size, shipped, rotary_scaling or tokenizer_ids; repeatable",
-    )
-    parser.add_argument("--minilm", type=Path, default=os.environ.get("MINIBERT_MODEL"), metavar="FOLDER",
-                        help="the folder of all-MiniLM-L6-v2 (or set MINIBERT_MODEL)")  # fmt: skip
+    parser = parser_of(__doc__, minilm=True)
+    parser.add_argument("--only", action="append", default=[], metavar="CASE",
+                        help="one case, full_size, shipped, rotary_scaling or tokenizer_ids; repeatable")  # fmt: skip
     arguments = parser.parse_args()
     of_minilm = {"full_size", "shipped"}
     known = {case.name for case in CASES} | of_minilm | {"rotary_scaling", "tokenizer_ids"}
@@ -324,9 +309,7 @@ def main() -> int:
     minilm = Path(arguments.minilm) if arguments.minilm else None
     if minilm is None and (not arguments.only or of_minilm & set(arguments.only)):
         parser.error("full_size and shipped need --minilm FOLDER or the environment variable MINIBERT_MODEL")
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    quiet()
     return max(make(arguments.check, arguments.only, minilm) for make in (make_shipped, make_reference))
 
 

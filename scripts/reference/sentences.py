@@ -312,6 +312,13 @@ def vectors(model: SentenceTransformer, call: Call) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(given, np.float32)
 
 
+def tidy(folder: Path) -> None:
+    for extra in (folder / name for name in ("README.md", "special_tokens_map.json")):
+        extra.unlink(missing_ok=True)
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(0o644)  # safetensors makes files that only their owner may read
+
+
 def make(target: Path) -> None:
     torch.set_num_threads(1)
     for build in FOLDERS:
@@ -322,15 +329,12 @@ def make(target: Path) -> None:
             calls = build(Path(parts), folder)
             model = SentenceTransformer(str(folder), device="cpu")  # as a user would: read from the files
             made = {str(i): vectors(model, call) for i, call in enumerate(calls)}
-        for extra in (folder / name for name in ("README.md", "special_tokens_map.json")):
-            extra.unlink(missing_ok=True)
         save_file(made, folder / "vectors.safetensors")
         keys = ("method", "texts", "options")
         write_json(
             folder / "calls.json", {str(i): dict(zip(keys, call, strict=True)) for i, call in enumerate(calls)}, 1
         )
-        for path in folder.rglob("*.safetensors"):
-            path.chmod(0o644)  # safetensors makes files that only their owner may read
+        tidy(folder)
 
 
 def away(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> bool:

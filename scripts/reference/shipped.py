@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import transformers
 from check import SHIPPED, versions
-from full_size import MINILM_SHA256
+from full_size import check_minilm
 from safetensors.numpy import save
 
 from minibert.equations.input_layer import Array
@@ -73,9 +73,7 @@ def hashed(value: torch.Tensor) -> list[Any]:
 
 def write_shipped(target: Path, folder: Path) -> None:
     """Write the file into `target`, from the checkpoint in `folder`."""
-    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    if found != MINILM_SHA256:
-        raise SystemExit(f"{folder}/model.safetensors has sha256 {found}, expected all-MiniLM-L6-v2's {MINILM_SHA256}")
+    check_minilm(folder)
     model = transformers.BertModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     arrays: dict[str, Array] = {}

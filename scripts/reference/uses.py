@@ -29,12 +29,8 @@ from check import make_or_check, parser_of, write_json
 from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
-from sentences import ROOT, SIZES, fill, rewrite
-
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-import checkpoints  # in tests/support, which is not a package
-import seeded
-import tokenizer_folders
+from sentences import ROOT, SIZES, checkpoints, fill, rewrite, seeded, tidy
+from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 TOLERANCE = 5e-6  # relative to max(1, |value|), between torch's kernels for AVX-512, AVX2, SSE4.1
 PAIRS = [
@@ -81,8 +77,8 @@ def with_wordpiece(folder: Path, **settings: Any) -> Path:
 
 def with_tokenizer(folder: Path, name: str) -> tuple[Path, int]:
     """A tokenizer of a class, and how many tokens it has."""
-    tokenizer_folders.write_tokenizer(folder, name, {"tokenizer_config.json": {"model_max_length": 20}})
-    return folder, len(tokenizer_folders.vocabulary(tokenizer_folders.BASES[name]))
+    write_tokenizer(folder, name, {"tokenizer_config.json": {"model_max_length": 20}})
+    return folder, len(vocabulary(BASES[name]))
 
 
 # -- the folders -------------------------------------------------------------------------------------------------
@@ -247,16 +243,13 @@ def make(target: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         with tempfile.TemporaryDirectory() as parts:
             calls = build(Path(parts), folder)
-        for extra in (folder / name for name in ("README.md", "special_tokens_map.json")):
-            extra.unlink(missing_ok=True)
         keys = ("method", "arguments", "options", "gave")
         write_json(
             folder / "calls.json",
             {str(i): dict(zip(keys, (*call, gave(folder, call)), strict=True)) for i, call in enumerate(calls)},
             1,
         )
-        for path in folder.rglob("*.safetensors"):
-            path.chmod(0o644)  # safetensors makes files that only their owner may read
+        tidy(folder)
 
 
 def differences(old: Any, new: Any, where: str) -> Iterator[str]:

@@ -81,23 +81,14 @@ def test_scale_gradient_keeps_float32() -> None:
 
 
 @pytest.mark.parametrize("lead", [(), (SEQ,), (BATCH, SEQ)])
-def test_project_gradient_is_the_finite_difference(lead: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("formula", [equations.project, blocks.linear])
+def test_gradients_of_a_map_are_the_finite_differences(formula: Callable[..., Array], lead: tuple[int, ...]) -> None:
     x, weight, bias = normal(*lead, WIDTH), normal(DIM, WIDTH), normal(DIM, seed=6)
     grad = normal(*lead, DIM, seed=4)
-    g = gradients.project_gradient(grad, x, weight)
-    agree(g.x, lambda a: equations.project(a, weight, bias), x, grad)
-    agree(g.weight, lambda a: equations.project(x, a, bias), weight, grad)
-    agree(g.bias, lambda a: equations.project(x, weight, a), bias, grad)
-
-
-@pytest.mark.parametrize("lead", [(), (SEQ,), (BATCH, SEQ)])
-def test_linear_gradient_is_the_finite_difference(lead: tuple[int, ...]) -> None:
-    x, weight, bias = normal(*lead, WIDTH), normal(DIM, WIDTH), normal(DIM, seed=6)
-    grad = normal(*lead, DIM, seed=4)
-    g = gradients.linear_gradient(grad, x, weight)
-    agree(g.x, lambda a: blocks.linear(a, weight, bias), x, grad)
-    agree(g.weight, lambda a: blocks.linear(x, a, bias), weight, grad)
-    agree(g.bias, lambda a: blocks.linear(x, weight, a), bias, grad)
+    g = getattr(gradients, f"{formula.__name__}_gradient")(grad, x, weight)
+    agree(g.x, lambda a: formula(a, weight, bias), x, grad)
+    agree(g.weight, lambda a: formula(x, a, bias), weight, grad)
+    agree(g.bias, lambda a: formula(x, weight, a), bias, grad)
 
 
 @pytest.mark.parametrize("shape", [(DIM,), (SEQ, DIM), (BATCH, SEQ, DIM)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,7 @@ class Port:
         self.before = self.gpt2 != (wrong in ("norm before instead of after", "norm after instead of before"))
 
     def run(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        rows = len(next(iter(batch.values())))
-        texts = [self.text({name: array[i] for name, array in batch.items()}) for i in range(rows)]
-        return {key: np.stack([text[key] for text in texts]) for key in texts[0]}
+        return one_by_one(self.text, batch)
 
     def text(self, given: Mapping[str, Array]) -> dict[str, Array]:
         kept: dict[str, Array] = {}
@@ -180,6 +178,11 @@ class Port:
         kept[at + act] = gelu(hidden)
         kept[at + down] = self.dense(at + down, kept[at + act])
         return kept[at + down]
+
+
+def one_by_one(run: Callable[[Mapping[str, Array]], dict[str, Array]], batch: Mapping[str, Array]) -> dict[str, Array]:
+    texts = [run(dict(zip(batch, rows, strict=True))) for rows in zip(*batch.values(), strict=True)]
+    return {key: np.stack([text[key] for text in texts]) for key in texts[0]}
 
 
 def gelu_by_erf(x: float) -> float:

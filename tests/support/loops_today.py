@@ -9,13 +9,10 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from loops import LOWEST, Array, gelu_by_tanh, one_by_one
 from safetensors.numpy import load_file
-
-Array = np.ndarray[Any, Any]
-LOWEST = np.finfo(np.float32).min
 
 
 class Port:
@@ -29,9 +26,7 @@ class Port:
         self.size = self.config["head_dim"]
 
     def run(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        rows = len(batch["input_ids"])
-        texts = [self.text({name: array[i] for name, array in batch.items()}) for i in range(rows)]
-        return {key: np.stack([text[key] for text in texts]) for key in texts[0]}
+        return one_by_one(self.text, batch)
 
     def text(self, given: Mapping[str, Array]) -> dict[str, Array]:
         kept: dict[str, Array] = {}
@@ -151,7 +146,3 @@ class Port:
 
 def silu(x: float) -> float:
     return x / (1 + math.exp(-x))
-
-
-def gelu_by_tanh(x: float) -> float:
-    return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))

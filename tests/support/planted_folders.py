@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import vector_port
+from planted_vectors import both
 from reference_files import REFERENCE
 
 Array = np.ndarray[Any, Any]
@@ -126,14 +127,6 @@ def on_text(function: Callable[[str], str]) -> Change:
 
 def no_prompt(whole: Any) -> None:
     whole.default_prompt_name = None
-
-
-def both(*changes: Change) -> Change:
-    def change(whole: Any) -> None:
-        for each in changes:
-            each(whole)
-
-    return change
 
 
 COMMON: dict[str, Change] = {

@@ -36,8 +36,10 @@ class _In:
     """A mistake in some blocks; what is not of a block is wrong if it is in all."""
 
     wrong: str
-    blocks: tuple[int, ...]
-    mistake: str
+
+    def __init__(self, folder: Path, mistake: str, blocks: tuple[int, ...]) -> None:
+        super().__init__(folder)  # type: ignore[call-arg]  # of the port that it is mixed into
+        self.mistake, self.blocks = mistake, blocks
 
     def block(self, i: int, *rest: Any) -> Array:
         before = getattr(self, "before", False)
@@ -52,15 +54,11 @@ class _In:
 
 
 class OldPort(_In, loops.Port):
-    def __init__(self, folder: Path, mistake: str, blocks: tuple[int, ...]) -> None:
-        super().__init__(folder)
-        self.mistake, self.blocks = mistake, blocks
+    pass
 
 
 class NewPort(_In, loops_today.Port):
-    def __init__(self, folder: Path, mistake: str, blocks: tuple[int, ...]) -> None:
-        super().__init__(folder)
-        self.mistake, self.blocks = mistake, blocks
+    pass
 
 
 def port(folder: Path, planted: Planted) -> Any:

@@ -67,9 +67,6 @@ class Case(Stored):
         tokenizer.save(str(copy / "tokenizer.json"))
         return minibert.load(copy, side=self.side)
 
-    def __str__(self) -> str:
-        return self.name
-
 
 CASES = tuple(Case(path.parent.name) for path in sorted(REFERENCE.glob("*/case.json")))
 BY_NAME = {case.name: case for case in CASES}
