@@ -7,9 +7,8 @@ or a feed-forward (`Feed`); a norm without a path is not there.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.files.tables import Room, StoredTable, Weight
 
+from .block_names import Older, OlderNames, SharedNames
 from .config import Config
 from .family import Family
 from .frozen import Frozen, replace
@@ -26,7 +26,6 @@ from .modules import LayerNorm
 if TYPE_CHECKING:
     from .steps import Binder, Tensors
 
-T = TypeVar("T")
 FARTHEST = 1 << 31  # tokens: no text is as long, and positions plus this are still int64
 
 # the config's word -> the equation, and how the reference prints it
@@ -124,85 +123,6 @@ class GemmaRMSNorm(RMSNorm):
     plus = 1.0
 
 
-class Older(NamedTuple):
-    """The older name of a map or a norm, or of several maps that a file holds one after another: part of how many."""
-
-    path: str
-    part: int = 0
-    parts: int = 1
-
-
-def module_path(key: str) -> str:
-    """The path of a module from its key in a trace: without the block's number, which a shared module's key has.
-
-    >>> module_path("encoder.albert_layer_groups.0.albert_layers.0[3].ffn")
-    'encoder.albert_layer_groups.0.albert_layers.0.ffn'
-    """
-    return re.sub(r"\[\d+\]", "", key)
-
-
-def by_module(keys: Mapping[str, str]) -> dict[str, list[str]]:
-    """Sort what is known by a module's key by its path: in the order in which a shared module is called.
-
-    >>> by_module({"layers.0[0].ffn": "a", "layers.0[1].ffn": "b"})
-    {'layers.0.ffn': ['a', 'b']}
-    """
-    found: dict[str, list[str]] = {}
-    for key, value in keys.items():
-        found.setdefault(module_path(key), []).append(value)
-    return found
-
-
-class SharedNames:
-    """Finds the tensors of a module that several blocks use; asked for as `steps.Tensors` are."""
-
-    def __init__(self, binder: Tensors) -> None:
-        self._binder = binder
-        self._known: dict[tuple[str, ...], Any] = {}  # a narrow tensor is widened once for all blocks
-
-    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        """Give a tensor, the same array to every block."""
-        return np.asarray(self._shared(self._binder.vector, names, shape))
-
-    def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        """Give a map's weight, the same to every block."""
-        return self._shared(self._binder.weight, names, shape)
-
-    def _shared(self, give: Callable[..., T], names: tuple[str, ...], shape: tuple[int, ...]) -> T:
-        paths = tuple(map(module_path, names))
-        if paths not in self._known:
-            self._known[paths] = give(paths, shape)
-        found: T = self._known[paths]
-        return found
-
-
-class OlderNames:
-    """Finds one block's tensors in a file with older names; asked for as `steps.Tensors` are."""
-
-    def __init__(self, binder: Tensors, prefix: str, older: str, names: Mapping[str, Older]) -> None:
-        self._binder, self._prefix, self._older, self._names = binder, prefix, older, names
-        self._whole: dict[str, Any] = {}  # by name: a narrow one is widened once for all its parts
-
-    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        """Give a tensor, or the rows of one that holds several."""
-        whole, rows = self._holding(self._binder.vector, names, shape)
-        return whole[rows]
-
-    def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        """Give a map's weight, or the rows of one that holds several."""
-        whole, rows = self._holding(self._binder.weight, names, shape)
-        return whole.part(rows) if isinstance(whole, StoredTable) else whole[rows]
-
-    def _holding(self, give: Callable[..., T], names: tuple[str, ...], shape: tuple[int, ...]) -> tuple[T, slice]:
-        """The tensor of the older name, and which rows of it are meant."""
-        path, _, last = names[0].removeprefix(self._prefix).rpartition(".")
-        older = self._names[path]
-        name = f"{self._older}{older.path}.{last}"
-        if name not in self._whole:
-            self._whole[name] = give((name,), (older.parts * shape[0], *shape[1:]))
-        return self._whole[name], slice(older.part * shape[0], (older.part + 1) * shape[0])
-
-
 # -- what rows are made of ---------------------------------------------------------------------------------------
 
 
@@ -259,7 +179,6 @@ class Attend(Frozen):
     rotation: Callable[[Config, int], str | None] | None = None
 
     def bind(self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool) -> tuple[Attention, Modules]:
-        """Take its tensors."""
         dim, (heads, key_heads, head_dim) = config.integer("hidden_size"), self.sizes(config)
         widths = (heads * head_dim, key_heads * head_dim, key_heads * head_dim)
         outs = widths if len(self.maps) == 3 else (sum(widths),)
@@ -323,7 +242,6 @@ class Feed(Frozen):
     def bind(
         self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool
     ) -> tuple[FeedForward, Modules]:
-        """Take its tensors."""
         dim, inner = config.integer("hidden_size"), self.width(config)
         activate, printed = activation_of(config, self.act)
         up, gate, activation, down = (
@@ -354,7 +272,6 @@ class Residual(Frozen):
     def bind(
         self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, modules: Modules
     ) -> BoundResidual:
-        """Take its tensors, and put its modules into `modules`."""
         width = config.integer("hidden_size")
         before, within, after = (
             norm.bind(config, binder, prefix, width) for norm in (self.before, self.within, self.after)

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .block_parts import Attend, Blocks, Feed, GemmaRMSNorm, NormAt, Older, Residual, RMSNorm
+from .block_names import Older
+from .block_parts import Attend, Blocks, Feed, GemmaRMSNorm, NormAt, Residual, RMSNorm
 from .config import Config
 from .frozen import replace
 

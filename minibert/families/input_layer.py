@@ -370,52 +370,35 @@ LLAMA = Family(
     later_arguments=("position_ids",),
 )
 
-MISTRAL = replace(LLAMA, model_type="mistral", tokenizer="TokenizersBackend", tree={"": "MistralModel"})
-QWEN2 = replace(LLAMA, model_type="qwen2", tokenizer="Qwen2Tokenizer", always_usual=True, tree={"": "Qwen2Model"})
-QWEN3 = replace(
-    LLAMA,
-    model_type="qwen3",
-    tokenizer="Qwen2Tokenizer",
-    tree={"": "Qwen3Model"},
-    defaults={**LLAMA.defaults, "head_dim": 128},
-)
-MIXTRAL = replace(
-    LLAMA,
-    model_type="mixtral",
-    tokenizer="TokenizersBackend",
-    attention=scheme("rotary", theta=1000000.0),
-    tree={"": "MixtralModel"},
-)
-OLMO2 = replace(
-    LLAMA,
-    model_type="olmo2",
-    tokenizer="TokenizersBackend",
-    tree={"": "Olmo2Model"},
-    defaults={**LLAMA.defaults, "pad_token_id": 1},
-)
-PHI3 = replace(
-    LLAMA,
-    model_type="phi3",
-    tokenizer="TokenizersBackend",
+
+def _llama_like(model_type: str, name: str, tokenizer: str = "TokenizersBackend", **own: Any) -> Family:
+    """A row of Llama's kin: its class in the reference, and what it changes."""
+    return replace(LLAMA, model_type=model_type, tree={"": name}, tokenizer=tokenizer, **own)
+
+
+MISTRAL = _llama_like("mistral", "MistralModel")
+QWEN2 = _llama_like("qwen2", "Qwen2Model", "Qwen2Tokenizer", always_usual=True)
+QWEN3 = _llama_like("qwen3", "Qwen3Model", "Qwen2Tokenizer", defaults={**LLAMA.defaults, "head_dim": 128})
+MIXTRAL = _llama_like("mixtral", "MixtralModel", attention=scheme("rotary", theta=1000000.0))
+OLMO2 = _llama_like("olmo2", "Olmo2Model", defaults={**LLAMA.defaults, "pad_token_id": 1})
+PHI3 = _llama_like(
+    "phi3",
+    "Phi3Model",
     # a part of the head may rotate, and longrope goes by two older names
     attention=scheme("rotary", share=1.0, longrope_names=("su", "yarn")),
-    tree={"": "Phi3Model"},
     defaults={**LLAMA.defaults, "pad_token_id": 32000, "original_max_position_embeddings": 4096},
 )
-GRANITE = replace(
-    LLAMA,
-    model_type="granite",
-    tokenizer="TokenizersBackend",
+GRANITE = _llama_like(
+    "granite",
+    "GraniteModel",
     steps=(*LLAMA.steps, Scale(factor=embedding_multiplier, embeds=True)),
-    tree={"": "GraniteModel"},
     defaults={**LLAMA.defaults, "embedding_multiplier": 1.0},
 )
-COHERE2 = replace(
-    LLAMA,
-    model_type="cohere2",
-    tokenizer="CohereTokenizer",
+COHERE2 = _llama_like(
+    "cohere2",
+    "Cohere2Model",
+    "CohereTokenizer",
     attention=scheme("rotary", pairing="neighbours"),  # in its sliding layers; the full ones have no positions
-    tree={"": "Cohere2Model"},
     defaults={"tie_word_embeddings": True, "pad_token_id": 0},
 )
 
@@ -423,12 +406,11 @@ COHERE2 = replace(
 # float32 product is exact then, and rounded to bfloat16 it has the bits of the reference loaded as the file is stored.
 # The reference told to load such a file in float32 multiplies by 55.4256 instead, 0.13 % less.
 GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width, rounded=True, prints_as="GemmaTextScaledWordEmbedding")
-GEMMA = replace(
-    LLAMA,
-    model_type="gemma",
-    tokenizer="GemmaTokenizer",
+GEMMA = _llama_like(
+    "gemma",
+    "GemmaModel",
+    "GemmaTokenizer",
     steps=(GEMMA_TOKENS,),
-    tree={"": "GemmaModel"},
     defaults={"tie_word_embeddings": True, "pad_token_id": 0, "head_dim": 256},
 )
 GEMMA2 = replace(

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import check_precision, quantized
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized, similarity_of_pairs
-from minibert.families.block_parts import Blocks, module_path
+from minibert.families.block_names import module_path
+from minibert.families.block_parts import Blocks
 from minibert.families.config import Config
 from minibert.families.steps import Inputs
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from minibert.families.block_parts import Blocks, module_path
+from minibert.families.block_names import module_path
+from minibert.families.block_parts import Blocks
 
 from .blocks import Stack
 from .input_layer import EmbeddingLayer

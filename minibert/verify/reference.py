@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import by_module
+from minibert.families.block_names import by_module
 from minibert.families.heads import BoundHead
 from minibert.families.steps import Norm, Positions
 from minibert.models.load import is_folder

@@ -33,7 +33,7 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import by_module
+from minibert.families.block_names import by_module
 from minibert.models.blocks import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
