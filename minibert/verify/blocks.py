@@ -18,7 +18,7 @@ from .blocks_mistakes import MISTAKES
 from .compare import ERROR_SHARE, PORT_SHARE, Difference, compare
 from .heads_mistakes import HEAD_MISTAKES, Make
 from .input_layer import batches, ids_of, tolerances
-from .plain_blocks import Choices, plain_trace
+from .plain_blocks import Choices, plain_trace, real_tokens
 from .subject import INPUT_LAYER, Attempt, Subject
 from .traces import Traces
 
@@ -69,12 +69,9 @@ class EncoderSubject(Subject):
     noun, has_places = "encoder", True
 
     def __init__(
-        self,
-        encoder: Encoder,
-        again: Callable[..., Encoder],
-        choices: Choices | None = None,
+        self, encoder: Encoder, again: Callable[..., Encoder], choices: Choices | None = None,
         wrong_head: Make | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(encoder, encoder.embeddings, again)
         self.encoder, self._choices, self._wrong_head, stack = encoder, choices, wrong_head, encoder.stack
         depth = len(stack.blocks)
@@ -90,9 +87,8 @@ class EncoderSubject(Subject):
             self._places |= dict.fromkeys(paths, f"head {self.head.name}")
         self.weighed = frozenset(self._places)
         in_blocks = {key: ATTENTION if key.startswith("attentions.") else IN_BLOCKS for key in self._places}
-        self.leaving = [path for block in stack.blocks for path in block.modules] + [stack.last_norm] * bool(
-            stack.last_norm
-        )
+        self.leaving = [path for block in stack.blocks for path in block.modules]
+        self.leaving += [stack.last_norm] if stack.last_norm else []
         self.entering = stack.entering
         self._reach = {block.attention.scores: block.attention.reach for block in stack.blocks}
         self.scores = list(self._reach)
@@ -128,10 +124,7 @@ class EncoderSubject(Subject):
     def compare(self, inputs: Traces, ours: Traces, theirs: Traces, truth: Traces) -> list[Difference]:
         """Compare two traces at the tokens that are not padding."""
         stack = self.encoder.stack
-        masks = {}
-        for kind, named in ours.items():
-            shape = named["hidden_states.0"].shape[:2]
-            masks[kind] = np.asarray(inputs[kind].get("attention_mask", np.ones(shape))).reshape(shape) != 0
+        masks = {kind: real_tokens(inputs[kind], x["hidden_states.0"].shape[:2]) for kind, x in ours.items()}
 
         def seen(kind: str, key: str, x: Array) -> Array:
             mask = masks[kind]
@@ -187,5 +180,4 @@ def _seen(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:
     ids = batch.get("input_ids")
     shape = np.shape(batch["inputs_embeds"])[:-1] if ids is None else np.shape(ids)
     shape = shape if len(shape) == 2 else (1, *shape)
-    mask = np.asarray(batch.get("attention_mask", np.ones(shape))).reshape(shape) != 0
-    return None if ids is None else np.reshape(ids, shape), mask
+    return None if ids is None else np.reshape(ids, shape), real_tokens(batch, shape)

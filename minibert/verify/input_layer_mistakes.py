@@ -8,6 +8,7 @@ the layer. Nothing else uses them. First the steps that compute wrongly, then th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,37 +47,31 @@ class OtherNorm(Norm):
         return x
 
 
-def unbiased(x: Array, eps: float) -> Array:
-    """(x - mean) / sqrt(sum of squares / (dim - 1) + eps)."""
-    return np.asarray((x - _mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True, ddof=1) + eps))
+def right(x: Array, eps: float, less: int = 0) -> Array:
+    """(x - mean) / sqrt(sum of squares / (dim - less) + eps)."""
+    return np.asarray((x - mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True, ddof=less) + eps))
 
 
-def eps_outside(x: Array, eps: float) -> Array:
-    """(x - mean) / (sqrt(variance) + eps)."""
-    return np.asarray((x - _mean(x)) / (x.std(axis=-1, keepdims=True) + eps))
+def eps_outside(x: Array, eps: float, less: int = 0) -> Array:
+    """(x - mean) / (sqrt(sum of squares / (dim - less)) + eps)."""
+    return np.asarray((x - mean(x)) / (x.std(axis=-1, keepdims=True, ddof=less) + eps))
 
 
-def unbiased_eps_outside(x: Array, eps: float) -> Array:
-    """(x - mean) / (sqrt(sum of squares / (dim - 1)) + eps)."""
-    return np.asarray((x - _mean(x)) / (x.std(axis=-1, keepdims=True, ddof=1) + eps))
+unbiased, unbiased_eps_outside = partial(right, less=1), partial(eps_outside, less=1)
 
 
 def one_pass(x: Array, eps: float) -> Array:
     """variance = E[x^2] - E[x]^2, in x's own dtype."""
-    return np.asarray((x - _mean(x)) / np.sqrt(np.maximum(_mean(x * x) - _mean(x) ** 2, 0) + eps))
-
-
-def right(x: Array, eps: float) -> Array:
-    """(x - mean) / sqrt(variance + eps)."""
-    return np.asarray((x - _mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True) + eps))
+    return np.asarray((x - mean(x)) / np.sqrt(np.maximum(mean(x * x) - mean(x) ** 2, 0) + eps))
 
 
 def root_mean_square(x: Array, eps: float) -> Array:
     """x / sqrt(E[x^2] + eps): the mean is not subtracted."""
-    return np.asarray(x / np.sqrt(_mean(x * x) + eps))
+    return np.asarray(x / np.sqrt(mean(x * x) + eps))
 
 
-def _mean(x: Array) -> Array:
+def mean(x: Array) -> Array:
+    """Of each row: (..., dim) -> (..., 1)."""
     return np.asarray(x.mean(axis=-1, keepdims=True))
 
 

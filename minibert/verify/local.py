@@ -23,8 +23,8 @@ from minibert.models.encoder import Encoder
 from .blocks import EncoderSubject
 from .compare import OF_A_PORT, PORT_SHARE, Difference, over_kinds
 from .local_input import local_input
-from .module_mistakes import Formula, by_size, changed, of_block, of_dense, of_norm, pairs
-from .plain_blocks import Choices, PlainBlocks
+from .module_mistakes import by_size, changed, of_block, of_dense, of_norm, pairs
+from .plain_blocks import Choices, Formula, PlainBlocks, real_tokens
 from .subject import INPUT_LAYER
 from .traces import Traces
 from .vector_mistakes import to_bfloat16, to_float16
@@ -139,8 +139,7 @@ def modules_of(encoder: Encoder) -> dict[str, Any]:
 def _feed(encoder: Encoder, batch: Mapping[str, Array], theirs: Mapping[str, Array]) -> Fed:
     keywords: dict[str, Any] = dict(batch)
     x = encoder.embeddings(keywords.pop("input_ids", None), **keywords)
-    mask = np.asarray(batch.get("attention_mask", np.ones(x.shape[:2], np.int64))).reshape(x.shape[:2])
-    fed = Fed(encoder, mask, theirs)
+    fed = Fed(encoder, real_tokens(batch, x.shape[:2]), theirs)
     fed.run(fed.record("hidden_states.0", x))
     return fed
 
@@ -328,8 +327,8 @@ class Suspect:
         module = self.modules.get(self.key)
         if module is None:
             return []
-        keep = {kind: self.fed[kind].mask != 0 for kind in self.kinds}
-        entering = np.concatenate([self.fed[kind].entered[self.key][keep[kind]] for kind in self.kinds])
+        fed = [self.fed[kind] for kind in self.kinds]
+        entering = np.concatenate([each.entered[self.key][each.mask] for each in fed])
         return by_size(module, entering, self.before)
 
     def _format(self) -> str:

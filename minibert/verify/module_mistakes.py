@@ -22,11 +22,11 @@ from minibert.families.modules import LayerNorm
 from minibert.models.blocks import Stack
 
 from .blocks_mistakes import MISTAKES, with_mean
-from .input_layer_mistakes import eps_outside, one_pass, root_mean_square, unbiased, unbiased_eps_outside
-from .plain_blocks import Choices, angles
-from .vector_mistakes import to_bfloat16, to_float16, to_int8, to_int8_blocks, to_int8_whole
+from .compare import rms
+from .input_layer_mistakes import eps_outside, mean, one_pass, root_mean_square, unbiased, unbiased_eps_outside
+from .plain_blocks import Choices, Formula, angles
+from .vector_mistakes import rounded_weight, to_bfloat16, to_float16, to_int8, to_int8_blocks, to_int8_whole
 
-Formula = Callable[[Array], Array]
 Variants = Iterator[tuple[str, Formula]]
 
 ROUNDINGS: Mapping[str, Formula] = {
@@ -51,11 +51,6 @@ def _same_place(path: str, modules: Mapping[str, Any]) -> Iterator[tuple[str, An
             yield other, module
 
 
-def _rounded(dense: Dense, rounding: Formula) -> Dense:
-    narrow = rounding(dense.weight.T).T if dense.transposed else rounding(dense.weight)
-    return Dense(np.ascontiguousarray(narrow), dense.bias, dense.transposed)
-
-
 def of_dense(path: str, modules: Mapping[str, Any]) -> Variants:
     """A linear map: its bias, the weight turned or rounded, another module's."""
     own: Dense = modules[path]
@@ -69,7 +64,7 @@ def of_dense(path: str, modules: Mapping[str, Any]) -> Variants:
         if bias is not None:
             yield "weight transposed, bias missing", Dense(weight, None, not turned)
     for name, rounding in ROUNDINGS.items():
-        yield f"weight in {name}", _rounded(own, rounding)
+        yield f"weight in {name}", rounded_weight(own, rounding)
     for other, module in _same_place(path, modules):
         if bias is None:
             yield f"weight of {other}", module
@@ -84,12 +79,12 @@ def by_size(module: Any, entering: Array, error: float) -> list[str]:
     if isinstance(module, RMSNorm):
         return []
     if isinstance(module, Dense):
-        wrong = {f"a weight in {name}": _rounded(module, rounding)(entering) for name, rounding in ROUNDINGS.items()}
+        wrong = {f"a weight in {name}": rounded_weight(module, f)(entering) for name, f in ROUNDINGS.items()}
     else:
         rows = one_pass(entering, module.eps) * module.weight + (0 if module.bias is None else module.bias)
         wrong = {"a variance in one pass": rows}
-    sizes = {name: float(np.sqrt(np.mean((x - module(entering)) ** 2))) for name, x in wrong.items()}
-    return [f"by its size alone, {name}" for name, x in sizes.items() if x / 3 < error < 3 * x]
+    sizes = {name: rms(x - module(entering)) for name, x in wrong.items()}
+    return [f"by its size alone, {name}" for name, size in sizes.items() if size / 3 < error < 3 * size]
 
 
 def of_norm(path: str, modules: Mapping[str, Any]) -> Variants:
@@ -123,21 +118,17 @@ def of_norm(path: str, modules: Mapping[str, Any]) -> Variants:
         yield f"{'weight' if bias is None else 'weight and bias'} of {other}", kind(module.weight, module.bias, own.eps)
 
 
-def _mean(x: Array) -> Array:
-    return np.asarray(x.mean(axis=-1, keepdims=True))
-
-
 _OF_LAYER_NORM: Mapping[str, Callable[[Array, float], Array]] = {
     "eps outside the root": eps_outside,
     "variance divided by dim - 1": unbiased,
     "variance divided by dim - 1, eps outside the root": unbiased_eps_outside,
     "variance in one pass": one_pass,
     "RMSNorm for LayerNorm": root_mean_square,
-    "mean square for variance": lambda x, eps: np.asarray((x - _mean(x)) / np.sqrt(_mean(x * x) + eps)),
-    "not divided by the standard deviation": lambda x, eps: np.asarray(x - _mean(x)),
+    "mean square for variance": lambda x, eps: np.asarray((x - mean(x)) / np.sqrt(mean(x * x) + eps)),
+    "not divided by the standard deviation": lambda x, eps: np.asarray(x - mean(x)),
 }
 _OF_RMS: Mapping[str, Callable[[Array, float], Array]] = {
-    "eps outside the root": lambda x, eps: np.asarray(x / (np.sqrt(_mean(x * x)) + eps)),
+    "eps outside the root": lambda x, eps: np.asarray(x / (np.sqrt(mean(x * x)) + eps)),
     "mean square divided by dim - 1": lambda x, eps: np.asarray(
         x / np.sqrt((x * x).sum(-1, keepdims=True) / (x.shape[-1] - 1) + eps)
     ),

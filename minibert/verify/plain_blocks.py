@@ -18,6 +18,8 @@ from minibert.families.block_parts import Attention, BoundBlock, BoundResidual, 
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 
+from .traces import trace
+
 Formula = Callable[[Array], Array]
 
 
@@ -60,21 +62,23 @@ class Choices(NamedTuple):
 
 def plain_trace(encoder: Encoder, inputs: Mapping[str, Array], choices: Choices | None = None) -> dict[str, Array]:
     """Trace one padded batch by choices: keys as of `Encoder.trace`, with numbers at padding where that has zeros."""
-    keywords = dict(inputs)
-    found = encoder.embeddings.trace(keywords.pop("input_ids", None), **keywords)
-    x = found[next(reversed(found))]
-    found["hidden_states.0"] = x
-    mask = np.asarray(inputs.get("attention_mask", np.ones(x.shape[:2], np.int64))).reshape(x.shape[:2])
-    return PlainBlocks(encoder.stack, choices or Choices(), mask, found).run(x)
+    found = trace(encoder.embeddings, inputs)
+    x = found["hidden_states.0"] = found[next(reversed(found))]
+    return PlainBlocks(encoder.stack, choices or Choices(), real_tokens(inputs, x.shape[:2]), found).run(x)
+
+
+def real_tokens(inputs: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
+    """Which tokens of a batch (batch, seq) are no padding, bool: all where it has no mask."""
+    return np.asarray(np.reshape(inputs.get("attention_mask", np.ones(shape)), shape) != 0)
 
 
 class PlainBlocks:
-    """All blocks over one padded batch, (batch, seq, dim); every intermediate goes into `found`."""
+    """All blocks over one padded batch, (batch, seq, dim), with a bool mask; every intermediate goes into `found`."""
 
     def __init__(self, stack: Stack, choices: Choices, mask: Array, found: dict[str, Array]) -> None:
         self.stack, self.choices, self.found = stack, choices, found
         self.masks: dict[str, Array] = {}  # what is added to scores, which no trace has
-        keep = mask[:, None, None, :] != 0  # (batch, 1, 1, key)
+        keep = mask[:, None, None, :]  # (batch, 1, 1, key)
         if stack.causal if choices.causal is None else choices.causal:
             keep = keep & np.tri(mask.shape[1], k=choices.ahead, dtype=bool)  # (batch, 1, query, key)
         self.keep, self.places = keep, np.arange(mask.shape[1])

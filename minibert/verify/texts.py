@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle, islice
 from typing import NamedTuple
 
 
@@ -15,58 +16,17 @@ class Telling(NamedTuple):
     why: str
 
 
-WORDS = [
-    "the",
-    "river",
-    "runs",
-    "past",
-    "the",
-    "old",
-    "town",
-    "and",
-    "under",
-    "the",
-    "stone",
-    "bridge",
-    "while",
-    "people",
-    "walk",
-    "home",
-    "from",
-    "work",
-    "in",
-    "the",
-    "evening",
-    "light",
-    "some",
-    "carry",
-    "bread",
-    "and",
-    "some",
-    "carry",
-    "books",
-    "and",
-    "a",
-    "child",
-    "looks",
-    "at",
-    "the",
-    "water",
-    "as",
-    "if",
-    "it",
-    "had",
-    "a",
-    "secret",
-    "to",
-    "tell",
-]
+WORDS = (
+    "the river runs past the old town and under the stone bridge while people walk home from work in the "
+    "evening light some carry bread and some carry books and a child looks at the water as if it had a secret "
+    "to tell"
+)
 
 
 def _long(words: int, end: str = "") -> str:
     """So many common words, which most vocabularies have as one token each; `end` takes the place of the last ones."""
     tail = end.split()
-    return " ".join([*(WORDS[i % len(WORDS)] for i in range(words - len(tail))), *tail])
+    return " ".join([*islice(cycle(WORDS.split()), words - len(tail)), *tail])
 
 
 # fmt: off

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from minibert.equations.blocks import gelu, gelu_tanh, quick_gelu, relu, silu
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.families.block_parts import BoundBlock, Dense, FeedForward
+from minibert.families.block_parts import BoundBlock, BoundResidual, Dense, FeedForward
 from minibert.families.modules import LayerNorm, Linear
 from minibert.families.steps import Add, Norm, Positions
 from minibert.files.tables import narrowed, widen
@@ -24,6 +25,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.tiles import Bound
 
+from .plain_blocks import Formula
 from .vector_recipes import Maker, Rules
 
 LENGTHS = (64, 128, 256, 384, 512)
@@ -174,17 +176,14 @@ def _inputs(maker: Maker) -> Found:
                 yield VectorMistake(f"positions from {start}", f"Positions begin at {first}.", {"shift": start - first})
 
 
-def _layer(layer: EmbeddingLayer, steps: list[Bound]) -> EmbeddingLayer:
-    """The same layer with other steps."""
-    return EmbeddingLayer(
-        layer.family, layer.config, steps, layer.dtype, layer.side,
-        tokenizer=lambda: layer.tokenizer, attention_position=lambda: layer.attention_position,
-    )  # fmt: skip
-
-
 def _encoder(encoder: Encoder, stack: Stack, steps: list[Bound] | None = None) -> Encoder:
     """The same encoder with other blocks, and with another input layer where `steps` are given."""
-    layer = encoder.embeddings if steps is None else _layer(encoder.embeddings, steps)
+    own = layer = encoder.embeddings
+    if steps is not None:
+        layer = EmbeddingLayer(
+            own.family, own.config, steps, own.dtype, own.side,
+            tokenizer=lambda: own.tokenizer, attention_position=lambda: own.attention_position,
+        )  # fmt: skip
 
     def never() -> Any:
         raise ValueError("a model with a mistake is not opened again, and has no heads")
@@ -194,17 +193,20 @@ def _encoder(encoder: Encoder, stack: Stack, steps: list[Bound] | None = None) -
 
 def _with_modules(encoder: Encoder, change: Callable[[Any], Any]) -> Encoder:
     """Every module of input layer and blocks, changed."""
-    stack = encoder.stack
-    blocks = tuple(
-        BoundBlock({path: change(module) for path, module in block.modules.items()}, block.parts)
-        for block in stack.blocks
+
+    def changed(modules: Mapping[str, Any]) -> dict[str, Any]:
+        return {path: change(module) for path, module in modules.items()}
+
+    stack = _with_blocks(
+        encoder.stack, [BoundBlock(changed(modules), parts) for modules, parts in encoder.stack.blocks]
     )
-    others = {path: change(module) for path, module in stack.others.items()}
+    others = changed(stack.others)
     steps = [Bound(step, change(module)) for step, module in encoder.embeddings.steps]
-    changed = stack._replace(
-        blocks=blocks, others=others, steps=tuple(map(ready, blocks)), last=norming(others, stack.last_norm)
-    )
-    return _encoder(encoder, changed, steps)
+    return _encoder(encoder, stack._replace(others=others, last=norming(others, stack.last_norm)), steps)
+
+
+def _with_blocks(stack: Stack, blocks: Sequence[BoundBlock]) -> Stack:
+    return stack._replace(blocks=tuple(blocks), steps=tuple(map(ready, blocks)))
 
 
 def _with_eps(eps: float, encoder: Encoder) -> Encoder:
@@ -214,40 +216,27 @@ def _with_eps(eps: float, encoder: Encoder) -> Encoder:
     return _with_modules(encoder, change)
 
 
-def _with_activation(formula: Callable[[Array], Array], encoder: Encoder) -> Encoder:
-    def other(block: BoundBlock) -> BoundBlock:
-        parts = tuple(
-            part._replace(work=part.work._replace(activate=formula)) if isinstance(part.work, FeedForward) else part
-            for part in block.parts
-        )
-        return BoundBlock(block.modules, parts)
+def _with_activation(formula: Formula, encoder: Encoder) -> Encoder:
+    def other(part: BoundResidual) -> BoundResidual:
+        work = part.work
+        return part._replace(work=work._replace(activate=formula)) if isinstance(work, FeedForward) else part
 
-    blocks = tuple(map(other, encoder.stack.blocks))
-    return _encoder(encoder, encoder.stack._replace(blocks=blocks, steps=tuple(map(ready, blocks))))
+    blocks = [block._replace(parts=tuple(map(other, block.parts))) for block in encoder.stack.blocks]
+    return _encoder(encoder, _with_blocks(encoder.stack, blocks))
 
 
-def _without_block(at: int, encoder: Encoder) -> Encoder:
+def _of_blocks(kept: slice, encoder: Encoder) -> Encoder:
     stack = encoder.stack
-    kept = [i for i in range(len(stack.blocks)) if i != at % len(stack.blocks)]
-    blocks = tuple(stack.blocks[i] for i in kept)
-    return _encoder(encoder, stack._replace(blocks=blocks, steps=tuple(stack.steps[i] for i in kept)))
+    return _encoder(encoder, stack._replace(blocks=stack.blocks[kept], steps=stack.steps[kept]))
 
 
-def _without_last_norm(encoder: Encoder) -> Encoder:
-    return _encoder(encoder, encoder.stack._replace(last_norm="", last=()))
-
-
-def _other_way(encoder: Encoder) -> Encoder:
-    return _encoder(encoder, encoder.stack._replace(causal=not encoder.stack.causal))
+def _with_stack(encoder: Encoder, **changes: Any) -> Encoder:
+    return _encoder(encoder, encoder.stack._replace(**changes))
 
 
 def _without_step(wrong: Callable[[Any], bool], encoder: Encoder) -> Encoder:
     kept = [bound for bound in encoder.embeddings.steps if not wrong(bound.step)]
     return _encoder(encoder, encoder.stack, kept)
-
-
-def _adds_types(step: Any) -> bool:
-    return isinstance(step, Add) and step.ids == "token_type_ids"
 
 
 def _models(maker: Maker) -> Found:
@@ -264,21 +253,23 @@ def _models(maker: Maker) -> Found:
             right = f"config.json says {encoder.config.get(encoder.block_family.feed.act)}."
             yield VectorMistake(f"activation {name}", right, {"model": partial(_with_activation, formula)})
     if len(stack.blocks) > 1:
-        yield VectorMistake("last block missing", f"There are {len(stack.blocks)} blocks; run all.",
-                            {"model": partial(_without_block, -1)})  # fmt: skip
-        yield VectorMistake("first block missing", f"There are {len(stack.blocks)} blocks; run all.",
-                            {"model": partial(_without_block, 0)})  # fmt: skip
+        remedy = f"There are {len(stack.blocks)} blocks; run all."
+        yield VectorMistake("last block missing", remedy, {"model": partial(_of_blocks, slice(0, -1))})
+        yield VectorMistake("first block missing", remedy, {"model": partial(_of_blocks, slice(1, None))})
     if stack.last_norm:
-        yield VectorMistake("last norm forgotten", f"Apply {stack.last_norm} after the last block.",
-                            {"model": _without_last_norm})  # fmt: skip
-    sees = "No token sees those after it." if stack.causal else "Every token sees all others."
-    yield VectorMistake("causal mask forgotten" if stack.causal else "causal mask where there is none", sees,
-                        {"model": _other_way})  # fmt: skip
+        remedy = f"Apply {stack.last_norm} after the last block."
+        yield VectorMistake("last norm forgotten", remedy, {"model": partial(_with_stack, last_norm="", last=())})
+    other_way = {"model": partial(_with_stack, causal=not stack.causal)}
+    if stack.causal:
+        yield VectorMistake("causal mask forgotten", "No token sees those after it.", other_way)
+    else:
+        yield VectorMistake("causal mask where there is none", "Every token sees all others.", other_way)
     for wrong_step, name, remedy in (
-        (_adds_types, "type rows left out", "Row 0 of the types is added to each token."),
+        (lambda step: isinstance(step, Add) and step.ids == "token_type_ids", "type rows left out",
+         "Row 0 of the types is added to each token."),
         (lambda step: isinstance(step, Positions), "position rows left out", "Each position's row is added."),
         (lambda step: isinstance(step, Norm), "norm of the input layer forgotten", "Normalize before the blocks."),
-    ):
+    ):  # fmt: skip
         if any(map(wrong_step, steps)):
             yield VectorMistake(name, remedy, {"model": partial(_without_step, wrong_step)})
     remedy = "Attention weights of padding must be 0: pass the attention mask."
@@ -303,7 +294,7 @@ def _poolings(maker: Maker) -> Found:
 NAMES = {"dense": "Dense", "layer_norm": "LayerNorm", "normalized": "Normalize"}
 
 
-def _name_of(step: Callable[[Array], Array]) -> str:
+def _name_of(step: Formula) -> str:
     return NAMES.get(getattr(getattr(step, "func", step), "__name__", ""), "")
 
 
@@ -361,20 +352,26 @@ def to_int8_whole(x: Array) -> Array:
     return to_int8(x.reshape(1, -1)).reshape(x.shape)
 
 
-def _rounded(rounding: Callable[[Array], Array], everything: bool, encoder: Encoder) -> Encoder:
+def rounded_weight(dense: Dense, rounding: Formula) -> Dense:
+    """The same map with its weight rounded, one row for each number that it gives."""
+    weight = rounding(dense.weight.T).T if dense.transposed else rounding(dense.weight)
+    return Dense(np.ascontiguousarray(weight), dense.bias, dense.transposed)
+
+
+def _rounded(rounding: Formula, everything: bool, encoder: Encoder) -> Encoder:
     """Weights rounded: of the linear maps alone, or every parameter of the blocks too."""
 
     def change(module: Any) -> Any:
         if isinstance(module, Dense):
-            weight = rounding(module.weight.T).T if module.transposed else rounding(module.weight)
-            bias = module.bias if module.bias is None or not everything else rounding(module.bias)
-            return Dense(np.ascontiguousarray(weight), bias, module.transposed)
-        if everything and isinstance(module, LayerNorm):
-            return type(module)(rounding(module.weight), None if module.bias is None else rounding(module.bias),
-                                module.eps)  # fmt: skip
-        if everything and isinstance(module, Linear):
-            return Linear(rounding(module.weight), None if module.bias is None else rounding(module.bias))
-        return module
+            changed: Any = rounded_weight(module, rounding)
+        elif everything and isinstance(module, LayerNorm | Linear):
+            changed = copy(module)
+            changed.weight = rounding(module.weight)
+        else:
+            return module
+        if everything and module.bias is not None:
+            changed.bias = rounding(module.bias)
+        return changed
 
     return _with_modules(encoder, change)
 

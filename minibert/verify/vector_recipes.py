@@ -195,9 +195,9 @@ class Maker:
             model = self.model(recipe)
             count = len(encoded.input_ids)
             ids = np.array([[*encoded.input_ids, *[self.encoder.sentence_tokenizer.pad_id] * (length - count)]])
-            mask = (np.arange(length) < count)[None].astype(np.int64)
+            mask = (np.arange(length) < count)[None]
             blocks = PlainBlocks(model.stack, FAST, mask, _Last())
-            found = blocks.run(model.embeddings(ids, attention_mask=mask))
+            found = blocks.run(model.embeddings(ids, attention_mask=mask.astype(np.int64)))
             self._rows[key] = found[f"hidden_states.{len(model.stack.blocks)}"][0]
         return self._rows[key]
 

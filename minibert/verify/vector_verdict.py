@@ -15,6 +15,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 
+from .compare import rms
 from .vector_mistakes import VectorMistake, endings, in_general, mistakes
 from .vector_recipes import SAME, Maker, Recipe, misses
 
@@ -39,7 +40,7 @@ class Fit(NamedTuple):
     @property
     def size(self) -> float:
         """The root mean square of all distances."""
-        return float(np.sqrt(np.mean(np.square(self.apart)))) if len(self.apart) else 0.0
+        return rms(self.apart)
 
     @property
     def worst(self) -> float:

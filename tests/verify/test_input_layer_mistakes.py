@@ -128,7 +128,7 @@ def test_each_wrong_formula_is_near_the_right_one_or_nobody_would_make_it() -> N
     right = layer_norm(x, weight, bias, 1e-5)
     for formula in (mistakes.unbiased, mistakes.eps_outside, mistakes.unbiased_eps_outside):
         off = np.abs(formula(x, 1e-5) - right).max()
-        assert 1e-6 < off < 0.05, formula.__name__
+        assert 1e-6 < off < 0.05, formula
 
 
 # -- verify names the mistake --------------------------------------------------------------------------------------
