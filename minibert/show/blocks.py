@@ -238,21 +238,20 @@ def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | No
     function, x, last = whole_block(stack, block), trace[f"hidden_states.{i}"], block.parts[-1]
     if function is None:
         return None
+    seq, eps = x.shape[1], block.modules[last.before or last.after].eps
     if function is gated_blocks.gated_block:
-        return _gated_by_hand(encoder, trace, i)
-    seq = x.shape[1]
-    mask = additive_mask(np.tri(seq, dtype=bool), x.dtype) if stack.causal else None
-    arrays, eps = plain_block(block), block.modules[last.before or last.after].eps
-    options = {} if stack.bias is None else {"bias": stack.bias(seq)}
-    y = function(x, arrays, stack.heads, eps, block.feed_forward.activate, mask, **options)
+        y = _gated_by_hand(stack, block, x, eps)
+    else:
+        mask = additive_mask(np.tri(seq, dtype=bool), x.dtype) if stack.causal else None
+        options = {} if stack.bias is None else {"bias": stack.bias(seq)}
+        y = function(x, plain_block(block), stack.heads, eps, block.feed_forward.activate, mask, **options)
     computed = differs(y, trace[last.after or last.sum], "encoder")
     return [f"equations.{function.__name__}(hidden_states.{i}, ...)", computed]
 
 
-def _gated_by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str]:
-    """The same of a block like Llama's: RMSNorm before both parts, and nothing after."""
-    stack, block = encoder.stack, encoder.stack.blocks[i]
-    x, own, feed, last = trace[f"hidden_states.{i}"], block.attention, block.feed_forward, block.parts[-1]
+def _gated_by_hand(stack: Stack, block: BoundBlock, x: Array, eps: float) -> Array:
+    """A block like Llama's: RMSNorm before both parts, and nothing after."""
+    own, feed = block.attention, block.feed_forward
     assert stack.rotary is not None  # or it is no such block
 
     def affine(path: str) -> gated_blocks.Map:
@@ -266,10 +265,7 @@ def _gated_by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[st
     places = np.arange(x.shape[1])
     angles = stack.rotary.rotary(places, own.layer_type)
     mask = additive_mask(equations.visible(places, places, stack.causal, own.reach), x.dtype)
-    eps = block.modules[last.before].eps
-    y = gated_blocks.gated_block(x, arrays, own.heads, own.key_heads, *angles, eps, feed.activate, mask)
-    computed = differs(y, trace[last.sum], "encoder")
-    return [f"equations.gated_block(hidden_states.{i}, ...)", computed]
+    return gated_blocks.gated_block(x, arrays, own.heads, own.key_heads, *angles, eps, feed.activate, mask)
 
 
 def plain_block(block: BoundBlock) -> equations.Block:

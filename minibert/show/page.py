@@ -117,8 +117,11 @@ def page(
         "tokens": tokens,
         "groups": [_group(group) for group in groups],
         "norm": norm,
-        "similarity": None if positions is None else _similarity(positions, ids),
-    }
+        "similarity": positions and {
+            "positions": ids["position_ids"][0].tolist(),
+            "cosines": packed(cosine_similarity(positions.rows).astype(np.float32)),
+        },
+    }  # fmt: skip
     shown_text = visible(text if not text_pair else f"{text} / {text_pair}", KEPT)
     family, shape = layer.family.model_type, (1, *output.shape)
     about, named = f"{counted(seq, 'token')} of {family}", f"{name} ({family})" if name and name != family else family
@@ -229,11 +232,6 @@ def _norm(
         "bias": None if module.bias is None else packed(module.bias),
     }
     return data, "\n".join(lines)
-
-
-def _similarity(positions: Stage, ids: Mapping[str, Array]) -> dict[str, Any]:
-    cosines = cosine_similarity(positions.rows).astype(np.float32)
-    return {"positions": ids["position_ids"][0].tolist(), "cosines": packed(cosines)}
 
 
 # -- as HTML -----------------------------------------------------------------------------------------------------

@@ -103,10 +103,12 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
     states = [trace[f"hidden_states.{i}"][0] for i in range(len(encoder.stack.blocks) + 1)]
     told = []
     for i, state in enumerate(states):
-        cosines = cosine_similarity(state)
-        size = _sizes(state)
-        entry: list[dict[str, Any]] = []
-        for place, row in enumerate(cosines):
+        size, more, entry = _sizes(state), dict[str, list[float]](), list[dict[str, Any]]()
+        if i:
+            parts = zip(("attention", "feed_forward"), encoder.stack.blocks[i - 1].parts, strict=True)
+            more = {name: _sizes(trace[part.within or part.work.output][0]) for name, part in parts}
+            more["turn"] = np.diagonal(cosine_similarity(states[i - 1], state)).tolist()
+        for place, row in enumerate(cosine_similarity(state)):
             order = [other for other in np.argsort(-row, kind="stable").tolist() if other != place][:NEAREST]
             entry.append(
                 {
@@ -114,17 +116,9 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
                     "largest": _largest(state[place], size[place]),
                     "nearest": order,
                     "cosines": row[order].tolist(),
+                    **{name: numbers[place] for name, numbers in more.items()},
                 }
             )
-        if i:
-            block = encoder.stack.blocks[i - 1]
-            more = {
-                name: _sizes(trace[part.within or part.work.output][0])
-                for name, part in zip(("attention", "feed_forward"), block.parts, strict=True)
-            }
-            more["turn"] = np.diagonal(cosine_similarity(states[i - 1], state)).tolist()
-            for place, line in enumerate(entry):
-                line |= {name: numbers[place] for name, numbers in more.items()}
         told.append(entry)
     return told
 
