@@ -27,11 +27,7 @@ SECONDS_WITHOUT_HUB, WAIT = 10.0, "30"
 
 
 no_model_named = pytest.fixture(autouse=True)(without_named_model)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny(tmp_path)
+folder = pytest.fixture(tiny)
 
 
 # -- the command as a whole --------------------------------------------------------------------------------------

@@ -24,11 +24,7 @@ from minibert.equations.input_layer import Array
 from minibert.files.arrays import write_vectors
 
 no_model_named = pytest.fixture(autouse=True)(without_named_model)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny(tmp_path)
+folder = pytest.fixture(tiny)
 
 
 # -- embed -------------------------------------------------------------------------------------------------------

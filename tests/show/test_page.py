@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from checkpoints import BERT, VOCAB, same_bits, write, write_wordpiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 from reference_files import BY_NAME
-from strict_html import read
+from strict_html import data_of_script, read
 
 import minibert
 from minibert.cli import main
@@ -33,8 +32,7 @@ LARGEST = 1_000_000
 
 def data_of(html: str) -> dict[str, Any]:
     """The numbers that the page's script draws, unpacked."""
-    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
-    data: dict[str, Any] = json.loads(text)
+    data = data_of_script(html, "data")
 
     def unpack(numbers: str, kind: str = data["float"]) -> Array:
         return np.frombuffer(base64.b64decode(numbers), f"<{kind}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,27 +11,21 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import same_bits, write_byte_level
-from strict_html import read
+from drawn import cosine
+from strict_html import data_of_script, read
 
 import minibert
 from minibert.cli import main
-from minibert.equations.input_layer import Array
 from minibert.show.page import page
 
 RIVER, MONEY = "The bank of the river was muddy", "The bank raised its rates </b>"
 
 
 def data_of(html: str, shapes: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, Any]:
-    (text,) = re.findall(r'<script type="application/json" id="besidedata">(.*?)</script>', html, re.DOTALL)
-    data: dict[str, Any] = json.loads(text)
+    data = data_of_script(html, "besidedata")
     for name, (shape, kind) in shapes.items():
         data[name] = np.frombuffer(base64.b64decode(data[name]), kind).reshape(shape)
     return data
-
-
-def cosine(x: Array, y: Array) -> float:
-    x, y = x.astype(np.float64), y.astype(np.float64)
-    return float(x @ y / np.sqrt((x @ x) * (y @ y)))
 
 
 def test_the_cosines_are_of_both_traces(minilm: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import same_bits, write_byte_level, write_wordpiece
+from drawn import cosine
 from fake_hub import FakeHub, use
-from strict_html import read
+from strict_html import data_of_script, read
 
 import minibert
 from minibert.cli import main
-from minibert.equations.input_layer import Array
 from minibert.show import page_parts
 from minibert.show.page import page
 
@@ -30,8 +29,7 @@ TWELVE_TOKENS = 2_000_000
 
 def behind_of(html: str) -> dict[str, Any]:
     """The numbers of the second part, unpacked."""
-    (text,) = re.findall(r'<script type="application/json" id="blockdata">(.*?)</script>', html, re.DOTALL)
-    data: dict[str, Any] = json.loads(text)
+    data = data_of_script(html, "blockdata")
     (kind,) = re.findall(r'"float": "(f\d)"', html)
     data["attention"] = np.frombuffer(base64.b64decode(data["attention"]), f"<{kind}")
     return data
@@ -49,11 +47,6 @@ def folder_of(name: str, folder: Path) -> Path:
     write_wordpiece(folder)
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
     return folder
-
-
-def cosine(x: Array, y: Array) -> float:
-    x, y = x.astype(np.float64), y.astype(np.float64)
-    return float(x @ y / np.sqrt((x @ x) * (y @ y)))
 
 
 @pytest.mark.parametrize("name", encoders.CONFIGS)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from checkpoints import write_byte_level, write_wordpiece
 from safetensors.numpy import load_file, save_file
-from strict_html import read
+from strict_html import data_of_script, read
 
 import minibert
 from minibert.equations.blocks import sigmoid, softmax
@@ -56,8 +56,7 @@ def gpt2(folder: Path) -> Path:
 
 
 def data_of(html: str, rows: int, encoder: Encoder) -> dict[str, Any]:
-    (text,) = re.findall(r'<script type="application/json" id="predictdata">(.*?)</script>', html, re.DOTALL)
-    data: dict[str, Any] = json.loads(text)
+    data = data_of_script(html, "predictdata")
     blocks, k = len(encoder.stack.blocks), data["k"]
     shapes = {
         "lens": (rows, blocks + 1, k), "shares": (rows, k, blocks * (encoder.stack.heads + 1) + 2), "totals": (rows, k),

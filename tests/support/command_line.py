@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +23,14 @@ VOCAB, DIM, LONGEST = len(WORDS), 8, 16
 Printed = pytest.CaptureFixture[str]
 
 
-def without_named_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_named_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINIBERT_MODEL", raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    yield
-    if "matplotlib.pyplot" in sys.modules:  # no figure stays for the tests of another file
-        sys.modules["matplotlib.pyplot"].close("all")
 
 
-def tiny(folder: Path) -> Path:
+def tiny(tmp_path: Path) -> Path:
     """A BERT of twelve words, eight numbers each, with its vocabulary."""
-    made = folder / "tiny"
+    made = tmp_path / "tiny"
     made.mkdir()
     config = {"model_type": "bert", "vocab_size": VOCAB, "hidden_size": DIM, "max_position_embeddings": LONGEST}
     (made / "config.json").write_text(json.dumps(config), "utf-8")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from html.parser import HTMLParser
+from typing import Any
 
 EMPTY = {"br", "img", "input", "link", "meta"}  # elements without an end
 
@@ -39,6 +42,13 @@ class Reader(HTMLParser):
 
     def text(self, tag: str) -> str:
         return "".join(text for name, text in self.texts if name == tag)
+
+
+def data_of_script(html: str, name: str) -> dict[str, Any]:
+    """The data of the page's script element of this id."""
+    (text,) = re.findall(rf'<script type="application/json" id="{name}">(.*?)</script>', html, re.DOTALL)
+    data: dict[str, Any] = json.loads(text)
+    return data
 
 
 def read(html: str) -> Reader:
