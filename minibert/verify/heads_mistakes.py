@@ -5,22 +5,22 @@ A function gives an encoder's head with one wrong part, or None where the head c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from minibert.equations import fast
 from minibert.equations.blocks import gelu, gelu_tanh, tanh
-from minibert.equations.input_layer import Array
 from minibert.families.block_parts import Dense
 from minibert.families.heads import BoundHead
 from minibert.families.modules import LayerNorm
 from minibert.models.encoder import Encoder
 
+from .plain_blocks import Formula
 from .subject import Mistake
 
-Formula = Callable[[Array], Array]
+Works = Sequence[tuple[str, Formula]]
 Make = Callable[[Encoder], BoundHead | None]
 
 
@@ -28,17 +28,26 @@ def _is_act(work: Any) -> bool:
     return not isinstance(work, Dense | LayerNorm)
 
 
+def _works(change: Callable[[Encoder, BoundHead], Works]) -> Make:
+    """Other steps before the last map, in heads in which this changes them."""
+
+    def make(encoder: Encoder) -> BoundHead | None:
+        head = encoder.head()
+        works = tuple(change(encoder, head))
+        return head._replace(works=works) if works != head.works else None
+
+    return make
+
+
 def _acts(right: Callable[[Encoder, Formula], bool], wrong: Callable[[Encoder], Formula]) -> Make:
     """Another activation, where the head has one of which this is true."""
 
-    def make(encoder: Encoder) -> BoundHead | None:
-        head, other = encoder.head(), wrong(encoder)
+    def change(encoder: Encoder, head: BoundHead) -> Works:
         if not any(_is_act(work) and right(encoder, work) for _, work in head.works):
-            return None
-        works = tuple((path, other if _is_act(work) else work) for path, work in head.works)
-        return head._replace(works=works)
+            return head.works
+        return [(path, wrong(encoder) if _is_act(work) else work) for path, work in head.works]
 
-    return make
+    return _works(change)
 
 
 def _act_is(*formulas: Formula) -> Callable[[Encoder, Formula], bool]:
@@ -52,25 +61,15 @@ def _of_blocks(encoder: Encoder) -> Formula:
 
 def _without(left_out: Callable[[Any], bool]) -> Make:
     """Without some of the steps before the last map."""
-
-    def make(encoder: Encoder) -> BoundHead | None:
-        head = encoder.head()
-        works = tuple((path, work) for path, work in head.works if not left_out(work))
-        return head._replace(works=works) if len(works) < len(head.works) else None
-
-    return make
+    return _works(lambda encoder, head: [step for step in head.works if not left_out(step[1])])
 
 
-def _pooler_forgotten(encoder: Encoder) -> BoundHead | None:
-    head = encoder.head()
-    fits = head.last.shape[1] == encoder.dim and head.takes != "every"
-    return head._replace(works=()) if head.works and fits else None
+def _pooler_forgotten(encoder: Encoder, head: BoundHead) -> Works:
+    return () if head.last.shape[1] == encoder.dim and head.takes != "every" else head.works
 
 
-def _norm_first(encoder: Encoder) -> BoundHead | None:
-    head = encoder.head()
-    works = sorted(head.works, key=lambda step: (not isinstance(step[1], Dense), _is_act(step[1])))
-    return head._replace(works=tuple(works)) if tuple(works) != head.works else None
+def _norm_first(encoder: Encoder, head: BoundHead) -> Works:
+    return sorted(head.works, key=lambda step: (not isinstance(step[1], Dense), _is_act(step[1])))
 
 
 def _last(change: Callable[[Encoder, Dense], Dense | None]) -> Make:
@@ -97,12 +96,7 @@ def _by_scaled_words(encoder: Encoder, last: Dense) -> Dense | None:
 
 def _takes(right: tuple[str, ...], wrong: str) -> Make:
     """Another token, or the mean of all."""
-
-    def make(encoder: Encoder) -> BoundHead | None:
-        head = encoder.head()
-        return head._replace(takes=wrong) if head.takes in right else None
-
-    return make
+    return lambda encoder: encoder.head()._replace(takes=wrong) if encoder.head().takes in right else None
 
 
 ONE = "A head that takes one token of a text takes the first in BERT and its kin, the last in GPT-2."
@@ -114,10 +108,10 @@ HEAD_MISTAKES: tuple[Mistake, ...] = (
             "as they are stored.", _last(_by_scaled_words)),
     Mistake("head's norm forgotten", "Between the head's first map and the word table stands a LayerNorm.",
             _without(lambda work: isinstance(work, LayerNorm))),
-    Mistake("head's norm before its activation", "The order is map, activation, norm.", _norm_first),
+    Mistake("head's norm before its activation", "The order is map, activation, norm.", _works(_norm_first)),
     Mistake("head's activation forgotten", "Between the head's maps stands an activation.", _without(_is_act)),
     Mistake("pooler forgotten", "The classes are not computed from the hidden state itself: a map and an activation "
-            "come before.", _pooler_forgotten),
+            "come before.", _works(_pooler_forgotten)),
     Mistake("tanh for gelu", "This head's activation is gelu; that of BERT's pooler is tanh.",
             _acts(_act_is(gelu, fast.gelu), lambda encoder: tanh)),
     Mistake("gelu for tanh", "This head's activation is tanh; that of ELECTRA's is gelu.",

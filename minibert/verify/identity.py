@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -43,16 +44,23 @@ def about(subject: Subject, name: str) -> str:
 def parameters_of(subject: Subject) -> dict[str, str]:
     """Give the sha256 of each parameter that is at hand, by its path."""
     found = {}
-    for path, module in subject.model.modules.items():
+    for path, x in listed(subject.model.modules):
+        if isinstance(x, StoredTable):
+            found[path] = _sha256(x.shape, _blocks(x))
+        elif isinstance(x, np.ndarray):
+            found[path] = _sha256(x.shape, [x])
+    return found
+
+
+def listed(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """List the parameters of modules by their paths: arrays, and tables of which nothing is read yet."""
+    for path, module in modules.items():
         if hasattr(module, "table"):
-            if isinstance(module.table, StoredTable):
-                found[f"{path}.weight"] = _sha256(module.table.shape, _blocks(module.table))
+            yield f"{path}.weight", module.table
             continue
         for name in ("weight", "bias"):
             if (array := getattr(module, name)) is not None:
-                whole = np.asarray(array)
-                found[f"{path}.{name}"] = _sha256(whole.shape, iter([whole]))
-    return found
+                yield f"{path}.{name}", array
 
 
 def check(metadata: str | None, subject: Subject, name: str, path: str) -> None:
@@ -93,7 +101,7 @@ def _blocks(table: StoredTable) -> Iterator[Array]:
         yield table.rows(slice(start, start + step))
 
 
-def _sha256(shape: tuple[int, ...], blocks: Iterator[Array]) -> str:
+def _sha256(shape: tuple[int, ...], blocks: Iterable[Array]) -> str:
     found = hashlib.sha256(repr(tuple(map(int, shape))).encode())
     for block in blocks:
         found.update(np.ascontiguousarray(block, "<f4").data)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 
+from .identity import listed
 from .report import Text
 from .traces import Traces, read_traces
 
@@ -47,7 +46,7 @@ def find(model: EmbeddingLayer | Encoder) -> Values | None:
     """
     for path in sorted(DATA.glob("*.safetensors")):
         wanted = _about(path)["parameters"]
-        if _same(_parameters(_modules(model, wanted)), wanted):
+        if _same(dict(listed(_modules(model, wanted))), wanted):
             return _read(path)
     return None
 
@@ -58,8 +57,6 @@ def names() -> list[str]:
 
 
 # -- is it that checkpoint? --------------------------------------------------------------------------------------
-
-Parameters = dict[str, tuple[tuple[int, ...], Callable[[], Array]]]  # path -> shape, and how to read it
 
 
 def _modules(model: EmbeddingLayer | Encoder, wanted: Iterable[str]) -> dict[str, Any]:
@@ -73,31 +70,19 @@ def _modules(model: EmbeddingLayer | Encoder, wanted: Iterable[str]) -> dict[str
     return found
 
 
-def _parameters(modules: Mapping[str, Any]) -> Parameters:
-    """List the parameters of modules; none is read yet."""
-    found: Parameters = {}
-    for path, module in modules.items():
-        if hasattr(module, "table"):
-            found[f"{path}.weight"] = module.table.shape, module.table.array
-            continue
-        for name in ("weight", "bias"):
-            if (array := getattr(module, name)) is not None:
-                found[f"{path}.{name}"] = array.shape, partial(np.asarray, array)
-    return found
-
-
-def _same(parameters: Parameters, wanted: Mapping[str, Any]) -> bool:
+def _same(parameters: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether these are all the parameters that are wanted, or all of the input layer's, with the same numbers."""
     layer = {path for path in wanted if path.startswith(INPUT_LAYER)}
     if set(parameters) not in (layer, set(wanted)):
         return False
-    if any(list(shape) != wanted[path][0] for path, (shape, _) in parameters.items()):
+    if any(list(x.shape) != wanted[path][0] for path, x in parameters.items()):
         return False
-    smallest_first = sorted(parameters, key=lambda path: int(np.prod(parameters[path][0])))
-    return all(_sha256(parameters[path][1]()) == wanted[path][1] for path in smallest_first)
+    smallest_first = sorted(parameters.items(), key=lambda each: int(np.prod(each[1].shape)))
+    return all(_sha256(x) == wanted[path][1] for path, x in smallest_first)
 
 
-def _sha256(array: Array) -> str:
+def _sha256(x: Any) -> str:
+    array = x if isinstance(x, np.ndarray) else x.array()
     return hashlib.sha256(np.ascontiguousarray(array, "<f4").data).hexdigest()
 
 

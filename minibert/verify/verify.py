@@ -8,7 +8,7 @@ are compared too. Where something differs, every classic mistake is tried on the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,8 @@ def verify(
         raise ValueError("all batches can be asked of a file alone, which is passed as `against`")
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
-    read, about = _read(against)  # before anything is written
+    none: tuple[Traces, Traces, None] = {}, {}, None
+    own, theirs, about = none if against is None else read_file(against)  # before anything is written
     options: dict[str, Any] = dict(revision=revision, local_files_only=local_files_only)
     if encoder:
         again: Callable[..., Any] = partial(load_encoder, model, **options)
@@ -88,11 +89,11 @@ def verify(
         named = {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
         inputs = (small(subject.batches()) if few else subject.batches()) | named
         if kinds is not None:
-            inputs, read = _these(kinds, inputs, read)
+            inputs, own, theirs = _these(kinds, inputs, own, theirs)
         if save is not None:
             write_traces(save, inputs, subject.traces(inputs, {}), identity.about(subject, model))
             report.say(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
-        other = _side(subject, model, options) if against is None else File(against, *read, only, all_batches)
+        other = _side(subject, model, options) if against is None else File(against, own, theirs, only, all_batches)
         if other is not None:
             compare_with(report, subject, other, inputs, texts)
         if not encoder and not isinstance(other, File | Shipped):
@@ -117,14 +118,6 @@ def _check_files(against: Path | None, save: Path | None, only: Sequence[str] | 
         raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
 
 
-def _read(against: Path | None) -> tuple[tuple[Traces, Traces], str | None]:
-    """Read a port's file, where one is named: inputs and intermediates, and what it says of its model."""
-    if against is None:
-        return ({}, {}), None
-    inputs, traces, about = read_file(against)
-    return (inputs, traces), about
-
-
 def small(batches: Traces) -> Traces:
     """Make two batches of one sequence each, one of them padded: 2.6 MB for all-MiniLM-L6-v2 instead of 77."""
     kept = {f"small_{kind}": batches[kind] for kind in ("plain", "left_pad") if kind in batches}
@@ -136,13 +129,12 @@ def small(batches: Traces) -> Traces:
     return made
 
 
-def _these(kinds: Sequence[str], inputs: Traces, read: tuple[Traces, Traces]) -> tuple[Traces, tuple[Traces, Traces]]:
+def _these(kinds: Sequence[str], *several: Traces) -> Iterator[Traces]:
     """Keep only some batches. Raises ValueError for one that neither we nor the file have."""
-    known = [*inputs, *(kind for each in read for kind in each if kind not in inputs)]
+    known = dict.fromkeys(kind for each in several for kind in each)
     if unknown := [kind for kind in kinds if kind not in known]:
-        raise ValueError(f"there is no batch {unknown[0]!r}; there are {', '.join(dict.fromkeys(known))}")
-    mine, own, theirs = ({k: x for k, x in each.items() if k in kinds} for each in (inputs, *read))
-    return mine, (own, theirs)
+        raise ValueError(f"there is no batch {unknown[0]!r}; there are {', '.join(known)}")
+    return ({kind: x for kind, x in each.items() if kind in kinds} for each in several)
 
 
 def _side(subject: Subject, model: str, options: dict[str, Any]) -> Side | None:
