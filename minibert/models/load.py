@@ -190,7 +190,7 @@ def _read_config(find: Find, where: str, root: Find) -> dict[str, Any]:
 
 
 def _instead_of_config(root: Find, where: str) -> str:
-    from .sentence_config import MODULES, read_modules
+    from .sentence_modules import MODULES, read_modules
 
     modules = read_modules(root, where)
     if not modules:

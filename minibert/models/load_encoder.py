@@ -22,7 +22,8 @@ from .blocks import Stack, norming, ready
 from .encoder import Encoder
 from .input_layer import EmbeddingLayer
 from .load import Opened, assemble, check_dtype, family_of, load, named_model, open_model
-from .sentence_config import read_sentence_config, transformer_folder
+from .sentence_config import read_sentence_config
+from .sentence_modules import transformer_folder
 
 if TYPE_CHECKING:
     from minibert.families.attention_schemes import Rotary

@@ -17,7 +17,7 @@ from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
 from .head_model import HeadModel
 from .heads import check_numbers, logits_of, refuse_empty
 from .pipeline import check_positive
-from .sentence_config import SETTINGS
+from .sentence_modules import SETTINGS
 
 Pair = tuple[str, str]
 Activation = Callable[[Array], Array]

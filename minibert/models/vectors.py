@@ -95,7 +95,7 @@ def open_vectors(
         pipeline = partial(layer.pipeline, truncation=truncation, threads=threads, at_once=(threads or cores()) > 1)
         return TextModel(vectors, layer, opened, pipeline)
     from .load_encoder import NO_BLOCKS, encoder_of
-    from .sentence_config import transformer_folder
+    from .sentence_modules import transformer_folder
 
     opened = open_model(name, revision, local_files_only, weights_folder=transformer_folder)
     try:

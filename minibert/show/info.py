@@ -141,7 +141,8 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
 
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     """Describe what `encode` gives; no weight is read."""
-    from minibert.models.sentence_config import USES, read_sentence_config
+    from minibert.models.sentence_config import read_sentence_config
+    from minibert.models.sentence_modules import USES
 
     if not stored_blocks(layer):
         return {}
