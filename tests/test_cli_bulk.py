@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -21,6 +20,7 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import same_bits
+from command_line import Printed, typed
 from fake_hub import FakeHub, use
 from killed_runs import content
 from pyarrow import parquet
@@ -36,8 +36,6 @@ TEXTS = ["we lived above the clouds", "", "clouds!"]
 DENSE, PROMPTS, CLS = (REFERENCE / f"sentences-{name}" for name in ("dense", "prompts", "cls"))
 
 DONE = b'"complete": true,'
-
-Printed = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -58,10 +56,6 @@ def told(capsys: Printed, *argv: str | Path) -> str:
     captured = capsys.readouterr()
     assert captured.out == ""
     return captured.err
-
-
-def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
 
 
 def meta(folder: Path) -> dict[str, Any]:

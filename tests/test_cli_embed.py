@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import DIM, Printed, failure, numbers, pipe, started, tiny, without_named_model
+from command_line import DIM, Printed, failure, numbers, pipe, started, tiny, typed, without_named_model
 from safetensors.numpy import load, load_file
 
 import minibert
@@ -44,10 +44,6 @@ def test_embed_of_a_real_model_reads_back_exactly(minilm: Path, capsys: Printed)
     assert np.array_equal(numbers(capsys.readouterr().out), minibert.load(minilm).embed(TEXTS, "max", normalize=True))
 
 
-def stdin_of(content: bytes) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(content), "utf-8", "surrogateescape")  # as Python's own in the C locale
-
-
 @pytest.mark.parametrize("arguments", [[], ["-"]], ids=["nothing", "-"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
 @pytest.mark.parametrize("last", [True, False], ids=["ended", "open"])
@@ -56,7 +52,7 @@ def test_embed_reads_lines_of_stdin(
 ) -> None:
     texts = ["we", "", "the dog \u2028 bites"]
     content = end.join(texts) + end * last
-    monkeypatch.setattr(sys, "stdin", stdin_of(content.encode()))
+    typed(monkeypatch, content.encode())
     assert main(["embed", "--model", str(folder), *arguments]) == 0
     assert np.array_equal(numbers(capsys.readouterr().out), minibert.load(folder).embed(texts))
 
@@ -87,13 +83,13 @@ def test_embed_of_an_empty_stdin_prints_nothing(folder: Path, tmp_path: Path, ca
 
 
 def test_embed_of_bytes_that_are_no_text(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    monkeypatch.setattr(sys, "stdin", stdin_of(b"we\n" * 50_000 + b"caf\xe9\nthe\n"))
+    typed(monkeypatch, b"we\n" * 50_000 + b"caf\xe9\nthe\n")
     assert main(["embed", "--model", str(folder)]) == 1
     assert "error: line 50001 of stdin is not UTF-8 (" in capsys.readouterr().err
 
 
 def test_an_error_about_a_text_names_its_line(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    monkeypatch.setattr(sys, "stdin", stdin_of(b"we\n" * 3000 + b"we " * 20 + b"\n"))
+    typed(monkeypatch, b"we\n" * 3000 + b"we " * 20 + b"\n")
     assert main(["embed", "--model", str(folder)]) == 1
     out, err = capsys.readouterr()
     assert (
@@ -103,7 +99,7 @@ def test_an_error_about_a_text_names_its_line(folder: Path, monkeypatch: pytest.
 
 
 def test_a_closed_stdin_and_pairs_without_texts(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    for closed in (None, stdin_of(b"")):
+    for closed in (None, io.TextIOWrapper(io.BytesIO())):
         if closed is not None:
             closed.close()
         monkeypatch.setattr(sys, "stdin", closed)
@@ -125,7 +121,7 @@ def test_a_bar_where_a_person_looks_at_stderr_alone(
         (io.StringIO, io.StringIO, False),
         (Screen, Screen, output),
     ):
-        monkeypatch.setattr(sys, "stdin", stdin_of(b"we\n" * 5000))
+        typed(monkeypatch, b"we\n" * 5000)
         monkeypatch.setattr(sys, "stdout", stdout())
         monkeypatch.setattr(sys, "stderr", screen := stderr())
         assert main(["embed", "-m", str(folder), *(["-o", str(tmp_path / output)] if output else [])]) == 0
@@ -175,7 +171,7 @@ def test_embed_tells_how_many_texts_it_truncated(
     ):
         assert main(["embed", "--model", str(folder), "--truncate", *texts]) == 0
         assert capsys.readouterr().err == told
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{long}\n{short}\n{long}\n".encode())))
+    typed(monkeypatch, f"{long}\n{short}\n{long}\n".encode())
     assert main(["embed", "--model", str(folder), "--truncate"]) == 0
     assert capsys.readouterr().err == "minibert: 2 texts truncated: too long for this model\n"
 
@@ -202,7 +198,7 @@ def test_embed_writes_safetensors(folder: Path, tmp_path: Path) -> None:
 def test_embed_writes_tokens_with_offsets(
     texts: list[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", stdin_of("".join(f"{text}\n" for text in texts).encode()))
+    typed(monkeypatch, "".join(f"{text}\n" for text in texts).encode())
     path = tmp_path / "tokens.safetensors"
     assert main(["embed", "--model", str(folder), "--pooling", "none", "-o", str(path)]) == 0
     written = load_file(path)

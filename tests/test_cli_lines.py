@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import Printed, failure, pipe
+from command_line import Printed, failure, pipe, typed
 from reference_files import REFERENCE
 
 import minibert
@@ -82,7 +82,7 @@ def test_similar_reads_lines_of_any_end(
 ) -> None:
     content = b"\xef\xbb\xbfclouds\r\n \r\n\nabove the\nwe\r\r\nlived"
     (tmp_path / "lines").write_bytes(content)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+    typed(monkeypatch, content)
     name = str(tmp_path / "lines") if where == "a file" else "-"
     assert main(["similar", "-m", DENSE, "clouds", "--file", name]) == 0
     found = capsys.readouterr().out.split("\n")[:-1]
@@ -94,7 +94,7 @@ def test_similar_reads_lines_of_any_end(
 def test_similar_names_the_line(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
     content = b"we\n\n" * 1000 + b"caf\xe9\n"
     (tmp_path / "lines").write_bytes(content)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+    typed(monkeypatch, content)
     name = str(tmp_path / "lines") if where == "a file" else "-"
     shown = name if where == "a file" else "stdin"
     assert f"line 2001 of {shown} is not UTF-8 (" in failure(capsys, "similar", "-m", DENSE, "we", "--file", name)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import pytest
-from command_line import Printed, failure, without_named_model
+from command_line import Printed, failure, typed, without_named_model
 from reference_files import REFERENCE
 
 import minibert
@@ -39,7 +37,7 @@ def test_rank_prints_the_lines_best_first(lines: str, capsys: Printed) -> None:
 
 
 def test_rank_reads_stdin(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"we\n\nthe\n"), "utf-8"))
+    typed(monkeypatch, b"we\n\nthe\n")
     assert main(["rank", "the clouds", "--file", "-", "-m", RERANKER]) == 0
     assert sorted(line.split()[1] for line in capsys.readouterr().out.splitlines()) == ["the", "we"]
 

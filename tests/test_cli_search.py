@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import change_json
+from command_line import Printed, typed
 from many_texts import many_texts
 from record_files import made, write_parquet
 from reference_files import REFERENCE
@@ -32,8 +31,6 @@ DENSE, BARE, PROMPTS = (REFERENCE / f"sentences-{name}" for name in ("dense", "b
 SAME = 2e-6  # of scores, of vectors computed beside other texts; measured: 3.6e-7
 TEXTS = [" ".join(text.split())[:60] for text in many_texts(70, seed=4)]
 QUESTION = "we lived above"
-
-Printed = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -170,7 +167,7 @@ def test_many_questions_from_a_file(
     else:
         made(tmp_path / name, "\n\n".join(questions) + "\n  \n")
     if name == "-":
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((tmp_path / name).read_bytes())))
+        typed(monkeypatch, (tmp_path / name).read_bytes())
     file = name if name == "-" else str(tmp_path / name)
     got = found(capsys, folder, "-k", "2", "--questions", file)
     assert [each["question"] for each in got] == questions
@@ -281,7 +278,7 @@ def test_bad_rows_that_are_listed_otherwise_show_no_other_text(model: Path, tmp_
 
 
 def test_texts_that_nobody_kept(model: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"clouds\nman\n")))
+    typed(monkeypatch, b"clouds\nman\n")
     folder = bulk(tmp_path / "out", Path("-"), model)
     assert main(["search", str(folder), "clouds", "-k", "1"]) == 0
     out, err = capsys.readouterr()

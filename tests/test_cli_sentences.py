@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Printed, failure, numbers
+from command_line import Printed, failure, numbers, typed
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -32,8 +31,7 @@ def test_encode_prints_numbers_that_read_back_exactly(capsys: Printed) -> None:
 
 def test_encode_reads_lines_of_stdin(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
     lines = [f"we lived {'a ' * (i % 7)}" for i in range(1300)]
-    content = io.BytesIO("\n".join(lines).encode())
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(content, "utf-8"))
+    typed(monkeypatch, "\n".join(lines).encode())
     assert main(["encode", "-m", DENSE]) == 0
     assert np.allclose(numbers(capsys.readouterr().out), minibert.load_encoder(DENSE).encode(lines), 0, SAME)
 

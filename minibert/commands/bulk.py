@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def run(arguments: Any) -> None:
         "id_column": arguments.id_column,
         "sha256": model.sha256(),  # behind what may be the reason that it is another one
     }
-    with model.model, _Progress() as progress:
+    with model.model, closing(_Progress()) as progress:
         meta = bulk(
             records,
             folder,
@@ -153,10 +154,7 @@ class _Progress:
             self._told = now
             tell(_line(done, done - self._before, now - self._began, expected))
 
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import encoders
 import numpy as np
 import pytest
+from command_line import Printed
 
 from minibert import equations
 from minibert.cli import main
@@ -17,7 +18,6 @@ from minibert.models.load_encoder import load_encoder
 from minibert.show.blocks import by_hand, explain_block, pair_table, plain_block, steps
 from minibert.show.text import beginning, torch_text
 
-Printed = pytest.CaptureFixture[str]
 TEXT = "we lived above the clouds"
 BY_HAND = 1e-5  # packed against padded, of numbers up to 20 in size; measured 1.7e-6, with some kernels of BLAS 0
 
