@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .block_names import Older
-from .block_parts import Attend, Blocks, Feed, GemmaRMSNorm, NormAt, Residual, RMSNorm
+from .block_parts import Attend, Blocks, Feed, NormAt, Residual
+from .bound_blocks import GemmaRMSNorm, RMSNorm
 from .config import Config
 from .frozen import replace
 

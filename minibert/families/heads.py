@@ -14,7 +14,8 @@ from minibert.equations.fast import ACTIVATIONS
 from minibert.equations.input_layer import Array
 from minibert.files.tables import Weight
 
-from .block_parts import Dense, NormAt, activation_of, aligned, decided
+from .block_parts import NormAt, activation_of, aligned, decided
+from .bound_blocks import Dense
 from .config import Config
 from .frozen import Frozen, replace
 

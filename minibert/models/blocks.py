@@ -16,7 +16,7 @@ import numpy as np
 from minibert.equations.blocks import additive_mask, visible
 from minibert.equations.fast import ACTIVATIONS, attention_scores, linear, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Attention, BoundBlock, Dense, FeedForward, Modules
+from minibert.families.bound_blocks import Attention, BoundBlock, Dense, FeedForward, Modules
 from minibert.files.tables import LargeRoom, Room
 
 from . import packing

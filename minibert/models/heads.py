@@ -11,7 +11,7 @@ import numpy as np
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Text, worded
-from minibert.families.block_parts import Dense
+from minibert.families.bound_blocks import Dense
 from minibert.families.config import Config
 from minibert.families.heads import HEADS, LABELS, NAMES, REFUSED, BoundHead, Head, architectures
 from minibert.families.steps import Inputs

@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert.equations.blocks import attention_scores, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Attention, BoundResidual
+from minibert.families.bound_blocks import Attention, BoundResidual
 from minibert.families.steps import Positions
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from minibert.equations import gated_blocks
 from minibert.equations.attention_positions import rotate
 from minibert.equations.blocks import Affine, additive_mask
 from minibert.equations.input_layer import Array, layer_norm
-from minibert.families.block_parts import Attention, BoundBlock, RMSNorm
+from minibert.families.bound_blocks import Attention, BoundBlock, RMSNorm
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Attention, BoundBlock, BoundResidual, Dense, RMSNorm
+from minibert.families.bound_blocks import Attention, BoundBlock, BoundResidual, Dense, RMSNorm
 from minibert.families.heads import BoundHead
 from minibert.families.modules import LayerNorm
 from minibert.models.encoder import Encoder

@@ -15,7 +15,7 @@ import numpy as np
 from minibert.equations.attention_positions import rotate
 from minibert.equations.blocks import gelu, gelu_tanh, softmax
 from minibert.equations.input_layer import Array, layer_norm
-from minibert.families.block_parts import Attention, Dense, RMSNorm
+from minibert.families.bound_blocks import Attention, Dense, RMSNorm
 from minibert.models.blocks import Stack
 
 from .plain_blocks import Choices, Formula, angles

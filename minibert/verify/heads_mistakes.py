@@ -12,7 +12,7 @@ import numpy as np
 
 from minibert.equations import fast
 from minibert.equations.blocks import gelu, gelu_tanh, tanh
-from minibert.families.block_parts import Dense
+from minibert.families.bound_blocks import Dense
 from minibert.families.heads import BoundHead
 from minibert.families.modules import LayerNorm
 from minibert.models.encoder import Encoder

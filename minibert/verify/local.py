@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import BoundResidual, Dense, FeedForward
+from minibert.families.bound_blocks import BoundResidual, Dense, FeedForward
 from minibert.families.modules import LayerNorm
 from minibert.models.encoder import Encoder
 

@@ -17,7 +17,8 @@ from minibert.equations.attention_positions import rotary_angles, rotary_frequen
 from minibert.equations.blocks import additive_mask, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.block_names import module_path
-from minibert.families.block_parts import ACTIVATIONS, Attention, BoundBlock, Dense, RMSNorm
+from minibert.families.block_parts import ACTIVATIONS
+from minibert.families.bound_blocks import Attention, BoundBlock, Dense, RMSNorm
 from minibert.families.modules import LayerNorm
 from minibert.models.blocks import Stack
 

@@ -14,7 +14,7 @@ import numpy as np
 from minibert.equations.attention_positions import rotate
 from minibert.equations.blocks import additive_mask, attention_scores, join_heads, softmax, split_heads, visible
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Attention, BoundBlock, BoundResidual, Dense, FeedForward
+from minibert.families.bound_blocks import Attention, BoundBlock, BoundResidual, Dense, FeedForward
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 

@@ -16,7 +16,7 @@ import numpy as np
 from minibert.equations.blocks import gelu, gelu_tanh, quick_gelu, relu, silu
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.families.block_parts import BoundBlock, BoundResidual, Dense, FeedForward
+from minibert.families.bound_blocks import BoundBlock, BoundResidual, Dense, FeedForward
 from minibert.families.modules import LayerNorm, Linear
 from minibert.families.steps import Add, Norm, Positions
 from minibert.files.tables import narrowed, widen

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import Dense
+from minibert.families.bound_blocks import Dense
 from minibert.files.tables import StoredTable
 from minibert.models import heads, packing
 from minibert.models.key_value_cache import KeyValueCache
