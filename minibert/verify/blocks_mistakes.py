@@ -24,10 +24,14 @@ from .subject import Mistake
 # -- wrong parts -------------------------------------------------------------------------------------------------
 
 
+def is_square(module: Any) -> bool:
+    """Whether it is a linear map whose shape does not show that it is transposed."""
+    return isinstance(module, Dense) and module.shape[0] == module.shape[1]
+
+
 def transposed(dense: Dense) -> Dense:
-    """Transposed, for square matrices: their shape does not show it."""
-    square = dense.weight.shape[0] == dense.weight.shape[1]
-    return Dense(dense.weight, dense.bias, not dense.transposed) if square else dense
+    """Transposed, for square matrices."""
+    return Dense(dense.weight, dense.bias, not dense.transposed) if is_square(dense) else dense
 
 
 def softmax_over(axis: int) -> Formula:
@@ -53,9 +57,8 @@ def neighbours(x: Array, cos: Array, sin: Array, pairing: str) -> Array:
 def other_layer_type(stack: Stack, own: Attention, places: Array) -> tuple[Array, Array]:
     """The rotation of the other type of blocks."""
     assert stack.rotary is not None  # the mistake is made of models with several rotations
-    return angles(
-        stack, own._replace(layer_type=next(x for x in stack.rotary.rotations if x != own.layer_type)), places
-    )
+    other = next(x for x in stack.rotary.rotations if x != own.layer_type)
+    return angles(stack, own._replace(layer_type=other), places)
 
 
 def window(change: Callable[[int], float | None]) -> Callable[[int | None], float | None]:
@@ -113,19 +116,9 @@ def _attends(where: Callable[[Attention], Any], **changes: Any) -> Callable[[Sta
     return _made(lambda stack: any(where(block.attention) for block in stack.blocks), **changes)
 
 
-def _normed(where: Callable[[RMSNorm], Any], **changes: Any) -> Callable[[Stack], Choices | None]:
-    """Of a model with such an RMSNorm."""
-    return _made(
-        lambda stack: any(
-            isinstance(module, RMSNorm) and where(module)
-            for block in stack.blocks for module in block.modules.values()
-        ), **changes,
-    )  # fmt: skip
-
-
-def _square(stack: Stack) -> bool:
-    modules = [module for block in stack.blocks for module in block.modules.values()]
-    return any(isinstance(module, Dense) and len(set(module.weight.shape)) == 1 for module in modules)
+def _holds(where: Callable[[Any], Any], **changes: Any) -> Callable[[Stack], Choices | None]:
+    """Of a model some of whose blocks have such a module."""
+    return _made(lambda stack: any(where(x) for block in stack.blocks for x in block.modules.values()), **changes)
 
 
 def _ordered(order: tuple[int, int, int]) -> Callable[[Stack], Choices | None]:
@@ -169,7 +162,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("heads joined without turning the axes", "Exchange heads and seq before rows are made of them again.",
             _heads(join=join_without_turning)),
     Mistake("square weights transposed", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
-            _made(_square, dense=transposed)),
+            _holds(is_square, dense=transposed)),
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
               _ordered(order)) for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1))),
     Mistake("last norm forgotten", "After the last block comes one more norm, which GPT-2 calls ln_f.",
@@ -205,9 +198,9 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("window forgotten", "Some blocks of this model see near tokens alone.",
             _attends(lambda own: own.reach is not None, reach=window(lambda reach: None))),
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
-            _normed(lambda norm: norm.plus, norm=without_one)),
+            _holds(lambda module: isinstance(module, RMSNorm) and module.plus, norm=without_one)),
     Mistake("mean subtracted in RMSNorm", "RMSNorm divides by the root of the mean square; the mean stays.",
-            _normed(lambda norm: True, norm=with_mean)),
+            _holds(lambda module: isinstance(module, RMSNorm), norm=with_mean)),
     Mistake("norm within forgotten", "What attention and feed-forward give is normed before it is added.",
             _made(lambda stack: any(part.within for block in stack.blocks for part in block.parts),
                   part=lambda part: part._replace(within=""))),

@@ -221,13 +221,10 @@ def _swap(kind: type[Step], change: Callable[[Any], Step | None], *unused: str) 
         for step in steps:
             changed = change(step) if isinstance(step, kind) else step
             if changed is not None:
-                yield step if _same(step, changed) else changed
+                same = type(changed) is type(step) and vars(changed) == vars(step)
+                yield step if same else changed
 
     return _each(lambda steps: tuple(all_steps(steps)), *unused)
-
-
-def _same(a: Step, b: Step) -> bool:
-    return type(a) is type(b) and vars(a) == vars(b)
 
 
 def _norm(formula: Formula, affine: bool = True) -> Callable[[Family], Family | None]:

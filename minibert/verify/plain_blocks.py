@@ -85,7 +85,6 @@ class PlainBlocks:
         self.bias = None if stack.bias is None else stack.bias(mask.shape[1])
 
     def run(self, x: Array) -> dict[str, Array]:
-        """Take x through all blocks."""
         for i in range(len(self.stack.blocks)):
             x = self.numbered(i, x)
         return self.found
@@ -99,7 +98,6 @@ class PlainBlocks:
         return self.record(f"hidden_states.{i + 1}", x)
 
     def record(self, name: str, x: Array) -> Array:
-        """Keep one intermediate."""
         self.found[name] = x
         return x
 

@@ -44,7 +44,6 @@ class Report:
         self.ruled_out: list[str] = []  # mistakes that some vector rules out
 
     def say(self, *lines: str) -> None:
-        """Add lines."""
         self.lines += lines
 
     def fail(self, *lines: str) -> None:

@@ -7,7 +7,7 @@ metadata under `ABOUT` which model it is of (see `identity`); in a .npz that is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,8 @@ def read_file(path: Path) -> tuple[Traces, Traces, str | None]:
         else:
             traces.setdefault(kind, {})[key] = array
     if not traces:
-        raise ValueError(f'{path}: expected names such as "plain|sum", found {_some(names)}')
+        shown = ", ".join(map(repr, sorted(names)[:4])) or "no tensor"
+        raise ValueError(f'{path}: expected names such as "plain|sum", found {shown}')
     return inputs, traces, about
 
 
@@ -128,8 +129,3 @@ def _why_unreadable(path: Path) -> str:
     if size < 8 + length:
         return f"not a safetensors file, or cut short: its {size} bytes should begin with a header of {length}"
     return f"cut short or damaged: its header does not describe the {size - 8 - length} bytes that follow"
-
-
-def _some(names: Iterable[str]) -> str:
-    shown: Sequence[str] = sorted(names)[:4]
-    return ", ".join(map(repr, shown)) or "no tensor"

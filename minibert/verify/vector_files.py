@@ -137,10 +137,9 @@ def _key(names: Sequence[str], path: Path, only: bool = True) -> str:
 def _floats(rows: Iterable[Any]) -> Any:
     """Rows of a text file: whole numbers among them, such as a 0, are floats too. Bad rows are seen later."""
     try:
-        found = np.array(list(rows), np.float64)
+        return np.array(list(rows), np.float64)
     except (TypeError, ValueError):
         return np.empty(0, object)
-    return found
 
 
 def _texts(found: Sequence[Any], path: Path) -> list[str]:

@@ -85,18 +85,6 @@ def _set(key: str, value: bool, rules: Rules) -> None:
             step[key] = value
 
 
-def _no_normalizer(rules: Rules) -> None:
-    rules["normalizer"] = None
-
-
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "ignore").decode()
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
-
-
 def _plain_letters(text: str) -> str:
     split = unicodedata.normalize("NFD", text)
     return unicodedata.normalize("NFC", "".join(c for c in split if unicodedata.category(c) != "Mn"))
@@ -120,17 +108,19 @@ def _texts(maker: Maker) -> Found:
     if rules[0]["normalizer"] is not None:
         yield VectorMistake(
             "text not normalized", "Apply the tokenizer's normalizer: case, accents, control characters.",
-            {"rules": _no_normalizer},
+            {"rules": lambda rules: rules.update(normalizer=None)},
         )  # fmt: skip
     for name, remedy, change in (
         ("text lower-cased", "This vocabulary has capitals: leave the text as it is.", str.lower),
         ("accents removed", "Leave accents in the text.", _plain_letters),
-        ("letters beyond ASCII dropped", "Pass the text as UTF-8.", _ascii),
+        ("letters beyond ASCII dropped", "Pass the text as UTF-8.",
+         lambda text: text.encode("ascii", "ignore").decode()),
         ("text read as Latin-1", "Read the text as UTF-8.", lambda text: text.encode().decode("latin-1")),
         ("text in NFC", "Do not normalize the text yourself.", partial(unicodedata.normalize, "NFC")),
         ("text in NFKC", "Do not normalize the text yourself.", partial(unicodedata.normalize, "NFKC")),
         ("text in NFD", "Do not normalize the text yourself.", partial(unicodedata.normalize, "NFD")),
-        ("ends of lines replaced by spaces", "Leave ends of lines in the text.", _one_line),
+        ("ends of lines replaced by spaces", "Leave ends of lines in the text.",
+         lambda text: " ".join(text.splitlines())),
         ("text trimmed", "Leave spaces around the text.", str.strip),
         ("a space put before the text", "Pass the text as it is.", lambda text: f" {text}"),
     ):  # fmt: skip

@@ -144,15 +144,11 @@ class Maker:
 
     # -- ids -> rows -----------------------------------------------------------------------------------------
 
-    def _tokens(self, encoded: Encoded, recipe: Recipe) -> Array:
-        """The last hidden state of one text: (seq, dim)."""
-        key = (tuple(encoded.input_ids), recipe.types, recipe.shift, recipe.model)
-        if key not in self._rows:
-            self._rows[key] = self._computed(encoded, recipe, 0)
-        return self._rows[key]
-
-    def _computed(self, encoded: Encoded, recipe: Recipe, padding: int) -> Array:
-        """Take a text, and padding that counts as tokens, through the model."""
+    def _tokens(self, encoded: Encoded, recipe: Recipe, padding: int = 0) -> Array:
+        """The last hidden state of one text, and of padding that counts as tokens: (seq, dim)."""
+        key = (tuple(encoded.input_ids), padding, recipe.types, recipe.shift, recipe.model)
+        if key in self._rows:
+            return self._rows[key]
         model, ids = self.model(recipe), [*encoded.input_ids, *[self.encoder.sentence_tokenizer.pad_id] * padding]
         if not ids:
             return np.zeros((0, model.dim), np.float32)
@@ -162,7 +158,8 @@ class Maker:
             given["token_type_ids"] = [[recipe.types or kind for kind in [*own, *[0] * padding]]]
         if recipe.shift:
             given["position_ids"] = self._positions(ids) + recipe.shift
-        return np.asarray(model([ids], **given)[0])
+        self._rows[key] = np.asarray(model([ids], **given)[0])
+        return self._rows[key]
 
     def _positions(self, ids: list[int]) -> Array:
         """The model's own positions. Raises ValueError for a model without a table of them."""
@@ -180,10 +177,7 @@ class Maker:
         known = [n for n in self.fitted if n in lengths]
         for length in (*known, *(n for n in lengths if n not in known)):
             if recipe.seen:
-                key = ("seen", length, tuple(encoded.input_ids), recipe.types, recipe.shift, recipe.model)
-                if key not in self._rows:
-                    self._rows[key] = self._computed(encoded, recipe, length - count)
-                rows = self._rows[key][: None if recipe.pads else count]
+                rows = self._tokens(encoded, recipe, length - count)[: None if recipe.pads else count]
             else:
                 rows = self._beside(encoded, recipe, length if length in known else lengths[-1])[:length]
             yield length, self._pooled(rows, encoded, recipe)

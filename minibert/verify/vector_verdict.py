@@ -49,7 +49,6 @@ class Fit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """All names."""
         return " + ".join(mistake.name for mistake in self.mistakes)
 
     @property
@@ -86,7 +85,6 @@ class Judge:
         self.scales: dict[str, float] = {}  # what rounding changes in this model
 
     def verdict(self) -> Verdict:
-        """Find what fits all texts."""
         whole = self._apart(())
         if whole.worst <= SAME:
             return Verdict([whole], "float32", whole.apart, [], whole)
@@ -98,7 +96,7 @@ class Judge:
             self.known = [mistake for mistake in self.known if not {"pads", "seen"} & set(mistake.changes)]
         alone = [self._apart((mistake,), plain, most) for mistake in self.known if self._changes(mistake, plain)]
         tiers = [[right], alone]
-        if not self._settled(tiers):
+        if not any(fit.worst <= SAME for tier in tiers for fit in tier):
             tiers.append([self._apart(pair, plain, most) for pair in self._pairs(alone)])
         fits: list[Fit] = []
         nearest = min((fit for tier in tiers for fit in tier), key=lambda fit: fit.size)
@@ -173,9 +171,6 @@ class Judge:
                 found.append(pair)
         return sorted(found, key=lambda pair: [str(mistake.changes.get("model", "")) for mistake in pair])
 
-    def _settled(self, tiers: Sequence[Sequence[Fit]]) -> bool:
-        return any(fit.worst <= SAME for tier in tiers for fit in tier)
-
     def _chosen(self, tiers: Sequence[Sequence[Fit]]) -> list[Fit]:
         """The fewest mistakes that leave about as little as more would: the best of them, and what is as good."""
         best = [min((fit.size for fit in tier), default=np.inf) for tier in tiers]
@@ -200,8 +195,8 @@ class Judge:
         wrong = sorted(np.flatnonzero(whole.apart > limit).tolist(), key=lambda i: self.tokens[i])
         if not wrong:
             return [whole]
-        taken = {key for mistake in fit.mistakes for key in mistake.changes}
-        local = [m for m in self.known if not m.rounding and not set(m.changes) & taken and self._local(m)]
+        free = {"text", "rules", "longest"} - {key for mistake in fit.mistakes for key in mistake.changes}
+        local = [m for m in self.known if not m.rounding and set(m.changes) <= free]
         useful = [m for m in local if self._helps((*fit.mistakes, m), wrong, limit)]
         for count in (1, 2, 3):
             found = []
@@ -216,9 +211,6 @@ class Judge:
                 return found
         return []
 
-    def _local(self, mistake: VectorMistake) -> bool:
-        return set(mistake.changes) <= {"text", "rules", "longest"}
-
     def _helps(self, together: tuple[VectorMistake, ...], wrong: Sequence[int], limit: float) -> bool:
         """Whether at least one of the texts that differ then fits; it has other ids then."""
         before, after = self._recipe(together[:-1]), self._recipe(together)
@@ -230,8 +222,6 @@ class Judge:
 
     def _simplest(self, fits: Sequence[Fit]) -> list[Fit]:
         """Those with the fewest mistakes; what only rounds stands for itself."""
-        if not fits:
-            return []
         real = [sum(not mistake.rounding for mistake in fit.mistakes) for fit in fits]
         return [fit for fit, count in zip(fits, real, strict=True) if count == min(real)]
 
