@@ -35,8 +35,6 @@ from minibert.models.extract import extract
 TEXTS = ["we lived above the clouds", "", "clouds!"]
 DENSE, PROMPTS, CLS = (REFERENCE / f"sentences-{name}" for name in ("dense", "prompts", "cls"))
 
-DONE = b'"complete": true,'
-
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
@@ -61,6 +59,13 @@ def told(capsys: Printed, *argv: str | Path) -> str:
 def meta(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "meta.json").read_text("utf-8"))
     return found
+
+
+def killed_after(shards: int, folder: Path) -> None:
+    """As if the run had been killed after so many shards."""
+    kept = (folder / "shards.jsonl").read_bytes().splitlines(True)[:shards]
+    (folder / "shards.jsonl").write_bytes(b"".join(kept))
+    checkpoints.change_json(folder / "meta.json", complete=False)
 
 
 def sums(folder: Path, *names: str) -> dict[str, str]:
@@ -196,13 +201,7 @@ def test_integers_of_a_csv_in_every_shard_and_in_a_run_that_goes_on(tmp_path: Pa
         ids = [json.loads(file.read_text()) for file in sorted((tmp_path / name).glob("ids-*"))]
         assert [ident for shard in ids for ident in shard] == [kind(row.partition(",")[0]) for row in kept]
         whole = content(tmp_path / name)
-        for line in ("shards.jsonl", "meta.json"):  # as if it had been killed after its first shard
-            start = (
-                whole[line].splitlines(True)[0]
-                if line == "shards.jsonl"
-                else whole[line].replace(DONE, b'"complete": false,')
-            )
-            (tmp_path / name / line).write_bytes(start)
+        killed_after(1, tmp_path / name)
         told(capsys, *argv, tmp_path / name)
         assert content(tmp_path / name) == whole
 
@@ -354,12 +353,7 @@ def test_lines_in_a_log(clock: object, tmp_path: Path, monkeypatch: pytest.Monke
     lines = told(capsys, "-o", tmp_path / "stdin", "-m", DENSE, "--rows-per-shard", "10").splitlines()
     assert lines[0] == "minibert: 10 rows, 10 rows/s"
     # of a run that goes on, the rate is that of its own rows
-    for name in ("shards.jsonl", "meta.json"):
-        kept = (tmp_path / "out" / name).read_bytes()
-        kept = (
-            b"".join(kept.splitlines(True)[:3]) if name == "shards.jsonl" else kept.replace(DONE, b'"complete": false,')
-        )
-        (tmp_path / "out" / name).write_bytes(kept)
+    killed_after(3, tmp_path / "out")
     lines = told(capsys, rows, "-o", tmp_path / "out", "-m", DENSE, "--rows-per-shard", "10").splitlines()
     assert lines[0] == "minibert: 40 of about 50 rows, 10 rows/s, 0:00:01 left" and len(lines) == 3
 

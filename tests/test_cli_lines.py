@@ -76,14 +76,19 @@ def test_lines_are_counted_through_all_pieces(monkeypatch: pytest.MonkeyPatch, a
 # -- similar --file ------------------------------------------------------------------------------------------------
 
 
+def named(content: bytes, where: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How the option names this content."""
+    (folder / "lines").write_bytes(content)
+    typed(monkeypatch, content)
+    return str(folder / "lines") if where == "a file" else "-"
+
+
 @pytest.mark.parametrize("where", ["a file", "stdin"])
 def test_similar_reads_lines_of_any_end(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
 ) -> None:
     content = b"\xef\xbb\xbfclouds\r\n \r\n\nabove the\nwe\r\r\nlived"
-    (tmp_path / "lines").write_bytes(content)
-    typed(monkeypatch, content)
-    name = str(tmp_path / "lines") if where == "a file" else "-"
+    name = named(content, where, tmp_path, monkeypatch)
     assert main(["similar", "-m", DENSE, "clouds", "--file", name]) == 0
     found = capsys.readouterr().out.split("\n")[:-1]
     assert found[0] == "1.000  clouds", "the mark is no part of the first line"
@@ -93,9 +98,7 @@ def test_similar_reads_lines_of_any_end(
 @pytest.mark.parametrize("where", ["a file", "stdin"])
 def test_similar_names_the_line(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
     content = b"we\n\n" * 1000 + b"caf\xe9\n"
-    (tmp_path / "lines").write_bytes(content)
-    typed(monkeypatch, content)
-    name = str(tmp_path / "lines") if where == "a file" else "-"
+    name = named(content, where, tmp_path, monkeypatch)
     shown = name if where == "a file" else "stdin"
     assert f"line 2001 of {shown} is not UTF-8 (" in failure(capsys, "similar", "-m", DENSE, "we", "--file", name)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from checkpoints import Array, result, write, write_wordpiece
 
@@ -19,3 +21,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Array:
     """What the tiny BERT gives when its file is as simple as can be."""
     return result(write(tmp_path_factory.mktemp("plain")))
+
+
+@pytest.fixture(scope="module")
+def real(minilm: Path) -> EmbeddingLayer:
+    return minibert.load(minilm)

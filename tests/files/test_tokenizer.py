@@ -35,11 +35,6 @@ SINAN = [101, 1045, 2572, 8254, 2319, 102]
 LETTERS = st.text("abc we.", max_size=24)
 
 
-@pytest.fixture(scope="module")
-def real(minilm: Path) -> EmbeddingLayer:
-    return minibert.load(minilm)
-
-
 # -- real vocabularies ---------------------------------------------------------------------------------------------
 
 

@@ -28,12 +28,6 @@ from some_texts import as_it_stands, ids_of
 import minibert
 from minibert import EmbeddingLayer, TokenizerError
 
-
-@pytest.fixture(scope="module")
-def real(minilm: Path) -> EmbeddingLayer:
-    return minibert.load(minilm)
-
-
 # -- files ---------------------------------------------------------------------------------------------------------
 
 

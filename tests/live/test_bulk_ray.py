@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import T5, same_bits, wordpiece_json, write
+from checkpoints import T5, same_bits, write, write_wordpiece
 from fake_hub import FakeHub, commit_of, use
 from many_texts import WORDS
 from numpy.typing import NDArray
@@ -272,7 +272,7 @@ def another(source: Path, **columns: Any) -> None:
 
 def without_blocks(folder: Path) -> None:
     shutil.rmtree(folder / "model")
-    (write(folder / "model", T5) / "tokenizer.json").write_text(wordpiece_json(), encoding="utf-8")
+    write_wordpiece(write(folder / "model", T5))
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG.keys())
