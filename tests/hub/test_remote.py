@@ -32,6 +32,11 @@ def open_memory(memory: Memory, lazy: bool = True) -> RemoteCheckpoint:
     return RemoteCheckpoint(memory, None, lazy, mmap=True)
 
 
+def table_in(folder: Path, kind: type[Memory] = Memory) -> tuple[Memory, Any]:
+    memory = kind(folder, {"model.safetensors": FILE})
+    return memory, open_memory(memory).table("table", np.dtype("float32"))
+
+
 ids = st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=12)
 
 
@@ -40,8 +45,7 @@ ids = st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=12)
 def test_rows_by_range_are_the_rows(
     tmp_path_factory: pytest.TempPathFactory, asks: list[list[int]], again: list[int]
 ) -> None:
-    memory = Memory(tmp_path_factory.mktemp("ranges"), {"model.safetensors": FILE})
-    table = open_memory(memory).table("table", np.dtype("float32"))
+    memory, table = table_in(tmp_path_factory.mktemp("ranges"))
     memory.asked.clear()
     for ask in asks:
         assert np.array_equal(table.rows(np.array(ask)), TABLE[ask])
@@ -85,7 +89,7 @@ def test_narrow_tables_come_by_rows_too(tmp_path: Path, stored: str) -> None:
 
 
 def test_a_table_is_not_writable_and_out_is_filled(tmp_path: Path) -> None:
-    table = open_memory(Memory(tmp_path, {"model.safetensors": FILE})).table("table", np.dtype("float32"))
+    _, table = table_in(tmp_path)
     out = np.empty((2, WIDTH), np.float32)
     assert table.rows(np.array([3, 5]), out=out) is out
     assert np.array_equal(out, TABLE[[3, 5]])
@@ -97,8 +101,7 @@ def test_a_table_is_not_writable_and_out_is_filled(tmp_path: Path) -> None:
 
 
 def test_ids_outside_the_table_and_no_ids_cost_no_request(tmp_path: Path) -> None:
-    memory = Memory(tmp_path, {"model.safetensors": FILE})
-    table = open_memory(memory).table("table", np.dtype("float32"))
+    memory, table = table_in(tmp_path)
     before = len(memory.asked)
     with pytest.raises(IndexError, match=f"is {ROWS}, but the table has rows 0..{ROWS - 1}"):
         table.rows(np.array([1, ROWS]))
@@ -110,8 +113,7 @@ def test_ids_outside_the_table_and_no_ids_cost_no_request(tmp_path: Path) -> Non
 
 def test_many_scattered_rows_fetch_the_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "MOST_REQUESTS", 10)
-    memory = Memory(tmp_path, {"model.safetensors": FILE})
-    table = open_memory(memory).table("table", np.dtype("float32"))
+    memory, table = table_in(tmp_path)
     memory.asked.clear()
     scattered = np.arange(0, 200, 10)
     assert np.array_equal(table.rows(scattered), TABLE[scattered])
@@ -147,8 +149,7 @@ def test_a_fetch_that_fails_stops_the_others(tmp_path: Path) -> None:
                 raise HubError("no more")
             return part
 
-    memory = Failing(tmp_path, {"model.safetensors": FILE})
-    table = open_memory(memory).table("table", np.dtype("float32"))
+    memory, table = table_in(tmp_path, Failing)
     with pytest.raises(HubError, match="no more"):
         table.rows(np.arange(0, ROWS, 10))
     assert len(memory.asked) < 30  # of 40 rows that are apart
@@ -201,15 +202,14 @@ def test_a_header_larger_than_the_format_allows_is_not_fetched(tmp_path: Path) -
 
 
 def test_a_file_that_changes_under_its_commit_is_refused(tmp_path: Path) -> None:
-    memory = Memory(tmp_path, {"model.safetensors": FILE})
-    table = open_memory(memory).table("table", np.dtype("float32"))
+    memory, table = table_in(tmp_path)
     memory.files["model.safetensors"] = FILE + b"more"
     with pytest.raises(HubError, match=r"changed the file under one commit.*delete"):
         table.rows(np.array([1]))
 
 
 def test_many_fetches_leave_no_threads_behind(tmp_path: Path) -> None:
-    table = open_memory(Memory(tmp_path, {"model.safetensors": FILE})).table("table", np.dtype("float32"))
+    _, table = table_in(tmp_path)
     before = threading.active_count()
     for row in range(0, 60, 3):
         table.rows(np.array([row]))
@@ -217,8 +217,7 @@ def test_many_fetches_leave_no_threads_behind(tmp_path: Path) -> None:
 
 
 def test_threads_share_a_table_and_fetch_no_row_twice(tmp_path: Path) -> None:
-    memory = Memory(tmp_path, {"model.safetensors": FILE})
-    table = open_memory(memory).table("table", np.dtype("float32"))
+    memory, table = table_in(tmp_path)
     memory.asked.clear()
     asks = [np.random.default_rng(seed % 8).integers(0, ROWS, 10) for seed in range(32)]
     with ThreadPoolExecutor(8) as pool:
@@ -250,7 +249,7 @@ BARS: list[_Bar] = []
 def test_the_bar_counts_every_byte_of_requests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "late_bar", lambda: _Bar)
     monkeypatch.setattr(remote, "MERGE_BYTES", 0)
-    table = open_memory(Memory(tmp_path, {"model.safetensors": FILE})).table("table", np.dtype("float32"))
+    _, table = table_in(tmp_path)
     BARS.clear()
     table.rows(np.arange(0, 80, 5))
     (bar,) = BARS

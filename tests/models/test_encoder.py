@@ -11,8 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +97,8 @@ def test_a_second_thread_changes_no_bit() -> None:
     with CASE["bert"].load() as encoder:
         ids = np.arange(200).reshape(20, 10) % 20 + 2
         want = encoder(ids)
-        found: list[Array] = []
-        threads = [threading.Thread(target=lambda: found.append(encoder(ids))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(found) == 4 and all(y.tobytes() == want.tobytes() for y in found)
+        with ThreadPoolExecutor(4) as pool:
+            assert all(y.tobytes() == want.tobytes() for y in pool.map(encoder, [ids] * 4))
 
 
 def test_inputs_embeds_and_a_single_sequence() -> None:

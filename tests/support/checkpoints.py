@@ -7,7 +7,7 @@ at an odd byte cannot be read in place by every instruction.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +145,11 @@ def write_index(folder: Path, weight_map: Any) -> None:
     (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
 
 
-def wordpiece_json(**settings: Any) -> str:
-    """A tokenizer.json that splits as BERT's does, over `WORDS`."""
+def wordpiece_json(words: Iterable[str] = WORDS, **settings: Any) -> str:
+    """A tokenizer.json that splits as BERT's does."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    reader = Tokenizer(models.WordPiece({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    reader = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     reader.normalizer = normalizers.BertNormalizer()
     reader.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     reader.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import vector_port
-from planted_vectors import both
+from planted_vectors import Array, both
 from reference_files import REFERENCE
 
-Array = np.ndarray[Any, Any]
 Change = Callable[[Any], "Callable[[str], str] | None"]  # of a SentenceTransformer; may give what is done to a text
 
 TEXTS = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "the we above",
