@@ -150,25 +150,21 @@ def compute_shares(shares: Sequence[Share]) -> None:
             share.job.fail(error)
         else:
             ready.append((share, prepared))
-    try:
+    if ready:
         _compute(ready)
+
+
+def _compute(ready: Sequence[tuple[Share, Prepared]]) -> None:
+    try:
+        results = ready[0][0].job.kind.compute([item for _, prepared in ready for item in prepared.items])
+        start = 0
+        for share, prepared in ready:
+            stop = start + len(prepared.items)
+            share.job.give(results[start:stop].copy())  # a view would keep the whole step alive
+            start = stop
     except Exception as error:  # noqa: BLE001
         if len(ready) == 1:
             ready[0][0].job.fail(error)
             return
         for one in ready:
-            try:
-                _compute([one])
-            except Exception as own:  # noqa: BLE001
-                one[0].job.fail(own)
-
-
-def _compute(ready: Sequence[tuple[Share, Prepared]]) -> None:
-    if not ready:
-        return
-    results = ready[0][0].job.kind.compute([item for _, prepared in ready for item in prepared.items])
-    start = 0
-    for share, prepared in ready:
-        stop = start + len(prepared.items)
-        share.job.give(results[start:stop].copy())  # a view would keep the whole step alive
-        start = stop
+            _compute([one])
