@@ -41,9 +41,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    folder = encoders.write(tmp_path_factory.mktemp("gpt2"), "gpt2", vocab_size=261)
-    encoders.checkpoints.write_byte_level(folder)
-    return load_encoder(folder)
+    return load_encoder(encoders.write_gpt2(tmp_path_factory.mktemp("gpt2")))
 
 
 def headings(lines: list[str]) -> list[str]:

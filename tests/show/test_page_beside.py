@@ -10,7 +10,7 @@ from typing import Any
 import encoders
 import numpy as np
 import pytest
-from checkpoints import same_bits, write_byte_level
+from checkpoints import same_bits
 from drawn import cosine
 from strict_html import data_of_script, read
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_compared_is_said(minilm: Path, tmp_path: Path) -> None:
         page(encoder.embeddings, RIVER, beside=MONEY)
     with pytest.raises(ValueError, match=r"would have 6\d MB, .*they have 9 and 402 tokens; give shorter ones"):
         page(encoder, RIVER, beside="rates " * 400)
-    gpt2 = minibert.load_encoder(write_byte_level(encoders.write(tmp_path / "gpt2", "gpt2", vocab_size=261)))
+    gpt2 = minibert.load_encoder(encoders.write_gpt2(tmp_path / "gpt2"))
     with pytest.raises(ValueError, match="the text beside has no tokens"):
         page(gpt2, "he was", beside="")
     with pytest.raises(ValueError, match="here are none"):

@@ -10,7 +10,7 @@ from typing import Any
 import encoders
 import numpy as np
 import pytest
-from checkpoints import same_bits, write_byte_level, write_wordpiece
+from checkpoints import same_bits, write_wordpiece
 from drawn import cosine
 from fake_hub import FakeHub, use
 from strict_html import data_of_script, read
@@ -42,7 +42,7 @@ def without_numbers(html: str) -> str:
 
 def folder_of(name: str, folder: Path) -> Path:
     if name == "gpt2":
-        return write_byte_level(encoders.write(folder, name, vocab_size=261))
+        return encoders.write_gpt2(folder)
     encoders.write(folder, name)
     write_wordpiece(folder)
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")

@@ -51,10 +51,6 @@ def with_head(folder: Path, head: str, **changes: Any) -> Path:
     return folder
 
 
-def gpt2(folder: Path) -> Path:
-    return write_byte_level(encoders.write(folder, "gpt2", vocab_size=261))
-
-
 def data_of(html: str, rows: int, encoder: Encoder) -> dict[str, Any]:
     data = data_of_script(html, "predictdata")
     blocks, k = len(encoder.stack.blocks), data["k"]
@@ -83,7 +79,7 @@ def of_each_state(encoder: Encoder, trace: dict[str, Array], head: str) -> list[
 @pytest.mark.parametrize("name", ["masked_word", "next_word"])
 def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> None:
     encoder = encoders.computed_once(
-        minibert.load_encoder(gpt2(tmp_path) if name == "next_word" else with_head(tmp_path, name))
+        minibert.load_encoder(encoders.write_gpt2(tmp_path) if name == "next_word" else with_head(tmp_path, name))
     )
     text = "he was" if name == "next_word" else "we [MASK] above"
     html = page(encoder, text, name="someone/tiny")

@@ -8,7 +8,6 @@ import encoders
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from checkpoints import write_byte_level
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -24,8 +23,7 @@ TEXT = "he was here"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = encoders.write(tmp_path_factory.mktemp("gpt2"), "gpt2", vocab_size=261)
-    return write_byte_level(made)
+    return encoders.write_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
 @pytest.fixture(scope="module")

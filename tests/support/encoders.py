@@ -153,6 +153,11 @@ def write(folder: Path, name: str, **changes: Any) -> Path:
     return folder
 
 
+def write_gpt2(folder: Path) -> Path:
+    """A folder of gpt2 with the tokenizer of bytes, and a row for each of its tokens."""
+    return checkpoints.write_byte_level(write(folder, "gpt2", vocab_size=261))
+
+
 def computed_once(encoder: minibert.Encoder) -> minibert.Encoder:
     """Let each text's trace be computed once: of two computations the last bits may differ."""
     trace, known = encoder.trace, dict[bytes, dict[str, Array]]()
