@@ -133,10 +133,7 @@ ROBERTA = replace(
 )
 
 XLM_ROBERTA = replace(
-    ROBERTA,
-    model_type="xlm-roberta",
-    tree={"embeddings": "XLMRobertaEmbeddings"},
-    tokenizer="XLMRobertaTokenizer",
+    ROBERTA, model_type="xlm-roberta", tree={"embeddings": "XLMRobertaEmbeddings"}, tokenizer="XLMRobertaTokenizer"
 )
 CAMEMBERT = replace(
     ROBERTA, model_type="camembert", tree={"embeddings": "CamembertEmbeddings"}, tokenizer="CamembertTokenizer"

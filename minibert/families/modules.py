@@ -91,9 +91,6 @@ class Linear:
         return f"Linear(in_features={width}, out_features={dim}, bias={self.bias is not None})"
 
 
-Module = Embedding | LayerNorm | Linear
-
-
 def _rows(name: str, x: ArrayLike, dtype: np.dtype[Any], width: int) -> Array:
     """Make the rows contiguous in memory: NumPy may sum strided rows in another order, which changes the last bits."""
     try:

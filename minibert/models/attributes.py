@@ -22,9 +22,6 @@ class Guarded:
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name not in self.settable:
             able = f"what can be set: {', '.join(self.settable)}" if self.settable else "none of its attributes can"
-            raise AttributeError(f"{name!r} cannot be set on {_a(type(self).__name__)}; {able}")
+            kind = type(self).__name__
+            raise AttributeError(f"{name!r} cannot be set on {'an' if kind[0] in 'AEIOU' else 'a'} {kind}; {able}")
         super().__setattr__(name, value)
-
-
-def _a(name: str) -> str:
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"

@@ -10,7 +10,7 @@ import numpy as np
 from minibert.files.tokenizer import Encoded, Texts, listed
 
 from .head_model import HeadModel
-from .pipeline import Pipeline, chunked
+from .pipeline import Pipeline
 
 
 def tokens_cut(
@@ -24,14 +24,12 @@ def tokens_cut(
     items, own = listed(texts)[0], encoder.sentence_config
     pipeline, before = encoder.pipeline(prompt_name, prompt, task=task), own.prompt(prompt_name, prompt)
     found = np.zeros(len(items), np.int64)
-    for start, chunk in enumerate(chunked(items, pipeline.chunk)):
-        start *= pipeline.chunk
-        for i, encoded in enumerate(pipeline.tokenize(chunk, start), start):
-            kept, cut = len(encoded.input_ids), encoded.cut
+    for start in range(0, len(items), pipeline.chunk):
+        for i, encoded in enumerate(pipeline.tokenize(items[start : start + pipeline.chunk], start), start):
+            found[i] = encoded.cut
             if encoded.more:  # the end of a very long text has not been looked at
                 (whole,) = encoder.sentence_tokenizer.encode([before + items[i]])
-                cut = len(whole.input_ids) - kept
-            found[i] = cut
+                found[i] = len(whole.input_ids) - len(encoded.input_ids)
     return int(found[0]) if isinstance(texts, str) else found
 
 
