@@ -138,15 +138,12 @@ def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
     for difference in differences:
         grouped.setdefault(difference.key, []).append(difference)
     return [
-        Difference(
-            key,
-            tuple(kind for d in group for kind in d.kinds),
-            max((d.largest for d in group), key=lambda x: (np.isnan(x), x)),
-            float(np.mean([d.equal for d in group])),
-            rms(np.array([d.error_ours for d in group])),
-            rms(np.array([d.error_theirs for d in group])),
-            group[0].tolerance,
-            group[0].weighed,
+        group[0]._replace(
+            kinds=tuple(kind for d in group for kind in d.kinds),
+            largest=max((d.largest for d in group), key=lambda x: (np.isnan(x), x)),
+            equal=float(np.mean([d.equal for d in group])),
+            error_ours=rms(np.array([d.error_ours for d in group])),
+            error_theirs=rms(np.array([d.error_theirs for d in group])),
         )
-        for key, group in grouped.items()
+        for group in grouped.values()
     ]

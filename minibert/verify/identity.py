@@ -30,15 +30,11 @@ AT_ONCE = 1 << 20  # numbers that are widened at once
 def about(subject: Subject, name: str) -> str:
     """Give the metadata of a file that is saved from this subject, as JSON."""
     parameters = parameters_of(subject)
-    found = {
-        "format": FORMAT,
-        "versions": {"minibert": sys.modules["minibert"].__version__, "numpy": np.__version__},
-        "model": name,
-        "model_type": subject.layer.family.model_type,
-        "sha256": _of_all(parameters),
-        "parameters": parameters,
-    }
-    return json.dumps(found)
+    versions = {"minibert": sys.modules["minibert"].__version__, "numpy": np.__version__}
+    return json.dumps({
+        "format": FORMAT, "versions": versions, "model": name, "model_type": subject.layer.family.model_type,
+        "sha256": _of_all(parameters), "parameters": parameters,
+    })  # fmt: skip
 
 
 def parameters_of(subject: Subject) -> dict[str, str]:
@@ -83,9 +79,9 @@ def check(metadata: str | None, subject: Subject, name: str, path: str) -> None:
     both = [key for key in ours if key in theirs]
     other = [key for key in both if ours[key] != theirs[key]]
     if other or (ours and theirs and not both):
-        shown = (
-            f"{len(other)} of {len(both)} parameters differ, first {other[0]}" if other else "no parameter is in both"
-        )
+        shown = "no parameter is in both"
+        if other:
+            shown = f"{len(other)} of {len(both)} parameters differ, first {other[0]}"
         kind, whole = read.get("model_type"), str(read.get("sha256"))
         raise ValueError(
             f"{path} was saved from {read.get('model')!r} ({kind}, sha256 {whole[:12]}), which is another model than "

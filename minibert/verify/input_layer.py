@@ -89,10 +89,8 @@ def batches(layer: EmbeddingLayer) -> Traces:
     kinds["inputs_embeds"] = {"inputs_embeds": (numbers % 2001 / 10000 - 0.1).astype(np.float32)}
     for step, module in layer.steps:
         if isinstance(step, Add):
-            kinds[NAMED.get(step.ids, step.ids)] = {
-                "input_ids": ids,
-                step.ids: _hash(ids.shape, 3) % min(3, module.table.shape[0]),
-            }
+            rows = _hash(ids.shape, 3) % min(3, module.table.shape[0])
+            kinds[NAMED.get(step.ids, step.ids)] = {"input_ids": ids, step.ids: rows}
         elif isinstance(step, Positions):
             kinds |= _positions(layer, step, module.table.shape[0] - step.extra, ids)
     return kinds
@@ -132,8 +130,7 @@ def _hash(shape: tuple[int, ...], salt: int) -> Array:
     index = np.arange(1, 1 + int(np.prod(shape)), dtype=np.uint64) + np.uint64(salt << 32)
     mixed = index * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    scattered: Array = (mixed >> np.uint64(33)).astype(np.int64).reshape(shape)
-    return scattered
+    return np.asarray((mixed >> np.uint64(33)).astype(np.int64).reshape(shape))
 
 
 def ids_of(shape: tuple[int, int], layer: EmbeddingLayer, salt: int) -> Array:

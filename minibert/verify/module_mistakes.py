@@ -201,8 +201,8 @@ def _of_scores(stack: Stack, own: Attention) -> dict[str, Choices]:
             "queries not turned": Choices(turned=(False, True)),
             "keys not turned": Choices(turned=(True, False)),
             "turned the other way": Choices(turn=lambda x, cos, sin, pairing: rotate(x, cos, -sin, pairing)),
+            **{f"theta {theta:g}": Choices(angles=partial(_by_theta, theta)) for theta in THETAS},
         }
-        found |= {f"theta {theta:g}": Choices(angles=partial(_by_theta, theta)) for theta in THETAS}
     return found
 
 

@@ -101,13 +101,6 @@ def _read(path: Path) -> Values:
     about = _about(path)
     inputs, traces = read_traces(path)
     versions = about["versions"]
-    return Values(
-        about["model"],
-        f"transformers {versions['transformers']} on torch {versions['torch']}",
-        [
-            (text, {name: ids[0].tolist() for name, ids in inputs[f"text {number}"].items()})
-            for number, text in enumerate(about["texts"], 1)
-        ],
-        inputs,
-        traces,
-    )
+    reference = f"transformers {versions['transformers']} on torch {versions['torch']}"
+    ids = [{name: x[0].tolist() for name, x in inputs[f"text {i}"].items()} for i in range(1, 1 + len(about["texts"]))]
+    return Values(about["model"], reference, list(zip(about["texts"], ids, strict=True)), inputs, traces)

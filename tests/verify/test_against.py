@@ -15,16 +15,12 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.verify import verify as verify_module
 from minibert.verify.compare import Difference, compare, over_kinds
 from minibert.verify.input_layer import AFTER_NORM, batches
 from minibert.verify.traces import read_traces, trace, write_traces
 from minibert.verify.verify import verify
 
-
-@pytest.fixture(autouse=True)
-def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "installed", lambda: False)
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 # -- against a file ------------------------------------------------------------------------------------------------

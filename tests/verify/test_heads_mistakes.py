@@ -16,7 +16,6 @@ from safetensors.numpy import load_file, save_file
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.models.load_encoder import load_encoder
-from minibert.verify import verify as verify_module
 from minibert.verify.blocks import EncoderSubject, encoder_batches
 from minibert.verify.heads_mistakes import HEAD_MISTAKES
 from minibert.verify.traces import write_traces
@@ -44,10 +43,7 @@ MADE = {
 }  # fmt: skip
 MASKED = HEAD_CASE["bert-masked_word"]
 
-
-@pytest.fixture(autouse=True)
-def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "installed", lambda: False)
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 verify_encoder = partial(verify, encoder=True)

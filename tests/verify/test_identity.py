@@ -20,16 +20,12 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
-from minibert.verify import verify as verify_module
 from minibert.verify.traces import ABOUT, read_file, read_traces, write_traces
 from minibert.verify.verify import verify
 
 FORMATS = ["safetensors", "npz"]
 
-
-@pytest.fixture(autouse=True)
-def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "installed", lambda: False)
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 @pytest.fixture(scope="module")

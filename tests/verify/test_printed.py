@@ -29,10 +29,7 @@ from minibert.verify.verify import verify
 BERT = BY_NAME["bert"]
 LOOKUPS = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
 
-
-@pytest.fixture(autouse=True)
-def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "installed", lambda: False)
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 def stored(name: str) -> dict[str, Any]:

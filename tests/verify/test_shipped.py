@@ -30,10 +30,7 @@ SEEDED = "the seeded BertForMaskedLM of tests/reference/heads/bert-masked_word"
 MOST_BYTES = 300_000
 AFTER_NORM = 1e-6  # |difference| / max(1, |value|), measured with three BLAS kernels: 2.4e-7
 
-
-@pytest.fixture(autouse=True)
-def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "installed", lambda: False)
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from hypothesis.extra import numpy as hnp
 from ports import BERT, ported, saved
 
 from minibert.equations.input_layer import Array
-from minibert.verify import verify as verify_module
 from minibert.verify.report import Report
 from minibert.verify.traces import read_traces
 from minibert.verify.vector_files import read_vectors
@@ -27,10 +26,7 @@ MODEL = str(BERT.folder)
 ENDINGS = [".safetensors", ".npz"]
 OFTEN = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 
-
-@pytest.fixture(autouse=True)
-def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "installed", lambda: False)
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 def npz(path: Path, arrays: dict[str, Any]) -> Path:
