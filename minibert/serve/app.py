@@ -24,6 +24,7 @@ READING = 30  # seconds that a client has to send a request's head, and again fo
 SENDING = 30  # seconds that it has to read a piece of the answer
 PIECE = 1 << 18  # bytes of a piece
 RETRY = 1  # seconds after which a client that was sent away may come again
+ADVICE = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": str(RETRY)}}  # headers of a refusal, by its status
 INLINE = 32  # so many vectors are written on the thread that answers; more would keep others waiting
 RERANK = ("/rerank", "/v1/rerank", "/v2/rerank")  # Cohere's clients put the version before it
 LATE = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
@@ -171,7 +172,7 @@ class Server:
     @contextmanager
     def _admitted(self) -> Iterator[None]:
         if self.inside >= self.limits.waiting:
-            raise Refusal(503, f"{self.inside} requests are waiting; try again in {RETRY} s", retry=RETRY)
+            raise Refusal(503, f"{self.inside} requests are waiting; try again in {RETRY} s")
         self.inside += 1
         try:
             yield
@@ -252,12 +253,7 @@ class Server:
     def _refused(self, refusal: Refusal, headers: Mapping[str, str] = {}) -> Any:
         kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
         error = {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}
-        more = dict(headers)
-        if refusal.retry is not None:
-            more["Retry-After"] = str(refusal.retry)
-        if refusal.status == 401:
-            more["WWW-Authenticate"] = "Bearer"
-        return _json({"error": error}, refusal.status, more)
+        return _json({"error": error}, refusal.status, {**headers, **ADVICE.get(refusal.status, {})})
 
 
 def ranked(asked: Rerank, found: Array) -> Any:

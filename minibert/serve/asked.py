@@ -18,14 +18,12 @@ LONGEST_QUERY = 10_000  # characters: a query is read again with each document
 class Refusal(Exception):  # noqa: N818  an answer to a client, and no fault of this program
     """A request that is not answered as wished: a status of HTTP and words for the person who sent it.
 
-    `param` names the field; `retry`: after so many seconds it may work.
+    `param` names the field.
     """
 
-    def __init__(
-        self, status: int, message: str, param: str | None = None, code: str | None = None, retry: int | None = None
-    ) -> None:
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.param, self.code, self.retry = status, param, code, retry
+        self.status, self.param, self.code = status, param, code
 
 
 class Limits(NamedTuple):
