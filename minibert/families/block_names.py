@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.equations.input_layer import Array
 from minibert.files.tables import StoredTable, Weight
 
 if TYPE_CHECKING:
     from .steps import Tensors
-
-T = TypeVar("T")
 
 
 class Older(NamedTuple):
@@ -46,51 +42,47 @@ def by_module(keys: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-class SharedNames:
-    """Finds the tensors of a module that several blocks use; asked for as `steps.Tensors` are."""
+class OtherNames:
+    """Finds tensors by other names than those that are asked for; asked as `steps.Tensors` are."""
 
     def __init__(self, binder: Tensors) -> None:
         self._binder = binder
-        self._known: dict[tuple[str, ...], Any] = {}  # a narrow tensor is widened once for all blocks
+        self._known: dict[Any, Any] = {}  # by name: a narrow tensor is widened once
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        """Give a tensor, the same array to every block."""
-        return np.asarray(self._shared(self._binder.vector, names, shape))
+        found: Array = self._find(self._binder.vector, names, shape)
+        return found
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        """Give a map's weight, the same to every block."""
-        return self._shared(self._binder.weight, names, shape)
+        found: Weight = self._find(self._binder.weight, names, shape)
+        return found
 
-    def _shared(self, give: Callable[..., T], names: tuple[str, ...], shape: tuple[int, ...]) -> T:
+    def _find(self, give: Callable[..., Any], names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
+        raise NotImplementedError
+
+
+class SharedNames(OtherNames):
+    """Finds the tensors of a module that several blocks use: the same ones for every block."""
+
+    def _find(self, give: Callable[..., Any], names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
         paths = tuple(map(module_path, names))
         if paths not in self._known:
             self._known[paths] = give(paths, shape)
-        found: T = self._known[paths]
-        return found
+        return self._known[paths]
 
 
-class OlderNames:
-    """Finds one block's tensors in a file with older names; asked for as `steps.Tensors` are."""
+class OlderNames(OtherNames):
+    """Finds one block's tensors in a file with older names, where one may hold the rows of several."""
 
     def __init__(self, binder: Tensors, prefix: str, older: str, names: Mapping[str, Older]) -> None:
-        self._binder, self._prefix, self._older, self._names = binder, prefix, older, names
-        self._whole: dict[str, Any] = {}  # by name: a narrow one is widened once for all its parts
+        super().__init__(binder)
+        self._prefix, self._older, self._names = prefix, older, names
 
-    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        """Give a tensor, or the rows of one that holds several."""
-        whole, rows = self._holding(self._binder.vector, names, shape)
-        return whole[rows]
-
-    def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        """Give a map's weight, or the rows of one that holds several."""
-        whole, rows = self._holding(self._binder.weight, names, shape)
-        return whole.part(rows) if isinstance(whole, StoredTable) else whole[rows]
-
-    def _holding(self, give: Callable[..., T], names: tuple[str, ...], shape: tuple[int, ...]) -> tuple[T, slice]:
-        """The tensor of the older name, and which rows of it are meant."""
+    def _find(self, give: Callable[..., Any], names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
         path, _, last = names[0].removeprefix(self._prefix).rpartition(".")
         older = self._names[path]
         name = f"{self._older}{older.path}.{last}"
-        if name not in self._whole:
-            self._whole[name] = give((name,), (older.parts * shape[0], *shape[1:]))
-        return self._whole[name], slice(older.part * shape[0], (older.part + 1) * shape[0])
+        if name not in self._known:
+            self._known[name] = give((name,), (older.parts * shape[0], *shape[1:]))
+        whole, rows = self._known[name], slice(older.part * shape[0], (older.part + 1) * shape[0])
+        return whole.part(rows) if isinstance(whole, StoredTable) else whole[rows]
