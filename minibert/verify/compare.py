@@ -46,7 +46,6 @@ class Difference(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Whether the difference is within the tolerance."""
         return self.largest <= self.tolerance  # False for NaN
 
     def accepted(self, shares: Shares) -> bool:
@@ -61,13 +60,9 @@ class Difference(NamedTuple):
 
 
 def compare(
-    ours: Traces,
-    theirs: Traces,
-    truth: Traces,
-    allowed: Mapping[str, float],
-    weighed: Collection[str] = (),
+    ours: Traces, theirs: Traces, truth: Traces, allowed: Mapping[str, float], weighed: Collection[str] = (),
     seen: Callable[[str, str, Array], Array] = lambda kind, key, x: x,
-) -> list[Difference]:
+) -> list[Difference]:  # fmt: skip
     """Compare every intermediate that both have, kind by kind; `truth` is what a model in float64 gives.
 
     allowed: the tolerance of each; weighed: of which beyond it the errors decide; seen: what of an array is compared,

@@ -33,7 +33,6 @@ LEFT = 0.05  # of the right module's difference: a mistake that leaves at most s
 ROUNDED = 10.0  # and at most so many tolerances
 ALIKE = 10.0  # two mistakes of which one leaves so many times what the other leaves can be told apart
 NORM_ALONE = 1e-6  # of one norm on the same input; measured between right ones: 4e-7. An eps shows only here
-
 MASKED = 1e3  # a score so far below ours has a mask added; the smallest that is in use is 1e4
 
 SUMS = {  # how often what is added to counts, and what is added
@@ -275,13 +274,9 @@ class Suspect:
         return np.asarray(module(parts[one] * parts[other]))
 
     def _sum(
-        self,
-        part: BoundResidual,
-        factors: tuple[int, int],
-        kind: str,
-        rest: Made | None = None,
+        self, part: BoundResidual, factors: tuple[int, int], kind: str, rest: Made | None = None,
         added: Made | None = None,
-    ) -> Array:
+    ) -> Array:  # fmt: skip
         """Another sum: of something else, or with other factors of what is added to and what is added."""
         right = self._flow(part.within or part.work.output, kind)
         one, other = rest and rest(kind), added and added(kind)
@@ -289,7 +284,6 @@ class Suspect:
         return np.asarray(factors[0] * one + factors[1] * (right if other is None else other))
 
     def _part(self) -> BoundResidual | None:
-        """The part of the block whose sum this is."""
         return next((part for part in self.block.parts if part.sum == self.key), None)
 
     def _others(self) -> list[str]:

@@ -65,7 +65,6 @@ class Live(Side):
         self.about = (f"compared live with {self.reference.name}{eager}, on the CPU in float32",)
 
     def given(self, report: Report, subject: Subject, batches: Traces, texts: Sequence[str]) -> Given:
-        """Run the batches that it takes, and its own tokenizer on the texts."""
         reference = self.reference
         asked = {kind: batch for kind, batch in batches.items() if reference.takes(batch)}
         if left := [kind for kind in batches if kind not in asked]:
@@ -113,7 +112,6 @@ class Shipped(Side):
         return iter(())
 
     def close(self, report: Report, subject: Subject) -> None:
-        """Compare the ids of the stored texts."""
         if self.found.texts:
             compare_ids(report, subject.model, self.found.texts, "the reference's")
         if report.passed:
@@ -139,7 +137,6 @@ class File(Side):
         self._left = ""  # which batches of ours are not compared
 
     def given(self, report: Report, subject: Subject, batches: Traces, texts: Sequence[str]) -> Given:
-        """Take the batches whose inputs are right, and say which are not."""
         self.exact = f"this {subject.noun}"
         in_file = self.theirs.keys() | self.inputs.keys()
         found = [kind for kind in {**batches, **self.theirs, **self.inputs} if kind in in_file]

@@ -73,7 +73,6 @@ class Subject(ABC):
         return self
 
     def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        """Trace one batch."""
         return trace(self.model, batch)
 
     def reaches_head(self, batch: Mapping[str, Array]) -> bool:
@@ -89,7 +88,6 @@ class Subject(ABC):
         }
 
     def compare(self, inputs: Traces, ours: Traces, theirs: Traces, truth: Traces) -> list[Difference]:
-        """Compare two traces of these inputs."""
         return compare(ours, theirs, truth, self.allowed, self.weighed)
 
     def place(self, key: str) -> str:
@@ -101,7 +99,7 @@ class Subject(ABC):
         """Say what the numbers of a table mean and what is allowed; `against` is what in float64 errors are of."""
 
     @abstractmethod
-    def mistakes(self) -> Iterator[tuple[Mistake, AbstractContextManager[Subject]]]:
+    def mistakes(self) -> Iterator[Attempt]:
         """Give every classic mistake that this model can have, and how to open the model that makes it."""
 
 

@@ -91,9 +91,7 @@ def _safetensors(path: Path) -> Read:
 
 
 def _parquet(path: Path) -> Read:
-    rows = read_columns(
-        str(path), lambda names: [name for name in (TEXT, _key(names, path, only=False)) if name in names]
-    )
+    rows = read_columns(str(path), lambda names: [x for x in (TEXT, _key(names, path, only=False)) if x in names])
     key = next(name for name in rows if name != TEXT)
     return key, _floats(rows[key]), _texts(rows[TEXT], path) if TEXT in rows else None
 
@@ -108,9 +106,8 @@ def _jsonl(path: Path) -> Read:
             if not isinstance(row, dict):
                 raise ValueError("not an object")
         except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{path}, line {number}: expected a JSON object with {TEXT!r} and a vector ({error})"
-            ) from None
+            wanted = f"a JSON object with {TEXT!r} and a vector"
+            raise ValueError(f"{path}, line {number}: expected {wanted} ({error})") from None
         key = key or _key(list(row), path, only=False)
         if key not in row:
             raise ValueError(f"{path}, line {number}: there is no {key!r}, which the first line has")

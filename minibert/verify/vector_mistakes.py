@@ -106,10 +106,8 @@ def _texts(maker: Maker) -> Found:
             if has:
                 yield VectorMistake(name, remedy, {"rules": partial(_set, key, False)})
     if rules[0]["normalizer"] is not None:
-        yield VectorMistake(
-            "text not normalized", "Apply the tokenizer's normalizer: case, accents, control characters.",
-            {"rules": lambda rules: rules.update(normalizer=None)},
-        )  # fmt: skip
+        remedy = "Apply the tokenizer's normalizer: case, accents, control characters."
+        yield VectorMistake("text not normalized", remedy, {"rules": lambda rules: rules.update(normalizer=None)})
     for name, remedy, change in (
         ("text lower-cased", "This vocabulary has capitals: leave the text as it is.", str.lower),
         ("accents removed", "Leave accents in the text.", _plain_letters),
@@ -136,9 +134,8 @@ def _lengths(maker: Maker) -> Found:
     if right is not None and maker.before + maker.after:
         more = right + maker.before + maker.after
         if most is None or more <= most:
-            yield VectorMistake(
-                "special tokens not counted in the longest length", f"The longest length is {shown}.", {"longest": more}
-            )
+            name = "special tokens not counted in the longest length"
+            yield VectorMistake(name, f"The longest length is {shown}.", {"longest": more})
 
 
 def _special_tokens(maker: Maker) -> Found:

@@ -25,8 +25,6 @@ FIXED = (8, 16, 32, 64, 128, 256, 512)  # to these lengths texts are padded
 # plain float32 loops among them.
 SAME = 1e-5
 SHORT = 32  # tokens: up to here padding to the length of any other text is tried, where each length takes a run
-
-
 FAST = Choices(softmax=fast.softmax, activation=lambda right: fast.ACTIVATIONS.get(right, right))
 
 
@@ -76,10 +74,7 @@ class NoTokensError(ValueError):
 
 
 class Maker:
-    """Computes vectors by recipes. Token rows are kept, since most recipes differ in other things than these.
-
-    Rows of a text's tokens are asked for again and again by recipes that differ after them.
-    """
+    """Computes vectors by recipes. Token rows are kept, since most recipes differ in other things than these."""
 
     def __init__(self, encoder: Encoder, prompt_name: str | None = None, prompt: str | None = None) -> None:
         own = encoder.sentence_config
@@ -113,7 +108,6 @@ class Maker:
                 yield length, self._finished(pooled, recipe)
 
     def encoded(self, text: str, recipe: Recipe) -> Encoded:
-        """Tokenize one text."""
         return next(iter(self._encodings(text, recipe)))
 
     def _encodings(self, text: str, recipe: Recipe) -> Iterator[Encoded]:
@@ -129,7 +123,6 @@ class Maker:
                 yield Encoded(found.input_ids[kept], None if types is None else types[kept])
 
     def tokenizer(self, recipe: Recipe) -> Tokenizer:
-        """Give the tokenizer by the recipe's rules."""
         if recipe.rules not in self.tokenizers:
             assert recipe.rules is not None  # which is there from the beginning
             self.tokenizers[recipe.rules] = self.tokenizers[None].changed(recipe.rules)

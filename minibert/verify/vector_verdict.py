@@ -141,12 +141,9 @@ class Judge:
         same = [self.maker.encoded(text, self.maker.right).input_ids for text in self.texts]
         local = [self._recipe((m,)) for m in self.known if set(m.changes) & {"text", "rules"}]
         order = sorted(range(len(self.texts)), key=lambda i: self.tokens[i])
-        plain = [
-            i
-            for i in order
-            if self.maker.before + self.maker.after + 2 < self.tokens[i] <= PLAIN_TOKENS
-            and all(_ids(self.maker, self.texts[i], recipe) == same[i] for recipe in local)
-        ]
+        least = self.maker.before + self.maker.after + 2
+        short = [i for i in order if least < self.tokens[i] <= PLAIN_TOKENS]
+        plain = [i for i in short if all(_ids(self.maker, self.texts[i], recipe) == same[i] for recipe in local)]
         return (plain or [i for i in order if self.tokens[i]] or order)[:PLAIN]
 
     def _changes(self, mistake: VectorMistake, which: Sequence[int]) -> bool:

@@ -95,10 +95,8 @@ def judge(
         names = [fit.name for fit in verdict.fits if fit.mistakes]
         exact = [mistake.rounding for fit in verdict.fits for mistake in fit.mistakes]
         report.rounding = exact[0] if exact else verdict.level if verdict.level != "float32" else ""
-        report.say(
-            "this is the model" + (f", in {report.rounding}" if report.rounding else "")
-            + (f" (as {' or '.join(names)} would be)" if names else "")
-        )  # fmt: skip
+        rounded = f", in {report.rounding}" if report.rounding else ""
+        report.say(f"this is the model{rounded}" + (f" (as {' or '.join(names)} would be)" if names else ""))
         if verdict.level == "int8":  # no format explains each number
             report.say("a checkpoint that was trained a little further can be as near; these vectors cannot tell")
         return
