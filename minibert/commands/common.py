@@ -98,7 +98,10 @@ def add_model(
     parser: Parser, side: bool = True, argument: bool = False, threads: bool = False, usual: str = DEFAULT_MODEL,
     default: str = "",
 ) -> None:  # fmt: skip
-    """Add --model and the Hub's options; --threads and a positional model where asked. `default`: its own words."""
+    """Add --model and the Hub's options; where asked, --threads and a positional model.
+
+    `default`: what the help says in place of `usual`.
+    """
     parser.usual = usual
     if threads:
         parser.add_argument(
