@@ -65,12 +65,15 @@ def bert(folder: Path, cased: bool = False, **tokenizer: Any) -> Path:
     model = transformers.BertModel(transformers.BertConfig(**SIZES))
     fill(model)
     model.save_pretrained(folder)
-    rules = json.loads(checkpoints.wordpiece_json())
-    if cased:
-        rules["normalizer"] = None
-    (folder / "tokenizer.json").write_text(json.dumps(rules), encoding="utf-8")
+    with_wordpiece(folder, **tokenizer)
+    return checkpoints.write_wordpiece(folder, normalizer=None) if cased else folder
+
+
+def with_wordpiece(folder: Path, **settings: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoints.write_wordpiece(folder)
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special, **tokenizer}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special, **settings}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return folder
 

@@ -29,7 +29,7 @@ from check import make_or_check, parser_of, write_json
 from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
-from sentences import ROOT, SIZES, checkpoints, fill, rewrite, seeded, tidy
+from sentences import ROOT, SIZES, checkpoints, fill, rewrite, seeded, tidy, with_wordpiece
 from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 TOLERANCE = 5e-6  # relative to max(1, |value|), between torch's kernels for AVX-512, AVX2, SSE4.1
@@ -63,15 +63,6 @@ def save(folder: Path, model: Any, sharp: bool = False) -> Path:
         model.classifier.weight.data.copy_(torch.from_numpy(made))
         model.classifier.bias.data.zero_()
     model.save_pretrained(folder)
-    return folder
-
-
-def with_wordpiece(folder: Path, **settings: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoints.write_wordpiece(folder)
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special, **settings}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return folder
 
 

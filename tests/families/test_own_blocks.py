@@ -28,6 +28,11 @@ LENGTHS = (9, 3, 9, 1, 6)
 HEADS, SHARE = 4, 2  # query heads, and how many of them share a key head
 
 
+@pytest.fixture(autouse=True)
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
+
+
 def tensors(model_type: str) -> Tensors:
     """A checkpoint's numbers, in float64: of each shape that the row asks for."""
     row, family, data = ROWS[model_type], minibert.FAMILIES[model_type], CONFIGS[model_type]
@@ -128,7 +133,6 @@ BY_HAND = {"qwen3": qwen3, "gemma3_text": gemma3, "bert": mine}
 def test_a_row_of_one_s_own(
     model_type: str, scores: int, dtype: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
     monkeypatch.setattr(packing, "SCORES", scores)  # 1: one head at a time
     numbers = tensors(model_type)
     folder = checkpoints.write(tmp_path, {"model_type": model_type, **CONFIGS[model_type]}, numbers)
@@ -145,28 +149,24 @@ def test_a_row_of_one_s_own(
         assert off(found[row, :length], BY_HAND[model_type](ids[row, :length].tolist(), exact)) <= tolerance
 
 
-@pytest.mark.parametrize(("heads", "key_heads"), [(4, 3), (0, 0), (0, 2)])
-def test_key_heads_that_do_not_divide_the_heads_are_refused(
-    heads: int, key_heads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
-    sizes = {"num_attention_heads": heads, "num_key_value_heads": key_heads}
-    config = {"model_type": "qwen3", **CONFIGS["qwen3"], **sizes}
-    with pytest.raises(minibert.CheckpointError, match=f"must divide the {heads} heads, found {key_heads}"):
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        *(
+            ({"num_attention_heads": n, "num_key_value_heads": k}, f"must divide the {n} heads, found {k}")
+            for n, k in ((4, 3), (0, 0), (0, 2))
+        ),
+        # a text's vectors would change with the texts around it
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "change with a text's length are not computed"),
+    ],
+)
+def test_a_config_that_is_not_computed_is_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    config = {"model_type": "qwen3", **CONFIGS["qwen3"], **settings}
+    with pytest.raises(minibert.CheckpointError, match=said):
         minibert.load_encoder(checkpoints.write(tmp_path, config, tensors("qwen3")))
 
 
-def test_frequencies_by_length_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text's vectors would change with the texts around it."""
-    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
-    scaling = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
-    config = {"model_type": "qwen3", **CONFIGS["qwen3"], **scaling}
-    with pytest.raises(minibert.CheckpointError, match="change with a text's length are not computed"):
-        minibert.load_encoder(checkpoints.write(tmp_path, config, tensors("qwen3")))
-
-
-def test_the_modules_of_such_a_row_are_called_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
+def test_the_modules_of_such_a_row_are_called_as_others(tmp_path: Path) -> None:
     numbers = tensors("gemma3_text")
     folder = checkpoints.write(tmp_path, {"model_type": "gemma3_text", **CONFIGS["gemma3_text"]}, numbers)
     x = np.linspace(-3, 4, 24, dtype=np.float32).reshape(2, 12)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import checkpoints
 import numpy as np
 import pytest
-from seeded import values, write_safetensors
+from seeded import values
 
 from minibert.cli import main
 from minibert.equations.input_layer import Array
@@ -30,11 +30,7 @@ def without_named_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tiny(tmp_path: Path) -> Path:
     """A BERT of twelve words, eight numbers each, with its vocabulary."""
-    made = tmp_path / "tiny"
-    made.mkdir()
     config = {"model_type": "bert", "vocab_size": VOCAB, "hidden_size": DIM, "max_position_embeddings": LONGEST}
-    (made / "config.json").write_text(json.dumps(config), "utf-8")
-    (made / "vocab.txt").write_text("\n".join(WORDS) + "\n", "utf-8")
     shapes = {
         "word_embeddings.weight": (VOCAB, DIM),
         "position_embeddings.weight": (LONGEST, DIM),
@@ -43,8 +39,7 @@ def tiny(tmp_path: Path) -> Path:
         "LayerNorm.bias": (DIM,),
     }
     tensors = {f"embeddings.{name}": values(shape, salt) for salt, (name, shape) in enumerate(shapes.items())}
-    write_safetensors(made / "model.safetensors", tensors)
-    return made
+    return checkpoints.write_vocab(checkpoints.write(tmp_path / "tiny", config, tensors), WORDS)
 
 
 def started(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
