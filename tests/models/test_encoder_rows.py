@@ -7,15 +7,12 @@ norm before. Therefore all of them are tried on all rows.
 from __future__ import annotations
 
 import json
-import shutil
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import change_json
-from encoder_files import CASE, TINY, EncoderCase, off
+from encoder_files import CASE, TINY, EncoderCase, copied, off
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -129,12 +126,6 @@ def test_a_closed_encoder_leaves_nothing_open(case: EncoderCase) -> None:
             use()
 
 
-def changed(case: EncoderCase, folder: Path, **config: Any) -> Path:
-    shutil.copytree(case.folder, folder, dirs_exist_ok=True)
-    change_json(folder / "config.json", **config)
-    return folder
-
-
 BY_IS_DECODER = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie")
 
 
@@ -142,7 +133,7 @@ BY_IS_DECODER = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "erni
 def test_is_decoder_hides_what_comes_later_where_the_reference_does(case: EncoderCase, tmp_path: Path) -> None:
     """BERT's kin become causal by it; the others have no such mode, or no other."""
     ids = np.arange(3, 8)[None]
-    with case.load() as plain, minibert.load_encoder(changed(case, tmp_path, is_decoder=True)) as decoder:
+    with case.load() as plain, minibert.load_encoder(copied(case, tmp_path, is_decoder=True)) as decoder:
         a, b = plain(ids)[0], decoder(ids)[0]
     same = case.facts["family"] not in BY_IS_DECODER or case.name == "bert-causal"
     assert (off(a[0], b[0]) <= CUT) == same
@@ -189,7 +180,7 @@ EPS = {
 
 @every_row
 def test_what_a_config_leaves_out_is_the_reference_s_default(case: EncoderCase, tmp_path: Path) -> None:
-    folder, family = changed(case, tmp_path), case.facts["family"]
+    folder, family = copied(case, tmp_path), case.facts["family"]
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     del config[ACTIVATION.get(family, "hidden_act")]
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -201,7 +192,7 @@ def test_what_a_config_leaves_out_is_the_reference_s_default(case: EncoderCase, 
 def test_eps_is_the_config_s_where_the_reference_reads_it(case: EncoderCase, tmp_path: Path) -> None:
     """DistilBERT's is fixed."""
     family = case.facts["family"]
-    folder = changed(case, tmp_path, **{EPS.get(family, "layer_norm_eps"): 0.25})
+    folder = copied(case, tmp_path, **{EPS.get(family, "layer_norm_eps"): 0.25})
     with minibert.load_encoder(folder) as encoder:
         norms = {m.eps for path, m in encoder.modules.items() if hasattr(m, "eps") and not path.startswith("embedd")}
     assert norms == ({1e-12} if family == "distilbert" else {0.25})

@@ -12,17 +12,13 @@ from checkpoints import change_json
 from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
-from reference_files import REFERENCE
+from reference_files import REFERENCE, opened
 
 import minibert
 from minibert.models.encoder import CHUNK
 from minibert.models.labels import Entity, Label, best_labels, grouped
 
 NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O", "I-X-Y", "X-")
-
-
-def opened(name: str) -> minibert.Encoder:
-    return minibert.load_encoder(REFERENCE / f"uses-{name}")
 
 
 def changed(tmp_path: Path, name: str, **keys: Any) -> minibert.Encoder:
@@ -35,25 +31,25 @@ def changed(tmp_path: Path, name: str, **keys: Any) -> minibert.Encoder:
 
 
 def test_labels_of_one_text_and_of_many() -> None:
-    encoder = opened("inference")
+    encoder = opened("uses-inference")
     one, many = encoder.classify("we"), encoder.classify(["we", "the clouds"])
     assert [type(each) for each in one] == [Label] * 3 and len(many) == 2
     assert sum(each.probability for each in one) == pytest.approx(1, abs=1e-6)
     assert [each.probability for each in one] == sorted((each.probability for each in one), reverse=True)
     assert encoder.classify([]) == [] and encoder.classify("we", 1) == one[:1] and len(encoder.classify("we", 9)) == 3
-    topics = opened("topics").classify("we")
+    topics = opened("uses-topics").classify("we")
     assert sum(each.probability for each in topics) != pytest.approx(1, abs=0.01)  # each by itself
 
 
 def test_classify_refuses() -> None:
-    encoder = opened("inference")
+    encoder = opened("uses-inference")
     for k in (0, -1, 1.0, True):
         with pytest.raises(ValueError, match="k must be an integer >= 1"):
             encoder.classify("we", k)
     with pytest.raises(TypeError, match=r"texts\[1\] must be a str, found NoneType"):
         encoder.classify(["we", None])
     with pytest.raises(minibert.CheckpointError, match="there is no head 'classes'; its heads are token_classes"):
-        opened("entities").classify("we")
+        opened("uses-entities").classify("we")
     with pytest.raises(minibert.CheckpointError, match="there is no head 'token_classes'; its heads are classes"):
         encoder.entities("we")
 
@@ -93,7 +89,7 @@ def test_labels_stand_by_probability_then_by_number(probabilities: list[float]) 
 
 
 def test_entities_of_one_text_and_of_many() -> None:
-    encoder = opened("entities")
+    encoder = opened("uses-entities")
     text = "  the\n clouds we  lived. above, THE clouds"
     one, many = encoder.entities(text), encoder.entities([text, "", "we"])
     assert [type(each) for each in one] == [Entity] * len(one) and one[0].text == "the\n clouds we  lived"
@@ -108,7 +104,7 @@ def test_entities_of_one_text_and_of_many() -> None:
 
 def test_a_special_token_that_a_text_holds_has_a_place_in_it() -> None:
     """Those that the model adds have none."""
-    tokenizer = opened("entities").sentence_tokenizer
+    tokenizer = opened("uses-entities").sentence_tokenizer
     ((encoded, spans),) = tokenizer.encode_with_spans(["we [MASK] the"])
     assert len(encoded.input_ids) == 5 and spans == [None, (0, 2), (3, 9), (10, 13), None]
     ((cut, places),) = tokenizer.encode_with_spans(["we [MASK] the"], 4)

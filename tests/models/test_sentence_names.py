@@ -11,14 +11,10 @@ import pytest
 from checkpoints import same_bits
 from hypothesis import given
 from hypothesis import strategies as st
-from reference_files import REFERENCE
+from reference_files import REFERENCE, opened
 
 import minibert
 from minibert.models.search import largest
-
-
-def opened(name: str) -> minibert.Encoder:
-    return minibert.load_encoder(REFERENCE / name)
 
 
 def comparing(folder: Path, measure: str) -> minibert.Encoder:

@@ -15,7 +15,7 @@ from checkpoints import same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_texts import many_texts
-from reference_files import REFERENCE
+from reference_files import REFERENCE, opened
 from safetensors.numpy import load_file
 
 import minibert
@@ -32,10 +32,6 @@ NEIGHBOURS = 1e-6
 # and the whole vector; measured on MiniLM, over texts of two tokens and more: 1.2e-6, which is as far as it is from
 # its value in float64
 WHOLE = 2.5e-6
-
-
-def opened(name: str) -> minibert.Encoder:
-    return minibert.load_encoder(REFERENCE / name)
 
 
 def away(found: Array, want: Array) -> float:

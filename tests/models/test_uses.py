@@ -7,22 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference_files import REFERENCE
-
-import minibert
+from reference_files import REFERENCE, opened
 
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("uses-*"))
 SCORES = 1e-5  # of scores and probabilities; measured: 9.6e-7, with the kernels of Sandybridge 6.1e-6
 WEIGHTS = 1e-5  # of sparse vectors; measured: 5.3e-6, where torch itself is 4.3e-6 from float64
 
 
-def opened(name: str) -> minibert.Encoder:
-    return minibert.load_encoder(REFERENCE / f"uses-{name}")
-
-
 def calls(method: str) -> list[Any]:
     return [
-        pytest.param(name.removeprefix("uses-"), call, id=f"{name}-{key}")
+        pytest.param(name, call, id=f"{name}-{key}")
         for name in FOLDERS
         for key, call in json.loads((REFERENCE / name / "calls.json").read_text(encoding="utf-8")).items()
         if call["method"] == method
@@ -83,7 +77,7 @@ def test_sparse_vectors_are_those_of_the_sparse_encoder(name: str, call: dict[st
 
 def test_the_folders_cover_what_a_folder_can_say() -> None:
     """Each activation's place, each pooling, each kind of label: else a reader that ignores one would pass."""
-    found = {name: opened(name.removeprefix("uses-")) for name in FOLDERS}
+    found = {name: opened(name) for name in FOLDERS}
     assert {encoder.sentence_config.kind for encoder in found.values()} == {"", "CrossEncoder", "SparseEncoder"}
     assert {encoder.sentence_config.splade for encoder in found.values()} == {("max", "relu"), ("sum", "log1p_relu")}
     assert {encoder.sentence_config.max_active_dims for encoder in found.values()} == {None, 7}

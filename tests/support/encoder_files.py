@@ -33,8 +33,8 @@ TINY = tuple(case for case in ALL_CASES if case.name != "minilm")  # those with 
 def copied(case: EncoderCase, folder: Path, change: Any = None, **config: Any) -> Path:
     """A copy of a case's folder, with tensors and config changed."""
     shutil.copytree(case.folder, folder, dirs_exist_ok=True)
-    tensors = load_file(folder / "model.safetensors")
-    save_file(change(tensors) if change else tensors, folder / "model.safetensors")
+    if change:
+        save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors")
     change_json(folder / "config.json", **config)
     return folder
 

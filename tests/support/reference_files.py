@@ -70,3 +70,8 @@ class Case(Stored):
 
 CASES = tuple(Case(path.parent.name) for path in sorted(REFERENCE.glob("*/case.json")))
 BY_NAME = {case.name: case for case in CASES}
+
+
+def opened(name: str) -> minibert.Encoder:
+    """The whole model in a folder of tests/reference."""
+    return minibert.load_encoder(REFERENCE / name)
