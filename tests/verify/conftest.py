@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import encoders
 import pytest
 
 from minibert.verify import verify
@@ -11,3 +14,16 @@ from minibert.verify import verify
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify as it is where torch and transformers are not installed, also where they are."""
     monkeypatch.setattr(verify, "installed", lambda: False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A seeded BERT; a file of tests may have a folder of its own."""
+    return encoders.write(tmp_path_factory.mktemp("model") / "bert", "bert")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A seeded model of every kind."""
+    root = tmp_path_factory.mktemp("encoders")
+    return {name: encoders.write(root / name, name) for name in encoders.CONFIGS}

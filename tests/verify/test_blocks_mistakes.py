@@ -75,12 +75,6 @@ SHOWN: dict[str, tuple[str, str, float]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("encoders")
-    return {name: encoders.write(root / name, name) for name in encoders.CONFIGS}
-
-
 def wrong_traces(encoder: Encoder, inputs: Traces, name: str) -> Traces:
     recipe = MISTAKE[name].make(encoder.stack)
     assert recipe is not None, f"{name} cannot be made in this model"

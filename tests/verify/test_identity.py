@@ -28,11 +28,6 @@ FORMATS = ["safetensors", "npz"]
 pytestmark = pytest.mark.usefixtures("without_torch")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return encoders.write(tmp_path_factory.mktemp("model") / "bert", "bert")
-
-
 def save(folder: Path, path: Path, **options: Any) -> Path:
     verify(str(folder), save=path, **options)
     return path

@@ -107,11 +107,6 @@ PLANTED: dict[str, dict[str, tuple[str, Callable[[Any, Array], Array]]]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return encoders.write(tmp_path_factory.mktemp("local") / "bert", "bert")
-
-
 def judged(folder: Path, path: Path, port: loops.Port) -> Report:
     with load_encoder(folder) as encoder:
         inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}

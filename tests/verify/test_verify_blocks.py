@@ -34,12 +34,6 @@ Printed = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("encoders")
-    return {name: encoders.write(root / name, name) for name in encoders.CONFIGS}
-
-
-@pytest.fixture(scope="module")
 def saved(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
     """BERT's own file: every intermediate of every batch."""
     path = tmp_path_factory.mktemp("saved") / "trace.safetensors"

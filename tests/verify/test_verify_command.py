@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import encoders
 import numpy as np
 import pytest
 from command_line import Printed
@@ -19,11 +18,6 @@ from minibert.verify.traces import read_traces, write_traces
 
 KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches", "local",
         "rounding", "ruled_out", "lines"}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return encoders.write(tmp_path_factory.mktemp("model") / "bert", "bert")
 
 
 @pytest.fixture
