@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 from checkpoints import same_bits
 from encoder_files import CASE, TINY, EncoderCase, at_kept_tokens, copied, kept, off
+from peaks import with_peak
 from safetensors.numpy import load_file
 
 import minibert
@@ -413,16 +413,13 @@ def test_the_input_layer_never_knows_the_encoder() -> None:
 def test_memory_grows_with_a_tile_not_with_the_batch() -> None:
     with CASE["bert"].load() as encoder:
 
-        def peak(texts: int) -> int:
+        def beside_the_result(texts: int) -> int:
             ids = np.full((texts, 12), 5)
             encoder(ids[:2])
-            tracemalloc.start()
-            y = encoder(ids)
-            most = tracemalloc.get_traced_memory()[1] - y.nbytes
-            tracemalloc.stop()
-            return most
+            y, most = with_peak(lambda: encoder(ids))
+            return most - int(y.nbytes)
 
-        small, large = peak(400), peak(8000)
+        small, large = beside_the_result(400), beside_the_result(8000)
         per_token = (large - small) / (7600 * 12)
         # what grows are the ids, masks and orders of the whole batch, no rows of `dim` numbers: 12 of 4 bytes each here
         assert per_token < 48, per_token

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 from encoder_files import CASE, off
+from peaks import peak
 
-import minibert
 from minibert.equations.fast import attention_scores
 from minibert.equations.input_layer import Array
 from minibert.models import blocks
@@ -35,21 +34,13 @@ def test_attention_cut_by_queries_is_the_whole_s(name: str, monkeypatch: pytest.
     assert off(cut, exact) <= ROUNDING * off(whole, exact)
 
 
-def peak(encoder: minibert.Encoder, length: int) -> int:
-    tracemalloc.start()
-    encoder(ids(length))
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return most
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_twice_the_tokens_take_twice_the_memory(name: str) -> None:
     """All scores of one head of 8,192 tokens would be 268 MB, four times those of 4,096."""
     with CASE[name].load(threads=1) as encoder:
-        peak(encoder, 4)
-        half, whole = peak(encoder, 4096), peak(encoder, 8192)
+        encoder(ids(4))
+        half, whole = (peak(lambda n=n: encoder(ids(n))) for n in (4096, 8192))
     assert whole < GROWTH * half, (half, whole)
     assert whole < 24e6, whole
 

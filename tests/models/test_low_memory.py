@@ -6,7 +6,6 @@ import copy
 import pickle
 import shutil
 import threading
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 import word_models
 from encoder_files import CASE, TINY, EncoderCase
 from head_files import HEAD_CASES, HeadCase
+from peaks import peak
 from safetensors.numpy import load_file
 
 import minibert
@@ -195,14 +195,6 @@ def test_copies_keep_the_choice(tmp_path: Path) -> None:
 
 WIDE, BLOCKS = 192, 8
 LARGEST = 4 * WIDE * 4 * WIDE  # bytes of a block's largest map in float32
-
-
-def peak(call: Callable[[], Any]) -> int:
-    tracemalloc.start()
-    call()
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return most
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "qwen3"])
