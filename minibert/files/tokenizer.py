@@ -25,6 +25,7 @@ LETTERS_A_TOKEN = 8  # of a long text so many letters for each token that is wan
 FEWEST = 256  # letters
 GROWTH = 4  # then so many times as many
 EXACT = 1 << 21  # letters: up to here the message about a text that is too long says how many tokens it has
+SHORT, FEW = 2000, 16  # so many letters in so many texts the library's threads split no sooner than one thread does
 COLUMNS = 8  # how many of a table's column names an error shows
 
 # the spare tokens of BERT and fairseq: no training text contains them
@@ -192,7 +193,11 @@ class Tokenizer:
     ) -> list[Any]:
         try:
             with without_panic(self._file):
-                return list((encode or self._encode_batch)(texts))
+                split = encode or self._encode_batch
+                if len(texts) <= FEW and sum(len(part) for text in texts for part in _parts(text)) <= SHORT:
+                    # one by one: the library's threads, once awake, take the cores from the products that follow
+                    return [split([text])[0] for text in texts]
+                return list(split(texts))
         except (TypeError, UnicodeError):
             for text, number in zip(texts, numbers, strict=True):
                 refuse_surrogates(text, number)

@@ -373,7 +373,7 @@ class Encoder(Guarded):
 
         prompt_name   one of the folder's prompts, put before each text; without it the folder's default, if it has one
         prompt        a text put before each text; prompt_name is then without effect
-        batch_size    without effect: work is cut by tokens, at most 512 at once or one text, however many texts that is
+        batch_size    without effect: work is cut by tokens, about 512 at once or one text, however many texts that is
         output_value  "token_embeddings" gives for each text its tokens' vectors (tokens, dim) before pooling, in a list
         truncate_dim  so many first numbers of each vector; normalize_embeddings comes after it
         task          "query" or "document" takes their longest length where the folder has one

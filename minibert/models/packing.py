@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 # A matrix product of more rows is no faster, takes more memory, and others wait longer for their turn.
 TILE_TOKENS = 512
-FEWEST_TOKENS = 128  # of fewer a product is slower
+ONE_TILE = 128  # so many tokens are never cut
+ENOUGH_TOKENS = 256  # half as many a tile take a tenth longer, so tiles are about as large while threads have some each
 SHARES = 8  # into so many tiles few tokens are cut, for the threads to share
+SLACK = 1.25  # a tile may have so many times as many tokens as it should, where sequences end just there
 TOGETHER = 8  # tiles that one thread takes through a block one after another, where its weights are widened for them
 SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
 
@@ -60,22 +62,37 @@ def batch_tiles(keep: Array, heads: int, tokens: int, holes: bool = False) -> It
 
 
 def tile_tokens(tokens: int) -> int:
-    """Say how large the tiles of so many tokens are: for the bits' sake the same for every number of threads."""
-    return min(TILE_TOKENS, max(FEWEST_TOKENS, -(-tokens // SHARES)))
+    """Say how large the tiles of so many tokens are: for the bits' sake the same for every number of threads.
+
+    Few tokens make one tile or an even number of them, since two threads are done with three no sooner than with four.
+
+    >>> [tile_tokens(tokens) for tokens in (100, 139, 410, 600, 4000, 100_000)]
+    [100, 70, 205, 150, 500, 512]
+    """
+    tiles = 1 if tokens <= ONE_TILE else min(SHARES, 2 * -(-tokens // (2 * ENOUGH_TOKENS)))
+    return min(TILE_TOKENS, max(1, -(-tokens // tiles)))
 
 
 def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
-    """Cut sequences that follow one another into parts of at most so many tokens, or of one sequence.
+    """Cut sequences that follow one another into equal parts of about so many tokens, or of one sequence.
+
+    No part has more than `SLACK` times as many.
 
     >>> [(part.start, part.stop) for part in cuts(np.array([2, 2, 3, 9]), 5)]
     [(0, 2), (2, 3), (3, 4)]
     """
     ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    left = -(-total // max(1, tokens))  # parts
     start = before = 0
     while start < len(ends):
-        stop = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
+        aim = before + (total - before) / max(1, left)
+        stop = int(np.searchsorted(ends, aim, side="right"))  # the end before it or the one after, what is nearer
+        if stop < len(ends) and ends[stop] - aim < aim - (ends[stop - 1] if stop else 0):
+            stop += 1
+        stop = max(start + 1, min(stop, int(np.searchsorted(ends, before + SLACK * tokens, side="right"))))
         yield slice(start, stop)
-        start, before = stop, int(ends[stop - 1])
+        start, before, left = stop, int(ends[stop - 1]), left - 1
 
 
 def grouped(tiles: Sequence[T], threads: int) -> list[Sequence[T]]:

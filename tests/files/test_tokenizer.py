@@ -383,6 +383,28 @@ def test_threads_share_a_tokenizer(minilm: Path, real: EmbeddingLayer) -> None:
         assert all(same_bits(a[key], b[key]) for key in a)
 
 
+@pytest.mark.parametrize(
+    ("texts", "calls"),
+    [
+        (["a cloud"] * 16, [1] * 16),
+        (["a cloud"] * 17, [17]),
+        (["cloud" * 400, ""], [1, 1]),
+        (["cloud" * 400, "a"], [2]),
+    ],
+)
+def test_few_short_texts_go_to_the_library_one_by_one(
+    real: EmbeddingLayer, texts: list[str], calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads, once awake, take the cores from the products of these texts, and count as others' work."""
+    tokenizer, asked = real.tokenizer, list[int]()
+    split = tokenizer._encode_batch
+    monkeypatch.setattr(tokenizer, "_encode_batch", lambda some: [asked.append(len(some)), split(some)][1])
+    found = tokenizer.encode(texts, truncation=True, max_length=512)
+    assert asked == calls
+    assert [each.input_ids for each in found] == [tokenizer.encode([text], max_length=512, truncation=True)[0].input_ids
+                                                  for text in texts]  # fmt: skip
+
+
 # -- transformers --------------------------------------------------------------------------------------------------
 
 

@@ -147,7 +147,6 @@ def test_sentences_on_threads_and_callers_at_once(
     widened, kept = both(folder, threads=threads)
     texts = ["we lived above the clouds", "we", "the clouds lived", "above above"] * 40
     monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
-    monkeypatch.setattr(packing, "FEWEST_TOKENS", tokens)
     want = widened.encode(texts)
     found: list[Array] = []
 
@@ -238,7 +237,6 @@ def test_a_block_s_weight_is_widened_once_for_several_tiles(
 ) -> None:
     """Shared blocks have their weight's turn several times. `rows` is called for each widening, and by nothing else."""
     monkeypatch.setattr(packing, "TILE_TOKENS", 13)
-    monkeypatch.setattr(packing, "FEWEST_TOKENS", 13)
     lengths = np.sort(np.arange(48) % 7 + 1)
     packed = Packed(np.arange(lengths.sum()) % 20 + 5, None, np.arange(48), lengths)
     counted: list[int] = []

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import same_bits
+from hypothesis import given
+from hypothesis import strategies as st
 from reference_files import CASES, Case
 
 import minibert
 from minibert.equations.quantization import hamming
 from minibert.equations.sentences import cosine, dot, euclidean, manhattan
 from minibert.files.tokenizer import Encoded
+from minibert.models.packing import SLACK, cuts
 from minibert.models.pipeline import chunked, pack, stream
 
 TEXTS = ["We lived above the clouds", "", "a", "I am Sinan", "one two cat dog", "a cat sleeps"]
@@ -132,8 +135,21 @@ def test_tiles_hold_whole_texts_and_each_once() -> None:
         assert np.concatenate([tile.ids for tile in tiles]).tolist() == packed.ids.tolist()
         assert np.concatenate([tile.texts for tile in tiles]).tolist() == packed.texts.tolist()
         assert all(len(tile.ids) == len(tile.types) == tile.lengths.sum() for tile in tiles)  # type: ignore[arg-type]
-        assert all(len(tile.ids) <= tokens or len(tile.texts) == 1 for tile in tiles)
+        assert all(len(tile.ids) <= SLACK * tokens or len(tile.texts) == 1 for tile in tiles)
     assert list(pack([]).tiles(4)) == [] and list(pack([]).batches()) == []
+
+
+@given(lengths=st.lists(st.integers(0, 300)), tokens=st.integers(0, 600))
+def test_cuts_are_whole_sequences_and_none_is_far_too_long(lengths: list[int], tokens: int) -> None:
+    parts = list(cuts(np.array(lengths, int), tokens))
+    assert [i for part in parts for i in range(len(lengths))[part]] == list(range(len(lengths)))
+    assert all(part.stop - part.start == 1 or sum(lengths[part]) <= SLACK * tokens for part in parts)
+
+
+def test_cuts_leave_no_small_rest() -> None:
+    """A rest of a few tokens would leave all threads but one without work."""
+    assert [sum([20, 20, 20, 25, 27, 27][part]) for part in cuts(np.array([20, 20, 20, 25, 27, 27]), 70)] == [60, 79]
+    assert [part.stop - part.start for part in cuts(np.full(100, 10), 252)] == [25] * 4
 
 
 def test_ids_that_the_table_lacks_are_refused(layer: minibert.EmbeddingLayer) -> None:
@@ -152,8 +168,8 @@ def test_search_finds_what_sorting_all_scores_finds() -> None:
         scores = compare(queries, vectors)
         for k in (1, 7, 300, 1000):
             order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-            for given in (vectors, iter([vectors[:100], vectors[100:100], vectors[100:]])):
-                ids, found = minibert.search(queries, given, k, compare)
+            for held in (vectors, iter([vectors[:100], vectors[100:100], vectors[100:]])):
+                ids, found = minibert.search(queries, held, k, compare)
                 assert ids.dtype == np.int64 and np.array_equal(ids, order)
                 assert np.array_equal(found, np.take_along_axis(scores, order, 1))
     (ids,), _ = minibert.search(queries[0], vectors, 3)
