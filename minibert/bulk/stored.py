@@ -37,8 +37,8 @@ class StoredVectors:
     measure         what a score is: see `search`
 
     Vectors are mapped (.npy) or read in blocks (Parquet), and never all of them in memory: a search of a million .npy
-    vectors of 384 float32 numbers takes 14 MiB of its own, and 1.1 to 1.6 times a bare matrix product (of Parquet 9
-    times; int8 3 times; `scripts/bench search`). The first search of a process maps the files, which takes
+    vectors of 384 float32 numbers takes 14 MiB of its own, and 1.05 to 1.1 times a bare matrix product (of Parquet 12
+    times; int8 4 times; `scripts/bench search`). The first search of a process maps the files, which takes
     longer. That the files have the sizes that were written is looked at, their sums are not: `check_folder` does that.
 
     Raises ValueError for a folder that `bulk` has not made or not finished, that holds no row, or whose files are not
