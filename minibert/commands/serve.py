@@ -30,8 +30,13 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="a file with the token that clients must send")
     parser.add_argument("--token-env", metavar="NAME", help="a variable of the environment with that token")
-    limited = ("requests at once; more are told to come again (503)", "bytes of a request", "texts of a request")
-    for (name, number), what in zip(usual._asdict().items(), limited, strict=True):
+    limited = {
+        "waiting": "requests at once; more are told to come again (503)",
+        "body": "bytes of a request",
+        "texts": "texts of a request",
+    }
+    for name, what in limited.items():
+        number = getattr(usual, name)
         parser.add_argument(
             f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {number})"
         )
@@ -46,7 +51,7 @@ def run(arguments: Any) -> None:
     from minibert.serve.run import check_packages, listen, read_token
     from minibert.serve.run import run as answer
 
-    limits = Limits(arguments.max_waiting, arguments.max_body, arguments.max_texts)
+    limits = Limits(waiting=arguments.max_waiting, body=arguments.max_body, texts=arguments.max_texts)
     for name, number in limits._asdict().items():
         if number < 1:
             raise ValueError(f"--max-{name} must be an integer >= 1, found {number}")

@@ -195,11 +195,15 @@ def _names_of(config: Config) -> Mapping[str, str] | None:
 # -- the rows ----------------------------------------------------------------------------------------------------
 
 
+def _masked(*steps: HeadMap | Act | NormAt, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")) -> Head:
+    return Head(name="masked_word", architectures=architectures, steps=steps, causal=False)
+
+
 def _words(
     *steps: HeadMap | Act | NormAt, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
 ) -> tuple[Head, Head]:
     """A word for each token: the masked one where all tokens are seen, the next one where those before alone are."""
-    masked = Head(name="masked_word", architectures=architectures, steps=steps, causal=False)
+    masked = _masked(*steps, architectures=architectures)
     return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
 
 
@@ -273,12 +277,12 @@ ELECTRA = (
 MPNET = (ROBERTA[0], *ROBERTA[2:])  # never causal, so no next word
 
 DISTILBERT = (
-    _words(
+    _masked(
         HeadMap(path="vocab_transform"),
         Act(path="activation", act="activation"),
         NormAt(path="vocab_layer_norm", eps=1e-12),
         HeadMap(path="vocab_projector", out=WORDS, tied=True),
-    )[0],  # nor here
+    ),
     _classes(HeadMap(path="pre_classifier"), Act(path="pre_classifier.relu", act=relu), CLASSIFIER),
     TOKEN_CLASSES,
 )
@@ -305,33 +309,33 @@ MODERNBERT_STEPS = (
     NormAt(path="head.norm", eps="norm_eps", biased="norm_bias"),
 )
 MODERNBERT = (
-    _words(
+    _masked(
         *MODERNBERT_STEPS,
         HeadMap(path="decoder", out=WORDS, biased="decoder_bias", tied=True),
         architectures=("ForMaskedLM",),
-    )[0],
+    ),
     _classes(*MODERNBERT_STEPS, CLASSIFIER, takes=_modernbert_takes),
     replace(TOKEN_CLASSES, steps=(*MODERNBERT_STEPS, CLASSIFIER)),
 )
 
 ALBERT = (
-    _words(
+    _masked(
         HeadMap(path="predictions.dense", out="embedding_size"),
         Act(path="predictions.activation"),
         NormAt(path="predictions.LayerNorm"),
         HeadMap(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
-    )[0],
+    ),
     _classes(HeadMap(path="pooler"), Act(path="pooler_activation", act=tanh), CLASSIFIER),
     TOKEN_CLASSES,
 )
 
 NOMIC_BERT = (
-    _words(
+    _masked(
         *BERT_WORDS[:2],
         NormAt(path="cls.predictions.transform.layer_norm"),
         BERT_WORDS[3],
         architectures=("ForMaskedLM",),
-    )[0],
+    ),
     _classes(*POOLER, CLASSIFIER),
     TOKEN_CLASSES,
 )

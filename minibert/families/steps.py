@@ -239,8 +239,9 @@ class Positions(Lookup):
     generate: Callable[[int, int], Array] | None = None
 
     def bind(self, binder: Binder) -> Embedding:
+        first = self.first(binder.config)
         shape = self.shape(binder.config)
-        if self.first(binder.config) >= shape[0] - self.extra:  # refused now, not at a call
+        if first >= shape[0] - self.extra:  # refused now, not at a call
             raise binder.config.refused(
                 f"token positions begin after the padding row, so {self.rows!r} must be larger than 'pad_token_id' + 1"
             )

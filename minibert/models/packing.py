@@ -16,10 +16,10 @@ from minibert.families.steps import Inputs
 T = TypeVar("T")
 
 # A matrix product of more rows is no faster, takes more memory, and others wait longer for their turn.
-TILE_TOKENS = 512
+TILE_TOKENS = 512  # about: see SLACK
 ONE_TILE = 128  # so many tokens are never cut
-ENOUGH_TOKENS = 256  # half as many a tile take a tenth longer, so tiles are about as large while threads have some each
-SHARES = 8  # into so many tiles few tokens are cut, for the threads to share
+ENOUGH_TOKENS = 256  # up to twice as many make two tiles, up to four times four: of half as many each takes longer
+SHARES = 8  # few tokens are cut into at most so many tiles, for the threads to share
 SLACK = 1.25  # a tile may have so many times as many tokens as it should, where sequences end just there
 TOGETHER = 8  # tiles that one thread takes through a block one after another, where its weights are widened for them
 SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
@@ -64,7 +64,7 @@ def batch_tiles(keep: Array, heads: int, tokens: int, holes: bool = False) -> It
 def tile_tokens(tokens: int) -> int:
     """Say how large the tiles of so many tokens are: for the bits' sake the same for every number of threads.
 
-    Few tokens make one tile or an even number of them, since two threads are done with three no sooner than with four.
+    One tile or an even number of them is the aim: two threads are done with three no sooner than with four.
 
     >>> [tile_tokens(tokens) for tokens in (100, 139, 410, 600, 4000, 100_000)]
     [100, 70, 205, 150, 500, 512]
@@ -76,7 +76,7 @@ def tile_tokens(tokens: int) -> int:
 def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
     """Cut sequences that follow one another into equal parts of about so many tokens, or of one sequence.
 
-    No part has more than `SLACK` times as many.
+    No part of several sequences has more than `SLACK` times as many.
 
     >>> [(part.start, part.stop) for part in cuts(np.array([2, 2, 3, 9]), 5)]
     [(0, 2), (2, 3), (3, 4)]

@@ -263,9 +263,10 @@ def ranked(asked: Rerank, found: Array) -> Any:
     order = sorted(range(len(values)), key=lambda i: -values[i])[: asked.top_n]
     name = "score" if asked.plain else "relevance_score"
     results: list[dict[str, Any]] = [{"index": i, name: values[i]} for i in order]
-    for i, result in zip(order if asked.with_text else (), results, strict=False):
-        text = {"text": asked.documents[i]}
-        result.update(text if asked.plain else {"document": text})
+    if asked.with_text:
+        for i, result in zip(order, results, strict=True):
+            text = {"text": asked.documents[i]}
+            result.update(text if asked.plain else {"document": text})
     return results if asked.plain else {"results": results}
 
 

@@ -117,7 +117,7 @@ def page(
         "tokens": tokens,
         "groups": [_group(group) for group in groups],
         "norm": norm,
-        "similarity": positions and {
+        "similarity": None if positions is None else {
             "positions": ids["position_ids"][0].tolist(),
             "cosines": packed(cosine_similarity(positions.rows).astype(np.float32)),
         },

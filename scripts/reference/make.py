@@ -35,7 +35,7 @@ import torch
 import transformers
 from cases import CASES, PAST, VOCAB, Case
 from check import compare_folders, compare_shipped, parser_of, quiet, save_alone, write_json, write_manifest
-from full_size import seeded, write_full_size
+from full_size import seeded, write_full_size  # puts tests/support on the path
 from golden import write_golden
 from rotary import write_rotary
 from safetensors.numpy import save_file

@@ -234,13 +234,13 @@ def make(target: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         with tempfile.TemporaryDirectory() as parts:
             calls = build(Path(parts), folder)
+        tidy(folder)
         keys = ("method", "arguments", "options", "gave")
         write_json(
             folder / "calls.json",
             {str(i): dict(zip(keys, (*call, gave(folder, call)), strict=True)) for i, call in enumerate(calls)},
             1,
         )
-        tidy(folder)
 
 
 def differences(old: Any, new: Any, where: str) -> Iterator[str]:

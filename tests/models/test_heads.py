@@ -299,6 +299,5 @@ def test_beyond_the_result_memory_is_bounded(tmp_path: Path) -> None:
         ids = np.ones((200, 10), int)
         y, most = with_peak(lambda: encoder.logits(ids))
         assert y.nbytes == 160_000_000
-        assert (
-            most - y.nbytes < 1.5 * 2 * 4 * computing.PIECE
-        )  # the product, and with its bias; all at once would be 160 MB
+        # the product, and with its bias; all at once would be 160 MB
+        assert most - y.nbytes < 1.5 * 2 * 4 * computing.PIECE
