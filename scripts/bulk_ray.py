@@ -59,7 +59,7 @@ def arguments_of(argv: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--address", metavar="A", help="of a Ray cluster that runs (default: RAY_ADDRESS, or none)")
     parser.add_argument("--vectors", choices=KINDS, default=KINDS[0], help="as in minibert bulk (default: sentence)")
-    parser.add_argument("--text-column", default="text", metavar="NAME", help="where the texts are (default: text)")
+    parser.add_argument("--text-column", default="text", metavar="NAME", help="the column of the texts (default: text)")
     parser.add_argument(
         "--truncate", action="store_true",
         help="with --vectors input, cut texts that are too long for the model; sentence vectors always do",

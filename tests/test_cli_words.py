@@ -105,7 +105,7 @@ def test_the_usual_model_is_one_that_can(monkeypatch: pytest.MonkeyPatch, capsys
     for command in ("fill", "next"):
         assert failure(capsys, command, "we") == "enough"
         main(["help", command])
-        assert f"else {named[-1]}" in " ".join(capsys.readouterr().out.split())
+        assert f"or {named[-1]}" in " ".join(capsys.readouterr().out.split())
     assert named == ["bert-base-uncased", "gpt2"]
 
 

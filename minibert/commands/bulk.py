@@ -14,10 +14,10 @@ from .common import Parser, add_model, add_prompts, from_hub, tell
 EVERY = 5.0  # seconds between two lines in a log
 
 ABOUT = """turn files of many texts into a folder of vectors
-Rows are read from Parquet, JSON lines, CSV or plain lines. Vectors are written
-in shards; memory does not grow with their number. After a run that was killed,
-the same command goes on behind the last whole shard. With --check nothing is
-written: each file in FOLDER is compared with what was."""
+Reads Parquet, JSON lines, CSV or plain lines, and writes the vectors in shards.
+Memory does not grow with the number of rows. If a run is killed, the same
+command continues after the last complete shard. --check writes nothing: it
+compares each file in FOLDER with its checksum."""
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
 
 
@@ -26,51 +26,49 @@ def declare(parser: Parser) -> None:
     from minibert.bulk.records import FORMATS, ID
     from minibert.equations.quantization import PRECISIONS
 
+    parser.add_argument("inputs", nargs="*", metavar="INPUT", help="files; default, or -: each line of stdin is a text")
     parser.add_argument(
-        "inputs", nargs="*", metavar="INPUT", help="files; without any, or with -, the lines of stdin are the texts"
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write, or to continue"
+        "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write or continue"
     )
     parser.add_argument(
         "--vectors", choices=("sentence", "input"), default="sentence",
-        help="sentence: what `minibert encode` gives (default); input: the mean over the input layer's rows, without "
-        "any context",
+        help="sentence: as `minibert encode` (default); input: the mean of the input layer's rows, without "
+        "context",
     )  # fmt: skip
-    parser.add_argument("--text-column", default="text", metavar="NAME", help="where the texts are (default: text)")
+    parser.add_argument("--text-column", default="text", metavar="NAME", help="the column of the texts (default: text)")
     parser.add_argument(
         "--id-column", metavar="NAME",
         help=f"integers or texts that name the rows (default: {ID}, where it is there; else rows are numbered from 0)",
     )  # fmt: skip
-    parser.add_argument("--input-format", choices=FORMATS, help="of all files (default: what each one's ending says)")
+    parser.add_argument("--input-format", choices=FORMATS, help="of all input files (default: by file extension)")
     parser.add_argument(
         "--format", choices=("parquet", "npy"), default="parquet",
-        help="of the vectors: columns id and vector (default), or .npy files with the ids beside them, which `minibert "
-        "search` maps and reads ten times as fast",
+        help="of the vectors: parquet has the columns id and vector (default); npy is .npy files with the ids beside "
+        "them, which `minibert search` reads ten times as fast",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=tuple(PRECISIONS), default="float32",
         help="of the numbers: float32 (default), half as large, a byte each, or a bit each; int8 and uint8 take their "
-        "ranges from the first shard's vectors, and meta.json keeps them",
+        "ranges from the first shard; meta.json keeps them",
     )  # fmt: skip
     parser.add_argument(
         "--rows-per-shard", type=int, metavar="N", help="rows of the input for a shard (default: 16384)"
     )
     parser.add_argument(
         "--truncate", action="store_true",
-        help="with --vectors input, truncate texts that are too long for the model; sentence vectors always do",
+        help="with --vectors input: truncate texts that are too long for the model; sentence vectors always do",
     )  # fmt: skip
     parser.add_argument(
         "--bad-rows", choices=("stop", "skip"), default="stop",
         help="what to do at a row that is no text: stop (default), or list it in bad_rows.jsonl and go on",
     )  # fmt: skip
-    parser.add_argument("--check", action="store_true", help="only read FOLDER again: is it complete and undamaged?")
+    parser.add_argument("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
     add_prompts(parser)
     add_model(parser, side=False, threads=True)
 
 
 def run(arguments: Any) -> None:
-    """Read, compute, write; talk about it on stderr."""
+    """Read, compute, write; report on stderr."""
     from minibert.bulk.job import ROWS_PER_SHARD, bulk
     from minibert.bulk.ledger import check_folder
     from minibert.bulk.records import Records

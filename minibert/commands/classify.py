@@ -7,9 +7,9 @@ from typing import Any
 from .answers import bars, print_answers
 from .common import Parser, add_k, add_model, load_model, tell_cut
 
-ABOUT = """give the labels of texts, with their probabilities
-By the model's own labels, such as POSITIVE and NEGATIVE; the model needs its
-head for classes. Labels that may be true together do not add up to 1."""
+ABOUT = """classify texts, with probabilities
+The labels are the model's, such as POSITIVE and NEGATIVE. The model needs its
+head for classes. Labels that can be true together do not add up to 1."""
 EXAMPLE = 'minibert classify "The movie was good." "The movie was not good."'
 
 

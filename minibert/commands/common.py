@@ -105,21 +105,21 @@ def add_model(
     parser.usual = usual
     if threads:
         parser.add_argument(
-            "--threads", type=int, metavar="N", help="compute on at most N threads (default: what MINIBERT_THREADS "
-            "says, else the cores there are for this)",
+            "--threads", type=int, metavar="N", help="compute on at most N threads (default: "
+            "MINIBERT_THREADS, or all available cores)",
         )  # fmt: skip
     if argument:
         parser.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
     parser.add_argument(
         "-m", "--model", metavar="MODEL",
-        help=f"a folder, or a name on the Hub (default: {default or f'what MINIBERT_MODEL names, else {usual}'})",
+        help=f"a folder, or a name on the Hub (default: {default or f'MINIBERT_MODEL, or {usual}'})",
     )  # fmt: skip
     if side:
         parser.add_argument(
-            "--side", choices=("encoder", "decoder"), help="for models that have both (default: encoder)"
+            "--side", choices=("encoder", "decoder"), help="which half of an encoder-decoder (default: encoder)"
         )
     parser.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
-    parser.add_argument("--local-files-only", action="store_true", help="use the cache only, not the Hub")
+    parser.add_argument("--local-files-only", action="store_true", help="use the cache only; never ask the Hub")
 
 
 def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:
@@ -131,24 +131,22 @@ def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:
 
 def add_texts(parser: Parser) -> None:
     """Add the texts, and -o for the file of their vectors."""
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="without any, or with -, each line of stdin is a text")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="default, or -: each line of stdin is a text")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE",
-        help="write FILE.npy or FILE.safetensors instead; into a pipe, .npy",
+        help="write FILE.npy or FILE.safetensors instead of printing; a pipe gets .npy",
     )  # fmt: skip
 
 
 def add_whole(parser: Parser) -> None:
     """Add --whole."""
-    parser.add_argument("--whole", action="store_true", help="fetch the whole tables from the Hub, not the rows needed")
+    parser.add_argument("--whole", action="store_true", help="fetch whole tables, not only the needed rows")
 
 
 def add_prompts(parser: Parser) -> None:
     """Add --prompt-name and --prompt."""
-    parser.add_argument("--prompt-name", metavar="NAME", help="put the model's prompt of this name before each text")
-    parser.add_argument(
-        "--prompt", metavar="TEXT", help="put this text before each text, instead of a prompt of the model"
-    )
+    parser.add_argument("--prompt-name", metavar="NAME", help="put the model's prompt with this name before each text")
+    parser.add_argument("--prompt", metavar="TEXT", help="put this text before each text")
 
 
 def _settle_model(parser: Parser, arguments: Any) -> None:

@@ -20,10 +20,10 @@ BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
 
 ABOUT = """turn texts into vectors without context
-A word has the same row in every sentence, and the order of words hardly counts:
-these vectors are the model's input, before any attention. Use them for nearest
-words, as features of a small classifier, and as the first stage of a model that
-runs elsewhere. For the meaning of a sentence use `minibert encode`.
+These vectors are the model's input, before any attention: a word has the same
+row in every sentence, and word order hardly counts. Use them for nearest words,
+as features of a small classifier, or as the first stage of a model that runs
+elsewhere. For the meaning of a sentence use `minibert encode`.
 
 Prints one vector per line, with all digits, as soon as its text is read."""
 EXAMPLE = 'minibert embed "a text" "another text" --normalize -o vectors.npy'
@@ -34,12 +34,12 @@ def declare(parser: Parser) -> None:
     add_texts(parser)
     parser.add_argument(
         "--pair", action="append", metavar="TEXT",
-        help="a second text, once for each text, as in question and answer; of an empty one the separator stays, with "
-        "its type",
+        help="a second text for each text, as in question and answer; repeat it once per text; an empty one still adds "
+        "the separator and its token type",
     )  # fmt: skip
     parser.add_argument(
         "--pooling", default="mean", metavar="{mean,max,none}",
-        help="over a text's tokens (default: mean); none: one token a line, and an empty line after each text",
+        help="pool a text's tokens (default: mean); none: one token per line, and an empty line after each text",
     )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
     parser.add_argument(

@@ -8,8 +8,8 @@ from .common import Parser, add_model, add_prompts, add_texts, load_model, tell_
 from .embed import chunks_of, ending_of, give, streamed
 
 ABOUT = """turn texts into sentence vectors, as sentence-transformers does
-Runs the whole model, with the pooling, prompts and maximum length that its
-folder names. How many texts were longer, and truncated, is told on stderr.
+Runs the whole model with the pooling, prompts and maximum length that its
+folder names. stderr says how many texts were truncated.
 
 Prints one vector per line, with all digits, as soon as its text is read."""
 EXAMPLE = 'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy'

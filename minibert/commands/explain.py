@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.input_layer import EmbeddingLayer
 
-ABOUT = """show each step that the layer takes for a text
-by its name, shape, formula, the function in minibert.equations, and the first
-numbers of one token."""
+ABOUT = """show each step of the layer for a text
+Each step with its name, shape, formula, its function in minibert.equations, and
+the first numbers of one token."""
 EXAMPLE = 'minibert explain "We lived above the clouds"'
 
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("text", metavar="TEXT")
-    parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; an empty one is ignored")
+    parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; empty: ignored")
     parser.add_argument("--block", type=int, metavar="N", help="show this block instead of the layer, counted from 0")
     parser.add_argument(
         "--head", type=int, metavar="N", help="with --block: show the scores and weights of this head (default: 0)"
@@ -28,16 +28,14 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--token",
         metavar="TOKEN",
-        help="with --block: show the numbers of this token, by its number from 0 or its name",
+        help="with --block: show the numbers of this token; its number from 0, or its name",
     )
     parser.add_argument("--full", action="store_true", help="show the rows of all tokens, and the steps by hand")
     parser.add_argument("--truncate", action="store_true", help="truncate a text that is too long for the model")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page for a browser instead; --whole fetches the blocks too"
+        "--html", type=Path, metavar="FILE", help="write a page for a browser; --whole fetches the blocks too"
     )
-    parser.add_argument(
-        "--beside", metavar="TEXT", help="with --html: another text, to compare a word in both, block by block"
-    )
+    parser.add_argument("--beside", metavar="TEXT", help="with --html: compare a word in two texts, block by block")
     add_model(parser)
     add_whole(parser)
 

@@ -7,19 +7,19 @@ from typing import Any
 
 from .common import Parser, add_model, from_hub, print_lines
 
-ABOUT = """write a folder with a model's input layer alone
-It has the config, the tokenizer and one safetensors file."""
+ABOUT = """write a folder with only a model's input layer
+The folder has the config, the tokenizer and one safetensors file."""
 EXAMPLE = "minibert extract bert-base-uncased -o ./bert-input --dtype float16"
 
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
     add_model(parser, side=False, argument=True)
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to make")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
     parser.add_argument(
         "--dtype", choices=("float32", "float16", "bfloat16"), help="of the tables (default: as each is stored)"
     )
-    parser.add_argument("--force", action="store_true", help="replace a folder that this command has written")
+    parser.add_argument("--force", action="store_true", help="replace a folder that this command wrote")
 
 
 def run(arguments: Any) -> None:

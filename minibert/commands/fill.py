@@ -7,16 +7,16 @@ from typing import Any
 from .answers import bars, print_answers
 from .common import Parser, add_k, add_model, load_model
 
-ABOUT = """guess the words that masks hide, with their probabilities
-Write the model's mask, [MASK] for BERT and <mask> for RoBERTa, in the place of
-a word. Of several masks each is guessed by itself. The model needs its head
-for masked words, which models for sentence vectors do not have."""
+ABOUT = """predict masked words, with their probabilities
+Write the model's mask, [MASK] for BERT and <mask> for RoBERTa, in place of a
+word. Several masks are predicted independently. The model needs its head for
+masked words; models for sentence vectors do not have one."""
 EXAMPLE = 'minibert fill "The capital of France is [MASK]."'
 
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="with one mask or more")
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="a text with at least one mask")
     add_k(parser, "words")
     add_model(parser, side=False, threads=True)
 

@@ -7,9 +7,9 @@ from typing import Any
 from .answers import beside, print_answers
 from .common import Parser, add_k, add_model, load_layer
 
-ABOUT = """show the words whose rows in the table are nearest to a word's
-by the cosine between them. The rows know no context: a word of two meanings has
-one row for both. Special and unused tokens are left out."""
+ABOUT = """show the words whose table rows are nearest to a word's row
+Nearness is the cosine. A row has no context: a word with two meanings has one
+row for both. Special and unused tokens are left out."""
 EXAMPLE = "minibert nearest king paris seven -k 5"
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from .answers import bars, print_answers
 from .common import Parser, add_k, add_model, load_model
 
-ABOUT = """guess the word that comes next, with probabilities
-For GPT-2 and its kin, where no word sees those after it. A word that begins
-with a space is a new word; without one it goes on with the last word."""
+ABOUT = """predict the next word, with probabilities
+For causal models such as GPT-2. A token that begins with a space starts a new
+word; otherwise it continues the previous word."""
 EXAMPLE = 'minibert next "The meaning of life is"'
 
 

@@ -13,7 +13,7 @@ from minibert.show.pictures import OF_BLOCKS, PICTURES
 
 from .common import Parser, add_model, load_layer, load_model, shown_name, tell
 
-ABOUT = "draw what the layer holds; needs matplotlib"
+ABOUT = "draw the layer's tables, steps and attention; needs matplotlib"
 EXAMPLE = 'minibert plot sum --text "We lived above the clouds" -o sum.svg'
 
 
@@ -21,16 +21,16 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     kinds = "\n".join(f"  {name:14} {(draw.__doc__ or '').partition('.')[0]}" for name, draw in PICTURES.items())
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
-    parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="one of those below")
+    parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
     parser.add_argument(
         "--text", metavar="TEXT", help="the text for sum, tokens and attention; for rows, its first token"
     )
     parser.add_argument(
         "--token", type=int, metavar="N", help="for sum and rows: the token at this position, as explain counts them"
     )
-    parser.add_argument("--block", type=int, metavar="N", help="for attention: this block, counted from 0")
-    parser.add_argument("--head", type=int, metavar="N", help="for attention: this head, counted from 0")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf; without it a window")
+    parser.add_argument("--block", type=int, metavar="N", help="for attention: the block, counted from 0")
+    parser.add_argument("--head", type=int, metavar="N", help="for attention: the head, counted from 0")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf (default: a window)")
     add_model(parser)
 
 

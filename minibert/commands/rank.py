@@ -11,18 +11,18 @@ from .embed import wants_bar
 from .similar import lines_of, ranked
 
 ABOUT = """order lines by how well they answer a query (a reranker)
-The lines of a file, best first, each after its score. A reranker reads the
-query and a line together, so it sees better than `similar` which one answers,
-and takes longer: for some hundred lines. `similar --rerank` does both."""
+Prints the lines of a file, best first, each after its score. A reranker reads
+the query and a line together. It ranks better than `similar` and takes longer,
+so use it for a few hundred lines. `similar --rerank` does both."""
 EXAMPLE = 'minibert rank "How do I reset my password?" --file questions.txt'
 RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("query", metavar="QUERY", help="what is looked for")
+    parser.add_argument("query", metavar="QUERY", help="the question or search text")
     parser.add_argument(
-        "--file", metavar="LINES", required=True, help="texts, one a line, or - for stdin; empty lines are left out"
+        "--file", metavar="LINES", required=True, help="texts, one per line; - for stdin; empty lines are skipped"
     )
     add_k(parser, "lines", None)
     add_model(parser, side=False, usual=RERANKER, threads=True)

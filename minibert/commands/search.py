@@ -22,32 +22,32 @@ RESULTS = 1 << 20  # that are kept at once: with a large -k fewer questions are
 
 ABOUT = """find the texts that answer a question best, in a folder of `bulk`
 Prints for each question the best rows: score, id, and the text where the input
-of `bulk` is still there. Every vector is compared, none is read into memory for
-good. Scores are the similarity that the model's folder names, the cosine as a
-rule; of vectors of one bit a number, minus the number of bits that differ. A
-question takes the model's prompt "query", where it has one."""
+of `bulk` is still there. Every vector is compared; vectors are memory-mapped,
+not loaded. Scores are the similarity that the model's folder names, usually the
+cosine. With one bit per number the score is minus the number of bits that
+differ. A question gets the model's prompt "query", if it has one."""
 EXAMPLE = 'minibert search ./vectors "How do I reset my password?" -k 3'
 
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("folder", type=Path, metavar="VECTORS", help="a folder that `minibert bulk` wrote")
-    parser.add_argument("texts", nargs="*", metavar="QUESTION", help="one or more; or --questions")
+    parser.add_argument("texts", nargs="*", metavar="QUESTION", help="one or more questions; or use --questions")
     parser.add_argument(
         "--questions", metavar="FILE",
-        help='a file of questions, one a line, or .jsonl with a "text" in each row (or .csv, .parquet); - for stdin; '
-        "empty lines are left out",
+        help='a file of questions: one per line, or .jsonl, .csv or .parquet with a column "text"; - for stdin; '
+        "empty lines are skipped",
     )  # fmt: skip
     add_k(parser, "rows")
     parser.add_argument(
         "--json", action="store_true", help="print for each question one line of JSON: question, measure, results"
     )
     add_prompts(parser)
-    add_model(parser, side=False, default="the one that made the vectors, and no other", threads=True)
+    add_model(parser, side=False, default="the model that made the vectors; no other is accepted", threads=True)
 
 
 def run(arguments: Any) -> None:
-    """Print what is found for each question."""
+    """Print the results of each question."""
     from minibert.bulk.stored import StoredVectors
     from minibert.models.cut_texts import CutTexts
     from minibert.models.pipeline import chunked

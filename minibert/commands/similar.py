@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from minibert.models.cut_texts import CutTexts
     from minibert.models.encoder import Encoder
 
-ABOUT = """tell how alike texts are in meaning, or search a file
-The table of all similarities, or with --file the lines of a file that are
-nearest to the text, best first: a search without a server. By cosine, or as
-the model's folder says. With --file the text takes the model's prompt "query"
-and the lines its prompt "document", where it has them. With --rerank another
-model orders the nearest lines: see `minibert rank`."""
+ABOUT = """compare texts by meaning, or search a file
+Prints the table of all similarities. With --file it prints the lines of a file
+that are nearest to the text, best first. The measure is the one that the
+model's folder names, by default the cosine. With --file the text gets the
+model's prompt "query" and the lines its prompt "document", if it has them. With
+--rerank a second model orders the nearest lines: see `minibert rank`."""
 EXAMPLE = 'minibert similar "How do I reset my password?" --file questions.txt'
-RERANKED = 50  # so many of the nearest lines go to a reranker
+RERANKED = 50  # nearest lines that go to a reranker
 
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="two or more; with --file one")
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="two or more texts; with --file one")
     parser.add_argument(
-        "--file", metavar="LINES", help="a file of texts, one a line, or - for stdin; empty lines are left out"
+        "--file", metavar="LINES", help="a file of texts, one per line; - for stdin; empty lines are skipped"
     )
     add_k(parser, "lines")
     parser.add_argument(
@@ -64,7 +64,7 @@ def run(arguments: Any) -> None:
 
 
 def table(encoder: Encoder, texts: list[str], cut: CutTexts) -> Iterator[str]:
-    """Give a line for each text: its number, how alike it is to each, and the text."""
+    """Give a line for each text: its number, its similarity to each text, and the text."""
     vectors = cut.of(encoder.pipeline()).all(texts)
     columns = range(1, len(texts) + 1)
     yield "".join(["    ", *(f"{i:>8}" for i in columns)])
