@@ -282,9 +282,7 @@ def test_texts_that_nobody_kept(model: Path, tmp_path: Path, capsys: Printed, mo
     folder = bulk(tmp_path / "out", Path("-"), model)
     assert main(["search", str(folder), "clouds", "-k", "1"]) == 0
     out, err = capsys.readouterr()
-    assert out == "1.000  0\n" and err.endswith(
-        "no texts are shown: the texts came from stdin, and nobody has kept them\n"
-    )
+    assert out == "1.000  0\n" and err.endswith("no texts are shown: the texts came from stdin and were not stored\n")
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------

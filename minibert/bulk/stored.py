@@ -151,7 +151,7 @@ class StoredVectors:
         """Why the texts cannot be read again; "" where nothing is known against it."""
         for path, file in zip(self.meta["source"]["paths"], self.meta["input"], strict=True):
             if path is None:
-                return "the texts came from stdin, and nobody has kept them"
+                return "the texts came from stdin and were not stored"
             if not Path(path).is_file():
                 return f"{path} is not there any more"
             if Path(path).stat().st_size != file["bytes"]:

@@ -60,7 +60,7 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--bad-rows", choices=("stop", "skip"), default="stop",
-        help="what to do at a row that is no text: stop (default), or list it in bad_rows.jsonl and go on",
+        help="how to treat rows without text: stop (default), or list them in bad_rows.jsonl and go on",
     )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
     add_prompts(parser)

@@ -182,7 +182,7 @@ def adam(
     weight: Array, grad: Array, mean: Array, square: Array, step: int, rate: float,
     beta_1: float = 0.9, beta_2: float = 0.999, eps: float = 1e-8,
 ) -> AdamStep:  # fmt: skip
-    """Take one step against the gradient, for each number as long as its past gradients agree.
+    """Take one step against the gradient, larger for a weight whose past gradients agree.
 
         mean = beta_1 mean + (1 - beta_1) grad,   square = beta_2 square + (1 - beta_2) grad^2
         weight = weight - rate * (mean / (1 - beta_1^step)) / (sqrt(square / (1 - beta_2^step)) + eps)

@@ -21,11 +21,11 @@ from minibert.errors import Option, Text, TokenizerError, worded
 from .tokenizer_cuts import safe_cuts
 
 Texts = str | Iterable[str]
-LETTERS_A_TOKEN = 8  # of a long text so many letters for each token that is wanted are tried first
+LETTERS_A_TOKEN = 8  # a long text: try this many letters first, for each token that is wanted
 FEWEST = 256  # letters
-GROWTH = 4  # then so many times as many
+GROWTH = 4  # then multiply the number of letters by this
 EXACT = 1 << 21  # letters: up to here the message about a text that is too long says how many tokens it has
-SHORT, FEW = 2000, 16  # so many letters in so many texts the library's threads split no sooner than one thread does
+SHORT, FEW = 2000, 16  # letters, texts: up to here the library's threads are no faster than one thread
 COLUMNS = 8  # how many of a table's column names an error shows
 
 # the spare tokens of BERT and fairseq: no training text contains them
@@ -49,8 +49,7 @@ def without_panic(file: str) -> Iterator[None]:
 class Encoded(NamedTuple):
     """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to; None where all are of segment 0.
 
-    `cut`: how many tokens were left out, because the text was too long; where there is `more`, at least so many: of a
-    very long text the end is not looked at.
+    `cut`: how many tokens were truncated; a lower bound if `more`, since the end of a very long text is not read.
     """
 
     input_ids: list[int]

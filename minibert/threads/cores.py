@@ -1,4 +1,4 @@
-"""How many cores this process may use: what it is given, by whoever may limit it."""
+"""How many cores this process may use, after every limit that is set for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THEIRS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # OpenBLAS too looks at th
 
 
 def cores() -> int:
-    """How many cores this process may use, and so on how many threads it computes where nobody says `threads`.
+    """How many cores this process may use, the default of `threads`.
 
     The smallest of: the cores it may run on (affinity), a container's CPU quota (cgroup v1 and v2), rounded up, and
     OPENBLAS_NUM_THREADS, or without it OMP_NUM_THREADS. MINIBERT_THREADS, where it is set, says it instead.
@@ -30,7 +30,7 @@ def cores() -> int:
 
 
 def blas_takes() -> int:
-    """On how many threads a BLAS multiplies by itself: it looks at affinity and variables, and at no quota."""
+    """BLAS's own default thread count: affinity and variables. It ignores CPU quotas."""
     given = affinity()
     for name in THEIRS:
         # "4,2": one number for each level of nesting

@@ -215,7 +215,7 @@ if model.is_minilm:
 # strong should it be? Nobody can say beforehand. So each probe tries several penalties on a part of its training rows
 # that it has held out, and takes the best one. The rows that it is tested on have no say in this.
 #
-# Each run shuffles the rows, so one result is off by chance. Ten shuffles here gave, as mean and range:
+# Each run shuffles the rows, so one result alone can mislead. Ten shuffles here gave, as mean and range:
 #
 # | table | absolute: positions off | the same without a penalty | relative: pairs wrong |
 # |---|---|---|---|

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab 1: the input layer
 #
-# Text becomes ids, ids become rows, three rows are added, and LayerNorm makes the sum a vector of even size. In each
+# Text becomes ids, ids become rows, three rows are added, and LayerNorm gives the sum mean 0 and variance 1. In each
 # cell an answer is missing, where `...` stands. Write it and run the cell: it says whether it is right. Grade 1 is one
 # short expression, grade 2 one thought more, grade 3 a small program.
 
@@ -50,7 +50,7 @@ total = word_rows + position_rows + types[0]  # blank: three things are added; o
 check("total", total, trace["sum"][0])
 
 # %% [markdown]
-# ## Exercise 4 (grade 2): even size
+# ## Exercise 4 (grade 2): mean 0 and variance 1
 #
 #     n = (x - mean) / sqrt(variance + eps)
 #
@@ -64,10 +64,10 @@ check("even", even, layer_norm(total, np.ones(dim, np.float32), np.zeros(dim, np
 # %% [markdown]
 # ## Exercise 5 (grade 2): what training added
 #
-# LayerNorm has learned a factor and a summand for each of the dimensions: `norm.weight` and `norm.bias`.
+# LayerNorm has learned a factor and a term for each of the dimensions: `norm.weight` and `norm.bias`.
 
 # %%
-output = even * norm.weight + norm.bias  # blank: first the factor, then the summand
+output = even * norm.weight + norm.bias  # blank: first the factor, then the term
 check("output", output, layer(ids))
 
 # %% [markdown]
@@ -83,7 +83,7 @@ check("cosine", cosine, cosine_similarity(a[None], b[None])[0, 0])
 # %% [markdown]
 # ## Exercise 7 (grade 3): the whole layer
 #
-# Put it together: ids of one text in, rows out. It is tried on ids that are made by chance.
+# Put it together: ids of one text in, rows out. It is tried on random ids.
 
 # %%
 
