@@ -287,12 +287,13 @@ class Tokenizer:
         return self.changed(change)
 
     def changed(self, change: Callable[[dict[str, Any]], None]) -> Tokenizer:
-        """Give the same tokenizer after `change` has altered its rules, which are those of a tokenizer.json."""
+        """Give the same tokenizer after `change` has altered its rules, those of a tokenizer.json around the model."""
         from tokenizers import Tokenizer as Reader
 
         rules = json.loads(self._tokenizer.to_str())
         change(rules)
         reader = Reader.from_str(json.dumps(rules))
+        reader.model = self._tokenizer.model  # whose scores the library would read less exactly
         reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
         return Tokenizer(reader, self.pad_id, self._file, self._cut_left, self.mask, self._typed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -93,7 +94,7 @@ def _mentions(path: FileName, word: bytes) -> bool:
 def _from_json(path: FileName, row: TokenizerClass | None, settings: Json, find: Find, declared: bool) -> Any:
     from tokenizers import Tokenizer as Reader
 
-    stored = Reader.from_file(str(path))
+    stored, pieces = _stored(path, row)
     kind = type(stored.model).__name__
     if row is not None and row.kind != kind:
         if declared:
@@ -102,15 +103,37 @@ def _from_json(path: FileName, row: TokenizerClass | None, settings: Json, find:
                 f"this file's model is {kind}; set tokenizer_class to PreTrainedTokenizerFast to read it as it stands"
             )
         row = None
-    reader = stored
+    reader, added = stored, stored.get_added_tokens_decoder()
     if row is not None and row.rules is not None:
         say = _say(settings, row, stored.normalizer)
-        reader = Reader(_with_unknown(path, stored.model, row, say))  # and none of the file's added tokens
+        model = stored.model if pieces is None else _unigram(pieces, row, say)
+        if pieces is not None:
+            numbered = Reader(model)
+            numbered.add_tokens([token for _, token in sorted(added.items())])
+            added = numbered.get_added_tokens_decoder()
+        reader = Reader(model)  # and none of the file's added tokens
         reader.post_processor = stored.post_processor
         _apply(reader, row, say)
-    _add_tokens(reader, row, settings, find, stored.get_added_tokens_decoder())
+    _add_tokens(reader, row, settings, find, added)
     _put_template(reader, row, settings)
     return reader
+
+
+def _stored(path: FileName, row: TokenizerClass | None) -> tuple[Any, list[tuple[str, float]] | None]:
+    """Give the file's tokenizer; for a class of Unigram its pieces apart, with the scores of Python's parser.
+
+    So does transformers. The library's parser reads many scores one unit in the last place off, and then another of
+    two equally likely splits wins. It also takes twice as long.
+    """
+    from tokenizers import Tokenizer as Reader
+
+    stored = read_object(path, TokenizerError) if row is not None and row.kind == "Unigram" else {}
+    model = stored.get("model")
+    if not isinstance(model, dict) or model.get("type", "Unigram") != "Unigram" or not isinstance(model["vocab"], list):
+        return Reader.from_file(str(path)), None
+    pieces = [(token, score) for token, score in model["vocab"]]
+    stored["model"] = {"type": "Unigram", "vocab": [[NO_LETTER, 0.0]], "unk_id": 0}
+    return Reader.from_str(json.dumps(stored)), pieces
 
 
 def _from_older(path: FileName, row: TokenizerClass, settings: Json, find: Find, where: str) -> Any:
@@ -190,20 +213,15 @@ def _content(value: Any, key: str) -> str | None:
 # -- parts -------------------------------------------------------------------------------------------------------
 
 
-def _with_unknown(path: FileName, model: Any, row: TokenizerClass, say: Settings) -> Any:
-    """Give a model of Unigram whose unknown letters have the row that the class gives them; any other as it is."""
-    if row.unknown is None:
-        return model
-    wanted = row.unknown if isinstance(row.unknown, int) else (model.token_to_id(say.token(row.unknown)) or 0)
-    try:
-        if [piece.id for piece in model.tokenize(NO_LETTER)] == [wanted]:
-            return model
-    except Exception:  # noqa: BLE001  a vocabulary without any row for them
-        pass
+def _unigram(pieces: list[tuple[str, float]], row: TokenizerClass, say: Settings) -> Any:
+    """Give the model of these pieces, whose unknown letters have the row that the class gives them."""
     from tokenizers import models
 
-    vocabulary = read_object(path)["model"]["vocab"]  # the library keeps it to itself
-    return models.Unigram([(token, score) for token, score in vocabulary], wanted, False)
+    unknown = row.unknown
+    if not isinstance(unknown, int):
+        wanted = say.token(str(unknown))
+        unknown = next((i for i, (token, _) in enumerate(pieces) if token == wanted), 0)
+    return models.Unigram(pieces, unknown, False)
 
 
 def _apply(reader: Any, row: TokenizerClass, say: Settings) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from checkpoints import BERT, ROBERTA, change_json, write, write_wordpiece
-from tokenizer_folders import BASES, PAIR, TEXTS, tokenizer_json, variants, write_tokenizer
+from tokenizer_folders import BASES, PAIR, TEXTS, tokenizer_json, variants, vocabulary, write_tokenizer
 
 import minibert
 from minibert import TokenizerError
@@ -150,6 +150,18 @@ def test_unigram_takes_its_unknown_letters_from_the_class(tmp_path: Path) -> Non
     """The file says row 0, T5's class row 2: letters of no token must get the class's."""
     tokenizer = opened(write_tokenizer(tmp_path, "T5Tokenizer", {}))
     assert 2 in tokenizer.encode("\u4e00")[0].input_ids and 0 not in tokenizer.encode("\u4e00")[0].input_ids
+
+
+def test_unigram_s_scores_are_read_by_python(tmp_path: Path) -> None:
+    """The library's parser is one unit in the last place off, and of two equally likely splits takes the other one."""
+    folder = write_tokenizer(tmp_path, "T5Tokenizer", {})
+    stored = tokenizer_json(BASES["T5Tokenizer"])
+    stored["model"]["vocab"] += [["\u03b6" * 2, -11.790957158403915], ["\u03b6" * 3, -3.207290242593154]]
+    stored["model"]["unk_id"] = 2  # the class's
+    (folder / "tokenizer.json").write_text(json.dumps(stored), encoding="utf-8")
+    two, three = range(len(vocabulary(BASES["T5Tokenizer"])), len(stored["model"]["vocab"]))
+    for tokenizer in (opened(folder), opened(folder).lowercased()):
+        assert tokenizer.encode("\u03b6" * 5)[0].input_ids[1:3] == [two, three]
 
 
 def test_the_side_that_is_cut(tmp_path: Path) -> None:
