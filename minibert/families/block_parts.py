@@ -24,6 +24,7 @@ from .modules import LayerNorm
 
 if TYPE_CHECKING:
     from .steps import Binder, Tensors
+    from .terms import Term
 
 FARTHEST = 1 << 31  # tokens: no text is as long, and positions plus this are still int64
 
@@ -82,6 +83,8 @@ class Attend(Frozen):
     reach            how many tokens away a token sees at most, from config and the block's number; None: all
     rotation         which rotation of the input row's rotary scheme turns queries and keys (its layer type), from
                      config and the block's number; without it they are not turned
+    terms            what makes the terms of the scores (see `terms`), from config, the block's modules and prefix, and
+                     the input row's position scheme
     """
 
     maps: tuple[str, ...]
@@ -96,8 +99,11 @@ class Attend(Frozen):
     scale: Callable[[Config, int, int], float] = lambda config, head_dim, i: 1 / math.sqrt(head_dim)
     reach: Callable[[Config, int], int | None] = lambda config, i: None
     rotation: Callable[[Config, int], str | None] | None = None
+    terms: tuple[Callable[[Config, Modules, str, Any], Term], ...] = ()
 
-    def bind(self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool) -> tuple[Attention, Modules]:
+    def bind(
+        self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, scheme: Any
+    ) -> tuple[Attention, Modules]:
         dim, (heads, key_heads, head_dim) = config.integer("hidden_size"), self.sizes(config)
         widths = (heads * head_dim, key_heads * head_dim, key_heads * head_dim)
         outs = widths if len(self.maps) == 3 else (sum(widths),)
@@ -125,6 +131,7 @@ class Attend(Frozen):
             rotated=self.rotation is not None,
             layer_type=self.rotation and self.rotation(config, i),
             heads_first=self.heads_first,
+            terms=tuple(make(config, modules, prefix, scheme) for make in self.terms),
         )
         return work, modules
 
@@ -159,7 +166,7 @@ class Feed(Frozen):
     times: int = 0
 
     def bind(
-        self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool
+        self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, scheme: Any
     ) -> tuple[FeedForward, Modules]:
         dim, inner = config.integer("hidden_size"), self.width(config)
         activate, printed = activation_of(config, self.act)
@@ -189,13 +196,13 @@ class Residual(Frozen):
     after: NormAt = NormAt()
 
     def bind(
-        self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, modules: Modules
+        self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, scheme: Any, modules: Modules
     ) -> BoundResidual:
         width = config.integer("hidden_size")
         before, within, after = (
             norm.bind(config, binder, prefix, width) for norm in (self.before, self.within, self.after)
         )
-        work, own = self.work.bind(config, binder, prefix, i, transposed)
+        work, own = self.work.bind(config, binder, prefix, i, transposed, scheme)
         modules |= before | own | within | after
         summed = f"{work.output.rpartition('.')[0]}.sum"
         return BoundResidual(next(iter(before), ""), work, next(iter(within), ""), summed, next(iter(after), ""))
@@ -209,7 +216,7 @@ class Blocks(Frozen):
     last_norm   the norm after the last block
     transposed  weights are stored (in, out)
     causal      whether no token sees those after it
-    relative    path of the learned bias that is added to the scores; the input row has its position scheme
+    relative    path of the learned bias's table, for printing; the input row has its position scheme
     defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
     checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
     tree        the reference's class for each module that holds others, for printing: path -> class name
@@ -249,19 +256,21 @@ class Blocks(Frozen):
         )
         return both.configure(dict(data), where)
 
-    def bind_all(self, config: Config, binder: Binder) -> tuple[BoundBlock, ...]:
-        """Take the tensors of all blocks from the checkpoint."""
+    def bind_all(self, config: Config, binder: Binder, scheme: Any = None) -> tuple[BoundBlock, ...]:
+        """Take the tensors of all blocks from the checkpoint; `scheme` is the input row's of positions in attention."""
         tensors = None if self.shared is None else SharedNames(binder)
-        return tuple(self.bind(config, binder, i, tensors) for i in range(self.count(config)))
+        return tuple(self.bind(config, binder, i, tensors, scheme) for i in range(self.count(config)))
 
-    def bind(self, config: Config, binder: Binder, i: int, tensors: Tensors | None = None) -> BoundBlock:
+    def bind(
+        self, config: Config, binder: Binder, i: int, tensors: Tensors | None = None, scheme: Any = None
+    ) -> BoundBlock:
         """Take one block's tensors; `tensors` knows those that it shares with others."""
         prefix, modules = self.prefix(config, i), Modules()
         tensors = tensors or (binder if self.shared is None else SharedNames(binder))
         if self.older and not binder.stored_under((prefix,)):
             tensors = OlderNames(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
         adds = self.parts if i or not self.first else self.first
-        parts = tuple(add.bind(config, tensors, prefix, i, self.transposed, modules) for add in adds)
+        parts = tuple(add.bind(config, tensors, prefix, i, self.transposed, scheme, modules) for add in adds)
         return BoundBlock(modules, parts)
 
     def prefix(self, config: Config, i: int) -> str:

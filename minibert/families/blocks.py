@@ -15,6 +15,7 @@ from .block_parts import Attend, Blocks, Feed, NormAt, Residual
 from .bound_blocks import GemmaRMSNorm, RMSNorm
 from .config import Config
 from .frozen import replace
+from .terms import relative_term
 
 
 def _bert_tree(name: str) -> dict[str, str]:
@@ -81,7 +82,10 @@ DISTILBERT = Blocks(
 MPNET = Blocks(
     parts=(
         Residual(
-            work=Attend(maps=("attention.attn.q", "attention.attn.k", "attention.attn.v"), output="attention.attn.o"),
+            work=Attend(
+                maps=("attention.attn.q", "attention.attn.k", "attention.attn.v"), output="attention.attn.o",
+                terms=(relative_term,),
+            ),
             after=NormAt(path="attention.LayerNorm"),
         ),
         BERT_FEED,
@@ -89,7 +93,7 @@ MPNET = Blocks(
     causal=lambda config: False,
     relative="encoder.relative_attention_bias",
     tree=_bert_tree("MPNet"),
-)
+)  # fmt: skip
 
 
 def _gpt2_scale(config: Config, head_dim: int, i: int) -> float:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from minibert.equations import blocks as equations
 from minibert.equations.blocks import Activation, rms_norm
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.files.tables import Room, StoredTable, Weight
 
 from .modules import LayerNorm
+
+if TYPE_CHECKING:
+    from .plan import Shared, Step
+    from .terms import Term
 
 Modules = dict[str, Any]  # path -> Dense or a norm, or the printed activation; in the reference's order
 
@@ -108,6 +116,7 @@ class Attention(NamedTuple):
     rotated: bool
     layer_type: str | None
     heads_first: bool  # how the reference gives the norms' output
+    terms: tuple[Term, ...] = ()  # what is added to the scores
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -119,6 +128,105 @@ class Attention(NamedTuple):
         """Where keys and values begin, if queries, keys and values stand side by side."""
         queries = self.heads * self.head_dim
         return queries, queries + self.key_heads * self.head_dim
+
+    def plan(self, x: str, i: int, modules: Modules, stack: Shared) -> Iterator[Step]:
+        """Attention of block i, step by step: queries, keys and values, scores, probabilities, what is gathered."""
+        from minibert.equations import gated_blocks
+
+        from .plan import REAL, Step, mapped, normed
+
+        at, looks = f".{i}.", list(self.maps)
+        for path in self.maps:
+            yield mapped(path, modules[path], x)
+        if len(self.maps) == 1:
+            looks = [f"{at}{letter} cut" for letter in "qkv"]
+            for number, look in enumerate(looks):
+                yield Step(look, "cut", partial(_cut, self.edges, number), (self.maps[0],), self, "qkv"[number])
+        for number, (letter, path) in enumerate(zip("qk", self.norms, strict=True)):
+            if path:
+                yield Step(f"{at}{letter} rows", "view", partial(_in_heads, self.head_dim), (looks[number],), self,
+                           "each head of {0}")  # fmt: skip
+                yield normed(path, modules[path], f"{at}{letter} rows")
+                yield Step(f"{at}{letter} normed", "view", _side_by_side, (path,), self)
+        named = (self.norms[0] or looks[0], self.norms[1] or looks[1], looks[2])
+        names = [path.rpartition(".")[2].removesuffix(" cut") for path in named]
+        ends = []
+        for letter, look, path in zip("qkv", looks, (*self.norms, ""), strict=True):
+            last, heads = f"{at}{letter} normed" if path else look, self.heads if letter == "q" else self.key_heads
+            yield Step(f"{at}{letter}", "split", partial(equations.split_heads, heads=heads), (last,), self)
+            ends.append(f"{at}{letter}")
+            if self.rotated and letter != "v":
+                yield Step(f"{at}{letter} turned", "rotation", partial(turned, stack.rotary, self.layer_type),
+                           (ends[-1],), self)  # fmt: skip
+                ends[-1] = f"{at}{letter} turned"
+            if heads < self.heads:
+                yield Step(f"{at}{letter} shared", "share", partial(gated_blocks.share_heads, heads=self.heads),
+                           (ends[-1],), self)  # fmt: skip
+                ends[-1] = f"{at}{letter} shared"
+        q, k, v = ends
+        for term in self.terms:
+            yield Step(at + term.name, "term", term.plain, (q, k), term, term.says)
+        added = tuple(at + term.name for term in self.terms)
+        yield Step(self.scores, "scores", partial(_scored, self.scale), (q, k, *added), self,
+                   self._said_of_scores(*names[:2]), equations.attention_scores)  # fmt: skip
+        yield Step(f"{at}keep", "keep", partial(keep, stack.causal, self.reach), (REAL,), self)
+        yield Step(f"{at}mask", "mask", hidden_by, (f"{at}keep", self.scores), self)
+        yield Step(f"{at}masked", "masked", np.add, (self.scores, f"{at}mask"), self)
+        masked = ", later tokens masked" if stack.causal else ""
+        masked += "" if self.reach is None else f", tokens further than {self.reach} away masked"
+        yield Step(self.probabilities, "softmax", equations.softmax, (f"{at}masked",), self,
+                   f"softmax(scores){masked}: the attention weights of each row's token; their sum is 1",
+                   equations.softmax)  # fmt: skip
+        yield Step(f"{at}gathered", "gather", np.matmul, (self.probabilities, v), self)
+        yield Step(self.context, "join", equations.join_heads, (f"{at}gathered",), self,
+                   f"probabilities @ {names[2]} in each head, all {self.heads} heads side by side",
+                   equations.join_heads)  # fmt: skip
+        yield mapped(self.output, modules[self.output], self.context)
+
+    def _said_of_scores(self, q: str, k: str) -> str:
+        terms = "".join(f" + {term.says}" for term in self.terms)
+        of_root = math.isclose(self.scale, 1 / math.sqrt(self.head_dim))
+        root = f", 1 / sqrt({self.head_dim}) = {self.scale:.6g}" if of_root else ""
+        turned = ", both turned by their token's place" if self.rotated else ""
+        turned += f" as {self.layer_type} says" if self.layer_type else ""
+        return f"{self.scale:.6g} * {q} @ {k}^T{terms}{root}{turned}"
+
+
+def _cut(edges: tuple[int, int], number: int, x: Array) -> Array:
+    return np.split(x, edges, axis=-1)[number]
+
+
+def _in_heads(head_dim: int, x: Array) -> Array:
+    return x.reshape(*x.shape[:2], -1, head_dim)
+
+
+def _side_by_side(x: Array) -> Array:
+    return x.reshape(*x.shape[:2], -1)
+
+
+def turned(rotary: Any, layer_type: str | None, x: Array) -> Array:
+    """Queries or keys by the angles of their places: (batch, heads, seq, head_dim)."""
+    from minibert.equations.attention_positions import rotate
+
+    cos, sin = rotary.rotary(np.arange(x.shape[-2]), layer_type)
+    return rotate(x, cos, sin, rotary.pairing)
+
+
+def _scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:
+    return sum(terms, equations.attention_scores(q, k, scale))
+
+
+def keep(causal: bool, reach: float | None, real: Array, ahead: int = 0) -> Array:
+    """What each token sees, bool (batch, 1, query or 1, key); `ahead`: so many tokens after itself."""
+    seen, places = real[:, None, None, :], np.arange(real.shape[1])
+    if causal:
+        seen = seen & np.tri(len(places), k=ahead, dtype=bool)
+    return seen if reach is None else seen & equations.visible(places, places, reach=reach)
+
+
+def hidden_by(keep: Array, scores: Array) -> Array:
+    """What is added to scores."""
+    return equations.additive_mask(keep, scores.dtype)
 
 
 class FeedForward(NamedTuple):
@@ -137,6 +245,29 @@ class FeedForward(NamedTuple):
             return self.gate, self.activation, self.up, self.output
         return self.up, self.activation, self.output
 
+    def plan(self, x: str, i: int, modules: Modules, stack: Shared) -> Iterator[Step]:
+        """To the larger width, the activation, and back; with a gate, which the activation is of."""
+        from .plan import Step, activated, mapped
+
+        gate, up, product = self.gate or self.up, self.up, self.activation
+        yield mapped(gate, modules[gate], x)
+        if self.gate == self.up:
+            gate, up = f".{i}.gate", f".{i}.up"
+            for number, half in enumerate((gate, up)):
+                says = f"the {('first', 'second')[number]} half of {{0}}"
+                yield Step(half, "cut", partial(_half, number), (self.up,), self, says)
+        yield activated(self.activation, self.activate, gate)
+        if self.gate:
+            if self.gate != self.up:
+                yield mapped(up, modules[up], x)
+            product = f".{i}.product"
+            yield Step(product, "product", np.multiply, (self.activation, up), self, "({0} * {1})")
+        yield mapped(self.output, modules[self.output], product)
+
+
+def _half(number: int, x: Array) -> Array:
+    return np.split(x, 2, axis=-1)[number]
+
 
 class BoundResidual(NamedTuple):
     """One `Residual` bound to a checkpoint: paths of the norms, "" where there is none, and of the sum."""
@@ -152,6 +283,19 @@ class BoundResidual(NamedTuple):
         """What a trace has of it, in the order of computing."""
         return tuple(filter(None, (self.before, *self.work.keys, self.within, self.sum, self.after)))
 
+    def plan(self, x: str, i: int, modules: Modules, stack: Shared) -> Iterator[Step]:
+        """`after(x + within(work(before(x))))`, step by step."""
+        from .plan import Step, normed
+
+        if self.before:
+            yield normed(self.before, modules[self.before], x)
+        yield from self.work.plan(self.before or x, i, modules, stack)
+        if self.within:
+            yield normed(self.within, modules[self.within], self.work.output)
+        yield Step(self.sum, "sum", np.add, (x, self.within or self.work.output), self, "{0} + {1}")
+        if self.after:
+            yield normed(self.after, modules[self.after], self.sum)
+
 
 class BoundBlock(NamedTuple):
     """One block bound to a checkpoint: its modules by path, and its parts in the order of computing."""
@@ -163,6 +307,19 @@ class BoundBlock(NamedTuple):
     def keys(self) -> tuple[str, ...]:
         """What a trace has of it, in the order of computing."""
         return tuple(key for part in self.parts for key in part.keys)
+
+    def plan(self, i: int, stack: Shared) -> dict[str, Step]:
+        """All steps of block i, from `hidden_states.{i}` to the next; after the last block comes the last norm."""
+        from .plan import Step, by_key, normed
+
+        x, steps = f"hidden_states.{i}", list[Step]()
+        for part in self.parts:
+            steps += part.plan(x, i, self.modules, stack)
+            x = part.after or part.sum
+        if i + 1 == len(stack.blocks) and stack.last_norm:
+            steps.append(normed(stack.last_norm, stack.others[stack.last_norm], x))
+            x = stack.last_norm
+        return by_key([*steps, Step(f"hidden_states.{i + 1}", "state", np.asarray, (x,))])
 
     @property
     def attention(self) -> Attention:

@@ -44,7 +44,6 @@ class Stack(NamedTuple):
     heads: int
     causal: bool
     last_norm: str
-    bias: Callable[[int], Array] | None  # length -> (heads, length, length), added to all blocks' scores
     rotary: Rotary | None  # what turns queries and keys
     others: dict[str, Any]  # modules that belong to no single block, by path: the last norm, the table of the bias
     steps: tuple[tuple[Ready, ...], ...]  # the blocks, ready to run
@@ -81,7 +80,7 @@ class Stack(NamedTuple):
     @property
     def by_distance(self) -> bool:
         """Whether the distance between two tokens matters, so that padding between them does."""
-        return self.bias is not None or any(block.attention.reach is not None for block in self.blocks)
+        return any(block.attention.terms or block.attention.reach is not None for block in self.blocks)
 
 
 class Recorder(Protocol):
@@ -109,7 +108,6 @@ class _Piece(NamedTuple):
     heads: slice
     queries: slice
     seen: Mapping[int | None, slice]  # a block's reach -> the keys that these queries can see
-    bias: Array | None  # of these heads and queries, of all keys
     masks: Masks
 
 
@@ -118,6 +116,7 @@ class _Run(NamedTuple):
 
     pieces: list[_Piece]
     angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
+    shared: Mapping[Any, Any]  # a scheme of positions -> what the terms of all blocks' scores take from it
     room: dict[str, Array]  # results that every block writes anew: fresh memory would cost a page fault each 4 KiB
     weights: Room  # for weights that stay as they are stored, while they are used
     record: Recorder | None
@@ -157,7 +156,7 @@ def run_blocks(
     `take`: only these tokens are asked for, (taken, dim). Only they pass what follows attention in the last block.
     """
     pieces = _pieces(stack, tile, x.dtype, whole=record is not None, past=cache.length if cache else 0)
-    run = _Run(list(pieces), _angles(stack, tile), {}, Room(), record, cache)
+    run = _Run(list(pieces), _angles(stack, tile), _shared(stack, tile), {}, Room(), record, cache)
     for i, block in enumerate(stack.steps):
         if record and i:
             record.rows(f"hidden_states.{i}", x)
@@ -179,9 +178,10 @@ def run_tiles(stack: Stack, given: Sequence[tuple[Array, Tile]]) -> list[Array]:
     """
     room, weights = dict[str, Array](), LargeRoom()
     runs = [
-        _Run(list(_pieces(stack, tile, x.dtype, whole=False, past=0)), _angles(stack, tile), room, weights, None, None)
+        _Run([*_pieces(stack, tile, x.dtype, whole=False, past=0)], _angles(stack, tile), _shared(stack, tile), room,
+             weights, None, None)
         for x, tile in given
-    ]
+    ]  # fmt: skip
     found = [x for x, _ in given]
     for block in stack.steps:
         weights.empty()
@@ -276,8 +276,10 @@ def attending(modules: Modules, own: Attention) -> Work:
             queries, seen = piece.queries, piece.seen[own.reach]
             q_, context_ = (_heads(x, group, own.head_dim)[:, heads, queries] for x in (q, context))
             k_, v_ = (_heads(x, piece.keys, own.head_dim)[:, their, seen] for x in (k, v))
-            bias = None if piece.bias is None else piece.bias[..., seen]
-            scores = attention_scores(q_, k_, own.scale, bias)  # (texts, heads, query, key)
+            scores = attention_scores(q_, k_, own.scale)  # (texts, heads, query, key)
+            for term in own.terms:
+                places = (some if group.places is None else group.places[some] for some in (queries, seen))
+                scores += term.piece(run.shared[term.scheme], q_, k_, heads, *places)
             if run.record:
                 run.record.pairs(own.scores, scores, group)
             for some, mask in piece.masks(queries.start, queries.stop, seen.start, seen.stop, own.reach):
@@ -363,7 +365,7 @@ def _pieces(stack: Stack, tile: Tile, dtype: np.dtype[Any], whole: bool, past: i
     `whole` wants all scores of a sequence together.
     """
     reaches = {block.attention.reach for block in stack.blocks}
-    for group, bias in zip(tile.groups, _biases(stack, tile), strict=True):
+    for group in tile.groups:
         keys = group._replace(length=past + group.length)
         places = np.arange(keys.length) if group.places is None else group.places
         cut = QUERIES if keys.length > LONG and not whole else max(1, group.length)
@@ -375,7 +377,7 @@ def _pieces(stack: Stack, tile: Tile, dtype: np.dtype[Any], whole: bool, past: i
             seen = {reach: _within(queries, past, keys.length, stack.causal, reach) for reach in reaches}
             for first in range(0, stack.heads, step):
                 heads = slice(first, first + step)
-                yield _Piece(group, keys, heads, queries, seen, None if bias is None else bias[heads, queries], masks)
+                yield _Piece(group, keys, heads, queries, seen, masks)
 
 
 def _within(queries: slice, past: int, length: int, causal: bool, reach: int | None) -> slice:
@@ -416,17 +418,12 @@ def _angles(stack: Stack, tile: Tile) -> dict[str | None, tuple[Array, Array, st
     return {name: (*stack.rotary.rotary(tile.places, name), stack.rotary.pairing) for name in names if stack.rotary}
 
 
-def _biases(stack: Stack, tile: Tile) -> list[Array | None]:
-    """The learned bias for each group's distances, which all blocks share."""
-    if stack.bias is None:
-        return [None] * len(tile.groups)
+def _shared(stack: Stack, tile: Tile) -> dict[Any, Any]:
+    """What terms of the scores take from their schemes, for all of a tile's texts."""
+    schemes = {term.scheme: term for block in stack.blocks for term in block.attention.terms}
+    if not schemes:
+        return {}
     longest = 1 + max(
         (group.length - 1 if group.places is None else int(group.places[-1]) for group in tile.groups), default=0
     )
-    bias = stack.bias(longest)
-    return [
-        bias[:, : group.length, : group.length]
-        if group.places is None
-        else bias[:, group.places[:, None], group.places]
-        for group in tile.groups
-    ]
+    return {scheme: term.shared(longest) for scheme, term in schemes.items()}

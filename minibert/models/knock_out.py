@@ -48,12 +48,12 @@ def knock_out(
     attentions = [block.attention for block in stack.blocks]
     if positions:
         rows = [step.key for step, _ in steps if isinstance(step, Positions)]
-        if not rows and stack.rotary is None and stack.bias is None:
+        if not rows and stack.rotary is None and not any(own.terms for own in attentions):
             raise ValueError("positions cannot be knocked out: this model has none; leave it out")
         for name in rows:
             add(name, np.zeros_like)
-        if stack.rotary is not None or stack.bias is not None:
-            for own in attentions:
+        for own in attentions:
+            if own.rotated or own.terms:
                 _without_places(own, add)
     if mask:
         if not stack.causal and all(own.reach is None for own in attentions):

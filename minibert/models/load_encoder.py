@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, UnknownFamilyError, worded
 from minibert.families.block_parts import Blocks
 from minibert.families.blocks import BLOCKS
@@ -122,20 +120,18 @@ def encoder_of(
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
-    bound = blocks.bind_all(config, binder)
+    scheme = layer.attention_position
+    bound = blocks.bind_all(config, binder, scheme)
     others = blocks.last_norm.bind(config, binder, "", config.integer("hidden_size"))
     last = norming(others, blocks.last_norm.path)
-    bias: Callable[[int], Array] | None = None
     if blocks.relative:
         sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
         others[blocks.relative] = Embedding(binder.table((f"{blocks.relative}.weight",), sizes))
-        scheme = layer.attention_position
-        bias = lambda length: np.asarray(scheme.relative_bias(length, length), layer.dtype)  # noqa: E731
     turned = any(block.attention.rotated for block in bound)
-    rotary = cast("Rotary | None", layer.attention_position if turned else None)
+    rotary = cast("Rotary | None", scheme if turned else None)
     if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):
         raise config.refused("rotary frequencies that change with a text's length are not computed in the blocks")
     return Stack(
-        bound, config.integer("num_attention_heads"), blocks.causal(config), blocks.last_norm.path, bias,
+        bound, config.integer("num_attention_heads"), blocks.causal(config), blocks.last_norm.path,
         rotary, others, tuple(map(ready, bound)), last,
     )  # fmt: skip

@@ -161,7 +161,7 @@ def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Told]:
     q, k, v = ("q", "k", "v") if len(own.maps) == 1 else (path.rpartition(".")[2] for path in own.maps)
     q, k = (path.rpartition(".")[2] or name for path, name in zip(own.norms, (q, k), strict=True))
     of_root = f", 1 / sqrt({width}) = {own.scale:.6g}" if math.isclose(own.scale, 1 / math.sqrt(width)) else ""
-    bias = " + the learned bias of the distance" if stack.bias is not None else ""
+    bias = "".join(f" + {term.says}" for term in own.terms)
     parts = "" if len(own.maps) == 3 else " (q, k and v side by side)"
     columns = f"columns {head * width} to {(head + 1) * width - 1} of each are head {head}{parts}"
     if own.key_heads != own.heads:
@@ -238,13 +238,13 @@ def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | No
     function, x, last = whole_block(stack, block), trace[f"hidden_states.{i}"], block.parts[-1]
     if function is None:
         return None
-    seq, eps = x.shape[1], block.modules[last.before or last.after].eps
+    seq, eps, own = x.shape[1], block.modules[last.before or last.after].eps, block.attention
     if function is gated_blocks.gated_block:
         y = _gated_by_hand(stack, block, x, eps)
     else:
         mask = additive_mask(np.tri(seq, dtype=bool), x.dtype) if stack.causal else None
-        options = {} if stack.bias is None else {"bias": stack.bias(seq)}
-        y = function(x, plain_block(block), stack.heads, eps, block.feed_forward.activate, mask, **options)
+        bias = [term.shared(seq) for term in own.terms]
+        y = function(x, plain_block(block), stack.heads, eps, block.feed_forward.activate, mask, *bias)
     computed = differs(y, trace[last.after or last.sum], "encoder")
     return [f"equations.{function.__name__}(hidden_states.{i}, ...)", computed]
 

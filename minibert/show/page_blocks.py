@@ -79,7 +79,8 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
         most = counted.max(axis=-1, keepdims=True)
         rows.append(np.log(np.exp(counted - most).sum(axis=-1)) + most[..., 0])
     seq = rows[0].shape[-1]
-    bias = None if stack.bias is None else np.asarray(stack.bias(seq))
+    shared = [term.shared(seq) for term in works[0].terms if term.alone]
+    bias = sum(shared) if shared else None
     return {
         "logs": packed(np.stack(rows)),
         "scales": [work.scale for work in works],

@@ -189,7 +189,7 @@ def _of_scores(stack: Stack, own: Attention) -> dict[str, Choices]:
     else:
         for i, j in ((1, 0), (0, 0), (1, 1), (0, 2), (2, 1), (2, 0), (1, 2)):
             found[f"scores of {'qkv'[i]} and {'qkv'[j]}"] = Choices(use=(i, j, 2))
-    if stack.bias is not None:
+    if own.terms:
         found |= {
             "relative bias missing": Choices(bias=lambda bias, own: None),
             "relative bias turned, keys for queries": Choices(bias=lambda bias, own: np.swapaxes(_there(bias), -1, -2)),

@@ -82,7 +82,7 @@ class PlainBlocks:
         if stack.causal if choices.causal is None else choices.causal:
             keep = keep & np.tri(mask.shape[1], k=choices.ahead, dtype=bool)  # (batch, 1, query, key)
         self.keep, self.places = keep, np.arange(mask.shape[1])
-        self.bias = None if stack.bias is None else stack.bias(mask.shape[1])
+        (self.bias,) = [term.shared(mask.shape[1]) for term in stack.blocks[0].attention.terms] or [None]
 
     def run(self, x: Array) -> dict[str, Array]:
         for i in range(len(self.stack.blocks)):

@@ -102,7 +102,7 @@ def test_a_weight_is_made_of_query_key_scale_and_score(name: str, opened: Open, 
     tab.locator("#block").select_option(str(block))
     tab.locator("#head").select_option("3")
     score = trace[own.scores][0, 3, last]
-    bias = 0.0 if encoder.stack.bias is None else encoder.stack.bias(last + 1)[3, last]
+    bias = sum(term.shared(last + 1)[3, last] for term in encoder.stack.blocks[0].attention.terms)
     products = (score - bias) / own.scale
     for key in (last, last - 1):
         tab.locator(f".lines rect[data-from='{key}']").click()

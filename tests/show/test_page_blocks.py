@@ -70,8 +70,9 @@ def test_every_family_with_blocks_has_the_numbers_of_its_trace(name: str, tmp_pa
         assert (kept["scales"][i], kept["reaches"][i]) == (block.attention.scale, block.attention.reach)
     if kept["bias"] is not None:
         bias = np.frombuffer(base64.b64decode(kept["bias"]), "<f4").reshape(encoders.HEADS, 2 * seq - 1)
+        (term,) = encoder.stack.blocks[0].attention.terms
         for i, j in np.ndindex(seq, seq):
-            assert np.array_equal(bias[:, j - i + seq - 1], encoder.stack.bias(seq)[:, i, j])
+            assert np.array_equal(bias[:, j - i + seq - 1], term.shared(seq)[:, i, j])
     assert (kept["bias"] is None) == (name != "mpnet")
     assert np.any(np.triu(attention, 1)) == (not encoder.stack.causal), "GPT-2 does not look ahead"
     assert ("no token sees those after it" in html) == encoder.stack.causal
