@@ -7,12 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
-import checkpoints
 import numpy as np
 import pytest
-from seeded import values
 
 from minibert.cli import main
 from minibert.equations.input_layer import Array
@@ -21,25 +18,6 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "lived", "above", "the", "clo
 VOCAB, DIM, LONGEST = len(WORDS), 8, 16
 
 Printed = pytest.CaptureFixture[str]
-
-
-def without_named_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MINIBERT_MODEL", raising=False)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-
-def tiny(tmp_path: Path) -> Path:
-    """A BERT of twelve words, eight numbers each, with its vocabulary."""
-    config = {"model_type": "bert", "vocab_size": VOCAB, "hidden_size": DIM, "max_position_embeddings": LONGEST}
-    shapes = {
-        "word_embeddings.weight": (VOCAB, DIM),
-        "position_embeddings.weight": (LONGEST, DIM),
-        "token_type_embeddings.weight": (2, DIM),
-        "LayerNorm.weight": (DIM,),
-        "LayerNorm.bias": (DIM,),
-    }
-    tensors = {f"embeddings.{name}": values(shape, salt) for salt, (name, shape) in enumerate(shapes.items())}
-    return checkpoints.write_vocab(checkpoints.write(tmp_path / "tiny", config, tensors), WORDS)
 
 
 def started(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:

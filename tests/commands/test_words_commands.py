@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 import word_models
-from command_line import Printed, failure, started, without_named_model
+from command_line import Printed, failure, started
 
 import minibert
 from minibert.cli import main
 from minibert.commands import answers, common
 from minibert.show.text import columns_of
-
-no_model_named = pytest.fixture(autouse=True)(without_named_model)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import Printed, failure, typed, without_named_model
+from command_line import Printed, failure, typed
 from reference_files import REFERENCE
 
 import minibert
@@ -16,8 +16,6 @@ RERANKER, LOGITS, LABELS, DENSE = (
     str(REFERENCE / name) for name in ("uses-reranker", "uses-reranker-logits", "uses-inference", "sentences-dense")
 )
 LINES = ["we lived", "above the clouds", "", "a b c", "we lived above!"]
-
-no_model_named = pytest.fixture(autouse=True)(without_named_model)
 
 
 @pytest.fixture

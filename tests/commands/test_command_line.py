@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import DIM, LONGEST, VOCAB, WORDS, Printed, failure, numbers, started, tiny, without_named_model
+from command_line import DIM, LONGEST, VOCAB, WORDS, Printed, failure, numbers, started
+from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
 import minibert
@@ -24,10 +25,6 @@ from minibert.show import pictures
 
 # measured 0.5; what else a busy machine needs for a process and its imports. A Hub that is waited for takes WAIT
 SECONDS_WITHOUT_HUB, WAIT = 10.0, "30"
-
-
-no_model_named = pytest.fixture(autouse=True)(without_named_model)
-folder = pytest.fixture(tiny)
 
 
 # -- the command as a whole --------------------------------------------------------------------------------------
@@ -101,7 +98,7 @@ def test_a_command_about_a_model_takes_it_as_its_argument(name: str, folder: Pat
 
 def test_the_only_side_there_is_needs_no_name(tmp_path: Path, capsys: Printed) -> None:
     """Of Whisper's own folder, and of the one that `extract` makes of it."""
-    whisper = Path(__file__).parent / "reference" / "whisper"
+    whisper = REFERENCE / "whisper"
     assert main(["extract", str(whisper), "-o", str(tmp_path / "made")]) == 0
     for folder in (whisper, tmp_path / "made"):
         assert main(["info", str(folder)]) == 0

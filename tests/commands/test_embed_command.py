@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import DIM, Printed, failure, numbers, pipe, started, tiny, typed, without_named_model
+from command_line import DIM, Printed, failure, numbers, pipe, started, typed
 from safetensors.numpy import load, load_file
 
 import minibert
@@ -22,10 +22,6 @@ from minibert.cli import main
 from minibert.commands.stdin import lines_as_they_come
 from minibert.equations.input_layer import Array
 from minibert.files.arrays import write_vectors
-
-no_model_named = pytest.fixture(autouse=True)(without_named_model)
-folder = pytest.fixture(tiny)
-
 
 # -- embed -------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Printed, failure, without_named_model
+from command_line import Printed, failure
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server
 
@@ -27,8 +27,6 @@ installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
 MODEL, RERANKER = str(REFERENCE / "sentences-last-token"), str(REFERENCE / "uses-reranker")
 MANY = 2048  # texts that keep the server at work for a while
-
-no_model_named = pytest.fixture(autouse=True)(without_named_model)
 
 
 @contextmanager
