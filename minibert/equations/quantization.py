@@ -42,8 +42,9 @@ def quantized(vectors: Array, precision: str, ranges: ArrayLike | None = None) -
     ranges (2, dim): the smallest and the largest number of each dimension, for int8 and uint8; without them those of
     the vectors themselves. Vectors that are to be compared need the same ranges: keep `ranges_of` of the first ones.
 
-    Raises ValueError for an unknown precision, ranges that are not (2, dim) numbers with low <= high, one vector
-    without ranges, a number that is not finite or too large for float16.
+    Raises TypeError for anything but an array of numbers; ValueError for an unknown precision, ranges that are not
+    (2, dim) numbers with low <= high and a width within float32, one vector without ranges, a number that is not finite
+    or too large for float16.
 
     >>> quantized(np.array([[0.0], [51.9], [255.0]]), "int8")  # a step is 1
     array([[-128],
@@ -53,10 +54,10 @@ def quantized(vectors: Array, precision: str, ranges: ArrayLike | None = None) -
     array([[160]], dtype=uint8)
     """
     kind = check_precision(precision)
+    _check_array(vectors)
     if precision == "float32":
         return np.asarray(vectors, np.float32)
-    if not np.isfinite(vectors).all():
-        raise ValueError(f"precision {precision!r} needs finite numbers, found NaN or an infinite one")
+    _check_finite(vectors, f"precision {precision!r} needs")
     if precision == "float16":
         with np.errstate(over="ignore"):
             half = vectors.astype(np.float16)
@@ -69,24 +70,27 @@ def quantized(vectors: Array, precision: str, ranges: ArrayLike | None = None) -
     if len(vectors) == 0:
         return np.zeros(vectors.shape, kind)
     low, steps = _low_and_steps(ranges_of(vectors) if ranges is None else ranges, vectors.shape[-1])
-    y = np.clip(np.floor((vectors - low) / steps), 0, 255)
+    with np.errstate(over="ignore"):  # what lies outside the ranges is clipped
+        y = np.clip(np.floor((vectors - low) / steps), 0, 255)
     return np.asarray(y.astype(np.uint8) if precision == "uint8" else (y - 128).astype(np.int8))
 
 
 def ranges_of(vectors: Array) -> Array:
     """Give the smallest and the largest number of each dimension: (n, dim) -> (2, dim) of vectors' type.
 
-    Raises ValueError for fewer than two vectors: every number would be the smallest.
+    Raises ValueError for fewer than two vectors, where every number would be the smallest, and for NaN or infinity.
 
     >>> ranges_of(np.array([[0.0, 5.0], [1.0, 3.0]]))
     array([[0., 3.],
            [1., 5.]])
     """
+    _check_array(vectors)
     if vectors.ndim != 2 or len(vectors) < 2:
         raise ValueError(
             f"the ranges of int8 and uint8 need two vectors or more, better a hundred; found {vectors.shape}; pass the "
             "ranges of others to equations.quantized, or take another precision"
         )
+    _check_finite(vectors, "ranges need")
     return np.stack([vectors.min(axis=0), vectors.max(axis=0)])
 
 
@@ -100,6 +104,7 @@ def dequantized(vectors: Array, precision: str, ranges: ArrayLike | None = None)
     array([[0., 3.]], dtype=float32)
     """
     check_precision(precision)
+    _check_array(vectors)
     if precision in BITS:
         raise ValueError(f"{precision} keeps the signs alone; compare such vectors with hamming")
     y = vectors.astype(np.float32)
@@ -134,12 +139,30 @@ def check_precision(precision: str) -> type[np.generic]:
     return PRECISIONS[precision]
 
 
+def _check_array(vectors: Array) -> None:
+    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "fiub":
+        found = vectors.dtype if isinstance(vectors, np.ndarray) else type(vectors).__name__
+        raise TypeError(
+            f"vectors must be a NumPy array of numbers, (n, dim), found {found}; np.array makes one of lists"
+        )
+
+
+def _check_finite(vectors: Array, what: str) -> None:
+    if not np.isfinite(vectors).all():
+        row = int(np.isfinite(np.atleast_2d(vectors)).all(axis=-1).argmin())
+        raise ValueError(f"{what} finite numbers, but vectors[{row}] has NaN or an infinite one; leave it out")
+
+
 def _low_and_steps(ranges: ArrayLike, dim: int) -> tuple[Array, Array]:
     found = np.asarray(ranges)
     if found.shape != (2, dim) or found.dtype.kind not in "fiu" or not np.isfinite(found).all():
         raise ValueError(f"ranges must be (2, {dim}) finite numbers, found {found.dtype} of shape {found.shape}")
-    low, high = found.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = found.astype(np.float32)
+        steps = (high - low) / 255
     if (low > high).any():
         raise ValueError(f"ranges must have low <= high, found otherwise in dimension {int((low > high).argmax())}")
-    steps = (high - low) / 255
+    if not np.isfinite(steps).all():
+        at = int(np.isfinite(steps).argmin())
+        raise ValueError(f"ranges must have a width within float32, found {found[:, at].tolist()} in dimension {at}")
     return low, np.where(steps == 0, np.float32(1), steps)

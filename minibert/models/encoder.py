@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import check_precision, quantized
-from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized, similarity_of_pairs
+from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.block_names import module_path
 from minibert.families.block_parts import Blocks
 from minibert.families.config import Config
@@ -24,19 +24,20 @@ from minibert.threads.pool import checked_threads
 
 from .attributes import Guarded
 from .blocks import Stack, run_blocks, run_tiles
+from .comparing import Given, similarity, similarity_pairwise
 from .input_layer import EmbeddingLayer
 from .inputs import Preparation
 from .module_tree import print_encoder
 from .packing import Tile, batch_tiles, gather, grouped, tile_of, tile_tokens
 from .pipeline import Packed, Pipeline, check_positive, chunked
 from .recorders import Change, Keeper
-from .search import cosine_of_normalized, vectors_of
 from .sentence_config import SentenceConfig
 from .tiles import run_steps
 
 if TYPE_CHECKING:
     from minibert.families.heads import BoundHead
 
+    from .comparing import SparseVector
     from .heads import Heads
 
 CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
@@ -535,33 +536,31 @@ class Encoder(Guarded):
         for tile, x in zip(tiles, found, strict=True):
             work(tile, x)
 
-    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike, *, normalized: bool = False) -> Array:
+    def similarity(self, embeddings1: Given, embeddings2: Given, *, normalized: bool = False) -> Array:
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
 
-        One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative.
+        One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative. Both
+        may be lists of `SparseVector`, which are compared by dot product where the folder says nothing.
 
         normalized  both have vectors of length 1 already, as a folder with the module Normalize gives them: a cosine
                     then is one matrix product. Without effect on the other measures, which do not normalize
 
-        Raises TypeError for anything but vectors; ValueError for vectors of two widths, and for `normalized` where the
-        first vector of either has another length.
+        Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or
+        infinity, and for `normalized` where the first vector of either has another length.
         """
-        first, second = _vectors_of_one_width(embeddings1, embeddings2)
-        measure = self.sentence_config.similarity
-        compare = cosine_of_normalized if normalized and measure == "cosine" else SIMILARITIES[measure]
-        return compare(first, second)
+        return similarity(self._measure(), embeddings1, embeddings2, normalized)
 
-    def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Array:
+    def similarity_pairwise(self, embeddings1: Given, embeddings2: Given) -> Any:
         """Compare vectors in the same place as the folder says: (n, dim), (n, dim) -> (n,).
 
         One vector (dim,) is compared with each of the others; two of them give one number. Raises as `similarity`, and
         ValueError for two numbers of vectors.
         """
-        first, second = _vectors_of_one_width(embeddings1, embeddings2)
-        if len(first) != len(second) and 1 not in (len(first), len(second)):
-            raise ValueError(f"pairs need as many vectors of each, found {len(first)} and {len(second)}")
-        found = similarity_of_pairs(self.sentence_config.similarity, first, second)
-        return found[0] if np.ndim(embeddings1) == np.ndim(embeddings2) == 1 else found
+        return similarity_pairwise(self._measure(), embeddings1, embeddings2)
+
+    def _measure(self) -> str | None:
+        own = self.sentence_config
+        return own.similarity if own.kind else None
 
     @property
     def sentence_config(self) -> SentenceConfig:
@@ -729,7 +728,7 @@ class Encoder(Guarded):
         """Turn texts into sparse vectors as sentence-transformers' SparseEncoder does (SPLADE).
 
         One str -> `SparseVector(ids, weights)`, many -> a list of them: what is not zero of a vector of the
-        vocabulary's length; `encoder.tokens(ids)` names the words. A weight is the largest log(1 + relu(logit)) over
+        vocabulary's length; `decode` names the words. A weight is the largest log(1 + relu(logit)) over
         the text's tokens, of the head `masked_word`, or as the folder says.
 
         max_active_dims  so many of the largest weights are kept; None: as the folder says
@@ -742,6 +741,17 @@ class Encoder(Guarded):
         check_positive("batch_size", batch_size)
         bar = "encode_sparse" if show_progress_bar else ""
         return encode_sparse(self, texts, prompt_name, prompt, max_active_dims, bar)
+
+    def decode(self, vectors: SparseVector | Sequence[SparseVector], k: int | None = None) -> Any:
+        """Name the words of sparse vectors with their weights, the largest first: one -> [(token, weight), ...].
+
+        Many -> a list of such lists. `k`: so many words at most. Of equal weights the smaller id comes first.
+
+        Raises TypeError for anything but what `encode_sparse` gives, ValueError for a k below 1.
+        """
+        from .sparse import decode
+
+        return decode(self, vectors, k)
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -778,18 +788,6 @@ def _given_once(**given: Texts | None) -> Texts:
             f"texts must be a str or a list of str, passed once, as {', '.join(given)}; found {len(found) or 'none'}"
         )
     return found[0]
-
-
-def _vectors_of_one_width(first: ArrayLike, second: ArrayLike) -> tuple[Array, Array]:
-    a, b = _vectors_of(first, "1"), _vectors_of(second, "2")
-    if a.shape[1] != b.shape[1]:
-        raise ValueError(f"vectors must have one width, found {a.shape} and {b.shape}")
-    return a, b
-
-
-def _vectors_of(value: ArrayLike, name: str) -> Array:
-    array = vectors_of(value, f"embeddings{name}")
-    return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
 
 
 def _precision(precision: str | None, output_value: str) -> str:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import cosine, dot
+from minibert.equations.sentences import cosine
 
+from .comparing import Compare, Given, SparseVector, Vectors, check_widths, compared, cosine_of_normalized, vectors_of
 from .pipeline import check_positive
 
 BLOCK = 8192  # vectors that are compared at once
-UNIT = 1e-3  # how far the length of a normalized vector may be from 1: rounded to float16 it is up to 5e-4
+NAMES = ("queries", "vectors")
 
 
 def search(
-    queries: ArrayLike,
-    vectors: Array | Iterable[Array],
+    queries: Given,
+    vectors: Array | Sequence[SparseVector] | Iterable[Array],
     k: int = 10,
-    compare: Callable[[Array, Array], Array] = cosine,
+    compare: Compare = cosine,
     *,
     normalized: bool = False,
 ) -> tuple[Array, Array]:
@@ -32,8 +33,11 @@ def search(
     nothing is divided again. Of int8 and uint8 vectors the numbers themselves are compared; those of one bit a number
     take `compare=minibert.equations.quantization.hamming`.
 
-    Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a k below 1, for `normalized`
-    with another `compare`, and as `cosine_of_normalized`.
+    Both may be lists of `SparseVector`, which `compare=encoder.similarity` takes too; a function of yours is given them
+    as they are.
+
+    Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or infinity,
+    for a k below 1, for `normalized` with another `compare`, and as `cosine_of_normalized`.
 
     >>> search(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
     (array([[1, 2]]), array([[1., 1.]]))
@@ -43,63 +47,37 @@ def search(
         if compare is not cosine:
             raise ValueError("normalized=True compares by the dot product; leave compare out, or normalized")
         compare = cosine_of_normalized
-    wanted = vectors_of(queries, "queries")
+    wanted = vectors_of(queries, NAMES[0])
     found = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), np.float32)
-    blocks: Iterable[ArrayLike] = vectors
-    if isinstance(vectors, np.ndarray):
-        rows = vectors_of(vectors, "vectors")
-        blocks = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
-    for each in searching(wanted, (_block(block, wanted) for block in blocks), k, compare):
+    for each in searching(wanted, _blocks(vectors, wanted), k, compare):
         found = each  # the last one counts
     return found
 
 
-def vectors_of(value: ArrayLike, name: str) -> Array:
-    """Give vectors (n, dim); one (dim,) becomes (1, dim). Raises TypeError for anything else."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
-        raise TypeError(
-            f"{name} must be vectors (n, dim) of numbers, found {array.dtype} of shape {array.shape}; encode makes "
-            "vectors of texts"
-        )
-    return np.atleast_2d(array)
+def _blocks(vectors: Any, queries: Vectors) -> Iterator[Vectors]:
+    whole = isinstance(vectors, np.ndarray) or (
+        isinstance(vectors, list | tuple) and any(isinstance(each, SparseVector) for each in vectors)
+    )
+    if whole or not isinstance(vectors, Iterable):
+        rows = vectors_of(vectors, NAMES[1])
+        vectors = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
+    for value in vectors:
+        block = vectors_of(value, NAMES[1])
+        check_widths(queries, block, NAMES)
+        yield block
 
 
-def _block(value: ArrayLike, queries: Array) -> Array:
-    block = vectors_of(value, "vectors")
-    if block.shape[1] != queries.shape[1]:
-        raise ValueError(f"vectors must have one width, found queries {queries.shape} and vectors {block.shape}")
-    return block
-
-
-def cosine_of_normalized(a: Array, b: Array) -> Array:
-    """Give the cosine of vectors of length 1, which is their dot product: (n, dim), (m, dim) -> (n, m).
-
-    Raises ValueError where the first vector of either is not normalized; of the others this is not known. Zeros pass.
-    """
-    for vector in (*a[:1], *b[:1]):
-        length = float(np.linalg.norm(vector.astype(np.float64)))
-        if length and not abs(length - 1) <= UNIT:
-            raise ValueError(
-                f"normalized=True is for vectors of length 1, found one of length {length:.6g}; leave it out, or pass "
-                "normalize_embeddings=True to encode"
-            )
-    return dot(a, b)
-
-
-def searching(
-    queries: Array, blocks: Iterable[Array], k: int, compare: Callable[[Array, Array], Array]
-) -> Iterator[tuple[Array, Array]]:
+def searching(queries: Vectors, blocks: Iterable[Vectors], k: int, compare: Compare) -> Iterator[tuple[Array, Array]]:
     """Give what `search` gives for all blocks so far, after each block."""
     ids, scores, start = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32), 0
     for block in blocks:
-        found = compare(queries, block)
+        found = compared(compare, queries, block, NAMES, start)
+        scores = scores.astype(found.dtype, copy=False)
         if ids.shape[1] == k:
             ids, scores = ids.copy(), scores.copy()  # the others were given away
             for i, row in enumerate(found):
-                # an equal score comes later, and so is not among the best; nothing is larger than NaN
-                last = scores[i, -1]
-                better = np.arange(len(row)) if np.isnan(last) else np.flatnonzero(row > last)
+                # an equal score comes later, and so is not among the best; where the last is NaN, every score may be
+                better = np.flatnonzero(~(row <= scores[i, -1]))
                 if len(better):
                     both = np.hstack([ids[i], better + start]), np.hstack([scores[i], row[better]])
                     (order,) = largest(both[1][None], k)
@@ -121,11 +99,12 @@ def largest(scores: Array, k: int) -> Array:
     >>> largest(np.array([[0.5, 2.0, 0.5, 3.0]]), 3)
     array([[3, 1, 0]])
     """
+    falling = -scores if scores.dtype.kind == "f" else ~scores  # -x of an unsigned number wraps
     if scores.shape[1] <= 2 * k:
-        return np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return np.argsort(falling, axis=1, kind="stable")[:, :k]
     found = np.empty((len(scores), k), np.int64)
-    for i, row in enumerate(-scores):
+    for i, row in enumerate(falling):
         last = np.partition(row, k - 1)[k - 1]  # sorting all would take longer than comparing
-        some = np.arange(len(row)) if np.isnan(last) else np.flatnonzero(row <= last)
+        some = np.flatnonzero(~(row > last))  # all of them where it is NaN
         found[i] = some[np.argsort(row[some], kind="stable")[:k]]
     return found

@@ -261,7 +261,7 @@ def _with_prompts(found: SentenceConfig, files: FolderFiles) -> SentenceConfig:
     default = settings.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
-    named = settings.get("similarity_fn_name") or "cosine"
+    named = settings.get("similarity_fn_name") or ("dot" if found.kind == "SparseEncoder" else "cosine")
     similarity = "dot" if named == "dot_score" else named  # the function's name, where the measure's is meant
     if not isinstance(similarity, str) or similarity not in SIMILARITIES:
         raise files.refuse(

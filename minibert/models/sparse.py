@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from minibert.equations.input_layer import Array
 from minibert.equations.sentences import splade
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 
+from .comparing import SparseVector, vectors_of
 from .head_model import HeadModel
 from .heads import logit_pieces
 from .pipeline import Packed, check_positive
-
-
-class SparseVector(NamedTuple):
-    """What is not zero of a vector: ids (n,) int64, ascending, and weights (n,) float32."""
-
-    ids: Array
-    weights: Array
 
 
 def encode_sparse(
@@ -81,3 +74,18 @@ def largest(vector: SparseVector, most: int | None) -> SparseVector:
         return vector
     keep = np.sort(np.argsort(-vector.weights, kind="stable")[:most])
     return SparseVector(vector.ids[keep], vector.weights[keep])
+
+
+def decode(encoder: HeadModel, vectors: Any, k: int | None) -> Any:
+    """Name the words of sparse vectors: see `Encoder.decode`."""
+    if k is not None:
+        check_positive("k", k)
+    items = [] if isinstance(vectors, list) and not vectors else vectors_of(vectors, "vectors")
+    if not isinstance(items, list):
+        raise TypeError("vectors must be sparse, as encode_sparse gives them; found an array")
+    found = []
+    for vector in items:
+        order = np.argsort(-vector.weights, kind="stable")[:k]
+        tokens = encoder.embeddings.tokens(vector.ids[order])
+        found.append([*zip(tokens, vector.weights[order].tolist(), strict=True)])
+    return found[0] if isinstance(vectors, SparseVector) else found

@@ -211,9 +211,52 @@ def test_what_is_no_vectors_is_refused_by_search() -> None:
         (vectors, np.array(["cat"])),
         (vectors, ["cat"]),
         (vectors[None], vectors),
+        (None, vectors),
+        (vectors, None),
+        (vectors, 3j),
     ):
         with pytest.raises(TypeError, match=r"must be vectors \(n, dim\) of numbers, found"):
             minibert.search(queries, others)
     for queries in (vectors[:, :1], vectors[:0, :1], []):
         with pytest.raises(ValueError, match=r"vectors must have one width, found queries \(\d, [01]\) and vectors"):
             minibert.search(queries, vectors)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int8, np.int64, bool])
+def test_scores_of_whole_numbers_are_in_their_order(kind: Any) -> None:
+    """Sorted by their negatives, 0 of an unsigned type and the smallest of a signed one would be the nearest."""
+    random, limits = np.random.default_rng(0), (0, 1) if kind is bool else (np.iinfo(kind).min, np.iinfo(kind).max)
+    scores = np.array([int(limits[0]), int(limits[1]), int(limits[1]) - 1, *random.integers(0, 2, 60).tolist()], kind)
+    want = sorted(range(len(scores)), key=lambda i: -int(scores[i]))
+    places = np.arange(len(scores))[:, None]
+    for k in (1, 5, 63):
+        for blocks in (places, iter([places[:1], places[1:4], places[4:]])):
+            ids, found = minibert.search([0], blocks, k, lambda _, block: scores[block.T])
+            assert ids[0].tolist() == want[:k] and found.dtype == kind
+
+
+@pytest.mark.parametrize("compare", [cosine, dot, euclidean, manhattan])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_no_number_is_named(compare: Any, bad: float) -> None:
+    vectors = np.ones((9, 2), np.float32)
+    odd = vectors.copy()
+    odd[5, 1] = bad
+    with pytest.raises(ValueError, match=r"queries\[5\] has NaN or an infinite number"):
+        minibert.search(odd, vectors, compare=compare)
+    for blocks in (odd, iter([odd[:4], odd[4:]])):
+        with pytest.raises(ValueError, match=r"vectors\[5\] has NaN or an infinite number"):
+            minibert.search(vectors, blocks, 1, compare)
+    wide = np.full((2, 2), 3e38, np.float32)  # whose product is infinite, and which are numbers
+    assert minibert.search(wide, wide, 2, compare)[0].tolist() == [[0, 1]] * 2
+
+
+def test_scores_that_are_no_numbers_come_last() -> None:
+    """Those of a function of the caller's, in blocks of any size."""
+    scores = np.full(25, np.nan)
+    scores[[3, 8, 6, 1, 10]] = 3, 3, 2, 1, 0
+    places = np.arange(25)[:, None]
+    for k in (1, 4, 5, 7, 25):
+        for step in (1, 2, 3, 25):
+            blocks = iter([places[i : i + step] for i in range(0, 25, step)])
+            ids, _ = minibert.search([0], blocks, k, lambda _, block: scores[block.T])
+            assert ids[0].tolist() == [3, 8, 6, 1, 10, 0, 2, 4, 5, 7, 9, *range(11, 25)][:k]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
+from checkpoints import change_json
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_files import REFERENCE
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import splade
+from minibert.equations.sentences import SIMILARITIES, splade
 from minibert.models import heads
 from minibert.models.encoder import CHUNK
 from minibert.models.sparse import SparseVector, largest
 
 TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p"]
 NEIGHBOURS = 5e-6  # how far a weight moves with the other texts of a call; measured: 8.8e-7, of sums
+ALIKE = 2e-5  # of a dot product of size 60; measured: 3.8e-6
 
 
 def opened(name: str = "sparse") -> minibert.Encoder:
@@ -79,6 +84,91 @@ def test_encode_sparse_refuses() -> None:
         opened("reranker").encode_sparse("we")
     with pytest.raises(minibert.CheckpointError, match="there is no head 'masked_word'; its heads are classes"):
         opened("reranker-bare").encode_sparse("we")
+
+
+# -- compared ----------------------------------------------------------------------------------------------------
+
+
+def comparing(folder: Path, measure: str | None) -> minibert.Encoder:
+    shutil.copytree(REFERENCE / "uses-sparse", folder)
+    change_json(folder / "config_sentence_transformers.json", similarity_fn_name=measure)
+    return minibert.load_encoder(folder)
+
+
+def written(vectors: list[SparseVector]) -> Array:
+    found = np.zeros((len(vectors), 64), np.float32)
+    for row, vector in zip(found, vectors, strict=True):
+        row[vector.ids] = vector.weights
+    return found
+
+
+@pytest.mark.parametrize("measure", [None, *SIMILARITIES])
+def test_sparse_vectors_are_compared_as_those_that_are_written_out(
+    tmp_path: Path, measure: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the folder says nothing by dot product, as SparseEncoder does; some at a time, each alone, and in pairs."""
+    encoder = comparing(tmp_path / "model", measure)
+    vectors = encoder.encode_sparse(TEXTS * 3)
+    dense = written(vectors)
+    want = SIMILARITIES[measure or "dot"](dense, dense)
+    assert np.allclose(encoder.similarity(dense, dense), want, atol=ALIKE)
+    for some in (256, 5):
+        monkeypatch.setattr("minibert.models.comparing.SOME", some)
+        for second in (vectors, tuple(vectors), dense):
+            assert np.allclose(encoder.similarity(vectors, second), want, atol=ALIKE)
+            assert np.allclose(encoder.similarity_pairwise(vectors, second[::-1]), np.diag(want[:, ::-1]), atol=ALIKE)
+            assert np.allclose(encoder.similarity_pairwise(vectors[2], second), want[2], atol=ALIKE)
+            ids, scores = minibert.search(vectors[:3], second, 5, encoder.similarity)
+            assert np.allclose(scores, -np.sort(-want[:3])[:, :5], atol=ALIKE) and ids.shape == (3, 5)
+    assert np.ndim(encoder.similarity_pairwise(vectors[1], vectors[2])) == 0
+    assert encoder.similarity(vectors[1], vectors[2]).shape == (1, 1)
+    cosines = minibert.search(vectors[2], vectors, 12)
+    assert np.allclose(np.sort(cosines[1]), np.sort(SIMILARITIES["cosine"](dense[2:3], dense)), atol=ALIKE)
+
+
+def test_a_folder_of_no_use_compares_sparse_vectors_by_dot_product_and_others_by_cosine(tmp_path: Path) -> None:
+    shutil.copytree(REFERENCE / "uses-sparse", tmp_path / "model")
+    (tmp_path / "model" / "modules.json").unlink()
+    encoder = minibert.load_encoder(tmp_path / "model")
+    vectors = encoder.encode_sparse(TEXTS)
+    dense = written(vectors)
+    assert np.allclose(encoder.similarity(vectors, vectors), dense @ dense.T, atol=ALIKE)
+    assert np.allclose(encoder.similarity(dense, dense), SIMILARITIES["cosine"](dense, dense), atol=ALIKE)
+
+
+def test_words_of_sparse_vectors() -> None:
+    encoder = opened()
+    vectors = encoder.encode_sparse(TEXTS)
+    for vector, words in zip(vectors, encoder.decode(vectors), strict=True):
+        order = sorted(range(len(vector.ids)), key=lambda i, vector=vector: (-vector.weights[i], vector.ids[i]))  # type: ignore[misc]
+        assert words == [(encoder.tokens(vector.ids[i]), vector.weights[i]) for i in order]
+        assert encoder.decode(vector, 3) == words[:3] and encoder.decode(vector, k=10_000) == words
+    equal = SparseVector(np.array([7, 5, 6]), np.ones(3, np.float32))
+    assert [word for word, _ in encoder.decode(equal)] == encoder.tokens([7, 5, 6])
+    assert encoder.decode([]) == []
+
+
+def test_what_is_no_sparse_vector_is_refused() -> None:
+    encoder = opened()
+    one = encoder.encode_sparse("we")
+    with pytest.raises(TypeError, match="vectors must be sparse, as encode_sparse gives them; found an array"):
+        encoder.decode(np.ones((1, 64)))
+    with pytest.raises(TypeError, match=r"vectors must be vectors \(n, dim\) of numbers"):
+        encoder.decode("we")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="k must be an integer >= 1"):
+        encoder.decode(one, 0)
+    with pytest.raises(TypeError, match="embeddings2 must be sparse vectors, every one of them, found list among"):
+        encoder.similarity(one, [one, [1.0]])  # type: ignore[list-item]
+    for ids, width in (([-1, 2], 64), ([63, 64], 64), ([-1], 9)):
+        odd = SparseVector(np.array(ids), np.ones(len(ids), np.float32))
+        with pytest.raises(ValueError, match=f"ids of sparse vectors must be in 0..{width - 1}, found (-1|64)"):
+            encoder.similarity(odd, np.ones((1, width)))
+    for call in (encoder.similarity, encoder.similarity_pairwise):
+        with pytest.raises(ValueError, match=r"embeddings2\[1\] has NaN or an infinite number"):
+            call([one, one], [one, one._replace(weights=one.weights * np.nan)])
+
+
+# -- formulas ----------------------------------------------------------------------------------------------------
 
 
 texts_of_logits = st.lists(

@@ -1,0 +1,147 @@
+"""How alike vectors are, each with each or in pairs: of arrays, and of sparse vectors, which are written out for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import SIMILARITIES, dot, similarity_of_pairs
+
+SOME = 256  # sparse vectors that are written out at once: 30 MiB of BERT's vocabulary
+UNIT = 1e-3  # how far the length of a normalized vector may be from 1: rounded to float16 it is up to 5e-4
+NAMES = ("embeddings1", "embeddings2")  # of the arguments
+
+
+class SparseVector(NamedTuple):
+    """What is not zero of a vector: ids (n,) int64, ascending, and weights (n,) float32."""
+
+    ids: Array
+    weights: Array
+
+
+Given = ArrayLike | SparseVector | Sequence[SparseVector]
+Vectors = Array | list[SparseVector]
+Compare = Callable[[Any, Any], Array]
+
+
+def similarity(measure: str | None, first: Given, second: Given, normalized: bool = False) -> Array:
+    """Compare each with each: see `Encoder.similarity`. Without a measure by cosine, sparse vectors by dot product."""
+    a, b, measure = _prepared(measure, first, second)
+    return compared(cosine_of_normalized if normalized and measure == "cosine" else SIMILARITIES[measure], a, b, NAMES)
+
+
+def similarity_pairwise(measure: str | None, first: Given, second: Given) -> Any:
+    """Compare those in the same place: see `Encoder.similarity_pairwise`."""
+    a, b, measure = _prepared(measure, first, second)
+    if len(a) != len(b) and 1 not in (len(a), len(b)):
+        raise ValueError(f"pairs need as many vectors of each, found {len(a)} and {len(b)}")
+    formula = partial(similarity_of_pairs, measure)
+    found = compared(partial(_pairs_of_sparse, formula) if _sparse(a, b) else formula, a, b, NAMES)
+    alone = (
+        isinstance(own, SparseVector) if isinstance(each, list) else np.ndim(own) == 1
+        for own, each in ((first, a), (second, b))
+    )
+    return found[0] if all(alone) else found
+
+
+def _prepared(measure: str | None, first: Given, second: Given) -> tuple[Vectors, Vectors, str]:
+    a, b = vectors_of(first, NAMES[0]), vectors_of(second, NAMES[1])
+    check_widths(a, b)
+    return a, b, measure or ("dot" if _sparse(a, b) else "cosine")
+
+
+def vectors_of(value: Any, name: str) -> Vectors:
+    """Give vectors (n, dim), one (dim,) as (1, dim), sparse ones as a list. Raises TypeError for anything else."""
+    value = [value] if isinstance(value, SparseVector) else value
+    if isinstance(value, list | tuple) and any(isinstance(each, SparseVector) for each in value):
+        others = [type(each).__name__ for each in value if not isinstance(each, SparseVector)]
+        if others:
+            raise TypeError(f"{name} must be sparse vectors, every one of them, found {others[0]} among them")
+        return list(value)
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
+        found = "None" if value is None else f"{array.dtype} of shape {array.shape}"
+        raise TypeError(f"{name} must be vectors (n, dim) of numbers, found {found}; encode makes vectors of texts")
+    return np.atleast_2d(array)
+
+
+def check_widths(first: Vectors, second: Vectors, names: tuple[str, str] = NAMES) -> None:
+    """Refuse arrays of two widths. Raises ValueError."""
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and first.shape[1] != second.shape[1]:
+        found = f"{names[0]} {first.shape} and {names[1]} {second.shape}"
+        raise ValueError(f"vectors must have one width, found {found}")
+
+
+def compared(compare: Compare, first: Vectors, second: Vectors, names: tuple[str, str], start: int = 0) -> Array:
+    """Give `compare(first, second)`; to one of our formulas sparse vectors are given written out, some at a time.
+
+    Raises ValueError for a vector with NaN or infinity; such are looked for only where a score is not finite. `start`:
+    the number of the second's first vector.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        if _sparse(first, second) and compare in (*SIMILARITIES.values(), cosine_of_normalized):
+            found = np.block([[compare(*_written(a, b)) for b in _cut(second)] for a in _cut(first)])
+        else:
+            found = compare(first, second)
+    for vectors, name, number in zip((first, second), names, (0, start), strict=True):
+        for i, vector in enumerate(() if np.isfinite(found).all() else vectors, number):
+            if not np.isfinite(vector.weights if isinstance(vector, SparseVector) else vector).all():
+                raise ValueError(f"{name}[{i}] has NaN or an infinite number, so it cannot be compared; leave it out")
+    return found
+
+
+def cosine_of_normalized(a: Array, b: Array) -> Array:
+    """Give the cosine of vectors of length 1, which is their dot product: (n, dim), (m, dim) -> (n, m).
+
+    Raises ValueError where the first vector of either is not normalized; of the others this is not known. Zeros pass.
+    """
+    for vector in (*a[:1], *b[:1]):
+        length = float(np.linalg.norm(vector.astype(np.float64)))
+        if length and not abs(length - 1) <= UNIT:
+            raise ValueError(
+                f"normalized=True is for vectors of length 1, found one of length {length:.6g}; leave it out, or pass "
+                "normalize_embeddings=True to encode"
+            )
+    return dot(a, b)
+
+
+# -- sparse vectors ----------------------------------------------------------------------------------------------
+
+
+def _sparse(*every: Vectors) -> bool:
+    return any(isinstance(vectors, list) for vectors in every)
+
+
+def _cut(vectors: Vectors) -> Iterator[Vectors]:
+    return (vectors[i : i + SOME] for i in range(0, max(1, len(vectors)), SOME))
+
+
+def _pairs_of_sparse(compare: Compare, first: Vectors, second: Vectors) -> Array:
+    n = len(second) if len(first) == 1 else len(first)
+    parts = (_cut(vectors) if len(vectors) == n else repeat(vectors) for vectors in (first, second))
+    return np.concatenate([compare(*_written(a, b)) for a, b in zip(*parts, strict=False)])
+
+
+def _written(first: Vectors, second: Vectors) -> tuple[Array, Array]:
+    """Write sparse vectors out, as wide as the array among both, or up to their largest id: two (n, width)."""
+    ids = [vector.ids for vectors in (first, second) if isinstance(vectors, list) for vector in vectors]
+    least, most = (int(of(np.concatenate([[0], *ids]))) for of in (np.min, np.max))
+    width = next((vectors.shape[1] for vectors in (first, second) if isinstance(vectors, np.ndarray)), most + 1)
+    if least < 0 or most >= width:
+        raise ValueError(f"ids of sparse vectors must be in 0..{width - 1}, found {least if least < 0 else most}")
+    return _dense(first, width), _dense(second, width)
+
+
+def _dense(vectors: Vectors, width: int) -> Array:
+    if isinstance(vectors, np.ndarray):
+        return vectors
+    y = np.zeros((len(vectors), width), np.float32)
+    for row, vector in zip(y, vectors, strict=True):
+        row[vector.ids] = vector.weights
+    return y
