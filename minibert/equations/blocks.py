@@ -224,7 +224,7 @@ def visible(queries: Array, keys: Array, causal: bool = False, reach: float | No
 
     The places of the tokens, (query,) and (key,) -> bool (query, key). `reach` is the window: how many tokens away a
     token still sees; None: all. Configs count it in several ways. Mistral's `sliding_window` w counts the token itself:
-    reach is w - 1. ModernBERT's `local_attention` w is split between both sides: reach is w // 2.
+    reach is w - 1; it is w where `is_causal` is false. ModernBERT's `local_attention` is split: reach is w // 2.
     Source: Jiang et al. 2023, "Mistral 7B" (arXiv:2310.06825), section 2.
 
     >>> visible(np.arange(4), np.arange(4), causal=True, reach=1).astype(int)

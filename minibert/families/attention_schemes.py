@@ -176,14 +176,14 @@ def rotary(
     *,
     theta: float = 10000.0,
     share: float | None = None,
-    theta_key: str = "rope_theta",
+    theta_keys: tuple[str, ...] = ("rope_theta",),
     share_key: str = "partial_rotary_factor",
     longrope_names: tuple[str, ...] = (),
     pairing: str = "halves",
 ) -> Rotary:
     """Read one rotation for all layers: `rope_parameters`, else the older keys, else the family's default.
 
-    theta is the family's default (Nomic 1000), theta_key its older name (GPT-NeoX "rotary_emb_base"). share is
+    theta is the family's default (Nomic 1000), theta_keys its older names (GPT-NeoX "rotary_emb_base"). share is
     the default of the rotating part of a head (GPT-NeoX 0.25, under "rotary_pct"); None: the whole head rotates
     and no key can change it, as in Llama, unless the frequencies are scaled: all rules read "partial_rotary_factor".
     A `rope_scaling` takes the place of `rope_parameters`. longrope_names: what this family
@@ -206,7 +206,7 @@ def rotary(
     shares = (parameters.get("partial_rotary_factor"), config.get(share_key), share)
     given = {
         **parameters,
-        "rope_theta": number(parameters, "rope_theta", default=number(config, theta_key, default=theta)),
+        "rope_theta": number(parameters, "rope_theta", default=number(config, *theta_keys, default=theta)),
         "partial_rotary_factor": next((part for part in shares if part is not None), None),
     }
     if config.get("original_max_position_embeddings") is not None:  # beside the parameters it counts before one in them

@@ -215,7 +215,7 @@ class Blocks(Frozen):
     parts       what a block adds to x, in order; `first` the same of block 0, where it is another
     last_norm   the norm after the last block
     transposed  weights are stored (in, out)
-    causal      whether no token sees those after it
+    causal      whether no token sees those after it; `is_causal` asks config.json too
     relative    path of the learned bias's table, for printing; the input row has its position scheme
     defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
     checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
@@ -243,6 +243,18 @@ class Blocks(Frozen):
     shared: Callable[[Config, int], str] | None = None
     older_path: str = ""
     older: Mapping[str, Older] = {}
+
+    def is_causal(self, config: Config) -> bool:
+        """Whether no token sees those after it: as the row says, unless config.json lets every token see all.
+
+        Raises CheckpointError for a model that is not causal and is said to be: the reference then masks later tokens
+        in texts without padding, and in no others.
+        """
+        if self.causal(config):
+            return stays_causal(config)
+        if config.get("is_causal") is not None and stays_causal(config):
+            raise config.refused("'is_causal' must be false in a model whose tokens see all others, found True")
+        return False
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -286,6 +298,17 @@ class Blocks(Frozen):
     def feed(self) -> Feed:
         """The feed-forward, of which every block has one."""
         return next(add.work for add in self.parts if isinstance(add.work, Feed))
+
+
+def stays_causal(config: Config) -> bool:
+    """What config.json says under `is_causal`: in a causal model, false lets every token see all others.
+
+    Raises CheckpointError for null too: the reference then masks later tokens only in texts without padding.
+    """
+    value = config.get("is_causal", True)
+    if not isinstance(value, bool):
+        raise config.refused(f"'is_causal' must be true or false, found {value!r}")
+    return value
 
 
 def dense(binder: Tensors, path: str, shape: tuple[int, int], biased: bool, transposed: bool) -> Dense:

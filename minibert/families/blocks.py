@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .block_names import Older
-from .block_parts import Attend, Blocks, Feed, NormAt, Residual
+from .block_parts import Attend, Blocks, Feed, NormAt, Residual, stays_causal
 from .bound_blocks import GemmaRMSNorm, RMSNorm
 from .config import Config
 from .frozen import replace
@@ -143,8 +143,14 @@ def _layer_type(config: Config, i: int, sliding: bool) -> str:
 
 
 def _window(config: Config) -> int:
-    """How many tokens away a token still sees: the config's number counts the token itself."""
-    return max(0, config.integer("sliding_window") - 1)
+    """How many tokens away a token still sees: in a causal model the config's number counts the token itself."""
+    return max(0, config.integer("sliding_window") - 1) if stays_causal(config) else config.integer("sliding_window")
+
+
+def _mistral_reach(config: Config, i: int) -> int | None:
+    """All blocks have the window, unless config.json lists their types: the reference calls such a model Ministral."""
+    windowed = config.get("sliding_window") is not None
+    return _window(config) if _layer_type(config, i, windowed) == SLIDING else None
 
 
 def _modernbert_type(config: Config, i: int) -> str:
@@ -152,8 +158,10 @@ def _modernbert_type(config: Config, i: int) -> str:
 
 
 def _modernbert_reach(config: Config, i: int) -> int | None:
-    """Half of the window on each side, its end included."""
-    return config.integer("local_attention") // 2 if _modernbert_type(config, i) == SLIDING else None
+    """Half of `local_attention` on each side, its end included; `sliding_window` is that half."""
+    if _modernbert_type(config, i) == FULL:
+        return None
+    return config.integer("sliding_window") if "sliding_window" in config else config.integer("local_attention") // 2
 
 
 MODERNBERT_ATTENTION = Residual(
@@ -293,7 +301,7 @@ LLAMA = _llama_like(
 MISTRAL = _llama_like(
     "Mistral",
     {"num_key_value_heads": 8, "sliding_window": 4096, "eos_token_id": 2},
-    replace(TURNED, reach=lambda config, i: None if config.get("sliding_window") is None else _window(config)),
+    replace(TURNED, reach=_mistral_reach),
 )
 QWEN2 = _llama_like("Qwen2", QWEN_DEFAULTS, replace(TURNED, biased=True, reach=_qwen_reach))
 QWEN3 = _llama_like(
@@ -308,10 +316,12 @@ def _gemma3_type(config: Config, i: int) -> str:
 
 
 def _gemma3_reach(config: Config, i: int) -> int | None:
-    """Of a model that looks both ways the window is split between both sides."""
+    """Of a model that looks both ways half the window is on each side, and one token more if `is_causal` is false."""
     if _gemma3_type(config, i) == FULL:
         return None
-    return config.integer("sliding_window") // 2 if config.flag("use_bidirectional_attention") else _window(config)
+    if config.flag("use_bidirectional_attention"):
+        return config.integer("sliding_window") // 2 + (not stays_causal(config))
+    return _window(config)
 
 
 def _gemma3_scale(config: Config, head_dim: int, i: int) -> float:

@@ -290,7 +290,7 @@ DISTILBERT = (
 SCORE = HeadMap(path="score", out=LABELS)
 LM_HEAD = HeadMap(path="lm_head", out=WORDS, biased=False, tied=True)
 GPT2 = (
-    Head(name="next_word", architectures=("LMHeadModel", "DoubleHeadsModel"), steps=(LM_HEAD,)),
+    Head(name="next_word", architectures=("LMHeadModel", "DoubleHeadsModel"), steps=(LM_HEAD,), causal=True),
     _classes(replace(SCORE, biased=False), takes="last"),
     TOKEN_CLASSES,
 )

@@ -239,7 +239,8 @@ ERNIE = replace(
 NOMIC_BERT = replace(
     BERT,
     model_type="nomic_bert",
-    attention=scheme("rotary", theta=1000.0, theta_key="rotary_emb_base"),
+    # the second key is that of published files, which the reference leaves unread too
+    attention=scheme("rotary", theta=1000.0, theta_keys=("rope_theta", "rotary_emb_base")),
     # the file calls the norm emb_ln, the module is embeddings.LayerNorm
     steps=(WORD, TYPE, replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
     prefixes=("nomic_bert.",),
@@ -347,7 +348,7 @@ OPT = Family(
 GPT_NEOX = Family(
     model_type="gpt_neox",
     tokenizer="GPTNeoXTokenizer",
-    attention=scheme("rotary", share=0.25, theta_key="rotary_emb_base", share_key="rotary_pct"),
+    attention=scheme("rotary", share=0.25, theta_keys=("rotary_emb_base",), share_key="rotary_pct"),
     steps=(Tokens(path="embed_in", padding_idx=None, head="embed_out.weight"),),
     prefixes=("gpt_neox.",),
     tree={"": "GPTNeoXModel"},
@@ -399,10 +400,9 @@ COHERE2 = _llama_like(
     defaults={"tie_word_embeddings": True, "pad_token_id": 0},
 )
 
-# Gemma's module casts its factor to the table's dtype: in a BF16 file sqrt(3072) = 55.4256 is 55.5. So it is here: the
-# float32 product is exact then, and rounded to bfloat16 it has the bits of the reference loaded as the file is stored.
-# The reference told to load such a file in float32 multiplies by 55.4256 instead, 0.13 % less.
-GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width, rounded=True, prints_as="GemmaTextScaledWordEmbedding")
+# A file in bfloat16 is computed in float32, so the factor is a float32 number too: of width 3072 it is 55.4256. The
+# reference that is not told a dtype computes such a file in bfloat16, where its module makes 55.5 of the factor.
+GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width, prints_as="GemmaTextScaledWordEmbedding")
 GEMMA = _llama_like(
     "gemma",
     "GemmaModel",

@@ -47,10 +47,12 @@ class Heads:
         self._config, self._binder, self._words, self._where = config, binder, words, where
         self._bound: dict[str, BoundHead] = {}
         self._architectures = architectures(config)
-        self._held = {head.name: head for head in self._find(rows, causal)}
+        self._held = {head.name: head for head in self._find([row for row in rows if row.causal in (None, causal)])}
+        self._others = [row.name for row in rows if row.causal not in (None, causal)]
+        self._seen = "no token sees those after it" if causal else "each token sees those after it"
 
-    def _find(self, rows: tuple[Head, ...], causal: bool) -> list[Head]:
-        found = [row for row in rows if row.causal in (None, causal) and row.stored(self._config, self._binder)]
+    def _find(self, rows: list[Head]) -> list[Head]:
+        found = [row for row in rows if row.stored(self._config, self._binder)]
         if "multiple choice" in self._refused():  # whose map to one number has the name of the classes'
             found = [row for row in found if row.maps[-1].out != LABELS]
         by_path: dict[str, Head] = {}
@@ -79,7 +81,8 @@ class Heads:
         if name not in NAMES:
             raise ValueError(f"head must be one of {', '.join(NAMES)}, found {name!r}")
         if name not in self._held:
-            raise CheckpointError(f"{self._where}: there is no head {name!r}; {self._said()}")
+            why = f"; in this model {self._seen}" if name in self._others else ""
+            raise CheckpointError(f"{self._where}: there is no head {name!r}; {self._said()}{why}")
         if name not in self._bound:
             self._bound[name] = self._held[name].bind(self._config, self._binder, self._words)
             self._binder.expect()

@@ -132,6 +132,6 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):
         raise config.refused("rotary frequencies that change with a text's length are not computed in the blocks")
     return Stack(
-        bound, config.integer("num_attention_heads"), blocks.causal(config), blocks.last_norm.path,
+        bound, config.integer("num_attention_heads"), blocks.is_causal(config), blocks.last_norm.path,
         rotary, others, tuple(map(ready, bound)), last,
     )  # fmt: skip

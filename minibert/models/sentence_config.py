@@ -15,6 +15,8 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
 from minibert.errors import Option, worded
+from minibert.families.block_parts import stays_causal
+from minibert.families.config import Config
 from minibert.files.tokenizer_files import Find
 
 from .sentence_modules import SETTINGS, USES, FolderFiles, kind_of, read_modules, read_steps, transformer_folder
@@ -125,7 +127,7 @@ class SentenceConfig(NamedTuple):
 
 
 def read_sentence_config(
-    find: Find, config: Mapping[str, Any], dim: int, longest: int | None, dtype: np.dtype[Any] | None, where: str
+    find: Find, config: Config, dim: int, longest: int | None, dtype: np.dtype[Any] | None, where: str
 ) -> SentenceConfig:
     """Read all that a folder says of its use.
 
@@ -139,7 +141,7 @@ def read_sentence_config(
     if modules is None:
         named = config.get("architectures")  # a list of one, in all files that transformers writes
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
-        poolings = ("lasttoken",) if continues and top.flag(config, "is_causal", True) else ("mean",)
+        poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
         return SentenceConfig(poolings=poolings, dim=dim, longest=_longest({}, top, config, longest))
     files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top)
     settings = next((found for name in TRANSFORMER_CONFIGS if (found := files.object(name))), {})

@@ -133,7 +133,7 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
     try:
         config = row.configure(family, layer.config, "config.json")
         binder = TensorBinder(config, source, family.prefixes, layer.dtype, "here")
-        names = heads_in(layer, config, binder, row.causal(config), "here").names
+        names = heads_in(layer, config, binder, row.is_causal(config), "here").names
     except MinibertError as error:
         return {"heads": f"not available: {error}"}
     return {"heads": ", ".join(names) or "none in this file"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from binders import Stored
+from binders import Stored, scheme_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -388,31 +388,30 @@ def test_layer_types_are_asked_for_by_name() -> None:
 # what a config says
 
 HEAD = {"hidden_size": 64, "num_attention_heads": 4}  # heads of 16
-NEOX: dict[str, Any] = {"share": 0.25, "theta_key": "rotary_emb_base", "share_key": "rotary_pct"}
 
 
 @pytest.mark.parametrize(
     ("config", "family", "dim", "base"),
     [
-        ({}, {}, 16, 10000.0),
-        ({}, {"theta": 1000.0}, 16, 1000.0),
-        ({"rope_theta": 500000}, {}, 16, 500000.0),
-        ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 700.0, "rope_type": "default"}}, {}, 16, 700.0),
-        ({"rope_parameters": None, "rope_scaling": None, "rope_theta": 300.0}, {}, 16, 300.0),
-        ({"rope_scaling": {"type": "default"}, "rope_theta": 300.0}, {}, 16, 300.0),
-        ({"head_dim": 8}, {}, 8, 10000.0),
-        ({"head_dim": None}, {}, 16, 10000.0),
-        ({"partial_rotary_factor": 0.5}, {}, 16, 10000.0),  # Llama's code never reads it
-        ({"partial_rotary_factor": 0.5}, {"share": 1.0}, 8, 10000.0),
-        ({}, NEOX, 4, 10000.0),
-        ({"rotary_pct": 0.5, "rotary_emb_base": 20000, "rope_theta": 3.0}, NEOX, 8, 20000.0),
-        ({"rope_parameters": {"partial_rotary_factor": 1.0}, "rotary_pct": 0.5}, NEOX, 16, 10000.0),
+        ({}, "llama", 16, 10000.0),
+        ({}, "nomic_bert", 16, 1000.0),
+        ({"rope_theta": 50.0, "rotary_emb_base": 9.0}, "nomic_bert", 16, 50.0),
+        ({"rotary_emb_base": 9.0}, "nomic_bert", 16, 9.0),
+        ({"rope_theta": 500000}, "llama", 16, 500000.0),
+        ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 700.0, "rope_type": "default"}}, "llama", 16, 700.0),
+        ({"rope_parameters": None, "rope_scaling": None, "rope_theta": 300.0}, "llama", 16, 300.0),
+        ({"rope_scaling": {"type": "default"}, "rope_theta": 300.0}, "llama", 16, 300.0),
+        ({"head_dim": 8}, "llama", 8, 10000.0),
+        ({"head_dim": None}, "llama", 16, 10000.0),
+        ({"partial_rotary_factor": 0.5}, "llama", 16, 10000.0),  # Llama's code never reads it
+        ({"partial_rotary_factor": 0.5}, "phi3", 8, 10000.0),
+        ({}, "gpt_neox", 4, 10000.0),
+        ({"rotary_pct": 0.5, "rotary_emb_base": 20000, "rope_theta": 3.0}, "gpt_neox", 8, 20000.0),
+        ({"rope_parameters": {"partial_rotary_factor": 1.0}, "rotary_pct": 0.5}, "gpt_neox", 16, 10000.0),
     ],
 )
-def test_rotary_numbers_come_from_the_config(
-    config: dict[str, Any], family: dict[str, Any], dim: int, base: float
-) -> None:
-    got = schemes.rotary({**HEAD, **config}, **family).frequencies
+def test_rotary_numbers_come_from_the_config(config: dict[str, Any], family: str, dim: int, base: float) -> None:
+    got = scheme_of(family, {**HEAD, **config}).frequencies
     assert list(got) == [None]
     np.testing.assert_array_equal(got[None], positions.rotary_frequencies(dim, base))
 
@@ -460,7 +459,7 @@ def test_configs_that_make_no_sense_are_refused(
 def test_a_share_of_the_head_must_fit_in_the_head() -> None:
     for share in (0.01, 1.5):
         with pytest.raises(CheckpointError, match=r"rotate \d+ of the 16 dimensions"):
-            schemes.rotary({**HEAD, "rotary_pct": share}, **NEOX)
+            scheme_of("gpt_neox", {**HEAD, "rotary_pct": share})
 
 
 def test_bias_numbers_come_from_the_config() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from binders import Stored
+from binders import Stored, scheme_of
 
 import minibert
 from minibert.equations import attention_positions as positions
@@ -99,33 +99,31 @@ def test_angles_up_to_the_longest_position(torch: ModuleType, base: float) -> No
             assert largest(off_by_one, numpy(cos_or_sin)) > 1000 * ANGLE_TOLERANCE
 
 
-NEOX: dict[str, Any] = {"share": 0.25, "theta_key": "rotary_emb_base", "share_key": "rotary_pct"}
 FLAT = [
-    ("llama", "Llama", {}, {}),
-    ("llama", "Llama", {}, {"rope_theta": 500000.0}),
-    ("llama", "Llama", {}, {"rope_theta": 300, "rope_scaling": None}),
-    ("llama", "Llama", {}, {"head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 70.0}}),
-    ("llama", "Llama", {}, {"partial_rotary_factor": 0.5}),
-    ("llama", "Llama", {}, {"rope_theta": 300.0, "rope_scaling": {"type": "default"}}),
-    ("mistral", "Mistral", {}, {"num_key_value_heads": 2}),
-    ("mistral", "Mistral", {}, {"num_key_value_heads": 2, "head_dim": 32, "rope_theta": 1e6}),
-    ("qwen2", "Qwen2", {}, {"num_key_value_heads": 2, "rope_theta": 1e6}),
-    ("gpt_neox", "GPTNeoX", NEOX, {}),
-    ("gpt_neox", "GPTNeoX", NEOX, {"rotary_pct": 0.5, "rotary_emb_base": 20000}),
-    ("gpt_neox", "GPTNeoX", NEOX, {"rotary_pct": 1.0, "rope_theta": 3.0}),
-    ("nomic_bert", "NomicBert", {"theta": 1000.0}, {}),
-    ("nomic_bert", "NomicBert", {"theta": 1000.0}, {"rope_theta": 10000.0}),
+    ("llama", "Llama", {}),
+    ("llama", "Llama", {"rope_theta": 500000.0}),
+    ("llama", "Llama", {"rope_theta": 300, "rope_scaling": None}),
+    ("llama", "Llama", {"head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 70.0}}),
+    ("llama", "Llama", {"partial_rotary_factor": 0.5}),
+    ("llama", "Llama", {"rope_theta": 300.0, "rope_scaling": {"type": "default"}}),
+    ("mistral", "Mistral", {"num_key_value_heads": 2}),
+    ("mistral", "Mistral", {"num_key_value_heads": 2, "head_dim": 32, "rope_theta": 1e6}),
+    ("qwen2", "Qwen2", {"num_key_value_heads": 2, "rope_theta": 1e6}),
+    ("gpt_neox", "GPTNeoX", {}),
+    ("gpt_neox", "GPTNeoX", {"rotary_pct": 0.5, "rotary_emb_base": 20000}),
+    ("gpt_neox", "GPTNeoX", {"rotary_pct": 1.0, "rope_theta": 3.0}),
+    ("nomic_bert", "NomicBert", {}),
+    ("nomic_bert", "NomicBert", {"rope_theta": 10000.0}),
+    ("nomic_bert", "NomicBert", {"rope_theta": 50.0, "rotary_emb_base": 1000.0}),
 ]
 
 
-@pytest.mark.parametrize(("family", "name", "defaults", "config"), FLAT)
-def test_config_of_every_family_old_and_new(
-    torch: ModuleType, family: str, name: str, defaults: dict[str, Any], config: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("family", "name", "config"), FLAT)
+def test_config_of_every_family_old_and_new(torch: ModuleType, family: str, name: str, config: dict[str, Any]) -> None:
     module, written = rotary_module(family, name, **config)
     ids = np.array([[0, 1, 5, LONGEST - 1], [7, 7, 0, 2]])
     for source in ({**HEAD, **config}, written):  # an old config.json, and the one that transformers writes today
-        scheme = schemes.rotary(source, **defaults)
+        scheme = scheme_of(family, source)
         np.testing.assert_array_equal(scheme.frequencies[None], numpy(module.inv_freq))
         for got, want in zip(scheme.rotary(ids), module(torch.zeros(1), torch.from_numpy(ids)), strict=True):
             assert largest(got, numpy(want)) <= SAME_FREQUENCIES_TOLERANCE

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoder_files import ENCODERS, TINY, EncoderCase, at_kept_tokens, off
+from encoder_files import CASE, ENCODERS, TINY, EncoderCase, at_kept_tokens, copied, off
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -28,10 +28,10 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def reference(folder: Path) -> Any:
+def reference(folder: Path, attention: str = "eager") -> Any:
     import transformers
 
-    return transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    return transformers.AutoModel.from_pretrained(folder, attn_implementation=attention).eval()
 
 
 def run(model: Any, inputs: dict[str, Array]) -> Any:
@@ -58,12 +58,69 @@ def test_tiny_models_on_fresh_batches(case: EncoderCase) -> None:
     model = reference(case.folder)
     with case.load() as encoder:
         for seed in range(3):
-            numbers = np.random.default_rng(seed)
-            ids = numbers.integers(2, 29, (4, 9))
-            mask = (numbers.random((4, 9)) < 0.7).astype(np.int64)
-            mask[:, seed] = 1
-            ids = np.where(mask == 1, ids, encoder.config.get("pad_token_id") or 0)
-            compare(encoder, model, {"input_ids": ids, "attention_mask": mask}, ROWS, SHARES)
+            compare(encoder, model, fresh(encoder, seed, 9), ROWS, SHARES)
+
+
+def fresh(encoder: minibert.Encoder, seed: int, length: int, kept: float = 0.7) -> dict[str, Array]:
+    """Four texts of which this share is no padding; one token of each is none in any case."""
+    numbers = np.random.default_rng(seed)
+    ids = numbers.integers(2, 29, (4, length))
+    mask = (numbers.random((4, length)) < kept).astype(np.int64)
+    mask[:, seed % length] = 1
+    ids = np.where(mask == 1, ids, encoder.config.get("pad_token_id") or 0)
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+OPEN, LISTED = {"is_causal": False}, {"layer_types": ["full_attention", "sliding_attention"]}
+SAID: list[tuple[str, dict[str, Any]]] = [
+    *((name, OPEN) for name in ("bert-causal", "gpt2", "llama", "mistral", "qwen2", "qwen3-window", "gemma3_text")),
+    ("gemma3_text-both-ways", OPEN), ("mistral", LISTED), ("mistral", OPEN | LISTED),
+    ("modernbert", {"sliding_window": 3}), ("modernbert", {"sliding_window": 1, "local_attention": 9}),
+    ("nomic_bert", {"rope_parameters": None, "rope_theta": 50.0, "rotary_emb_base": 1000.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize(("name", "changes"), SAID, ids=str)
+def test_what_a_config_says_of_who_sees_whom(
+    name: str, changes: dict[str, Any], attention: str, tmp_path: Path
+) -> None:
+    """Padded and not, short texts and those that are longer than a window."""
+    folder = copied(CASE[name], tmp_path, **changes)
+    model, given = reference(folder, attention), reference(CASE[name].folder, attention)
+    with minibert.load_encoder(folder) as encoder:
+        for seed in range(10):
+            inputs = fresh(encoder, seed, (2, encoder.max_length or 40)[seed % 2], kept=(0.7, 1)[seed // 2 % 2])
+            keep = inputs["attention_mask"] != 0
+            ours, theirs, before = encoder(**inputs), *(last(each, inputs)[keep] for each in (model, given))
+            assert off(ours[keep], theirs) <= ROWS
+            assert off(before, theirs) > 1000 * ROWS or seed % 2 == 0
+
+
+def last(model: Any, inputs: dict[str, Array]) -> Array:
+    import torch
+
+    with torch.no_grad():
+        found = model(**{name: torch.from_numpy(array) for name, array in inputs.items()}).last_hidden_state
+    return np.asarray(found.numpy())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("bert", True), ("distilbert", True), ("albert", True), ("modernbert", True), ("gpt2", None),
+                        ("bert-causal", None), ("llama", None), ("qwen2", None)]
+)  # fmt: skip
+def test_the_reference_has_two_answers_where_is_causal_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+    """One with padding or its eager attention, another for texts without padding otherwise."""
+    folder = copied(CASE[name], tmp_path, is_causal=value)
+    with pytest.raises(minibert.CheckpointError, match="'is_causal' must be"):
+        minibert.load_encoder(folder)
+    models = [reference(folder, attention) for attention in ("eager", "sdpa")]
+    with CASE[name].load() as encoder:
+        for seed in range(10):
+            inputs = fresh(encoder, seed, 9, kept=seed % 2)
+            keep = inputs["attention_mask"] != 0
+            eager, sdpa = (last(model, inputs)[keep] for model in models)
+            assert (off(sdpa, eager) > 1000 * ROWS) == (seed % 2 == 1)
 
 
 def test_minilm(minilm: Path) -> None:

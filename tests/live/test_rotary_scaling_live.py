@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from binders import scheme_of
 
 from minibert.equations import attention_positions as positions
 from minibert.equations import rotary_scaling as scaling
@@ -193,45 +194,43 @@ SHORT, LONG = [1.0 + i / 64 for i in range(64)], [1.0 + i for i in range(64)]
 LLAMA31 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 LISTS = {"short_factor": SHORT, "long_factor": LONG}
 DEEPSEEK = {"factor": 40, "mscale": 1.0, "mscale_all_dim": 0.5, "original_max_position_embeddings": 4096}
-PHI = {"share": 1.0, "longrope_names": ("su", "yarn")}
-NEOX = {"share": 0.25, "theta_key": "rotary_emb_base", "share_key": "rotary_pct"}
-PUBLISHED: dict[str, tuple[str, str, dict[str, Any], int, float, dict[str, Any]]] = {
-    "Llama 3.1": ("llama", "Llama", {}, 131072, 5e5, {"rope_type": "llama3", **LLAMA31}),
-    "Llama 3.2": ("llama", "Llama", {}, 131072, 5e5, {"rope_type": "llama3", **LLAMA31, "factor": 32.0}),
-    "linear": ("llama", "Llama", {}, 16384, 1e4, {"rope_type": "linear", "factor": 4.0}),
-    "dynamic": ("llama", "Llama", {}, 4096, 1e4, {"rope_type": "dynamic", "factor": 2.0}),
-    "Qwen 2.5, long": ("qwen2", "Qwen2", {}, 131072, 1e6,
+PUBLISHED: dict[str, tuple[str, str, int, float, dict[str, Any]]] = {
+    "Llama 3.1": ("llama", "Llama", 131072, 5e5, {"rope_type": "llama3", **LLAMA31}),
+    "Llama 3.2": ("llama", "Llama", 131072, 5e5, {"rope_type": "llama3", **LLAMA31, "factor": 32.0}),
+    "linear": ("llama", "Llama", 16384, 1e4, {"rope_type": "linear", "factor": 4.0}),
+    "dynamic": ("llama", "Llama", 4096, 1e4, {"rope_type": "dynamic", "factor": 2.0}),
+    "Qwen 2.5, long": ("qwen2", "Qwen2", 131072, 1e6,
                        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}),
-    "yarn, length unsaid": ("qwen3", "Qwen3", {}, 32768, 1e6, {"rope_type": "yarn", "factor": 4.0}),
-    "yarn, factor null": ("llama", "Llama", {}, 65536, 1e4,
+    "yarn, length unsaid": ("qwen3", "Qwen3", 32768, 1e6, {"rope_type": "yarn", "factor": 4.0}),
+    "yarn, factor null": ("llama", "Llama", 65536, 1e4,
                           {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 4096}),
-    "as gpt-oss": ("llama", "Llama", {}, 131072, 1.5e5,
+    "as gpt-oss": ("llama", "Llama", 131072, 1.5e5,
                    {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
                     "beta_slow": 1.0, "truncate": False}),
-    "as DeepSeek": ("llama", "Llama", {}, 131072, 1e4, {"rope_type": "yarn", **DEEPSEEK}),
-    "yarn, factor said": ("llama", "Llama", {}, 131072, 1e4,
+    "as DeepSeek": ("llama", "Llama", 131072, 1e4, {"rope_type": "yarn", **DEEPSEEK}),
+    "yarn, factor said": ("llama", "Llama", 131072, 1e4,
                           {"rope_type": "yarn", **DEEPSEEK, "attention_factor": 0.7, "beta_fast": 16, "beta_slow": 2}),
-    "longrope": ("llama", "Llama", {}, 131072, 1e4,
+    "longrope": ("llama", "Llama", 131072, 1e4,
                  {"rope_type": "longrope", **LISTS, "original_max_position_embeddings": 4096}),
-    "longrope, factor said": ("llama", "Llama", {}, 131072, 1e4,
+    "longrope, factor said": ("llama", "Llama", 131072, 1e4,
                               {"rope_type": "longrope", **LISTS, "original_max_position_embeddings": 4096,
                                "factor": 16.0}),
-    "longrope, cos said": ("llama", "Llama", {}, 131072, 1e4,
+    "longrope, cos said": ("llama", "Llama", 131072, 1e4,
                            {"rope_type": "longrope", **LISTS, "original_max_position_embeddings": 4096,
                             "attention_factor": 1.25}),
-    "longrope of half a head": ("llama", "Llama", {}, 131072, 1e4,
+    "longrope of half a head": ("llama", "Llama", 131072, 1e4,
                                 {"rope_type": "longrope", "short_factor": SHORT[::2], "long_factor": LONG[::2],
                                  "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.5}),
-    "proportional": ("llama", "Llama", {}, 131072, 1e6, {"rope_type": "proportional", "partial_rotary_factor": 0.25}),
-    "GPT-NeoX": ("gpt_neox", "GPTNeoX", NEOX, 8192, 1e4, {"rope_type": "linear", "factor": 4.0}),
-    "GPT-NeoX, dynamic": ("gpt_neox", "GPTNeoX", NEOX, 2048, 1e4, {"rope_type": "dynamic", "factor": 4.0}),
-    "Mixtral": ("mixtral", "Mixtral", {"theta": 1e6}, 32768, 1e6, {"rope_type": "linear", "factor": 2.0}),
+    "proportional": ("llama", "Llama", 131072, 1e6, {"rope_type": "proportional", "partial_rotary_factor": 0.25}),
+    "GPT-NeoX": ("gpt_neox", "GPTNeoX", 8192, 1e4, {"rope_type": "linear", "factor": 4.0}),
+    "GPT-NeoX, dynamic": ("gpt_neox", "GPTNeoX", 2048, 1e4, {"rope_type": "dynamic", "factor": 4.0}),
+    "Mixtral": ("mixtral", "Mixtral", 32768, 1e6, {"rope_type": "linear", "factor": 2.0}),
 }  # fmt: skip
 
 
 def configs(name: str) -> list[dict[str, Any]]:
     """One model's config.json as it is spelled today and as it was."""
-    _, _, _, reached, theta, parameters = PUBLISHED[name]
+    _, _, reached, theta, parameters = PUBLISHED[name]
     common = {**HEAD, "max_position_embeddings": reached}
     renamed = {"type" if key == "rope_type" else key: value for key, value in parameters.items()}
     older = {**common, "rope_scaling": renamed, "rope_theta": theta}
@@ -262,13 +261,11 @@ def compare_texts(torch: ModuleType, module: Any, scheme: schemes.Rotary, length
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_configs_in_both_spellings(torch: ModuleType, name: str) -> None:
-    family, stem, own, reached, _, _ = PUBLISHED[name]
+    family, stem, reached, _, _ = PUBLISHED[name]
     for config in configs(name):
         written = rotary_module(family, stem, **config)[1]
         for source in ({**SIZES, **config}, written):
-            if family == "qwen3":
-                source = {"head_dim": 128, **source}
-            scheme = schemes.rotary(source, **own)
+            scheme = scheme_of(family, source)
             lengths = [reached] if name.endswith("dynamic") else [4096, reached]
             for length in [*lengths, *([3 * reached] if name.endswith("dynamic") else [])]:
                 compare_texts(torch, rotary_module(family, stem, **config)[0], scheme, length, None)
@@ -289,7 +286,7 @@ def test_phi3_calls_longrope_by_three_names(torch: ModuleType, share: float, rop
     module, written = rotary_module("phi3", "Phi3", **config)
     for source in ({**SIZES, **config}, written):
         for length in (4096, 4097, 131072):
-            compare_texts(torch, module, schemes.rotary(source, **PHI), length, None)
+            compare_texts(torch, module, scheme_of("phi3", source), length, None)
 
 
 GEMMA3 = {"thetas": schemes.GEMMA3_THETAS, "scaled": ("full_attention",)}

@@ -233,6 +233,12 @@ def test_the_blocks_are_read_ahead_and_the_tables_are_not(minilm: Path, monkeypa
         ("qwen3", {"num_key_value_heads": 3}, "num_key_value_heads"),
         ("qwen3", {"attention_bias": True}, r"q_proj\.bias"),
         ("mistral", {"sliding_window": "all"}, "sliding_window"),
+        ("mistral", {"layer_types": ["full_attention", "mamba"]}, "layer_types"),
+        ("modernbert", {"sliding_window": None}, "sliding_window"),
+        ("modernbert", {"is_causal": True}, "'is_causal' must be false"),
+        ("bert", {"is_causal": True}, "'is_causal' must be false"),
+        ("bert-causal", {"is_causal": None}, "'is_causal' must be true or false, found None"),
+        ("llama", {"is_causal": "false"}, "'is_causal' must be true or false, found 'false'"),
         ("modernbert", {"norm_bias": True}, r"norm\.bias"),
         ("albert", {"num_hidden_layers": 10**9}, "at most 1,000"),  # its layers share their weights: none is missing
         ("albert", {"num_hidden_groups": 3}, "num_hidden_groups"),
@@ -250,6 +256,21 @@ def test_a_config_of_another_model_is_refused_by_name(
 def test_a_window_wider_than_every_number_of_the_processor_hides_nothing(tmp_path: Path) -> None:
     wide, none = (copied(CASE["mistral"], tmp_path / str(i), sliding_window=w) for i, w in enumerate((10**30, None)))
     assert same_bits(output(wide), output(none))
+
+
+def test_mistral_follows_a_list_of_layer_types(tmp_path: Path) -> None:
+    """The reference opens a model_type mistral with `layer_types` as Ministral."""
+    encoder = minibert.load_encoder(
+        copied(CASE["mistral"], tmp_path, layer_types=["full_attention", "sliding_attention"])
+    )
+    assert [block.attention.reach for block in encoder.stack.blocks] == [None, 2]
+
+
+def test_modernbert_s_other_word_for_its_window_is_half_of_it(tmp_path: Path) -> None:
+    """The reference sets `local_attention` to twice `sliding_window`, whatever both say."""
+    for changes in ({"local_attention": 6}, {"sliding_window": 3}, {"sliding_window": 3, "local_attention": 100}):
+        encoder = minibert.load_encoder(copied(CASE["modernbert"], tmp_path, **changes))
+        assert [block.attention.reach for block in encoder.stack.blocks] == [None, 3]
 
 
 @pytest.mark.parametrize("case", TINY, ids=str)

@@ -137,6 +137,19 @@ def test_is_decoder_hides_what_comes_later_where_the_reference_does(case: Encode
 
 
 @every_row
+def test_is_causal_false_lets_every_token_see_all(case: EncoderCase, tmp_path: Path) -> None:
+    """A window of w tokens is w on each side then, without the token itself; ModernBERT's stays as it is."""
+    ids = np.arange(3, 12)[None]
+    away = np.abs(np.subtract.outer(np.arange(9), np.arange(9)))
+    with case.load() as given, minibert.load_encoder(copied(case, tmp_path, is_causal=False)) as encoder:
+        assert not encoder.stack.causal
+        trace, wider = encoder.trace(ids), case.facts["family"] != "modernbert"
+        for i, block in enumerate(given.stack.blocks):
+            reach = 9 if block.attention.reach is None else block.attention.reach + wider
+            assert np.array_equal(trace[f"attentions.{i}"][0, 0] > 0, away <= reach)
+
+
+@every_row
 def test_float64_is_float64_all_the_way(case: EncoderCase) -> None:
     """In the call as in the trace, whose rows come from the input layer by another way."""
     ids, mask = batch(case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -254,10 +255,16 @@ def test_what_no_mask_can_answer(bert: minibert.Encoder, gpt2: minibert.Encoder,
     assert bert.fill([]) == []
 
 
-def test_what_has_no_next_word(bert: minibert.Encoder, gpt2: minibert.Encoder) -> None:
+def test_what_has_no_next_word(bert: minibert.Encoder, gpt2: minibert.Encoder, gpt2_folder: Path) -> None:
     for ask in (bert.next_words, bert.complete):
         with pytest.raises(CheckpointError, match="there is no head 'next_word'; its heads are masked_word"):
             ask("we lived")
+    copy = shutil.copytree(gpt2_folder, gpt2_folder.with_name("gpt2-seen"))
+    change_json(copy / "config.json", is_causal=False)  # with and without a cache the reference writes other texts then
+    with minibert.load_encoder(copy) as seen:
+        for ask in (seen.next_words, seen.complete):
+            with pytest.raises(CheckpointError, match=r"'next_word'; .* in this model each token sees those after it$"):
+                ask("we lived")
     for ask in (gpt2.next_words, gpt2.complete):
         with pytest.raises(ValueError, match=r"^text 0 has no token, so nothing can come next; begin with a word$"):
             ask("")

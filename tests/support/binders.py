@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+import minibert
 from minibert.equations.input_layer import Array
+from minibert.families.attention_schemes import Rotary
 from minibert.families.config import Config
 
 
@@ -28,3 +30,11 @@ class Stored:
 
     def table(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
         raise NotImplementedError
+
+
+def scheme_of(family: str, config: Mapping[str, Any]) -> Rotary:
+    """The rotary scheme that a family's row reads from config.json."""
+    row = minibert.FAMILIES[family]
+    found = row.attention and row.attention(row.configure(config), Stored(), "encoder")
+    assert isinstance(found, Rotary)
+    return found
