@@ -20,7 +20,7 @@ from minibert.equations.input_layer import (
     project,
     scale,
 )
-from minibert.files.tables import FormulaTable, Table, Weight, rounded
+from minibert.files.tables import FormulaTable, Table, Weight
 
 from .config import Config
 from .frozen import Frozen
@@ -160,15 +160,13 @@ class Lookup(Step):
 class Tokens(Lookup):
     """x = word[input_ids], or the caller's inputs_embeds.
 
-    `scale`: the reference's module multiplies by it; `rounded`: by what is left of it in the table's stored format
-    (Gemma). `head`: the output layer's tensor that is tied to this table.
+    `scale`: the reference's module multiplies by it. `head`: the output layer's tensor that is tied to this table.
     """
 
     ids: str = "input_ids"
     rows: str = "vocab_size"
     padding_idx: str | int | None = "pad_token_id"
     scale: Callable[[Config], float] | None = None
-    rounded: bool = False
     head: str = "lm_head.weight"
 
     def bind(self, binder: Binder) -> Embedding:
@@ -178,8 +176,6 @@ class Tokens(Lookup):
         table = binder.table(names, self.shape(binder.config))
         module = self.module(table, binder.config)
         module.scale = 1.0 if self.scale is None else self.scale(binder.config)
-        if self.rounded:
-            module.scale = rounded(module.scale, table.stored)
         return module
 
     def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:

@@ -145,19 +145,6 @@ def narrowed(x: Array, target: str) -> Array:
     return np.where(np.isnan(x), quiet_nan, rounded >> np.uint32(16)).astype(np.uint16)
 
 
-def rounded(number: float, stored: str) -> float:
-    """Round a number to the format that a file stores, over float32 on the way, as torch does with a scalar tensor.
-
-    An eight-bit float is not computed with; there, and for float64, the number is float32.
-
-    >>> rounded(3072**0.5, "BF16"), rounded(3072**0.5, "F16"), rounded(3072**0.5, "F32")
-    (55.5, 55.4375, 55.42562484741211)
-    """
-    single = np.array([number], np.float32)
-    stored = stored if stored in ("F16", "BF16") else "F32"
-    return float(widen(narrowed(single, stored), stored, single.dtype)[0])
-
-
 class StoredTable:
     """A table over bytes in memory or in a mapped file; nothing is copied until rows are asked for.
 

@@ -47,9 +47,6 @@ class Reference:
     Marian, Pegasus and Granite, which their sum shows. The trace of an input layer ends with what enters the
     reference's first block. Of a whole encoder attention is eager, and scores are the input of the reference's softmax,
     with its mask added; compare them only where nothing is masked.
-
-    One number is not float32: the factor that Gemma's module casts to its table's dtype is cast to that in the file, as
-    it is when the reference loads the file without being told a dtype.
     """
 
     def __init__(
@@ -75,11 +72,6 @@ class Reference:
             loaded = getattr(transformers, CLASSES[head.name] if head else "AutoModel").from_pretrained(
                 self._where, dtype=torch.float32, use_safetensors=True, **self._options, **changes
             )
-        formats = {"BF16": torch.bfloat16, "F16": torch.float16}
-        stored = formats.get(self._layer.steps[0].module.table.stored, torch.float32)
-        for module in loaded.modules():
-            if isinstance(getattr(module, "embed_scale", None), torch.Tensor):
-                module.embed_scale = module.embed_scale.to(stored).to(torch.float32)
         return loaded.eval()
 
     def takes(self, inputs: Mapping[str, Array]) -> bool:

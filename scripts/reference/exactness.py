@@ -16,6 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import minibert
+from minibert.families.input_layer import sqrt_width
 from minibert.families.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens, always
 
 REFERENCE = Path(__file__).resolve().parents[2] / "tests" / "reference"
@@ -35,7 +36,7 @@ def grown(x: str, step: Step) -> str:
     """Write what one more step makes of x."""
     sometimes = step.when is not always
     if isinstance(step, Tokens):
-        return "word" if step.scale is None else "word * sqrt(dim)" if step.rounded else "word [* sqrt(dim)]"
+        return {None: "word", sqrt_width: "word * sqrt(dim)"}.get(step.scale, "word [* sqrt(dim)]")
     if isinstance(step, Add | Positions):
         name = ADDENDS[step.ids] if isinstance(step, Add) else COUNTS.get(step.rule, "position")
         name = "sines and cosines" if isinstance(step, Positions) and step.generate else name

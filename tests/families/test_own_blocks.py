@@ -93,7 +93,7 @@ def qwen3(ids: list[int], t: Tensors) -> Array:
 
 def gemma3(ids: list[int], t: Tensors) -> Array:
     t = {**t, "gemma": np.ones(1)}
-    x = t["embed_tokens.weight"][ids] * float(np.float32(math.sqrt(12)))
+    x = t["embed_tokens.weight"][ids] * math.sqrt(12)
     for at, base, reach in (("layers.0", 50.0, 2), ("layers.1", 1000.0, 99)):
         angles = rotary_angles(np.arange(len(ids)), rotary_frequencies(6, base))
         y = rms_norm(x, plus(t, f"{at}.input_layernorm.weight"), 1e-5)

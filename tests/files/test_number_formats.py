@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import minibert
 from minibert import CheckpointError
 from minibert.files.checkpoint import BITS, open_folder, parse_header
-from minibert.files.tables import NUMPY_DTYPE, StoredTable, as_table, rounded, widen
+from minibert.files.tables import NUMPY_DTYPE, StoredTable, as_table, widen
 
 WORD = "embeddings.word_embeddings.weight"
 
@@ -202,10 +202,3 @@ def test_other_formats_are_refused_where_they_are_needed(tmp_path: Path, kind: s
     header, data = entries({**tensors(BERT), "extra": (kind, (2,), bytes(2 * BITS[kind] // 8 or 1))})
     if BITS[kind] % 8 == 0:
         assert "extra" in parse_header(json.dumps(header).encode(), 0, len(data), "file")[0]
-
-
-def test_a_factor_is_rounded_to_nearest_with_ties_to_even() -> None:
-    """Halfway between two bfloat16 numbers: down to 1, up to the next but one."""
-    assert rounded(1 + 2**-8, "BF16") == 1.0
-    assert rounded(1 + 3 * 2**-8, "BF16") == 1 + 2**-6
-    assert rounded(-(1 + 2**-8), "BF16") == -1.0

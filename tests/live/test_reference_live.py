@@ -63,8 +63,8 @@ def test_every_family(case: Case) -> None:
 @pytest.mark.parametrize("dim", [20, 640, 1152, 2304, 3072])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize(("family", "stem"), [("gemma", "Gemma"), ("gemma2", "Gemma2"), ("gemma3_text", "Gemma3Text")])
-def test_gemma_as_its_file_is_stored(tmp_path: Path, family: str, stem: str, dtype: str, dim: int) -> None:
-    """Our float32 rows, rounded once to the stored dtype, are those of the reference loaded as the file is stored."""
+def test_gemma_in_float32(tmp_path: Path, family: str, stem: str, dtype: str, dim: int) -> None:
+    """Whatever format the file stores, and for which the reference would round its factor."""
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     sizes = {"vocab_size": 50, "hidden_size": dim, "num_hidden_layers": 1, "intermediate_size": 4, "head_dim": 8}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "layer_types": ["full_attention"]}
@@ -73,16 +73,9 @@ def test_gemma_as_its_file_is_stored(tmp_path: Path, family: str, stem: str, dty
         tmp_path
     )
     ids = np.arange(50)[None]
-    with minibert.load(tmp_path) as layer:
-        ours, factor = torch.from_numpy(layer(ids)), layer.embed_tokens.scale
-    stored = kind.from_pretrained(tmp_path).embed_tokens
-    theirs = stored(torch.from_numpy(ids))
-    assert str(theirs.dtype) == f"torch.{dtype}"
-    assert torch.equal(ours.to(theirs.dtype), theirs)
-    assert factor == float(stored.embed_scale.to(theirs.dtype))
     told = kind.from_pretrained(tmp_path, dtype=torch.float32).embed_tokens
-    exact = dtype == "float32" or dim == 2304  # sqrt(2304) = 48; for BF16 and dim 3072 they are 0.13 % apart
-    assert torch.equal(ours, told(torch.from_numpy(ids))) == exact
+    with minibert.load(tmp_path) as layer:
+        assert torch.equal(torch.from_numpy(layer(ids)), told(torch.from_numpy(ids)))
     assert verify(str(tmp_path)).passed
 
 
