@@ -167,12 +167,12 @@ def _parts(
 
     def vectors(ready: tuple[list[Record], list[Encoded], bytes]) -> Part:
         read, encoded, lines = ready
-        found = pipeline.vectors(encoded) if encoded else np.empty((0, pipeline.dim), np.float32)
+        found = pipeline.vectors(encoded)
         ids: list[Any] = [record.id for record in read if not record.problem]
         bad = [record._replace(text=None) for record in read if record.problem]
         return Part(len(read), lines, ids, found, sum(ids.cut > 0 for ids in encoded), bad)
 
-    return stream(chunks(), tokenize, vectors, at_once=not pipeline.alone)
+    return stream(chunks(), tokenize, vectors, ahead=pipeline.ahead)
 
 
 def _until_bad(records: Iterable[Record], stop: bool) -> Iterator[Record]:

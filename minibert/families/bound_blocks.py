@@ -85,9 +85,10 @@ class RMSNorm(LayerNorm):
         weight = self.weight + self.weight.dtype.type(self.plus) if self.plus else self.weight
         return rms_norm(x, weight, self.eps)
 
-    def in_place(self, x: Array) -> None:
+    def in_place(self, x: Array) -> Array:
         """Normalize the rows of x in place."""
         x[...] = self.formula(x)
+        return x
 
     def __repr__(self) -> str:
         return f"RMSNorm(({len(self.weight)},), eps={self.eps})"

@@ -61,14 +61,13 @@ class LayerNorm:
         """Compute it for rows that fit."""
         return layer_norm(x, self.weight, self.bias, self.eps)
 
-    def in_place(self, x: Array) -> None:
+    def in_place(self, x: Array) -> Array:
         """Normalize the rows of x in place: the same equation; for many rows with a shorter buffer (see `BUFFER`)."""
         if x.size <= SMALL_TILE:
-            layer_norm(x, self.weight, self.bias, self.eps, out=x)
-            return
+            return layer_norm(x, self.weight, self.bias, self.eps, out=x)
         with np.errstate():  # at its end the buffer has its size again
             np.setbufsize(BUFFER)
-            layer_norm(x, self.weight, self.bias, self.eps, out=x)
+            return layer_norm(x, self.weight, self.bias, self.eps, out=x)
 
     def __repr__(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"

@@ -8,7 +8,7 @@ Steps never look across rows, so any cut of a batch into tiles gives the same bi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -122,6 +122,13 @@ class Step(Frozen):
     def tensors(self, part: str = "weight") -> tuple[str, ...]:
         """Candidate names of one tensor of this step: its own path unless the row names others."""
         return self.names if self.names and part == "weight" else (f"{self.path}.{part}",)
+
+
+class Bound(NamedTuple):
+    """A step and what it found in the checkpoint: a module, a factor, or nothing."""
+
+    step: Step
+    module: Any
 
 
 class Lookup(Step):
@@ -268,7 +275,7 @@ class Positions(Lookup):
             input_ids = given.ids["input_ids"]
             assert isinstance(input_ids, np.ndarray)
             return padding_position_ids(input_ids, self.padding(config), past)
-        start = self.first(config) + past
+        start = past + (self.first(config) if self.rule == "padding" else 0)
         return slice(start, start + given.seq)
 
     def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:

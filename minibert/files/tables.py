@@ -207,8 +207,7 @@ class StoredTable:
 class Room:
     """Memory that is lent to one weight after another; it is as large as the largest of them."""
 
-    def __init__(self) -> None:
-        self._numbers: Array = np.empty(0, np.float32)
+    _numbers: Array = np.empty(0, np.float32)
 
     def widened(self, table: StoredTable) -> Array:
         """Widen a whole table into it: what was lent before is gone."""

@@ -1,27 +1,31 @@
-"""Runs bound blocks over packed tokens: what `Encoder` calls for each tile of sequences.
+"""Runs bound blocks over packed tokens: all that an `Encoder` computes goes through `run_model` or `run_blocks`.
 
 Matrix products, norms and activations work on all tokens of a tile at once. Only attention works sequence by sequence,
 on several of one length together. Therefore nothing is computed for padding, and no mask is needed but for what a token
 does not see: those after it, and those out of reach.
+
+Formulas here know no hooks: a run that is recorded binds the blocks anew, each formula with its hook: see `recorders`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from minibert.equations.blocks import additive_mask, visible
-from minibert.equations.fast import ACTIVATIONS, attention_scores, linear, softmax
+from minibert.equations.fast import ACTIVATIONS, activated, attention_scores, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.bound_blocks import Attention, BoundBlock, Dense, FeedForward, Modules
 from minibert.files.tables import LargeRoom, Room
+from minibert.threads.computing import compute
+from minibert.threads.cores import cores
 
-from . import packing
 from .key_value_cache import KeyValueCache
-from .packing import Group, Tile
+from .packing import Group, Packed, grouped
+from .recorders import Hook, hooked, hooked_halves, hooked_pairs
 
 if TYPE_CHECKING:
     from minibert.families.attention_schemes import Rotary
@@ -34,20 +38,48 @@ if TYPE_CHECKING:
 # ModernBERT with windows of 128 1.3 and 0.8 for the first two.
 LONG = 1024
 QUERIES = 128  # how many are computed at once: 64 and fewer take longer, 256 about as long
-PIECE = 1 << 15  # how many numbers an activation works on at once: its intermediates stay in the L2 cache
+SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
+TOGETHER = 8  # tiles that one thread takes through a block one after another, where its weights are widened for them
 
 
-class Stack(NamedTuple):
-    """All blocks of a model, and what they share."""
+Parts = tuple["Ready", ...]
 
-    blocks: tuple[BoundBlock, ...]
-    heads: int
-    causal: bool
-    last_norm: str
-    rotary: Rotary | None  # what turns queries and keys
-    others: dict[str, Any]  # modules that belong to no single block, by path: the last norm, the table of the bias
-    steps: tuple[tuple[Ready, ...], ...]  # the blocks, ready to run
-    last: Works  # the last norm, ready to run
+
+class Stack:
+    """All blocks of a model, and what they share. What every run asks of them is worked out once."""
+
+    def __init__(
+        self,
+        blocks: tuple[BoundBlock, ...],
+        heads: int,
+        causal: bool,
+        last_norm: str,
+        rotary: Rotary | None,
+        others: dict[str, Any],
+    ) -> None:
+        """`rotary` turns queries and keys; `others`: modules of no single block by path, such as the last norm."""
+        self.blocks, self.heads, self.causal, self.last_norm = blocks, heads, causal, last_norm
+        self.rotary, self.others = rotary, others
+        attentions = [block.attention for block in blocks]
+        self.reaches = {own.reach for own in attentions}
+        self.rotations = {own.layer_type for own in attentions if own.rotated}
+        self.masked = causal or self.reaches != {None}
+        # whether the distance between two tokens matters, so that padding between them does
+        self.by_distance = any(own.terms or own.reach is not None for own in attentions)
+        self.schemes = {term.scheme: term for own in attentions for term in own.terms}
+        modules = (module for block in blocks for module in block.modules.values())
+        stored = any(isinstance(module, Dense) and module.stored for module in modules)
+        self.together = TOGETHER if stored else 1  # tiles for which a weight is widened once
+        self.bound = self.bind()
+
+    def with_parts(self, **changed: Any) -> Stack:
+        """The same but for some arguments."""
+        names = ("blocks", "heads", "causal", "last_norm", "rotary", "others")
+        return Stack(**{name: getattr(self, name) for name in names} | changed)
+
+    def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms]:
+        """Make the blocks and the last norm ready to run, with a hook at each intermediate or without any."""
+        return tuple(ready(block, hook) for block in self.blocks), norming(self.others, self.last_norm, hook)
 
     @property
     def pre_norm(self) -> bool:
@@ -71,27 +103,6 @@ class Stack(NamedTuple):
             found |= {part.after: part.sum} if part.after else {}
         return found | ({self.last_norm: summed} if summed and self.last_norm else {})
 
-    @property
-    def widens(self) -> bool:
-        """Whether there are weights that stay as they are stored."""
-        modules = (module for block in self.blocks for module in block.modules.values())
-        return any(isinstance(module, Dense) and module.stored for module in modules)
-
-    @property
-    def by_distance(self) -> bool:
-        """Whether the distance between two tokens matters, so that padding between them does."""
-        return any(block.attention.terms or block.attention.reach is not None for block in self.blocks)
-
-
-class Recorder(Protocol):
-    """Is handed each named intermediate; the run goes on with what it leaves there."""
-
-    def rows(self, name: str, x: Array) -> None:
-        """One row a token."""
-
-    def pairs(self, name: str, x: Array, group: Group) -> None:
-        """One number for each head, query and key of some sequences."""
-
 
 # -- computing ---------------------------------------------------------------------------------------------------
 
@@ -104,11 +115,31 @@ class _Piece(NamedTuple):
     """What attention computes at a time: some sequences of one length, some heads, some queries."""
 
     group: Group
-    keys: Group  # as `group`, and of tokens before them that a cache has
+    tokens: slice  # of the group
+    keys: int  # how many each sequence has: with those of tokens before, which a cache has
+    key_tokens: slice
     heads: slice
     queries: slice
     seen: Mapping[int | None, slice]  # a block's reach -> the keys that these queries can see
-    masks: Masks
+    masks: Masks | None  # None: every query sees every key
+
+
+class Scratch(dict[tuple[str, int, int], Array]):
+    """Results that every block writes anew, (name, rows, width) -> memory: fresh memory costs a page fault each 4 KiB.
+
+    Tiles share it, the largest of `tokens` tokens.
+    """
+
+    def __init__(self, tokens: int, dtype: np.dtype[Any]) -> None:
+        self.tokens, self.dtype, self.memory = tokens, dtype, dict[tuple[str, int], Array]()
+
+    def __missing__(self, key: tuple[str, int, int]) -> Array:
+        name, rows, width = key
+        if (name, width) not in self.memory:
+            self.memory[name, width] = np.empty(self.tokens * width, self.dtype)
+        found: Array = self.memory[name, width][: rows * width].reshape(rows, width)
+        self[key] = found
+        return found
 
 
 class _Run(NamedTuple):
@@ -117,192 +148,217 @@ class _Run(NamedTuple):
     pieces: list[_Piece]
     angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
     shared: Mapping[Any, Any]  # a scheme of positions -> what the terms of all blocks' scores take from it
-    room: dict[str, Array]  # results that every block writes anew: fresh memory would cost a page fault each 4 KiB
+    scratch: Scratch
     weights: Room  # for weights that stay as they are stored, while they are used
-    record: Recorder | None
     cache: KeyValueCache | None
     take: Array | None = None  # of the last block: the tokens that go on after its attention
 
-    def array(self, name: str, x: Array, width: int) -> Array:
-        if name not in self.room or len(self.room[name]) < len(x) * width:
-            self.room[name] = np.empty(len(x) * width, x.dtype)
-        return self.room[name][: len(x) * width].reshape(len(x), width)
-
 
 Work = Callable[[_Run, Array], Array]
-Works = tuple[Work, ...]  # one after the other; of what a part lacks there is none
+Norms = tuple[Callable[[Array], Array], ...]  # in place, one after another; empty if absent
 
 
 class Ready(NamedTuple):
-    """One part of a block, ready to run: `x = after(x + within(work(before(x))))`."""
+    """One part of a block, ready to run: `x = after(x + work(x))`, a norm before or within being part of the work."""
 
-    works: Works  # before, work, within
-    sum: str
-    after: Works
+    works: tuple[Work, ...]
+    add: Callable[[Array, Array, Array], Array]
+    after: Norms
     attends: bool
+
+
+def run_model(
+    rows: Callable[[Packed], Array],
+    stack: Stack,
+    packed: Packed,
+    put: Callable[[Packed, Array], object],
+    threads: int | None = None,
+    same_bits: bool = False,
+    take: Callable[[Packed], Array | None] | None = None,
+) -> None:
+    """Take packed tokens through the input layer (`rows`) and all blocks, tile by tile; `put` is handed each result.
+
+    take: which tokens of a tile are asked for, None for all; only they leave the last block, (taken, dim).
+    threads, same_bits: as of `computing.compute`.
+    """
+
+    def work(tiles: Sequence[Packed]) -> None:
+        takes = [take(tile) for tile in tiles] if take else ()
+        for tile, x in zip(tiles, run_blocks(stack, [rows(tile) for tile in tiles], tiles, takes), strict=True):
+            put(tile, x)
+
+    tiles: Sequence[Packed] = packed.tiles()
+    some = [[tile] for tile in tiles] if stack.together == 1 else grouped(tiles, threads or cores(), stack.together)
+    compute(work, some, threads, same_bits)
 
 
 def run_blocks(
     stack: Stack,
-    x: Array,
-    tile: Tile,
-    record: Recorder | None = None,
+    xs: list[Array],
+    tiles: Sequence[Packed],
+    takes: Sequence[Array | None] = (),
+    hook: Hook | None = None,
     cache: KeyValueCache | None = None,
-    take: Array | None = None,
-) -> Array:
-    """Run all blocks on packed tokens: x (tokens, dim) -> (tokens, dim). x may be overwritten.
+) -> list[Array]:
+    """Run all blocks on several tiles: their rows xs, each (tokens, dim) -> the same after the last norm.
 
-    `cache`: the tokens are the next ones of one text, after those that it has; then it has them too.
-    `take`: only these tokens are asked for, (taken, dim). Only they pass what follows attention in the last block.
+    One block after another takes all tiles, so that a weight is widened once for them; the bits are those of one tile
+    alone. Rows may be overwritten. With a hook, or a cache, there is one tile.
+
+    takes: as `take` of `run_model`, for each tile. cache: the tokens are the next ones of one text, after those that it
+    has; then it has them too.
     """
-    pieces = _pieces(stack, tile, x.dtype, whole=record is not None, past=cache.length if cache else 0)
-    run = _Run(list(pieces), _angles(stack, tile), _shared(stack, tile), {}, Room(), record, cache)
-    for i, block in enumerate(stack.steps):
-        if record and i:
-            record.rows(f"hidden_states.{i}", x)
-        x = _one_block(run._replace(take=take) if i + 1 == len(stack.steps) else run, block, x)
-    x = x[take] if take is not None and not stack.steps else x
-    for norm in stack.last:
-        norm(run, x)
-    if record:
-        record.rows(f"hidden_states.{len(stack.steps)}", x)
+    blocks, last = stack.bound if hook is None else stack.bind(hook)
+    past, whole = cache.length if cache else 0, hook is not None
+    weights, dtype = Room() if len(tiles) == 1 else LargeRoom(), xs[0].dtype
+    scratch = Scratch(max(map(len, xs)), dtype)
+    runs = []
+    for tile in tiles:
+        pieces = _pieces(stack, tile, dtype, whole, past)
+        angles = _angles(stack.rotary, stack.rotations, tile) if stack.rotary else {}
+        shared = _shared(stack, pieces) if stack.schemes else {}
+        runs.append(_Run(pieces, angles, shared, scratch, weights, cache))
+    for i, block in enumerate(blocks):
+        if len(tiles) > 1:
+            weights.empty()
+        if hook and i:
+            hook.rows(f"hidden_states.{i}", xs[0])
+        if takes and i + 1 == len(blocks):
+            runs = [run._replace(take=take) for run, take in zip(runs, takes, strict=True)]
+        xs = [_one_block(run, block, x) for run, x in zip(runs, xs, strict=True)]
+    if takes and not blocks:
+        xs = [x if take is None else x[take] for x, take in zip(xs, takes, strict=True)]
+    for x in xs:
+        for norm in last:
+            norm(x)
+    if hook:
+        hook.rows(f"hidden_states.{len(blocks)}", xs[0])
     if cache:
-        cache.length += len(tile.rows)
-    return x
+        cache.length += len(xs[0])
+    return xs
 
 
-def run_tiles(stack: Stack, given: Sequence[tuple[Array, Tile]]) -> list[Array]:
-    """Run all blocks on several tiles, one block after another: a weight is widened once for all of them.
-
-    The bits are those of `run_blocks` on each. The memory is that of one block's weights and of the tiles' x.
-    """
-    room, weights = dict[str, Array](), LargeRoom()
-    runs = [
-        _Run([*_pieces(stack, tile, x.dtype, whole=False, past=0)], _angles(stack, tile), _shared(stack, tile), room,
-             weights, None, None)
-        for x, tile in given
-    ]  # fmt: skip
-    found = [x for x, _ in given]
-    for block in stack.steps:
-        weights.empty()
-        found = [_one_block(run, block, x) for run, x in zip(runs, found, strict=True)]
-    for run, x in zip(runs, found, strict=True):
-        for norm in stack.last:
-            norm(run, x)
-    return found
-
-
-def _one_block(run: _Run, block: tuple[Ready, ...], x: Array) -> Array:
-    for works, summed, after, attends in block:
+def _one_block(run: _Run, block: Parts, x: Array) -> Array:
+    for works, add, after, attends in block:
         y = x
         for work in works:
             y = work(run, y)
         if attends and run.take is not None:  # y has the taken tokens alone
             x = x[run.take]
-        np.add(x, y, out=x)
-        if run.record:
-            run.record.rows(summed, x)
+        x = add(x, y, x)
         for norm in after:
-            norm(run, x)
+            norm(x)
     return x
 
 
-def ready(block: BoundBlock) -> tuple[Ready, ...]:
+def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
     """Make one block ready to run. What a part lacks is asked for here, once."""
     made = []
     for before, own, within, summed, after in block.parts:
-        work = attending(block.modules, own) if isinstance(own, Attention) else feeding(block.modules, own)
-        norms = (norming(block.modules, before, copied=True), norming(block.modules, within))
         attends = isinstance(own, Attention)
-        made.append(Ready((*norms[0], work, *norms[1]), summed, norming(block.modules, after), attends))
+        bind: Callable[..., tuple[Work, ...]] = attending if attends else feeding
+        works = _normed(norming(block.modules, before, hook), copied=True) + bind(block.modules, own, hook)
+        works += _normed(norming(block.modules, within, hook))
+        made.append(Ready(works, hooked(hook, summed, np.add), norming(block.modules, after, hook), attends))
     return tuple(made)
 
 
-def norming(modules: Modules, path: str, copied: bool = False) -> Works:
-    """A norm, in place or into a copy; none where there is none."""
+def norming(modules: Modules, path: str, hook: Hook | None = None) -> Norms:
+    """A norm of rows in place; none where there is none."""
+    return (hooked(hook, path, modules[path].in_place),) if path else ()
+
+
+def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
+    """The same as a step of a run, on the rows themselves or on a copy."""
 
     def work(run: _Run, x: Array) -> Array:
         y = x
         if copied:
-            y = run.array("normed", x, x.shape[1])
+            y = run.scratch["normed", len(x), x.shape[1]]
             np.copyto(y, x)
-        modules[path].in_place(y)
-        if run.record:
-            run.record.rows(path, y)
+        for norm in norms:
+            norm(y)
         return y
 
-    return (work,) if path else ()
+    return (work,) if norms else ()
 
 
-def mapping(modules: Modules, path: str, name: str) -> Work:
+def mapping(module: Dense, name: str) -> Work:
     """A linear map, into the memory of that name."""
-    return _mapping(modules[path], path, name)
+    width, bias = module.shape[0], module.bias
+    weight = None if module.stored else module.matrix(Room())
 
-
-def _mapping(module: Dense, path: str, name: str) -> Work:
     def work(run: _Run, x: Array) -> Array:
-        y = linear(x, module.matrix(run.weights), module.bias, run.array(name, x, module.shape[0]))
-        if run.record and path:
-            run.record.rows(path, y)
-        return y
+        matrix = module.matrix(run.weights) if weight is None else weight
+        return linear(x, matrix, bias, run.scratch[name, len(x), width])
 
     return work
 
 
-def attending(modules: Modules, own: Attention) -> Work:
-    """`self_attention` of the equations, piece by piece."""
-    maps = [mapping(modules, path, f"projection {i}") for i, path in enumerate(own.maps)]
-    output = mapping(modules, own.output, "sum")
-    of_queries, of_keys = (_each_head(modules, own, path) for path in own.norms)
+def attending(modules: Modules, own: Attention, hook: Hook | None = None) -> tuple[Work, ...]:
+    """`self_attention` of the equations, piece by piece, and its output."""
+    maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(own.maps)]
+    output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
+    of_queries, of_keys = (_each_head(modules, own, path, hook) for path in own.norms)
+    score, weigh = (partial(each, own) for each in (_scores, _weights))
+    score, weigh = hooked_pairs(hook, own.scores, score), hooked_pairs(hook, own.probabilities, weigh)
     shared = own.key_heads != own.heads
     key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # of each query head
 
-    def work(run: _Run, x: Array) -> Array:
+    def gather(run: _Run, x: Array) -> Array:
         qkv = [project(run, x) for project in maps]
         q, k, v = qkv if len(qkv) == 3 else np.split(qkv[0], own.edges, axis=1)  # each (tokens, width)
-        for turn in of_queries:
-            q = turn(run, q)
-        for turn in of_keys:
-            k = turn(run, k)
+        for change in of_queries:
+            q = change(run, q)
+        for change in of_keys:
+            k = change(run, k)
         if run.cache:
             k, v = run.cache.joined(own.scores, k, v)
-        context = run.array("context", x, q.shape[1])
-        if run.record and not run.pieces:  # no token: the names are there all the same
-            for key in (own.scores, own.probabilities):
-                run.record.pairs(key, np.empty((0, own.heads, 0, 0), x.dtype), Group(0, np.empty(0, int), 0, None))
+        context = run.scratch["context", len(x), q.shape[1]]
         for piece in run.pieces:  # on one thread: those of BLAS stay awake after a product, a second one gains nothing
-            group, heads = piece.group, piece.heads
+            heads, queries, seen = piece.heads, piece.queries, piece.seen[own.reach]
             their = key_head[heads] if shared else heads
-            queries, seen = piece.queries, piece.seen[own.reach]
-            q_, context_ = (_heads(x, group, own.head_dim)[:, heads, queries] for x in (q, context))
-            k_, v_ = (_heads(x, piece.keys, own.head_dim)[:, their, seen] for x in (k, v))
-            scores = attention_scores(q_, k_, own.scale)  # (texts, heads, query, key)
-            for term in own.terms:
-                places = (some if group.places is None else group.places[some] for some in (queries, seen))
-                scores += term.piece(run.shared[term.scheme], q_, k_, heads, *places)
-            if run.record:
-                run.record.pairs(own.scores, scores, group)
-            for some, mask in piece.masks(queries.start, queries.stop, seen.start, seen.stop, own.reach):
-                scores[..., some] += mask
-            softmax(scores, out=scores)
-            if run.record:
-                run.record.pairs(own.probabilities, scores, group)
-            np.matmul(scores, v_, out=context_)
-        if run.record:
-            run.record.rows(own.context, context)
-        return output(run, context if run.take is None else context[run.take])
+            # views (texts, heads, length, head_dim) of the rows of some sequences
+            tokens, texts, length = piece.tokens, len(piece.group.texts), piece.group.length
+            q_, context_ = (
+                x[tokens].reshape(texts, length, own.heads, own.head_dim).swapaxes(1, 2)[:, heads, queries]
+                for x in (q, context)
+            )
+            tokens, length = piece.key_tokens, piece.keys
+            k_, v_ = (
+                x[tokens].reshape(texts, length, own.key_heads, own.head_dim).swapaxes(1, 2)[:, their, seen]
+                for x in (k, v)
+            )
+            np.matmul(weigh(piece, score(piece, run.shared, q_, k_)), v_, out=context_)
+        return context if run.take is None else context[run.take]
 
-    return work
+    return hooked(hook, own.context, gather), output
 
 
-def _heads(x: Array, group: Group, head_dim: int) -> Array:
-    """Cut some sequences' rows into heads: (tokens, width) -> (texts, heads, length, head_dim), a view."""
-    return x[group.tokens].reshape(len(group.texts), group.length, -1, head_dim).swapaxes(1, 2)
+def _scores(own: Attention, piece: _Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
+    """Scores of some queries and the keys that they see: (texts, heads, query, key)."""
+    scores = attention_scores(q, k, own.scale)
+    for term in own.terms:
+        gaps, both = piece.group.places, (piece.queries, piece.seen[own.reach])
+        places = (some if gaps is None else gaps[some] for some in both)
+        scores += term.piece(shared[term.scheme], q, k, piece.heads, *places)
+    return scores
 
 
-def _each_head(modules: Modules, own: Attention, path: str) -> Works:
+def _weights(own: Attention, piece: _Piece, scores: Array) -> Array:
+    """What becomes of scores, in place: a softmax over what is not hidden."""
+    if not scores.size:
+        return scores
+    if piece.masks:
+        queries, seen = piece.queries, piece.seen[own.reach]
+        for some, mask in piece.masks(queries.start, queries.stop, seen.start, seen.stop, own.reach):
+            scores[..., some] += mask
+    return softmax(scores, out=scores)
+
+
+def _each_head(modules: Modules, own: Attention, path: str, hook: Hook | None) -> tuple[Work, ...]:
     """What happens to queries or keys in each head: a norm, and a rotation."""
-    norms = norming(modules, path)
+    norms = norming(modules, path, hook)
     if not norms and not own.rotated:
         return ()
     from minibert.equations.attention_positions import rotate  # here, since most models have no use for it
@@ -310,7 +366,7 @@ def _each_head(modules: Modules, own: Attention, path: str) -> Works:
     def work(run: _Run, x: Array) -> Array:
         y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // own.head_dim, own.head_dim)
         for norm in norms:
-            norm(run, y)
+            norm(y)
         if own.rotated:
             cos, sin, pairing = run.angles[own.layer_type]
             y = rotate(y, cos[:, None], sin[:, None], pairing)
@@ -319,39 +375,29 @@ def _each_head(modules: Modules, own: Attention, path: str) -> Works:
     return (work,)
 
 
-def feeding(modules: Modules, own: FeedForward) -> Work:
-    """`feed_forward` of the equations; the activation works on pieces that stay in the cache."""
-    activate = ACTIVATIONS.get(own.activate, own.activate)
-    up, down = mapping(modules, own.up, "hidden"), mapping(modules, own.output, "sum")
-    gate = mapping(modules, own.gate, "gate") if own.gate else None
-    both = bool(own.gate) and own.gate == own.up
-    if both:
-        first, second = halves(modules[own.up])
-        gate, up = _mapping(first, "", "gate"), _mapping(second, "", "hidden")
+def feeding(modules: Modules, own: FeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
+    """`feed_forward` of the equations."""
+    down = hooked(hook, own.output, mapping(modules[own.output], "sum"))
+    activate = hooked(hook, own.activation, partial(activated, ACTIVATIONS.get(own.activate, own.activate)))
+    gate: Work | None = None
+    if own.gate == own.up:
+        gate, up = hooked_halves(hook, own.up, *map(mapping, halves(modules[own.up]), ("gate", "hidden")))
+    else:
+        up = hooked(hook, own.up, mapping(modules[own.up], "hidden"))
+        if own.gate:
+            gate = hooked(hook, own.gate, mapping(modules[own.gate], "gate"))
 
     def work(run: _Run, x: Array) -> Array:
-        hidden = (gate or up)(run, x)  # (tokens, width)
-        other = None
-        if run.record and both:
-            whole = np.concatenate([hidden, up(run, x)], axis=1)
-            run.record.rows(own.up, whole)
-            hidden, other = np.split(whole, 2, axis=1)
-            hidden = hidden.copy()  # without gaps
-        flat = (hidden if hidden.flags.c_contiguous else hidden.T).reshape(-1)  # a view: there are no gaps
-        for start in range(0, len(flat), PIECE):
-            piece = flat[start : start + PIECE]
-            piece[:] = activate(piece)
-        if run.record:
-            run.record.rows(own.activation, hidden)
-        if gate:
-            np.multiply(hidden, up(run, x) if other is None else other, out=hidden)
-        return down(run, hidden)
+        if gate is None:
+            return down(run, activate(up(run, x)))
+        hidden = activate(gate(run, x))  # (tokens, width)
+        return down(run, np.multiply(hidden, up(run, x), out=hidden))
 
-    return work
+    return (work,)
 
 
 def halves(module: Dense) -> tuple[Dense, Dense]:
-    """Cut a map that holds two side by side: views, so that neither is copied."""
+    """Split a map that holds two side by side: views, so that neither is copied."""
     width = module.shape[0] // 2
     return module.part(slice(width)), module.part(slice(width, None))
 
@@ -359,25 +405,35 @@ def halves(module: Dense) -> tuple[Dense, Dense]:
 # -- what attention is given besides -----------------------------------------------------------------------------
 
 
-def _pieces(stack: Stack, tile: Tile, dtype: np.dtype[Any], whole: bool, past: int) -> Iterator[_Piece]:
-    """Cut attention so that few scores are there at once: by heads, and a long sequence by queries too.
+def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past: int) -> list[_Piece]:
+    """Cut attention so that few scores are there at once: by texts and heads, and a long sequence by queries too.
 
-    `whole` wants all scores of a sequence together.
+    `whole` wants all scores of a group together, and of no token too.
     """
-    reaches = {block.attention.reach for block in stack.blocks}
-    for group in tile.groups:
-        keys = group._replace(length=past + group.length)
-        places = np.arange(keys.length) if group.places is None else group.places
-        cut = QUERIES if keys.length > LONG and not whole else max(1, group.length)
-        masks = _masks(places, past, stack.causal, dtype, len(reaches))
-        numbers = len(group.texts) * stack.heads * min(cut, group.length) * keys.length
-        step = stack.heads if whole else -(-stack.heads // -(-numbers // packing.SCORES))
-        for start in range(0, group.length, cut):
-            queries = slice(start, min(start + cut, group.length))
-            seen = {reach: _within(queries, past, keys.length, stack.causal, reach) for reach in reaches}
-            for first in range(0, stack.heads, step):
-                heads = slice(first, first + step)
-                yield _Piece(group, keys, heads, queries, seen, masks)
+    found = []
+    groups = [group for group in tile.groups(stack.by_distance) if group.length or whole]
+    groups = groups or [Group(0, tile.texts, 0, None)] * whole
+    for group in groups:
+        length = past + group.length  # of the keys
+        places = np.arange(length) if group.places is None else group.places
+        step = QUERIES if length > LONG and not whole else max(1, group.length)
+        masks = _masks(places, past, stack.causal, dtype, len(stack.reaches)) if stack.masked else None
+        texts = max(1, len(group.texts))
+        together = texts if whole else max(1, SCORES // (stack.heads * group.length**2))
+        for some in range(0, texts, together):
+            own = group if together >= texts else group.part(some, some + together)
+            tokens, key_tokens = (slice(own.first, own.first + len(own.texts) * n) for n in (group.length, length))
+            numbers = len(own.texts) * stack.heads * min(step, group.length) * length
+            heads_step = stack.heads if whole else -(-stack.heads // -(-numbers // SCORES))
+            for start in range(0, max(1, group.length), step):
+                queries = slice(start, min(start + step, group.length))
+                seen: dict[int | None, slice] = {None: slice(0, length)}
+                if stack.masked:
+                    seen = {reach: _within(queries, past, length, stack.causal, reach) for reach in stack.reaches}
+                for first in range(0, stack.heads, heads_step):
+                    heads = slice(first, first + heads_step)
+                    found.append(_Piece(own, tokens, length, key_tokens, heads, queries, seen, masks))
+    return found
 
 
 def _within(queries: slice, past: int, length: int, causal: bool, reach: int | None) -> slice:
@@ -412,18 +468,14 @@ def _masks(places: Array, past: int, causal: bool, dtype: np.dtype[Any], kept: i
     return mask
 
 
-def _angles(stack: Stack, tile: Tile) -> dict[str | None, tuple[Array, Array, str]]:
+def _angles(rotary: Rotary, names: set[str | None], tile: Packed) -> dict[str | None, tuple[Array, Array, str]]:
     """cos, sin and pairing of each rotation that a block asks for, at the places of these tokens."""
-    names = {block.attention.layer_type for block in stack.blocks if block.attention.rotated}
-    return {name: (*stack.rotary.rotary(tile.places, name), stack.rotary.pairing) for name in names if stack.rotary}
+    _, places = tile.where()
+    return {name: (*rotary.rotary(places, name), rotary.pairing) for name in names}
 
 
-def _shared(stack: Stack, tile: Tile) -> dict[Any, Any]:
+def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:
     """What terms of the scores take from their schemes, for all of a tile's texts."""
-    schemes = {term.scheme: term for block in stack.blocks for term in block.attention.terms}
-    if not schemes:
-        return {}
-    longest = 1 + max(
-        (group.length - 1 if group.places is None else int(group.places[-1]) for group in tile.groups), default=0
-    )
-    return {scheme: term.shared(longest) for scheme, term in schemes.items()}
+    ends = (piece.keys if piece.group.places is None else int(piece.group.places[-1]) + 1 for piece in pieces)
+    longest = max(ends, default=1)
+    return {scheme: term.shared(longest) for scheme, term in stack.schemes.items()}

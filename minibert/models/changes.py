@@ -27,10 +27,9 @@ from minibert.errors import nearest_name
 from minibert.families.steps import Inputs
 
 from .blocks import Stack, run_blocks
-from .input_layer import EmbeddingLayer
-from .packing import Group, Tile, batch_tiles, gather
-from .recorders import Change, Changer, Keeper
-from .tiles import run_steps
+from .input_layer import EmbeddingLayer, run_steps
+from .packing import Packed, unpadded
+from .recorders import Change, Patcher, Recorder
 
 
 def run_changed(
@@ -49,10 +48,9 @@ def run_changed(
     shape, seen = (inputs.batch, inputs.seq), set[str]()
     _check_names(layer, stack, change)
     y = np.zeros((*shape, layer.dim), layer.dtype)
-    for tile in _by_length(keep, stack):
-        keeper = None if trace is None else Keeper(trace, tile, shape)
-        changer = Changer(change, tile, shape, seen, keeper)
-        y[tile.rows, tile.places] = run_blocks(stack, _embedded(layer, inputs, tile, changer), tile, changer)
+    for tile in _by_length(inputs, keep, stack):
+        patcher = Patcher(change, tile, shape, seen, None if trace is None else Recorder(trace, tile, shape))
+        y[patcher.where] = run_blocks(stack, [_embedded(layer, tile, patcher)], [tile], hook=patcher)[0]
     if unseen := sorted(change.keys() - seen):
         raise ValueError(f"change names {unseen[0]!r}, which this call does not compute; leave it out")
     return y
@@ -76,33 +74,28 @@ def _check_names(layer: EmbeddingLayer, stack: Stack, change: Any) -> None:
             raise ValueError(f"change names {name!r}, which this encoder does not have{hint}")
 
 
-def _by_length(keep: Array, stack: Stack) -> Iterator[Tile]:
+def _by_length(inputs: Inputs, keep: Array, stack: Stack) -> Iterator[Packed]:
     """Cut a batch into tiles of sequences of one length, which attention takes in one piece."""
-    whole = batch_tiles(keep, stack.heads, tokens=max(1, keep.size), holes=stack.by_distance)
-    for tile in whole:
-        kinds: dict[tuple[int, bytes], list[Group]] = {}
-        for group in tile.groups:
-            holes = b"" if group.places is None else group.places.tobytes()
-            kinds.setdefault((group.length, holes), []).append(group)
-        for (length, _), groups in kinds.items():
-            tokens = np.concatenate([np.arange(group.tokens.start, group.tokens.stop) for group in groups])
-            texts = np.concatenate([group.texts for group in groups])
-            yield Tile(tile.rows[tokens], tile.places[tokens], [Group(0, texts, length, groups[0].places)])
-        if not kinds:
-            yield tile
+    whole = unpadded(inputs, keep)
+    kinds: dict[tuple[int, bytes], list[Array]] = {}
+    for group in whole.groups(stack.by_distance):
+        gaps = b"" if group.places is None else group.places.tobytes()
+        kinds.setdefault((group.length, gaps), []).append(group.texts)
+    for texts in kinds.values() or [[whole.texts]]:
+        yield unpadded(inputs, keep, np.concatenate(texts))
 
 
-def _embedded(layer: EmbeddingLayer, inputs: Inputs, tile: Tile, changer: Changer) -> Array:
+def _embedded(layer: EmbeddingLayer, tile: Packed, patcher: Patcher) -> Array:
     """The input layer's rows of one tile, changed: (tokens, dim)."""
-    x: Array = np.empty((len(tile.rows), layer.dim), layer.dtype)
+    x: Array = np.empty((tile.inputs.seq, layer.dim), layer.dtype)
     names: list[str] = []
 
     def record(name: str, rows: Array) -> None:
         names.append(name)
-        changer.rows(name, rows[0])
+        patcher.rows(name, rows[0])
 
-    run_steps(layer.steps, gather(inputs, tile), x[None], layer.steps[0].module.table.shape[1], record)
+    run_steps(layer.steps, tile.inputs, x[None], layer.steps[0].module.table.shape[1], record)
     if "sum" not in names:  # a layer without a norm
-        changer.rows("sum", x)
-    changer.rows("hidden_states.0", x)
+        patcher.rows("sum", x)
+    patcher.rows("hidden_states.0", x)
     return x

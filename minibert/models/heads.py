@@ -17,14 +17,10 @@ from minibert.families.heads import HEADS, LABELS, NAMES, REFUSED, BoundHead, He
 from minibert.families.steps import Inputs
 from minibert.files.tables import Room, Weight
 from minibert.files.tokenizer import Encoded
-from minibert.threads.computing import compute
 
 from .binder import TensorBinder
-from .blocks import Stack, run_blocks
-from .head_model import HeadModel
 from .input_layer import EmbeddingLayer
-from .packing import Tile, batch_tiles, tile_tokens
-from .pipeline import Packed
+from .packing import Packed
 
 # How many logits are computed at once: 16 MiB. Of a word table that are a few thousand words for a tile's tokens, so
 # that the whole table is read once for a tile, and no more than these numbers are kept beyond the result.
@@ -119,16 +115,14 @@ def heads_in(layer: EmbeddingLayer, config: Config, binder: TensorBinder, causal
 # -- logits ------------------------------------------------------------------------------------------------------
 
 
-def logits_of(encoder: HeadModel, head: BoundHead, packed: Packed, take: Array | None = None) -> Array:
+def logits_of(head: BoundHead, tile: Packed, x: Array) -> Array:
     """Give the logits of packed texts: (taken tokens, labels).
 
-    `take`: which of the packed tokens; without it what the head takes: every token, or one of each text in the order
-    of the packed texts. The result is as large as it is: cut many texts by `Packed.tiles`, or take `logit_pieces`.
+    x: the last hidden states of the tokens that the head takes, see `tokens_of`.
     """
-    x = encoder.rows(packed, tokens_of(head, packed) if take is None else take)
-    if head.takes == "mean" and take is None:
-        x, _ = _means(x, np.repeat(np.arange(len(packed.lengths)), packed.lengths))
-    y = np.empty((len(x), head.labels), encoder.dtype)
+    if head.takes == "mean":
+        x, _ = _means(x, tile.where()[0])
+    y = np.empty((len(x), head.labels), x.dtype)
     for words, piece in logit_pieces(head, x):
         y[:, words] = piece
     return y
@@ -176,11 +170,11 @@ def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
     if not packed.lengths.all():
         text = packed.texts[int(np.argmin(packed.lengths))]
         raise ValueError(f"texts[{text}] has no token, and {head.name} needs one of each text; leave that text out")
-    starts = np.cumsum(packed.lengths) - packed.lengths
     if head.takes == "mean":
         return None
+    starts = packed.starts
     if head.takes == "first":
-        return np.asarray(starts)
+        return starts
     texts = np.split(packed.ids, starts[1:])
     return np.array([start + _last(ids, head.pad_id) for start, ids in zip(starts, texts, strict=True)], np.int64)
 
@@ -205,31 +199,34 @@ def _means(x: Array, texts: Array) -> tuple[Array, Array]:
 
 def batch_logits(
     head: BoundHead,
-    stack: Stack,
-    embedded: Callable[[Inputs, Tile], Array],
-    inputs: Inputs,
+    input_ids: Array | None,
     keep: Array,
-    threads: int | None,
+    dtype: np.dtype[Any],
+    run: Callable[[Callable[[Packed, Array], None], Callable[[Packed], Array | None]], object],
 ) -> Array:
     """Give what the reference calls `logits`: (batch, seq, labels) or (batch, labels); rows of padding are zeros.
 
-    `embedded` gives the input layer's rows of a tile.
+    run: takes a batch through the model; it is given what is done with each tile's last hidden states, and which tokens
+    of a tile the head takes.
     """
-    taken, every = places_of(head, ids_of(inputs), keep), head.takes == "every"
-    shape = (inputs.batch, inputs.seq) if every else (inputs.batch,)
+    taken, every = places_of(head, input_ids, keep), head.takes == "every"
     make = np.zeros if every and not keep.all() else np.empty
-    y = make((*shape, head.labels), head.last.dtype)
+    y: Array = make((*(keep.shape if every else keep.shape[:1]), head.labels), dtype)
 
-    def work(tile: Tile) -> None:
-        take = None if taken is None else np.flatnonzero(tile.places == taken[tile.rows])
-        x = run_blocks(stack, embedded(inputs, tile), tile, take=take)
-        where: list[Any] = [tile.rows, tile.places] if take is None else [tile.rows[take]]
+    def take(tile: Packed) -> Array | None:
+        members, places = tile.where()
+        return None if taken is None else np.flatnonzero(places == taken[members])
+
+    def put(tile: Packed, x: Array) -> None:
+        where: list[Any] = [*tile.where()]
         if head.takes == "mean":
-            x, *where = _means(x, tile.rows)
+            x, *where = _means(x, where[0])
+        elif taken is not None:
+            where = [tile.texts]  # a token of each
         for words, piece in logit_pieces(head, x):
             y[(*where, words)] = piece
 
-    compute(work, batch_tiles(keep, stack.heads, tile_tokens(keep.sum()), stack.by_distance), threads)
+    run(put, take)
     return y[..., 0] if head.single else y
 
 

@@ -13,20 +13,22 @@ from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.config import Config
 from minibert.families.family import Family
 from minibert.families.modules import Linear
-from minibert.families.steps import Add, Positions
+from minibert.families.steps import Add, Bound, Inputs, Norm, Positions, Project, Record
 from minibert.files.tokenizer import listed
 from minibert.threads.pool import NUMBERS_A_THREAD, spread, usable_threads
 
+from . import packing
 from .attributes import Guarded
 from .inputs import Preparation
-from .pipeline import Packed, Pipeline
-from .tiles import TILE_NUMBERS, Bound, run, run_steps
+from .packing import Lookups, Packed, cut, pack
+from .pipeline import Pipeline, pooled, rows_of_each
 
 if TYPE_CHECKING:
     from minibert.files.checkpoint import Tensor
     from minibert.files.tokenizer import Encoded, Texts, Tokenizer
 
 
+NORM_TO_SUM_WORK = 4  # a layer of sums alone has a quarter of the work for each number that one with a norm has
 CHUNK = 2048  # texts that are tokenized at once; memory beyond the result is bounded by it
 
 
@@ -51,6 +53,7 @@ class EmbeddingLayer(Guarded):
     stored: Callable[[], Mapping[str, Tensor | None]]  # the same for all other tensors, which are not part of this
     dim: int  # of a token's vector as it comes out
     adds_types: bool
+    prepare: Preparation  # checks and completes what is passed to a call
 
     def __init__(
         self,
@@ -73,12 +76,13 @@ class EmbeddingLayer(Guarded):
         self._attention_position = attention_position
         self._closing = closing
         self._again = again
-        self._prepare = Preparation(family, config, steps, dtype)
         self._width: int = steps[0].module.table.shape[1]
+        self._lookups = Lookups.of(steps, config)
         widths = [self._width, *(module.weight.shape[0] for _, module in steps if isinstance(module, Linear))]
         types = [step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids"]
         adds_types = any(step.missing is not None for step in types)
         vars(self).update(family=family, config=config, dtype=dtype, side=side, tensors=tuple(tensors), stored=stored)
+        vars(self).update(prepare=Preparation(family, self._lookups, self._width, dtype))
         vars(self).update(dim=widths[-1], adds_types=adds_types)
 
     # -- numbers ---------------------------------------------------------------------------------------------
@@ -124,7 +128,7 @@ class EmbeddingLayer(Guarded):
         """
         given = dict(token_type_ids=token_type_ids, position_ids=position_ids, langs=langs, task_type_ids=task_type_ids)
         steps = self.steps
-        inputs, single = self._prepare(input_ids, given, attention_mask, past_length, inputs_embeds)
+        inputs, single = self.prepare(input_ids, given, attention_mask, past_length, inputs_embeds)
         shape = (inputs.batch, inputs.seq, self.dim)
         if out is None:
             y = np.empty(shape, self.dtype)
@@ -148,14 +152,13 @@ class EmbeddingLayer(Guarded):
         """
         keywords = ("attention_mask", "past_length", "inputs_embeds")
         passed = {key: inputs.pop(key) for key in keywords if key in inputs}
-        steps = self.steps
-        prepared, _ = self._prepare(input_ids, inputs, **passed)
-        trace: dict[str, Array] = {}
-        positions = prepared.ids.get("position_ids")
-        if isinstance(positions, slice):
-            trace["position_ids"] = np.arange(positions.start, positions.stop)[None]
-        elif isinstance(positions, np.ndarray):
-            trace["position_ids"] = positions.copy()
+        self.steps  # noqa: B018  raises where the layer is closed
+        prepared, _ = self.prepare(input_ids, inputs, **passed)
+        return self.traced(prepared)
+
+    def traced(self, prepared: Inputs) -> dict[str, Array]:
+        """Trace checked inputs: see `trace`."""
+        steps, trace = self.steps, self.traced_positions(prepared)
 
         def record(name: str, x: Array) -> None:
             trace[name] = x.copy()
@@ -164,6 +167,13 @@ class EmbeddingLayer(Guarded):
         run_steps(steps, prepared, y, self._width, record)
         trace.setdefault("sum", y)
         return trace
+
+    def traced_positions(self, prepared: Inputs) -> dict[str, Array]:
+        """Give what a trace of checked inputs begins with: the positions, where the layer looks any up."""
+        positions = prepared.ids.get("position_ids")
+        if isinstance(positions, slice):
+            return {"position_ids": np.arange(positions.start, positions.stop)[None]}
+        return {"position_ids": positions.copy()} if isinstance(positions, np.ndarray) else {}
 
     # -- text ------------------------------------------------------------------------------------------------
 
@@ -278,36 +288,33 @@ class EmbeddingLayer(Guarded):
         `pairs`: a chunk holds (text, second text). `at_once`: leave a thread to tokenize the next chunk. All other
         arguments and errors are those of `embed`.
         """
-        limit = self.max_length  # without one there is nothing to cut to
-        tile = TILE_NUMBERS // 2 // self.dim  # each gets memory of its own, and more than 2 MB would be fetched anew
-
-        def over_threads(work: Callable[[Packed], None], packed: Packed) -> None:
-            count = usable_threads(packed.ids.size * self.dim, threads)
-            spread(work, packed.tiles(tile), max(1, count - at_once))
+        limit = self.max_length  # without one there is nothing to truncate to
+        # each tile gets memory of its own, and more than 2 MB would be fetched anew
+        tile = packing.TILE_NUMBERS // 2 // self.dim
 
         def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
             firsts, seconds = zip(*chunk, strict=True) if pairs else (chunk, None)
             return self.tokenizer.encode(firsts, seconds, truncation, limit, start)
 
-        return Pipeline(
-            tokenize,
-            self.rows,
-            _pool(pooling),
-            (normalized,) if normalize else (),
-            self.dim,
-            self.dtype,
-            CHUNK,
-            over_threads,
-            typed=self.adds_types,
-            hint=lambda packed: self.steps[0].module.table.expect((packed.ids,)),
-            alone=not at_once,
-        )
+        def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
+            packed = self.pack(encoded)
+            self.steps[0].module.table.expect((packed.inputs.ids["input_ids"],))
+            count = usable_threads(packed.inputs.seq * self.dim, threads)
+            spread(lambda each: put(each, self.rows(each)), packed.tiles(tile), max(1, count - at_once))
+
+        pool, after = _pool(pooling), (normalized,) if normalize else ()
+        results = rows_of_each(after) if pool is None else pooled(pool, after)
+        dim = None if pool is None else self.dim
+        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, ahead=at_once)
+
+    def pack(self, encoded: Sequence[Encoded]) -> Packed:
+        """Put the ids of texts together, checked and completed: what `rows` takes."""
+        return pack(encoded, self._lookups, self.adds_types)
 
     def rows(self, packed: Packed) -> Array:
         """Take the tokens of texts through the layer: their rows (tokens, dim), with the bits of a call."""
-        steps = self.steps
-        x: Array = np.empty((1, len(packed.ids), self.dim), self.dtype)
-        run_steps(steps, self._prepare.packed(packed), x, self._width)
+        x: Array = np.empty((1, packed.inputs.seq, self.dim), self.dtype)
+        run_steps(self.steps, packed.inputs, x, self._width)
         found: Array = x[0]
         return found
 
@@ -391,6 +398,41 @@ class EmbeddingLayer(Guarded):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def run(
+    steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None, rows: int = 0
+) -> Array:
+    """Fill `out` (batch, seq, dim) block by block. `rows`: tokens in a block, 0 for as many as is fast.
+
+    Each row of the result depends on its own ids alone, and no equation looks across rows. Therefore the bits are the
+    same for every size of block, thread count and batch. Blocks make it faster: the nine passes of a BERT layer find
+    their rows in a cache instead of in memory.
+    """
+    count = usable_threads(out.size, threads)
+    if count > 1 and not any(isinstance(step, (Norm, Project)) for step, _ in steps):
+        count = usable_threads(out.size // NORM_TO_SUM_WORK, threads)
+    tokens = inputs.batch * inputs.seq
+    rows = rows or max(1, min(packing.TILE_NUMBERS // max(width, out.shape[-1]), -(-tokens // count)))
+    if tokens <= rows:
+        return run_steps(steps, inputs, out, width)
+
+    def work(block: tuple[slice, slice]) -> None:
+        run_steps(steps, inputs.tile(*block), out[block], width)
+
+    spread(work, cut(inputs.batch, inputs.seq, rows), count)
+    return out
+
+
+def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, record: Record = None) -> Array:
+    """Take one block through all steps. `out` (batch, seq, dim) receives the result; `width` is the words' width."""
+    x = out if width == out.shape[-1] else np.empty((*out.shape[:-1], width), out.dtype)
+    for step, module in steps:
+        # a user's own step may give rows of another dtype, or in a memory order in which sums have other bits
+        x = np.asarray(step.apply(module, inputs, x, record), out.dtype, order="C")
+    if x is not out:
+        out[...] = x
+    return out
 
 
 def _pool(pooling: str | None) -> Callable[[Array], Array] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,37 +10,30 @@ from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import Option, worded
-from minibert.families.config import Config
 from minibert.families.family import Family
-from minibert.families.steps import Inputs, Lookup, Mask, Positions
+from minibert.families.steps import Inputs, Positions
 
-from .pipeline import Packed
-from .tiles import Bound
+from .packing import Lookups
 
+NONE_CACHED = 0
 LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
 
 
 class Preparation:
     """Checks and completes what is passed to one layer; whatever depends on the layer alone is worked out once."""
 
-    def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
-        self._family, self._config, self._dtype = family, config, dtype
-        self._rows, self._width = steps[0].module.table.shape
-        self._embeds_shape = f"(batch, seq, {self._width})"
-        self._lookups = [
-            (step, module.table.shape[0])
-            for step, module in steps
-            if isinstance(step, Lookup) and step.ids != "input_ids"
-        ]
-        self._masks = [step for step, _ in steps if isinstance(step, Mask)]
-        self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _ in steps)
+    def __init__(self, family: Family, lookups: Lookups, width: int, dtype: np.dtype[Any]) -> None:
+        self._family, self._lookups, self._width, self._dtype = family, lookups, width, dtype
+        self._config, self._masks = lookups.config, lookups.masks
+        self._embeds_shape = f"(batch, seq, {width})"
+        self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _, _ in lookups.steps)
 
     def __call__(
         self,
         input_ids: ArrayLike | None,
         given: Mapping[str, Any],
         attention_mask: ArrayLike | None = None,
-        past_length: int = 0,
+        past_length: int = NONE_CACHED,
         inputs_embeds: ArrayLike | None = None,
     ) -> tuple[Inputs, bool]:
         """Make the checked inputs of one call, and say whether a single sequence (seq,) was passed.
@@ -51,12 +44,12 @@ class Preparation:
         if (input_ids is None) == (inputs_embeds is None):
             found = "neither" if input_ids is None else "both"
             raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {self._embeds_shape}, found {found}")
-        past_length = _count(past_length)
+        past_length = past_length if past_length is NONE_CACHED else _count(past_length)
         if input_ids is not None:
             if not isinstance(input_ids, np.ndarray) and isinstance(input_ids, str | Mapping):
                 found = "a text" if isinstance(input_ids, str) else "a mapping"
                 raise TypeError(f"input_ids must be integers, found {found}; try layer(**layer.tokenize(text))")
-            ids = check_ids(input_ids, self._rows, "input_ids")
+            ids = check_ids(input_ids, self._lookups.rows, "input_ids")
             single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
             inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})
         else:
@@ -76,27 +69,6 @@ class Preparation:
         if not self._masks:
             inputs.attention_mask = None  # positions have read it; no step will
         return inputs, single
-
-    def packed(self, packed: Packed) -> Inputs:
-        """Complete the ids of texts, as a call does for sequences without padding: all tokens as one long sequence."""
-        ids = _checked_in(packed, packed.ids, self._rows, "input_ids")
-        inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
-        batches = [inputs]
-        if len(packed.texts) > 1:
-            batches = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in packed.batches()]
-        if self._masks:
-            for batch in batches:
-                batch.attention_mask = self._masks[0].default(batch, self._config)
-            inputs.attention_mask = _joined([batch.attention_mask for batch in batches], packed.lengths)
-        for step, rows in self._lookups:
-            if step.ids == "token_type_ids" and packed.types is not None:
-                types = _checked_in(packed, packed.types, rows - step.extra, step.ids, step.lowest())
-                inputs.ids[step.ids] = types[None]
-                continue
-            default = _joined([step.default(batch, self._config, 0) for batch in batches], packed.lengths)
-            if default is not None:
-                inputs.ids[step.ids] = default
-        return inputs
 
     def _check_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> None:
         """Check the attention mask; keep it only where a step uses it."""
@@ -125,51 +97,26 @@ class Preparation:
     def _take_ids(self, inputs: Inputs, given: Mapping[str, Any], past_length: int) -> None:
         """Check every kind of ids the steps look up, or fill in the family's default."""
         shape = (inputs.batch, inputs.seq)
-        for step, rows in self._lookups:
+        for step, rows, lowest in self._lookups.steps:
             value = given.get(step.ids)
             if value is None:
-                default = step.default(inputs, self._config, past_length)
+                default: Any = step.default(inputs, self._config, past_length)
                 if default is not None:
                     inputs.ids[step.ids] = default
-                if isinstance(step, Positions):
-                    _check_length(step, rows, inputs, default, past_length, self._config)
+                if isinstance(step, Positions) and inputs.seq:
+                    end = default.stop if isinstance(default, slice) else int(default.max(initial=-1)) + 1
+                    if end + step.extra > rows:
+                        raise _too_long(inputs.seq, past_length, rows - step.extra - step.first(self._config))
                 continue
-            ids = check_ids(value, rows - step.extra, step.ids, step.lowest())
+            ids = check_ids(value, rows - step.extra, step.ids, lowest)
             ids = ids[None] if ids.ndim == 1 else ids
             if ids.shape != shape and not (ids.ndim == 2 and ids.shape == (1, inputs.seq)):
                 raise ValueError(f"{step.ids} must be {shape} as the ids are, found shape {np.shape(value)}")
             inputs.ids[step.ids] = ids
 
 
-def _checked_in(packed: Packed, ids: Array, rows: int, name: str, first: int = 0) -> Array:
-    """Check the ids of packed tokens. An error names the text and the place in it."""
-    try:
-        return check_ids(ids, rows, name, first)
-    except IndexError:
-        token = int(np.flatnonzero((ids < first) | (ids >= rows))[0])
-        starts = np.cumsum(packed.lengths) - packed.lengths
-        i = int(np.searchsorted(starts, token, side="right")) - 1
-        check_ids(ids[token], rows, f"{name}[{packed.texts[i]}, {token - starts[i]}]", first)
-        raise
-
-
-def _joined(defaults: Sequence[Any], lengths: Array) -> Any:
-    """Join what stands for each batch of texts: a number, arrays, or a slice, of as many numbers as a text has tokens.
-
-    A slice is the same for every length, but for its end.
-    """
-    if len(lengths) == 1 or not defaults or defaults[0] is None or isinstance(defaults[0], int):
-        return defaults[0] if defaults else None
-    if isinstance(defaults[0], slice):
-        starts = np.cumsum(lengths) - lengths
-        return (np.arange(lengths.sum()) - np.repeat(starts - defaults[0].start, lengths))[None]
-    return np.concatenate([each.reshape(-1) for each in defaults])[None]
-
-
 def _count(past_length: Any) -> int:
     """Take any integer, NumPy's too, but no bool and no float."""
-    if type(past_length) is int and past_length == 0:  # nearly every call; what follows takes longer than a lookup
-        return 0
     if isinstance(past_length, bool) or not isinstance(past_length, int | np.integer):
         raise TypeError(f"past_length must be an integer, found {type(past_length).__name__} {past_length!r}")
     if not 0 <= past_length < LONGEST_PAST:
@@ -195,17 +142,12 @@ def _numbers(value: Any, name: str, dtype: np.dtype[Any] | None) -> Array:
     return array if dtype is None else array.astype(dtype, copy=False)
 
 
-def _check_length(step: Positions, rows: int, inputs: Inputs, ids: Any, past_length: int, config: Config) -> None:
-    """Refuse a sequence that counts past the end of the position table."""
-    if not inputs.seq or (not isinstance(ids, slice) and not ids.size):
-        return
-    last = ids.stop - 1 if isinstance(ids, slice) else int(ids.max())
-    if last + step.extra >= rows:
-        limit = rows - step.extra - step.first(config)
-        past = f" after {past_length} cached ones" if past_length else ""
-        raise worded(
-            ValueError,
-            f"a sequence of {inputs.seq} tokens{past} is too long: the position table ends at {limit} tokens; "
-            "shorten it, or tokenize with ",
-            Option("truncation", True),
-        )
+def _too_long(tokens: int, past_length: int, limit: int) -> ValueError:
+    """The error for a sequence that counts past the end of the position table."""
+    past = f" after {past_length} cached ones" if past_length else ""
+    return worded(
+        ValueError,
+        f"a sequence of {tokens} tokens{past} is too long: the position table ends at {limit} tokens; "
+        "shorten it, or tokenize with ",
+        Option("truncation", True),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,9 +15,10 @@ from minibert.errors import Text
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 
-from .head_model import HeadModel
-from .heads import check_numbers, logits_of, refuse_empty
-from .pipeline import Packed, check_positive
+from .heads import check_numbers, logits_of, refuse_empty, tokens_of
+from .packing import Packed
+from .pipeline import check_positive
+from .sentences import Sentences
 
 OUTSIDE = "O"  # the label of a token that belongs to no span
 REGRESSION, SEVERAL = "regression", "multi_label_classification"  # of config.json's problem_type
@@ -39,28 +41,66 @@ class Entity(NamedTuple):
     probability: float
 
 
-def classify(encoder: HeadModel, texts: Texts, k: int | None = None) -> Any:
-    """Give the labels of texts, the likeliest first: see `Encoder.classify`."""
-    if k is not None:
-        check_positive("k", k)
-    items, _ = listed(texts)
-    head, tokenizer, longest = encoder.head("classes"), encoder.sentence_tokenizer, encoder.max_seq_length
-    several = encoder.config.get("problem_type")
-    if several == REGRESSION:
-        raise ValueError(
-            "config.json says problem_type regression: this model gives numbers and no classes; take them from "
-            'logits(**tokenize(text), head="classes")'
-        )
+class Labels(Sentences):
+    """A model that gives labels of texts and of their spans, as transformers' pipelines."""
 
-    def tokenize(chunk: list[str], start: int) -> list[Encoded]:
-        encoded = tokenizer.encode(chunk, None, True, longest, start)
-        refuse_empty(head, encoded, lambda i: Text(start + i, "texts"))
-        return encoded
+    def classify(self, texts: Texts, k: int | None = None) -> Any:
+        """Give the labels of texts with their probabilities, the likeliest first: the head `classes` on each text.
 
-    activate = sigmoid if several == SEVERAL or head.labels == 1 else softmax
-    pipeline = encoder.each_text(tokenize, lambda tile: activate(_logits(encoder, head, tile)))
-    found = [best_labels(row, head.id2label)[:k] for row in pipeline.all(items)]
-    return found[0] if isinstance(texts, str) else found
+        One str -> a list of `Label(label, probability)`, many -> a list of such lists. `k`: so many labels at most.
+        config.json names them (`id2label`). The probabilities are a softmax; of one label, or with problem_type
+        multi_label_classification, a sigmoid of each. Longer texts are truncated: see `max_seq_length`.
+
+        Raises TypeError for anything but text, CheckpointError for a file without that head, ValueError for
+        problem_type regression, TokenizerError where there is no tokenizer.
+        """
+        if k is not None:
+            check_positive("k", k)
+        items, _ = listed(texts)
+        head, tokenizer, longest = self.head("classes"), self.sentence_tokenizer, self.max_seq_length
+        several = self.config.get("problem_type")
+        if several == REGRESSION:
+            raise ValueError(
+                "config.json says problem_type regression: this model gives numbers and no classes; take them from "
+                'logits(**tokenize(text), head="classes")'
+            )
+
+        def tokenize(chunk: list[str], start: int) -> list[Encoded]:
+            encoded = tokenizer.encode(chunk, None, True, longest, start)
+            refuse_empty(head, encoded, lambda i: Text(start + i, "texts"))
+            return encoded
+
+        activate = sigmoid if several == SEVERAL or head.labels == 1 else softmax
+        take = partial(tokens_of, head)
+        pipeline = self.each_text(tokenize, lambda tile, x: activate(_logits(head, tile, x)), take=take)
+        found = [best_labels(row, head.id2label)[:k] for row in pipeline.all(items)]
+        return found[0] if isinstance(texts, str) else found
+
+    def entities(self, texts: Texts) -> Any:
+        """Give the spans of a text that have a label, in their order: the head `token_classes` on each token.
+
+        One str -> a list of `Entity(label, text, start, end, probability)`, many -> a list of such lists. The text is
+        text[start:end] of what was passed. Tokens are joined as transformers' token-classification pipeline does with
+        aggregation_strategy="simple"; the probability is their mean. Longer texts are truncated: see `max_seq_length`.
+
+        Raises TypeError for anything but text, CheckpointError for a file without that head, TokenizerError where there
+        is no tokenizer.
+        """
+        head, items = self.head("token_classes"), listed(texts)[0]
+        spans: list[list[tuple[int, int] | None]] = []  # of each text's tokens
+
+        def tokenize(chunk: list[str], start: int) -> list[Encoded]:
+            encoded = self.sentence_tokenizer.encode_with_spans(chunk, self.max_seq_length, start)
+            spans.extend(places for _, places in encoded)
+            return [ids for ids, _ in encoded]
+
+        def probabilities(tile: Packed, x: Array) -> list[Array]:
+            return np.split(softmax(_logits(head, tile, x)), tile.starts[1:])
+
+        pipeline = self.each_text(tokenize, probabilities)
+        rows = pipeline.all(items)
+        found = [list(grouped(*each, head.id2label)) for each in zip(items, spans, rows, strict=True)]
+        return found[0] if isinstance(texts, str) else found
 
 
 def best_labels(probabilities: Array, id2label: Mapping[int, str]) -> list[Label]:
@@ -73,27 +113,8 @@ def best_labels(probabilities: Array, id2label: Mapping[int, str]) -> list[Label
     return sorted(named, key=lambda each: each.probability, reverse=True)
 
 
-def entities(encoder: HeadModel, texts: Texts) -> Any:
-    """Give the spans that have a label: see `Encoder.entities`."""
-    head, items = encoder.head("token_classes"), listed(texts)[0]
-    spans: list[list[tuple[int, int] | None]] = []  # of each text's tokens
-
-    def tokenize(chunk: list[str], start: int) -> list[Encoded]:
-        encoded = encoder.sentence_tokenizer.encode_with_spans(chunk, encoder.max_seq_length, start)
-        spans.extend(places for _, places in encoded)
-        return [ids for ids, _ in encoded]
-
-    def probabilities(tile: Packed) -> list[Array]:
-        return np.split(softmax(_logits(encoder, head, tile)), np.cumsum(tile.lengths)[:-1])
-
-    pipeline = encoder.each_text(tokenize, probabilities)
-    rows = pipeline.all(items)
-    found = [list(grouped(*each, head.id2label)) for each in zip(items, spans, rows, strict=True)]
-    return found[0] if isinstance(texts, str) else found
-
-
-def _logits(encoder: HeadModel, head: BoundHead, tile: Packed) -> Array:
-    logits = logits_of(encoder, head, tile)
+def _logits(head: BoundHead, tile: Packed, x: Array) -> Array:
+    logits = logits_of(head, tile, x)
     check_numbers(logits)
     return logits
 

@@ -13,14 +13,13 @@ import numpy as np
 from minibert.errors import CheckpointError, UnknownFamilyError, nearest_name
 from minibert.families.family import Family
 from minibert.families.input_layer import FAMILIES
-from minibert.families.steps import Tokens
+from minibert.families.steps import Bound, Tokens
 from minibert.files.checkpoint import SINGLE, Checkpoint, open_folder
 from minibert.files.reading import FileName, existing, note_model_file, read_object
 from minibert.files.tokenizer_files import Find, open_tokenizer
 
 from .binder import TensorBinder
 from .input_layer import EmbeddingLayer
-from .tiles import Bound
 
 
 def load(

@@ -16,7 +16,7 @@ from minibert.families.modules import Embedding
 from minibert.threads.pool import checked_threads
 
 from .binder import TensorBinder
-from .blocks import Stack, norming, ready
+from .blocks import Stack
 from .encoder import Encoder
 from .input_layer import EmbeddingLayer
 from .load import Opened, assemble, check_dtype, family_of, load, named_model, open_model
@@ -116,14 +116,13 @@ def encoder_of(
         heads().read()
     sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
     reopen = partial(load_encoder, opened.lasting, **options, threads=threads, low_memory=low_memory)
-    return Encoder(layer, blocks, stack, config, reopen, sentences, heads, threads)
+    return Encoder(layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=sentences)
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
     scheme = layer.attention_position
     bound = blocks.bind_all(config, binder, scheme)
     others = blocks.last_norm.bind(config, binder, "", config.integer("hidden_size"))
-    last = norming(others, blocks.last_norm.path)
     if blocks.relative:
         sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
         others[blocks.relative] = Embedding(binder.table((f"{blocks.relative}.weight",), sizes))
@@ -131,7 +130,5 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     rotary = cast("Rotary | None", scheme if turned else None)
     if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):
         raise config.refused("rotary frequencies that change with a text's length are not computed in the blocks")
-    return Stack(
-        bound, config.integer("num_attention_heads"), blocks.is_causal(config), blocks.last_norm.path,
-        rotary, others, tuple(map(ready, bound)), last,
-    )  # fmt: skip
+    heads, causal = config.integer("num_attention_heads"), blocks.is_causal(config)
+    return Stack(bound, heads, causal, blocks.last_norm.path, rotary, others)

@@ -16,78 +16,104 @@ from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.threads.computing import compute
 
 from .blocks import run_blocks
-from .head_model import HeadModel
 from .heads import check_numbers, logit_pieces
 from .key_value_cache import KeyValueCache
-from .packing import Group, Tile, tile_tokens
-from .pipeline import Packed, check_positive, pack
+from .model import Model
+from .packing import Packed
+from .pipeline import check_positive
 
 Prediction = dict[str, Any]  # token_str, score and token, as the reference's fill-mask pipeline names them
 
 
-def fill(encoder: HeadModel, texts: Texts, k: int) -> Any:
-    """Give the k likeliest tokens for each mask: see `Encoder.fill`."""
-    check_positive("k", k)
-    head, tokenizer = encoder.head("masked_word"), encoder.embeddings.tokenizer
-    mask_id = _mask_id(tokenizer)
-    encoded = _encoded(encoder, texts)
-    for i, each in enumerate(encoded):
-        if mask_id not in each.input_ids:
-            raise worded(ValueError, Text(i), f" has no {tokenizer.mask}; write it in the place of a word to be found")
-    found = _predicted(encoder, head, encoded, k, lambda packed: np.flatnonzero(packed.ids == mask_id))
-    return found[0] if isinstance(texts, str) else found
+class Words(Model):
+    """A model with a head for words: what a mask hides, what comes next, and a text continued word by word."""
+
+    def fill(self, text: Texts, k: int = 5) -> Any:
+        """Guess the words that masks hide: `encoder.fill("The capital of France is [MASK].")`.
+
+        One text gives a list with one entry for each mask, in order; a list of texts gives a list of such lists. An
+        entry is a list of the k likeliest tokens, best first, each a dict with the names of transformers' `fill-mask`:
+        `token_str`, the token as text; `score`, its probability; `token`, its id. Of several masks each is guessed by
+        itself. The mask is the tokenizer's: "[MASK]" of BERT, "<mask>" of RoBERTa.
+
+        Raises CheckpointError where the file has no head `masked_word`, ValueError for a text without a mask, or one
+        that is too long, TypeError for anything but text.
+        """
+        check_positive("k", k)
+        head, tokenizer = self.head("masked_word"), self.embeddings.tokenizer
+        mask_id = _mask_id(tokenizer)
+        encoded = _encoded(self, text)
+        for i, each in enumerate(encoded):
+            if mask_id not in each.input_ids:
+                raise worded(
+                    ValueError, Text(i), f" has no {tokenizer.mask}; write it in the place of a word to be found"
+                )
+        found = _predicted(self, head, encoded, k, lambda tile: np.flatnonzero(tile.ids == mask_id))
+        return found[0] if isinstance(text, str) else found
+
+    def next_words(self, text: Texts, k: int = 5) -> Any:
+        """Guess the next word: `encoder.next_words("The meaning of life is")`.
+
+        One text gives the list of the k likeliest tokens, as an entry of `fill`; a list of texts gives a list of such
+        lists. A token that begins a new word begins with a space.
+
+        Raises as `fill`, of the head `next_word`; ValueError for a text without a token.
+        """
+        check_positive("k", k)
+        head = self.head("next_word")
+        encoded = _encoded(self, text)
+        for i, each in enumerate(encoded):
+            _refuse_empty(each, i)
+        found = _predicted(self, head, encoded, k, lambda tile: np.cumsum(tile.lengths) - 1)
+        return found[0][0] if isinstance(text, str) else [of_last for (of_last,) in found]
+
+    def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
+        """Write a text on, and give it with what comes after it: at most so many tokens.
+
+        It ends sooner after a token that config.json names as `eos_token_id`. Temperature 0 takes the likeliest token
+        each time. A higher one chooses by chance, `p = softmax(logits / temperature)`, the same for the same `seed`.
+        The keys and values of earlier tokens are kept, so each new token costs one token's work.
+
+        Raises as `next_words`; ValueError where text and tokens go beyond the position table.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a str, found {type(text).__name__}; complete takes one text at a time")
+        check_positive("tokens", tokens)
+        _check_chance(temperature, seed)
+        head, tokenizer, ends = self.head("next_word"), self.embeddings.tokenizer, _ends(self)
+        (encoded,) = _encoded(self, text)
+        _refuse_empty(encoded, 0)
+        _refuse_too_many(self.max_length, len(encoded.input_ids), tokens)
+        random, cache = np.random.default_rng(seed), KeyValueCache()
+        ids = new = encoded.input_ids
+        logits = np.empty(head.labels, self.dtype)
+
+        def read(new: Sequence[int]) -> None:
+            last = go_on(self, new, cache)[-1:]
+            for words, piece in logit_pieces(head, last):
+                logits[words] = piece[0]
+
+        for _ in range(tokens):
+            compute(read, [new], self.threads)
+            token = choose(logits, temperature, random)
+            if token in ends:
+                break
+            new = [token]
+            ids = ids + new
+        # decoded together: a letter may be cut between two tokens, and some tokenizers drop a text's first space
+        begun = tokenizer.decode(encoded.input_ids, skip_special_tokens=True)
+        return text + tokenizer.decode(ids, skip_special_tokens=True)[len(begun) :]
 
 
-def next_words(encoder: HeadModel, texts: Texts, k: int) -> Any:
-    """Give the k likeliest next tokens: see `Encoder.next_words`."""
-    check_positive("k", k)
-    head = encoder.head("next_word")
-    encoded = _encoded(encoder, texts)
-    for i, each in enumerate(encoded):
-        _refuse_empty(each, i)
-    found = _predicted(encoder, head, encoded, k, lambda packed: np.cumsum(packed.lengths) - 1)
-    return found[0][0] if isinstance(texts, str) else [of_last for (of_last,) in found]
-
-
-def complete(encoder: HeadModel, text: str, tokens: int, temperature: float, seed: int) -> str:
-    """Write a text on: see `Encoder.complete`."""
-    if not isinstance(text, str):
-        raise TypeError(f"text must be a str, found {type(text).__name__}; complete takes one text at a time")
-    check_positive("tokens", tokens)
-    _check_chance(temperature, seed)
-    head, tokenizer, ends = encoder.head("next_word"), encoder.embeddings.tokenizer, _ends(encoder)
-    (encoded,) = _encoded(encoder, text)
-    _refuse_empty(encoded, 0)
-    _refuse_too_many(encoder.max_length, len(encoded.input_ids), tokens)
-    random, cache = np.random.default_rng(seed), KeyValueCache()
-    ids = new = encoded.input_ids
-    logits = np.empty(head.labels, encoder.dtype)
-
-    def read(new: Sequence[int]) -> None:
-        last = go_on(encoder, new, cache)[-1:]
-        for words, piece in logit_pieces(head, last):
-            logits[words] = piece[0]
-
-    for _ in range(tokens):
-        compute(read, [new], encoder.threads)
-        token = choose(logits, temperature, random)
-        if token in ends:
-            break
-        new = [token]
-        ids = ids + new
-    # decoded together: a letter may be cut between two tokens, and some tokenizers drop a text's first space
-    begun = tokenizer.decode(encoded.input_ids, skip_special_tokens=True)
-    return text + tokenizer.decode(ids, skip_special_tokens=True)[len(begun) :]
-
-
-def go_on(encoder: HeadModel, ids: Sequence[int], cache: KeyValueCache) -> Array:
+def go_on(model: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
     """Take the next tokens of one text through the model: their last hidden states (tokens, dim).
 
     The tokens before them are in the cache; afterwards these are too.
     """
-    x = encoder.embeddings(np.array([ids], np.int64), past_length=cache.length)[0]
-    text, places = np.zeros(len(ids), np.int64), np.arange(cache.length, cache.length + len(ids))
-    return run_blocks(encoder.stack, x, Tile(text, places, [Group(0, text[:1], len(ids), None)]), cache=cache)
+    layer, text, past = model.embeddings, np.zeros(1, np.int64), cache.length
+    inputs, _ = layer.prepare(np.array([ids], np.int64), {}, past_length=past)
+    packed = Packed(inputs, text, np.array([len(ids)]), np.arange(past, past + len(ids)))
+    return run_blocks(model.stack, [layer.rows(packed)], [packed], cache=cache)[0]
 
 
 def choose(logits: Array, temperature: float, random: np.random.Generator) -> int:
@@ -126,29 +152,27 @@ def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
 
 
 def _predicted(
-    encoder: HeadModel, head: BoundHead, encoded: list[Encoded], k: int, places: Callable[[Packed], Array]
+    model: Model, head: BoundHead, encoded: list[Encoded], k: int, places: Callable[[Packed], Array]
 ) -> list[list[list[Prediction]]]:
     """Give for each text and each of its places the k likeliest tokens. `places`: which of the packed tokens."""
     found: list[list[list[Prediction]]] = [[] for _ in encoded]
-    decode = encoder.embeddings.tokenizer.decode
-    packed = pack(encoded, encoder.embeddings.adds_types)
+    decode = model.embeddings.tokenizer.decode
 
-    def work(tile: Packed) -> None:
-        taken = places(tile)
-        texts = np.repeat(tile.texts, tile.lengths)[taken].tolist()
-        rows = (each.tolist() for each in likeliest(head, encoder.rows(tile, taken), k))
+    def put(tile: Packed, x: Array) -> None:
+        texts = tile.where()[0][places(tile)].tolist()
+        rows = (each.tolist() for each in likeliest(head, x, k))
         for text, ids, scores in zip(texts, *rows, strict=True):
             pairs = zip(ids, scores, strict=True)
             found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
 
-    compute(work, packed.tiles(tile_tokens(len(packed.ids))), encoder.threads)
+    model.compute(model.embeddings.pack(encoded), put, places)
     return found
 
 
-def _encoded(encoder: HeadModel, texts: Texts) -> list[Encoded]:
+def _encoded(model: Model, texts: Texts) -> list[Encoded]:
     """Give the ids of each text. Raises ValueError for one that is too long: cut, it would ask for something else."""
-    encoded = encoder.embeddings.tokenizer.encode(listed(texts)[0])
-    longest = encoder.max_length
+    encoded = model.embeddings.tokenizer.encode(listed(texts)[0])
+    longest = model.max_length
     for i, each in enumerate(encoded):
         if longest is not None and len(each.input_ids) > longest:
             found = len(each.input_ids)
@@ -163,12 +187,12 @@ def _mask_id(tokenizer: Tokenizer) -> int:
     return mask_id
 
 
-def _ends(encoder: HeadModel) -> set[int]:
+def _ends(model: Model) -> set[int]:
     """The ids after which a text has ended: one, several, or none."""
-    named = encoder.config.get("eos_token_id")
+    named = model.config.get("eos_token_id")
     ends = named if isinstance(named, tuple) else () if named is None else (named,)
     if not all(type(end) is int for end in ends):
-        raise encoder.config.refused(f"'eos_token_id' must be an integer, a list of them or null, found {named!r:.80}")
+        raise model.config.refused(f"'eos_token_id' must be an integer, a list of them or null, found {named!r:.80}")
     return set(ends)
 
 

@@ -1,36 +1,91 @@
-"""What is handed each named intermediate of a run: one keeps them for a trace, the other puts changed values there."""
+"""Hooks called with each named intermediate of a run: one records it for a trace, one replaces it.
+
+`hooked` and its kin put a hook behind a formula. They are called where formulas are bound, so that a run without a hook
+knows nothing of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
 
-from .packing import Group, Tile
+from .packing import Group, Packed
 
 # what becomes of the values of one name: a function of them, or the values to go on with
 Change = Callable[[Array], ArrayLike] | ArrayLike
 
 
-class Keeper:
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Hook(Protocol):
+    """Is handed each named intermediate; the run goes on with what it leaves there."""
+
+    def rows(self, name: str, x: Array) -> None:
+        """One row a token."""
+
+    def pairs(self, name: str, x: Array, group: Group) -> None:
+        """One number for each head, query and key of some sequences."""
+
+
+def hooked(hook: Hook | None, name: str, work: F) -> F:
+    """Put a hook behind what gives one row a token."""
+
+    def then(*given: Any) -> Array:
+        x: Array = work(*given)
+        assert hook is not None
+        hook.rows(name, x)
+        return x
+
+    return work if hook is None else then  # type: ignore[return-value]
+
+
+def hooked_pairs(hook: Hook | None, name: str, work: F) -> F:
+    """The same behind what gives a number for each head, query and key of a piece of attention."""
+
+    def then(piece: Any, *given: Any) -> Array:
+        x: Array = work(piece, *given)
+        assert hook is not None
+        hook.pairs(name, x, piece.group)
+        return x
+
+    return work if hook is None else then  # type: ignore[return-value]
+
+
+def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F, F]:
+    """The same behind one map that is computed as two, the second one later: the hook sees what both give together."""
+    later: list[Array] = []
+
+    def both(*given: Any) -> Array:
+        x = np.concatenate([first(*given), second(*given)], axis=1)
+        assert hook is not None
+        hook.rows(name, x)
+        one, other = np.split(x, 2, axis=1)
+        later.append(other)
+        return one.copy()  # without gaps
+
+    return (first, second) if hook is None else (both, lambda *given: later.pop())  # type: ignore[return-value]
+
+
+class Recorder:
     """Puts packed rows back into (batch, seq, ...) with zeros for padding, and keeps them under their name."""
 
-    def __init__(self, trace: dict[str, Array], tile: Tile, shape: tuple[int, int]) -> None:
-        self.trace, self.tile, self.shape = trace, tile, shape
+    def __init__(self, trace: dict[str, Array], tile: Packed, shape: tuple[int, int]) -> None:
+        self.trace, self.shape, self.where = trace, shape, tile.where()
 
     def rows(self, name: str, x: Array) -> None:
         y = self._kept(name, (*self.shape, *x.shape[1:]), x.dtype)
-        y[self.tile.rows, self.tile.places] = x
+        y[self.where] = x
 
     def pairs(self, name: str, x: Array, group: Group) -> None:
         batch, seq = self.shape
         y = self._kept(name, (batch, x.shape[1], seq, seq), x.dtype)
-        places = self.tile.places[group.tokens].reshape(len(group.texts), group.length)
-        for text, own, pairs in zip(group.texts, places, x, strict=True):
+        for text, own, pairs in zip(group.texts, group.of(self.where[1]), x, strict=True):
             y[text][:, own[:, None], own] = pairs
 
     def _kept(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -39,41 +94,45 @@ class Keeper:
         return self.trace[name]
 
 
-class Changer:
+class Patcher:
     """Writes the changed values of a name over what a run has computed; the run goes on with them.
 
     `tile` holds sequences of one length alone, so its values are (texts, length, ...) and (texts, heads, length,
-    length), without padding. `seen` collects the names that the run comes by. `keeper` is handed all values afterwards.
+    length), without padding. `seen` collects the names that the run comes by. `recorder` is handed all values after.
     """
 
     def __init__(
-        self, change: Mapping[str, Change], tile: Tile, shape: tuple[int, int], seen: set[str], keeper: Keeper | None
+        self,
+        change: Mapping[str, Change],
+        tile: Packed,
+        shape: tuple[int, int],
+        seen: set[str],
+        recorder: Recorder | None,
     ) -> None:
-        self.change, self.tile, self.shape, self.seen, self.keeper = change, tile, shape, seen, keeper
+        self.change, self.shape, self.seen, self.recorder = change, shape, seen, recorder
+        self.texts, self.where = len(tile.texts), tile.where()
 
     def rows(self, name: str, x: Array) -> None:
         self.seen.add(name)
         if name in self.change and len(x):
-            texts = len(self.tile.groups[0].texts)
-            y = x.reshape(texts, len(x) // texts, *x.shape[1:])  # a view in every memory order: one axis is parted
+            y = x.reshape(self.texts, len(x) // self.texts, *x.shape[1:])  # a view in every memory order
             whole = (*self.shape, *x.shape[1:])
-            y[...] = self._changed(name, y, whole, lambda all_: all_[self.tile.rows, self.tile.places].reshape(y.shape))
-        if self.keeper is not None:
-            self.keeper.rows(name, x)
+            y[...] = self._changed(name, y, whole, lambda all_: all_[self.where].reshape(y.shape))
+        if self.recorder is not None:
+            self.recorder.rows(name, x)
 
     def pairs(self, name: str, x: Array, group: Group) -> None:
         self.seen.add(name)
         if name in self.change and x.size:
-            places = self.tile.places[group.tokens].reshape(len(group.texts), group.length)
 
             def part(whole: Array) -> Array:
-                own = zip(group.texts, places, strict=True)
-                return np.stack([whole[text][:, places[:, None], places] for text, places in own])
+                each = zip(group.texts, group.of(self.where[1]), strict=True)
+                return np.stack([whole[text][:, own[:, None], own] for text, own in each])
 
             batch, seq = self.shape
             x[...] = self._changed(name, x, (batch, x.shape[1], seq, seq), part)
-        if self.keeper is not None:
-            self.keeper.pairs(name, x, group)
+        if self.recorder is not None:
+            self.recorder.pairs(name, x, group)
 
     def _changed(self, name: str, x: Array, whole: tuple[int, ...], part: Callable[[Array], Array]) -> Array:
         """Give the values to go on with, checked. `whole`: the batch's shape; `part` takes this tile's out of such."""

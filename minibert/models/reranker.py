@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from minibert.families.config import Config
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
 
-from .head_model import HeadModel
-from .heads import check_numbers, logits_of, refuse_empty
+from .heads import check_numbers, logits_of, refuse_empty, tokens_of
 from .pipeline import check_positive
 from .sentence_modules import SETTINGS
+from .sentences import Sentences, refuse_habits
 
 Pair = tuple[str, str]
 Activation = Callable[[Array], Array]
@@ -25,21 +26,100 @@ Activation = Callable[[Array], Array]
 ACTIVATIONS: Mapping[str, Activation] = {"Identity": lambda x: x, "Sigmoid": sigmoid}
 
 
-def predict(
-    encoder: HeadModel,
+class Pairs(Sentences):
+    """A model that scores pairs of texts, as sentence-transformers' CrossEncoder."""
+
+    def predict(
+        self,
+        pairs: Any,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Any = None,
+        apply_softmax: bool = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: Any = None,
+        *,
+        threads: int | None = None,
+    ) -> Any:
+        """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
+
+        A model of several labels gives (labels,) and (n, labels). The head `classes` gives the logits; what is done to
+        them is what the folder says, else a sigmoid for one label and nothing for more. Of a pair that is too long the
+        longer text is truncated first, without a message: see `max_seq_length`.
+
+        prompt_name, prompt  as in `encode`; put before the first text of each pair
+        batch_size           without effect, as in `encode`
+        activation_fn        instead of the folder's: a function of the logits (n, labels), such as lambda x: x
+        apply_softmax        over several labels, after the activation
+        threads              as in `encode`
+
+        Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
+        without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
+        """
+        refuse_habits(batch_size, convert_to_numpy, convert_to_tensor, device)
+        bar = "predict" if show_progress_bar else ""
+        return _scores(self, pairs, prompt_name, prompt, activation_fn, apply_softmax, bar, threads)
+
+    def rank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Any = None,
+        device: Any = None,
+    ) -> list[dict[str, Any]]:
+        """Order documents by how well they answer a query, the best first, as sentence-transformers' CrossEncoder.
+
+        -> a dict for each: corpus_id, its number among the documents; score; and text, with `return_documents`. Of
+        equal scores the first document comes first. `top_k`: so many at most. What else is passed, and raised, is as in
+        `predict`; ValueError too for a model of several labels.
+        """
+        refuse_habits(batch_size, True, False, device)
+        if not isinstance(query, str):
+            raise TypeError(f"query must be a str, found {type(query).__name__}")
+        if isinstance(documents, str):
+            raise TypeError("documents must be many texts, found one str; predict((query, document)) scores one")
+        items, _ = listed(documents)
+        for i, text in enumerate(items):
+            if not isinstance(text, str):
+                raise worded(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
+        if top_k is not None:
+            check_positive("top_k", top_k)
+        if (labels := _head(self).labels) != 1:
+            raise ValueError(
+                f"rank needs one number a pair, but this model has {labels} labels; predict gives them all"
+            )
+        pairs, bar = [(query, text) for text in items], "rank" if show_progress_bar else ""
+        scores = _scores(self, pairs, prompt_name, prompt, activation_fn, shown_as=bar)
+        check_numbers(scores)
+        found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
+        if return_documents:
+            found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
+        return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
+
+
+def _scores(
+    model: Sentences,
     pairs: Any,
-    prompt_name: str | None = None,
-    prompt: str | None = None,
-    activation_fn: Any = None,
+    prompt_name: str | None,
+    prompt: str | None,
+    activation_fn: Any,
     apply_softmax: bool = False,
     shown_as: str = "",
     threads: int | None = None,
 ) -> Any:
-    """Score pairs: see `Encoder.predict`."""
     items, single = pairs_of(pairs)
-    head, own, tokenizer = _head(encoder), encoder.sentence_config, encoder.sentence_tokenizer
+    head, own, tokenizer = _head(model), model.sentence_config, model.sentence_tokenizer
     before = own.prompt(prompt_name, prompt)
-    activate = usual_activation(own.activation, encoder.config, head.labels) if activation_fn is None else None
+    activate = usual_activation(own.activation, model.config, head.labels) if activation_fn is None else None
     activate = activate or given_activation(activation_fn)
 
     def tokenize(chunk: list[Pair], start: int) -> list[Encoded]:
@@ -51,9 +131,9 @@ def predict(
     for i, item in enumerate(items):  # the tokenizer would count them without those that are equal
         refuse_surrogates(item, i)
     different = list(dict.fromkeys(items))  # the last bits depend on the neighbours: equal pairs get equal scores
-    pipeline = encoder.each_text(tokenize, lambda tile: logits_of(encoder, head, tile), threads)
+    pipeline = model.each_text(tokenize, partial(logits_of, head), threads, take=partial(tokens_of, head))
     rows = dict(zip(different, pipeline.all(different, shown_as), strict=True))
-    logits = np.array([rows[item] for item in items], encoder.dtype).reshape(len(items), head.labels)
+    logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), head.labels)
     scores = np.asarray(activate(logits))
     if scores.shape != logits.shape:
         raise ValueError(f"activation_fn must keep the shape {logits.shape} of the logits, found {scores.shape}")
@@ -64,38 +144,9 @@ def predict(
     return scores[0] if single else scores
 
 
-def rank(
-    encoder: HeadModel,
-    query: str,
-    documents: Iterable[str],
-    top_k: int | None = None,
-    return_documents: bool = False,
-    **options: Any,
-) -> list[dict[str, Any]]:
-    """Order documents by their scores, the best first: see `Encoder.rank`."""
-    if not isinstance(query, str):
-        raise TypeError(f"query must be a str, found {type(query).__name__}")
-    if isinstance(documents, str):
-        raise TypeError("documents must be many texts, found one str; predict((query, document)) scores one")
-    items, _ = listed(documents)
-    for i, text in enumerate(items):
-        if not isinstance(text, str):
-            raise worded(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
-    if top_k is not None:
-        check_positive("top_k", top_k)
-    if (labels := _head(encoder).labels) != 1:
-        raise ValueError(f"rank needs one number a pair, but this model has {labels} labels; predict gives them all")
-    scores = predict(encoder, [(query, text) for text in items], **options)
-    check_numbers(scores)
-    found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
-    if return_documents:
-        found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
-    return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
-
-
-def _head(encoder: HeadModel) -> BoundHead:
-    encoder.sentence_config.check_use("CrossEncoder")
-    return encoder.head("classes")
+def _head(model: Sentences) -> BoundHead:
+    model.sentence_config.check_use("CrossEncoder")
+    return model.head("classes")
 
 
 def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:

@@ -9,9 +9,8 @@ import numpy as np
 
 from minibert import equations
 from minibert.equations.input_layer import Array
-from minibert.families.steps import Add, Lookup, Mask, Norm, Positions, Project, Scale, Step, Tokens
+from minibert.families.steps import Add, Bound, Lookup, Mask, Norm, Positions, Project, Scale, Step, Tokens
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.models.tiles import Bound
 
 from .text import Style, all_rows, beginning, columns_of, counted, fitting, padded, styles, wrap
 

@@ -19,7 +19,7 @@ from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar
 
 from .cores import affinity, blas_takes, cores, running
-from .pool import MOST_THREADS, checked_threads, spread
+from .pool import MOST_THREADS, spread
 
 K = TypeVar("K")
 
@@ -47,8 +47,8 @@ def libraries() -> tuple[Any, ...]:
 class Turn:
     """The right to compute on one thread, for a `with` statement: waits until it is there, and gives it back.
 
-    most: how many turns there may be at once. `small`: the only one at work may leave BLAS its threads; as soon as a
-    second turn begins, BLAS is held to one thread for both.
+    most: how many turns there may be at once; `or_cores`: as many as there are cores, if that is more. `small`: the
+    only one at work may leave BLAS its threads; as soon as a second turn begins, BLAS is held to one thread for both.
 
     Ctrl-C may come at any moment. A turn that is dropped, wherever, is given back too: see `__del__`.
     """
@@ -56,8 +56,8 @@ class Turn:
     _turns: _Turns | None = None  # where Ctrl-C came before there was one
     _ended = False
 
-    def __init__(self, most: int, small: bool = False) -> None:
-        self.most, self.small, self.thread = most, small, get_ident()
+    def __init__(self, most: int, small: bool = False, or_cores: bool = False) -> None:
+        self.most, self.small, self.or_cores, self.thread = most, small, or_cores, get_ident()
         self.granted = Lock()
         self.granted.acquire()
         self._turns = _turns()
@@ -71,10 +71,7 @@ class Turn:
             self.end()
             raise
 
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
+    def end(self, *_: object) -> None:
         """Give it back, or wait for it no more. Twice is fine."""
         if self._turns is None:
             return
@@ -84,6 +81,8 @@ class Turn:
             self._turns.give_back(self)
             raise
         self._ended = True  # not where Ctrl-C came, which may be before anything was done: `__del__` does it then
+
+    __exit__ = end
 
     def __del__(self) -> None:
         if not self._ended:
@@ -104,6 +103,8 @@ class _Turns:
 
     def take(self, turn: Turn) -> None:
         with self.lock:
+            if turn.or_cores and (self._taken or self._queue):  # else there is no need to look at the cores
+                turn.most = max(turn.most, cores())
             self._queue.append(turn)
             self._go_on()
 
@@ -234,21 +235,25 @@ def compute(
     Called inside a tile, it does all on the thread of that tile, which has its turn: waiting for another one, while
     every tile does, would never end.
 
-    Raises ValueError for `threads` that is no integer >= 1, and what `work` raises.
+    Raises what `work` raises, and as `cores`.
     """
     waiting = list(tiles)
-    given = cores()
-    count = given if threads is None else checked_threads(threads)
+    count = cores() if threads is None else threads
     if _turns().has(get_ident()):
-        spread(work, waiting, 1)
+        for tile in waiting:
+            work(tile)
         return
-    small = len(waiting) == 1 and not same_bits and blas_takes() <= count and _alone.pays()
+    small = len(waiting) == 1 and not same_bits and threads != 1 and blas_takes() <= count and _alone.pays()
     helpers = min(count, len(waiting), MOST_THREADS)
     if helpers > 1 and not libraries():
         helpers = 1
 
     def one(tile: K) -> None:
-        with Turn(max(given, count), small), _alone.watched() if small else nullcontext():
+        with Turn(count, small, or_cores=True), _alone.watched() if small else nullcontext():
             work(tile)
 
-    spread(one, waiting, helpers)
+    if helpers > 1:
+        spread(one, waiting, helpers)
+        return
+    for tile in waiting:
+        one(tile)

@@ -184,7 +184,7 @@ def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> No
         helper.result()
 
 
-def ahead(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
+def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
     """Give make(key) for each key in turn; `at_once`, the next key is read and made into something on another thread
     while this one is in use. An error comes after all that was made before it.
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,12 +18,11 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.bound_blocks import BoundBlock, BoundResidual, Dense, FeedForward
 from minibert.families.modules import LayerNorm, Linear
-from minibert.families.steps import Add, Norm, Positions
+from minibert.families.steps import Add, Bound, Norm, Positions
 from minibert.files.tables import narrowed, widen
-from minibert.models.blocks import Stack, norming, ready
+from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.models.tiles import Bound
 
 from .plain_blocks import Formula
 from .vector_recipes import Maker, Rules
@@ -175,7 +174,8 @@ def _encoder(encoder: Encoder, stack: Stack, steps: list[Bound] | None = None) -
     def never() -> Any:
         raise ValueError("a model with a mistake is not opened again, and has no heads")
 
-    return Encoder(layer, encoder.block_family, stack, encoder.config, never, encoder.sentence_config, never)
+    own_config = encoder.sentence_config
+    return Encoder(layer, encoder.block_family, stack, encoder.config, never, again=never, sentence_config=own_config)
 
 
 def _with_modules(encoder: Encoder, change: Callable[[Any], Any]) -> Encoder:
@@ -184,16 +184,9 @@ def _with_modules(encoder: Encoder, change: Callable[[Any], Any]) -> Encoder:
     def changed(modules: Mapping[str, Any]) -> dict[str, Any]:
         return {path: change(module) for path, module in modules.items()}
 
-    stack = _with_blocks(
-        encoder.stack, [BoundBlock(changed(modules), parts) for modules, parts in encoder.stack.blocks]
-    )
-    others = changed(stack.others)
+    blocks = tuple(BoundBlock(changed(modules), parts) for modules, parts in encoder.stack.blocks)
     steps = [Bound(step, change(module)) for step, module in encoder.embeddings.steps]
-    return _encoder(encoder, stack._replace(others=others, last=norming(others, stack.last_norm)), steps)
-
-
-def _with_blocks(stack: Stack, blocks: Sequence[BoundBlock]) -> Stack:
-    return stack._replace(blocks=tuple(blocks), steps=tuple(map(ready, blocks)))
+    return _encoder(encoder, encoder.stack.with_parts(blocks=blocks, others=changed(encoder.stack.others)), steps)
 
 
 def _with_eps(eps: float, encoder: Encoder) -> Encoder:
@@ -208,17 +201,16 @@ def _with_activation(formula: Formula, encoder: Encoder) -> Encoder:
         work = part.work
         return part._replace(work=work._replace(activate=formula)) if isinstance(work, FeedForward) else part
 
-    blocks = [block._replace(parts=tuple(map(other, block.parts))) for block in encoder.stack.blocks]
-    return _encoder(encoder, _with_blocks(encoder.stack, blocks))
+    blocks = (block._replace(parts=tuple(map(other, block.parts))) for block in encoder.stack.blocks)
+    return _with_stack(encoder, blocks=tuple(blocks))
 
 
 def _of_blocks(kept: slice, encoder: Encoder) -> Encoder:
-    stack = encoder.stack
-    return _encoder(encoder, stack._replace(blocks=stack.blocks[kept], steps=stack.steps[kept]))
+    return _with_stack(encoder, blocks=encoder.stack.blocks[kept])
 
 
 def _with_stack(encoder: Encoder, **changes: Any) -> Encoder:
-    return _encoder(encoder, encoder.stack._replace(**changes))
+    return _encoder(encoder, encoder.stack.with_parts(**changes))
 
 
 def _without_step(wrong: Callable[[Any], bool], encoder: Encoder) -> Encoder:

@@ -313,7 +313,7 @@ def test_with_one_thread_nothing_is_tokenized_on_another(kind: str, count: int, 
     """`threads` decides, not the cores of the machine: a process for each core has one."""
     texts = ["we"] * 2049  # more than one chunk of either kind
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    with mock.patch("minibert.models.pipeline.ahead", side_effect=pipeline.ahead) as asked:
+    with mock.patch("minibert.models.pipeline.prefetch", side_effect=pipeline.prefetch) as asked:
         vectors(Embedder(TINY, kind, threads=count), texts)
         opened = open_vectors(TINY, kind, threads=count)
         with opened.model:

@@ -101,7 +101,7 @@ def test_similar_finds_the_nearest_lines_of_a_file(
     minilm: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a file of several chunks, the best in the last one; of two equal lines the first comes first."""
-    monkeypatch.setattr("minibert.models.encoder.CHUNK", 64)
+    monkeypatch.setattr("minibert.models.sentences.CHUNK", 64)
     lines = [
         *["How do I boil an egg?", ""] * 50,
         "Reset the password ",

@@ -25,7 +25,7 @@ from minibert.errors import CheckpointError
 from minibert.families import attention_schemes as schemes
 from minibert.families.modules import LayerNorm
 from minibert.families.steps import Add, Lookup, Norm, Positions, Project
-from minibert.models import tiles
+from minibert.models import packing
 from minibert.verify.compare import Difference, compare, rms
 from minibert.verify.input_layer import tolerances
 from minibert.verify.traces import trace
@@ -167,7 +167,7 @@ def test_neither_batch_nor_tile_shows_in_the_bits(
     with case.layer() as layer:
         whole = {kind: list(trace(layer, batch).values())[-1] for kind, batch in inputs.items()}
         widest = max(layer.dim, layer.steps[0].module.table.shape[1])
-        monkeypatch.setattr(tiles, "TILE_NUMBERS", tokens_a_tile * widest)
+        monkeypatch.setattr(packing, "TILE_NUMBERS", tokens_a_tile * widest)
         for kind, batch in inputs.items():
             keywords = {name: array for name, array in batch.items() if name != "past_length"}
             past = int(batch.get("past_length", np.array(0)).item())

@@ -18,7 +18,7 @@ import minibert
 from minibert.equations.attention_positions import rotary_angles, rotary_frequencies, rotate
 from minibert.equations.blocks import gelu, gelu_tanh, linear, rms_norm, silu, softmax
 from minibert.equations.input_layer import Array, layer_norm
-from minibert.models import packing
+from minibert.models import blocks
 
 Tensors = Mapping[str, Array]
 
@@ -133,7 +133,7 @@ BY_HAND = {"qwen3": qwen3, "gemma3_text": gemma3, "bert": mine}
 def test_a_row_of_one_s_own(
     model_type: str, scores: int, dtype: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "SCORES", scores)  # 1: one head at a time
+    monkeypatch.setattr(blocks, "SCORES", scores)  # 1: one head at a time
     numbers = tensors(model_type)
     folder = checkpoints.write(tmp_path, {"model_type": model_type, **CONFIGS[model_type]}, numbers)
     ids = np.arange(45).reshape(5, 9) * 7 % 28 + 1

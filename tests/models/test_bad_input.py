@@ -21,7 +21,7 @@ from layers import Make
 
 import minibert
 from minibert import CheckpointError, EmbeddingLayer, HubError, MinibertError, TokenizerError, UnknownFamilyError
-from minibert.models import tiles
+from minibert.models import packing
 from minibert.threads.pool import usable_threads
 
 GOOD = np.array([[5, 6, 7], [8, 9, 10]])
@@ -266,7 +266,7 @@ def test_bad_threads(load: Make, threads: Any) -> None:
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint64])
 def test_threads_may_be_any_integer(load: Make, kind: type[np.integer[Any]]) -> None:
     layer, ids = load("bert"), np.tile(GOOD, (200, 5))
-    with mock.patch.object(tiles, "TILE_NUMBERS", 800), mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1):
+    with mock.patch.object(packing, "TILE_NUMBERS", 800), mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1):
         assert same_bits(layer(ids, threads=kind(2)), layer(ids, threads=1))
         count = usable_threads(10**6, kind(2))
     assert count == 2 and type(count) is int
@@ -274,7 +274,7 @@ def test_threads_may_be_any_integer(load: Make, kind: type[np.integer[Any]]) -> 
 
 def test_threads_without_end_are_no_more_than_there_is_work(load: Make) -> None:
     ids = np.tile(GOOD, (200, 5))
-    with mock.patch.object(tiles, "TILE_NUMBERS", 800):
+    with mock.patch.object(packing, "TILE_NUMBERS", 800):
         assert same_bits(load("bert")(ids, threads=10**9), load("bert")(ids, threads=1))
     assert threading.active_count() < 100
 

@@ -15,6 +15,7 @@ from encoder_files import CASE, TINY, EncoderCase, copied, off
 from peaks import peak
 
 import minibert
+from minibert.equations import fast
 from minibert.equations.input_layer import Array
 from minibert.models import blocks as engine
 from minibert.models import packing
@@ -47,8 +48,8 @@ def test_attention_in_parts_is_the_whole(
     ids, mask = batch(case)
     with case.load() as encoder:
         trace = encoder.trace(ids, attention_mask=mask)
-        monkeypatch.setattr(packing, "SCORES", scores)
-        monkeypatch.setattr(engine, "PIECE", piece)
+        monkeypatch.setattr(engine, "SCORES", scores)
+        monkeypatch.setattr(fast, "PIECE", piece)
         monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
         assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= CUT
 
@@ -80,13 +81,13 @@ def test_memory_of_a_long_text_grows_with_its_length(name: str) -> None:
 @every_row
 @pytest.mark.parametrize("tokens", [1, 5, 9, 1000])
 def test_tiles_of_every_size_hold_each_token_once(case: EncoderCase, tokens: int) -> None:
-    mask = batch(case)[1]
+    ids, mask = batch(case)
     with case.load() as encoder:
-        holes = encoder.stack.by_distance
-        tiles = list(packing.batch_tiles(mask != 0, encoder.stack.heads, tokens=tokens, holes=holes))
-        found = sorted((row, place) for tile in tiles for row, place in zip(tile.rows, tile.places, strict=True))
+        inputs, _ = encoder.embeddings.prepare(ids, {})
+        tiles = packing.unpadded(inputs, mask != 0).tiles(tokens)
+        found = sorted(pair for tile in tiles for pair in zip(*tile.where(), strict=True))
         assert found == sorted(zip(*np.nonzero(mask), strict=True))
-        assert all(len(tile.rows) <= max(tokens, 9) for tile in tiles)
+        assert all(tile.inputs.seq <= max(tokens, 9) for tile in tiles)
 
 
 @every_row

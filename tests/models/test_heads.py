@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,18 +22,16 @@ from minibert.equations.input_layer import Array
 from minibert.families.block_parts import NormAt
 from minibert.families.blocks import BLOCKS
 from minibert.families.frozen import replace
-from minibert.families.heads import HEADS, NAMES, Act, Head
+from minibert.families.heads import HEADS, NAMES, Act, BoundHead, Head
+from minibert.files.tokenizer import Encoded
 from minibert.models import blocks
 from minibert.models import heads as computing
-from minibert.models.blocks import run_blocks
-from minibert.models.heads import logit_pieces, logits_of
-from minibert.models.packing import tile_of
-from minibert.models.pipeline import Packed
+from minibert.models.heads import logit_pieces, logits_of, tokens_of
 
 LOGITS = 5e-6  # relative to max(1, |reference|); measured 1.5e-6
 CUT = 2e-6  # relative to max(1, |value|): a matrix product with other rows rounds differently; measured 6e-7
 IDS = np.array([[5, 6, 7, 8], [9, 4, 3, 11]])
-PACKED = Packed(np.array([9, 4, 5, 6, 7]), None, np.array([1, 0]), np.array([2, 3]))
+TWO = ([5, 6, 7], [9, 4])  # packed, the shorter one comes first
 
 
 # -- as the reference --------------------------------------------------------------------------------------------
@@ -176,15 +175,28 @@ def test_the_last_token_by_the_mask_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 # -- what is taken -----------------------------------------------------------------------------------------------
 
 
+def hidden_states(encoder: minibert.Encoder, texts: Sequence[list[int]], take: Any = None) -> Array:
+    """What leaves the last block: (taken, dim)."""
+    found: list[Array] = []
+    packed = encoder.embeddings.pack([Encoded(ids, None) for ids in texts])
+    encoder.compute(packed, lambda tile, x: found.append(x), take)
+    return np.concatenate(found)
+
+
+def packed_logits(encoder: minibert.Encoder, head: BoundHead, texts: Sequence[list[int]]) -> Array:
+    found: list[Array] = []
+    packed = encoder.embeddings.pack([Encoded(ids, None) for ids in texts])
+    encoder.compute(packed, lambda tile, x: found.append(logits_of(head, tile, x)), partial(tokens_of, head))
+    return np.concatenate(found)
+
+
 @pytest.mark.parametrize("case", TINY, ids=str)
 @pytest.mark.parametrize("take", [[4, 0], [1], [3, 1, 0, 2, 4], [2, 2], []], ids=str)
 def test_only_what_is_taken_leaves_the_last_block(case: EncoderCase, take: list[int]) -> None:
     """In any order, some twice: the same rows as of all tokens."""
     with case.load() as encoder:
-        tile, taken = tile_of(PACKED.lengths, encoder.stack.heads), np.array(take, np.int64)
-        whole = run_blocks(encoder.stack, encoder.embeddings.rows(PACKED), tile)
-        some = run_blocks(encoder.stack, encoder.embeddings.rows(PACKED), tile, take=taken)
-        assert off(some, whole[taken]) <= CUT
+        taken = np.array(take, np.int64)
+        assert off(hidden_states(encoder, TWO, lambda tile: taken), hidden_states(encoder, TWO)[taken]) <= CUT
 
 
 def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,28 +216,23 @@ def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=str)
 def test_packed_texts_are_those_of_a_batch(case: HeadCase) -> None:
     with case.load() as encoder:
-        head, texts = encoder.head(case.head), ([9, 4], [5, 6, 7])
-        want = [encoder.logits(np.array(ids), head=case.head).reshape(-1, head.labels) for ids in texts]
-        packed = logits_of(encoder, head, PACKED)
-        assert off(packed, np.concatenate(want)) <= CUT
-        if head.takes == "every":
-            assert off(logits_of(encoder, head, PACKED, np.array([4, 1])), packed[[4, 1]]) <= CUT
+        head = encoder.head(case.head)
+        want = [encoder.logits(np.array(ids), head=case.head).reshape(-1, head.labels) for ids in TWO[::-1]]
+        assert off(packed_logits(encoder, head, TWO), np.concatenate(want)) <= CUT
 
 
 def test_the_last_word_of_packed_texts_is_judged_by_ids() -> None:
     with HEAD_CASE["gpt2-classes"].load() as encoder:
-        packed = Packed(np.array([0, 0, 5, 6, 0]), None, np.array([0, 1]), np.array([2, 3]))
         want = np.concatenate([encoder.logits([[0, 0]]), encoder.logits([[5, 6, 0]])])
-        assert off(logits_of(encoder, encoder.head(), packed), want) <= CUT
+        assert off(packed_logits(encoder, encoder.head(), ([0, 0], [5, 6, 0])), want) <= CUT
         assert off(want[1:], encoder.logits([[5, 6]])) <= CUT  # what follows is not seen
 
 
 @pytest.mark.parametrize("name", ["bert-classes", "gpt2-classes"])
 def test_a_text_without_a_token(name: str) -> None:
     with HEAD_CASE[name].load() as encoder:
-        packed = Packed(np.array([5]), None, np.array([1, 0]), np.array([0, 1]))
         with pytest.raises(ValueError, match=r"texts\[1\] has no token, and classes needs one of each text"):
-            logits_of(encoder, encoder.head(), packed)
+            packed_logits(encoder, encoder.head(), ([5], []))
         with pytest.raises(ValueError, match="needs a token of each sequence, found sequences of no token"):
             encoder.logits(np.zeros((2, 0), int))
         assert encoder.logits(np.zeros((0, 3), int)).shape == (0, 3)

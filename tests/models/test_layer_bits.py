@@ -23,7 +23,6 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.families import modules
 from minibert.models import input_layer as layer_file
-from minibert.models import tiles
 
 # -- what never shows in the bits ----------------------------------------------------------------------------------
 
@@ -162,9 +161,7 @@ def test_an_error_in_any_tile_reaches_the_caller_and_ends_the_work(load: Make, w
         "call": lambda: layer(some_ids(tiles_in_all, 16), threads=2),
         "embed": lambda: layer.embed([" ".join("a" * 14)] * tiles_in_all, threads=2),
     }
-    stand_in = mock.patch.object(
-        {"call": tiles, "embed": layer_file}[way], "run_steps", failing_tiles(begun, fails[who])
-    )
+    stand_in = mock.patch.object(layer_file, "run_steps", failing_tiles(begun, fails[who]))
     with (
         tile_of(8 * 16),
         mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1),
@@ -180,8 +177,8 @@ def test_an_error_in_any_tile_reaches_the_caller_and_ends_the_work(load: Make, w
 def test_a_forked_child_computes_too(folders: dict[str, Path]) -> None:
     code = (
         "import os, sys, numpy as np, minibert\n"
-        "from minibert.threads import pool; from minibert.models import tiles\n"
-        "tiles.TILE_NUMBERS = 64; pool.NUMBERS_A_THREAD = 1\n"
+        "from minibert.threads import pool; from minibert.models import packing\n"
+        "packing.TILE_NUMBERS = 64; pool.NUMBERS_A_THREAD = 1\n"
         "layer = minibert.load(sys.argv[1]); ids = np.arange(60).reshape(5, 12)\n"
         "before = layer(ids, threads=3).tobytes()\n"
         "child = os.fork()\n"

@@ -25,9 +25,9 @@ from minibert.equations import fast
 from minibert.equations.input_layer import Array
 from minibert.families.bound_blocks import Dense
 from minibert.files.tables import StoredTable
-from minibert.models import heads, packing
+from minibert.files.tokenizer import Encoded
+from minibert.models import blocks, heads, packing
 from minibert.models.key_value_cache import KeyValueCache
-from minibert.models.pipeline import Packed
 from minibert.models.prediction import go_on
 
 IDS = np.arange(30).reshape(3, 10) % 20 + 5
@@ -238,18 +238,14 @@ def test_a_block_s_weight_is_widened_once_for_several_tiles(
     """Shared blocks have their weight's turn several times. `rows` is called for each widening, and by nothing else."""
     monkeypatch.setattr(packing, "TILE_TOKENS", 13)
     lengths = np.sort(np.arange(48) % 7 + 1)
-    packed = Packed(np.arange(lengths.sum()) % 20 + 5, None, np.arange(48), lengths)
+    texts = [Encoded((np.arange(length) % 20 + 5).tolist(), None) for length in lengths]
     counted: list[int] = []
     real = StoredTable.rows
     monkeypatch.setattr(StoredTable, "rows", lambda table, *args: [counted.append(id(table)), real(table, *args)][1])
 
     def rows_of(encoder: minibert.Encoder) -> dict[int, Array]:
         found: dict[int, Array] = {}
-
-        def work(tile: Packed, x: Array | None = None) -> None:
-            found[int(tile.texts[0])] = encoder.rows(tile) if x is None else x
-
-        encoder.each_text(lambda texts, start: [], encoder.rows).spread(work, packed)
+        encoder.compute(encoder.embeddings.pack(texts), lambda tile, x: found.update({int(tile.texts[0]): x}))
         return found
 
     widened, kept = both(narrowed(case.folder, tmp_path), threads=2)
@@ -261,7 +257,7 @@ def test_a_block_s_weight_is_widened_once_for_several_tiles(
         same(got[first], x)
     times = {counted.count(id(module._weight)) for module in maps(kept)}
     groups, shared = (
-        len(packing.grouped(range(len(got)), 2)),
+        len(packing.grouped(range(len(got)), 2, blocks.TOGETHER)),
         len(kept.stack.blocks) * (kept.block_family.shared is not None),
     )
     assert max(times) <= groups * max(1, shared) < len(got)

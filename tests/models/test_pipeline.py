@@ -18,7 +18,7 @@ from minibert.equations.quantization import hamming
 from minibert.equations.sentences import cosine, dot, euclidean, manhattan
 from minibert.files.tokenizer import Encoded
 from minibert.models.packing import SLACK, cuts
-from minibert.models.pipeline import chunked, pack, stream
+from minibert.models.pipeline import chunked, stream
 
 TEXTS = ["We lived above the clouds", "", "a", "I am Sinan", "one two cat dog", "a cat sleeps"]
 CHUNKS = [TEXTS[:1], TEXTS[1:4], TEXTS[4:]]
@@ -95,7 +95,7 @@ def test_an_error_while_splitting_ahead_reaches_the_caller() -> None:
             raise ValueError(f"at {start}")
         return chunk
 
-    vectors = stream(iter([[1, 2], [3]]), encode, np.array, at_once=True)  # type: ignore[arg-type]
+    vectors = stream(iter([[1, 2], [3]]), encode, np.array, ahead=True)  # type: ignore[arg-type]
     assert next(vectors).tolist() == [1, 2]
     with pytest.raises(ValueError, match="at 2"):
         next(vectors)
@@ -119,24 +119,25 @@ def test_packed_texts_have_the_rows_of_each_alone(case: Case, kind: str) -> None
     types = [[i % 2 for i in range(length)] for length in lengths] if layer.adds_types else [None] * len(lengths)
     if layer.adds_types and layer.config.get("type_vocab_size", 2) < 2:
         types = [None] * len(lengths)
-    packed = pack([Encoded(*each) for each in zip(texts, types, strict=True)], layer.adds_types)
+    packed = layer.pack([Encoded(*each) for each in zip(texts, types, strict=True)])
     assert packed.texts.tolist() == sorted(range(len(lengths)), key=lambda i: lengths[i])
     found = layer.rows(packed)
-    for batch in packed.batches():
-        for i, rows in zip(batch.texts, batch.of(found), strict=True):
+    for group in packed.groups():
+        for i, rows in zip(group.texts, group.of(found), strict=True):
             given = {} if types[i] is None else {"token_type_ids": np.array(types[i], np.int64)}
             assert same_bits(rows, layer(np.array(texts[i], np.int64), **given)), (i, lengths[i])
 
 
-def test_tiles_hold_whole_texts_and_each_once() -> None:
-    packed = pack([Encoded(list(range(length)), [1] * length) for length in (5, 0, 2, 9, 2, 0, 3)])
+def test_tiles_hold_whole_texts_and_each_once(layer: minibert.EmbeddingLayer) -> None:
+    packed = layer.pack([Encoded(list(range(length)), [1] * length) for length in (5, 0, 2, 9, 2, 0, 3)])
+    rows = layer.rows(packed)
     for tokens in (1, 4, 7, 100):
-        tiles = list(packed.tiles(tokens))
-        assert np.concatenate([tile.ids for tile in tiles]).tolist() == packed.ids.tolist()
+        tiles = packed.tiles(tokens)
+        assert same_bits(np.concatenate([layer.rows(tile) for tile in tiles]), rows)  # types and positions too
         assert np.concatenate([tile.texts for tile in tiles]).tolist() == packed.texts.tolist()
-        assert all(len(tile.ids) == len(tile.types) == tile.lengths.sum() for tile in tiles)  # type: ignore[arg-type]
+        assert all(len(tile.ids) == tile.lengths.sum() for tile in tiles)
         assert all(len(tile.ids) <= SLACK * tokens or len(tile.texts) == 1 for tile in tiles)
-    assert list(pack([]).tiles(4)) == [] and list(pack([]).batches()) == []
+    assert layer.pack([]).tiles(4) == layer.pack([]).groups() == []
 
 
 @given(lengths=st.lists(st.integers(0, 300)), tokens=st.integers(0, 600))
@@ -153,8 +154,9 @@ def test_cuts_leave_no_small_rest() -> None:
 
 
 def test_ids_that_the_table_lacks_are_refused(layer: minibert.EmbeddingLayer) -> None:
-    with pytest.raises(IndexError, match=r"is 30522, but the table has rows 0\.\.30521"):
-        layer.rows(pack([Encoded([1, 30522], None)]))
+    for texts, where in (([[1, 30522]], "0, 1"), ([[4, 4, 30522], [7], [3, 3]], "0, 2")):
+        with pytest.raises(IndexError, match=rf"input_ids\[{where}\] is 30522, but the table has rows 0\.\.30521"):
+            layer.pack([Encoded(ids, None) for ids in texts])
 
 
 # -- search ------------------------------------------------------------------------------------------------------

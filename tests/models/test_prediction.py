@@ -117,9 +117,10 @@ def test_many_texts_are_those_alone(bert: minibert.Encoder, bert_folder: Path, t
 @pytest.mark.parametrize("method", ["fill", "next_words", "complete"])
 def test_threads_are_kept_to(method: str, tmp_path: Path) -> None:
     folder = word_models.write(tmp_path, "bert" if method == "fill" else "gpt2")
+    caller = "prediction" if method == "complete" else "blocks"
     with (
         minibert.load_encoder(folder, threads=3) as encoder,
-        mock.patch("minibert.models.prediction.compute", side_effect=prediction.compute) as computed,
+        mock.patch(f"minibert.models.{caller}.compute", side_effect=prediction.compute) as computed,
     ):
         getattr(encoder, method)("[MASK]" if method == "fill" else "we")
     assert {call.args[2] for call in computed.call_args_list} == {3}

@@ -16,7 +16,7 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import SIMILARITIES, splade
 from minibert.models import heads
-from minibert.models.encoder import CHUNK
+from minibert.models.sentences import CHUNK
 from minibert.models.sparse import SparseVector, largest
 
 TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p"]

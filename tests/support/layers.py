@@ -26,8 +26,7 @@ from checkpoints import (
 import minibert
 from minibert import EmbeddingLayer
 from minibert.equations.input_layer import Array
-from minibert.models import input_layer as layer_file
-from minibert.models import tiles
+from minibert.models import packing
 
 CONFIGS = {"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "gpt2": GPT2, "t5": T5} | {
     "electra": ELECTRA,  # projected
@@ -58,7 +57,7 @@ def opened_once(folders: dict[str, Path]) -> Make:
 @contextlib.contextmanager
 def tile_of(numbers: int) -> Iterator[None]:
     """Make tiles as small as a few tokens, so that a tiny batch is cut as a large one is."""
-    with mock.patch.object(tiles, "TILE_NUMBERS", numbers), mock.patch.object(layer_file, "TILE_NUMBERS", numbers):
+    with mock.patch.object(packing, "TILE_NUMBERS", numbers):
         yield
 
 

@@ -14,7 +14,7 @@ import pytest
 from reference_files import REFERENCE
 
 from minibert.threads import pool
-from minibert.threads.pool import ahead, behind, spread
+from minibert.threads.pool import behind, prefetch, spread
 
 PATIENCE = 30.0  # seconds, on the busiest machine
 MODEL = REFERENCE / "sentences-dense"
@@ -49,7 +49,7 @@ def test_whoever_waits_does_what_no_thread_does() -> None:
     done: list[int] = []
     spread(done.append, range(5), 3)
     assert sorted(done) == [0, 1, 2, 3, 4]
-    assert list(ahead(str, range(5), at_once=True)) == ["0", "1", "2", "3", "4"]
+    assert list(prefetch(str, range(5), at_once=True)) == ["0", "1", "2", "3", "4"]
     with behind(done.append) as write:
         write(5)
         write(6)
@@ -100,7 +100,7 @@ def test_nobody_waits_for_a_key_that_is_being_read() -> None:
         made.append(key)
         return key
 
-    found = ahead(make, keys(), at_once=True)
+    found = prefetch(make, keys(), at_once=True)
     assert next(found) == 0
     assert reading.wait(PATIENCE)
     found.close()  # type: ignore[attr-defined]  # a generator
@@ -120,7 +120,7 @@ def test_whoever_stops_waits_for_what_is_being_made() -> None:
         ended.append(key)
         return key
 
-    found = ahead(make, [0, 1], at_once=True)
+    found = prefetch(make, [0, 1], at_once=True)
     assert next(found) == 0
     assert begun.wait(PATIENCE)
     found.close()  # type: ignore[attr-defined]  # a generator
@@ -151,7 +151,7 @@ def test_ctrl_c_waits_for_nobody_and_another_error_for_what_is_under_way() -> No
 
 
 def test_an_error_comes_after_what_was_made_before_it() -> None:
-    found = ahead(lambda key: 1 // key, [1, 1, 0, 1], at_once=True)
+    found = prefetch(lambda key: 1 // key, [1, 1, 0, 1], at_once=True)
     assert [next(found), next(found)] == [1, 1]
     with pytest.raises(ZeroDivisionError):
         next(found)
@@ -162,7 +162,7 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
 
 PRESSED_WHILE_A_THREAD_STARTS = """
 import os, signal, sys, threading
-from minibert.threads.pool import ahead, behind, spread
+from minibert.threads.pool import behind, prefetch, spread
 signal.signal(signal.SIGINT, signal.default_int_handler)
 start = threading.Thread.start
 def pressed(self):
@@ -176,7 +176,7 @@ def write():
 def many():
     spread(lambda _: None, range(9), 3)
 try:
-    {"spread": many, "ahead": lambda: list(ahead(str, "abc", True)), "behind": write}[sys.argv[1]]()
+    {"spread": many, "ahead": lambda: list(prefetch(str, "abc", True)), "behind": write}[sys.argv[1]]()
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -227,8 +227,8 @@ def test_turns_are_made_before_two_threads_ask_for_them_at_once() -> None:
 LEFT_IN_A_PIPE = """
 import sys
 from minibert.bulk.records import Records
-from minibert.threads.pool import ahead
-found = ahead(lambda record: record.text, Records(["-"]), True)
+from minibert.threads.pool import prefetch
+found = prefetch(lambda record: record.text, Records(["-"]), True)
 print(next(found))
 """
 

@@ -1,0 +1,296 @@
+"""`Model`: ids -> hidden states and logits, by the input layer, the blocks after it and a head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from minibert.equations.input_layer import Array
+from minibert.families.block_names import module_path
+from minibert.families.block_parts import Blocks
+from minibert.families.config import Config
+from minibert.families.steps import Inputs
+from minibert.files.tokenizer import Texts
+
+from .attributes import Guarded
+from .blocks import Stack, run_blocks, run_model
+from .input_layer import EmbeddingLayer
+from .module_tree import print_encoder
+from .packing import Packed, unpadded
+from .recorders import Change, Recorder
+
+if TYPE_CHECKING:
+    from minibert.families.heads import BoundHead
+
+    from .heads import Heads
+
+M = TypeVar("M", bound="Model")
+
+
+class Model(Guarded):
+    """The input layer of one checkpoint, its blocks and its heads: what `Encoder` is without its uses for texts."""
+
+    config: Config
+    dim: int  # of a token's vector; a sentence's may have another: get_embedding_dimension()
+    dtype: np.dtype[Any]
+    block_family: Blocks
+    threads: int | None  # what `load_encoder` was told
+
+    def __init__(
+        self,
+        embeddings: EmbeddingLayer,
+        blocks: Blocks,
+        stack: Stack,
+        config: Config,
+        heads: Callable[[], Heads],
+        threads: int | None = None,
+    ) -> None:
+        own = dict(config=config, dim=embeddings.dim, dtype=embeddings.dtype, block_family=blocks, threads=threads)
+        vars(self).update(own)
+        self._layer = embeddings
+        self._stack: Stack | None = stack
+        self._heads: Callable[[], Heads] | None = heads
+
+    @property
+    def stack(self) -> Stack:
+        """The bound blocks and what they share."""
+        stack = self._stack  # read once: another thread may close the encoder between two looks
+        if stack is None:
+            raise ValueError("this encoder is closed; load it again")
+        return stack
+
+    @property
+    def embeddings(self) -> EmbeddingLayer:
+        """The input layer."""
+        self.stack  # noqa: B018  raises where the encoder is closed
+        return self._layer
+
+    @property
+    def max_length(self) -> int | None:
+        """How many tokens a call takes: the rows of the position table. `encode` truncates at `max_seq_length`."""
+        return self.embeddings.max_length
+
+    @property
+    def modules(self) -> dict[str, Any]:
+        """The modules by their path in the reference's base model, in the order in which they work."""
+        stack = self.stack
+        found = dict(self._layer.modules)
+        for block in stack.blocks:
+            found |= {module_path(key): module for key, module in block.modules.items() if callable(module)}
+        return found | stack.others
+
+    def __getitem__(self, path: str) -> Any:
+        try:
+            return self.modules[path]
+        except KeyError:
+            raise KeyError(f"this encoder has no {path!r}; its modules are {', '.join(self.modules)}") from None
+
+    # -- numbers -------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        input_ids: ArrayLike | None = None,
+        *,
+        attention_mask: ArrayLike | None = None,
+        token_type_ids: ArrayLike | None = None,
+        position_ids: ArrayLike | None = None,
+        inputs_embeds: ArrayLike | None = None,
+        task_type_ids: ArrayLike | None = None,
+        change: Mapping[str, Change] | None = None,
+    ) -> Array:
+        """Give the last hidden state: (batch, seq) ids -> (batch, seq, dim), float32 (or the encoder's dtype).
+
+        One sequence of ids (seq,) gives (seq, dim). attention_mask (batch, seq): 1 for a token, 0 for padding, which no
+        token sees and whose own rows are zeros; without a mask all are tokens. Sequences of any lengths cost what their
+        tokens cost: padding is left out. The last bits depend on how many tokens are computed together: see the class.
+
+        change: name of an intermediate -> what the run goes on with in its place, an array or a function of the values.
+        See `models.changes`; `minibert.knock_out` makes the classic changes.
+
+        Raises as a call of the input layer does, and ValueError for a sequence of padding alone.
+        """
+        given = dict(token_type_ids=token_type_ids, position_ids=position_ids, task_type_ids=task_type_ids)
+        stack = self.stack
+        inputs, keep, single = self._checked(input_ids, given, attention_mask, inputs_embeds)
+        if change is not None:
+            from .changes import run_changed
+
+            y = run_changed(self._layer, stack, inputs, keep, change)
+            return y[0] if single else y
+        make = np.zeros if np.count_nonzero(keep) < keep.size else np.empty
+        y = make((inputs.batch, inputs.seq, self.dim), self.dtype)
+
+        def put(tile: Packed, x: Array) -> None:
+            y[tile.where()] = x
+
+        run_model(self._layer.rows, stack, unpadded(inputs, keep), put, self.threads)
+        return y[0] if single else y
+
+    def compute(
+        self,
+        packed: Packed,
+        put: Callable[[Packed, Array], object],
+        take: Callable[[Packed], Array | None] | None = None,
+        threads: int | None = None,
+        same_bits: bool = False,
+    ) -> None:
+        """Take packed tokens through the whole model, tile by tile: see `blocks.run_model`."""
+        threads = self.threads if threads is None else threads
+        run_model(self._layer.rows, self.stack, packed, put, threads, same_bits, take)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads that the file holds, of `masked_word`, `next_word`, `classes`, `token_classes`, `next_sentence`
+        and `replaced_token`."""
+        return self._found_heads().names
+
+    def head(self, name: str | None = None) -> BoundHead:
+        """Give a head; without a name the one that `architectures` in config.json names, or the only one.
+
+        Raises CheckpointError where the file has no such head, ValueError for an unknown name, or where one of several
+        heads has to be named.
+        """
+        return self._found_heads()[name]
+
+    def _found_heads(self) -> Heads:
+        heads = self._heads
+        if heads is None:
+            raise ValueError("this encoder is closed; load it again")
+        return heads()
+
+    def logits(
+        self,
+        input_ids: ArrayLike | None = None,
+        *,
+        head: str | None = None,
+        attention_mask: ArrayLike | None = None,
+        inputs_embeds: ArrayLike | None = None,
+        change: Mapping[str, Change] | None = None,
+        **ids: ArrayLike | None,
+    ) -> Array:
+        """Give what a head computes, as the reference's `logits`: float32 (or the encoder's dtype).
+
+        Takes the arguments of a call, `change` too; `head` as in `head()`. `masked_word`, `next_word` and
+        `token_classes` give (batch, seq, labels), `replaced_token` (batch, seq), `classes` and `next_sentence` (batch,
+        labels). One sequence of ids gives no batch axis. Rows of padding are zeros. Beyond the result little memory is
+        taken.
+
+        Raises as a call, and as `head`; ValueError where a head takes one token of each sequence, and that is padding.
+        """
+        from .heads import batch_logits, ids_of, trace_head
+
+        found = self.head(head)
+        inputs, keep, single = self._given(input_ids, ids, attention_mask, inputs_embeds)
+        if change is None:
+            run = partial(self.compute, unpadded(inputs, keep))
+            y = batch_logits(found, ids_of(inputs), keep, self.dtype, run)
+        else:
+            from .changes import run_changed
+
+            passed = {"last": run_changed(self._layer, self.stack, inputs, keep, change)}
+            trace_head(found, passed, ids_of(inputs), keep)
+            y = passed["logits"]
+        return y[0] if single else y
+
+    def trace(
+        self,
+        input_ids: ArrayLike | None = None,
+        *,
+        head: str | None = None,
+        change: Mapping[str, Change] | None = None,
+        **inputs: Any,
+    ) -> dict[str, Array]:
+        """Give every named intermediate in the order of computation: the input layer's trace, then each block's.
+
+        Takes the arguments of a call. Most keys are module paths of the reference's base model. Other keys:
+        `hidden_states.i` and `attentions.i`, numbered as in the reference; `scores`, before mask and softmax;
+        `context`, the input of the output projection; `sum`, a module's output plus the residual. A module that several
+        blocks use has the block's number behind it: `albert_layers.0[3].ffn`. Norms of each head's queries and keys are
+        (batch, seq, heads, head_dim). Rows of padding are zeros, in `attentions.i` too. With the name of a `head` its
+        modules follow, for the tokens that it takes, and `logits` at the end. With `change` every value is the one that
+        the run went on with, and rows of padding are zeros in the input layer too.
+        """
+        mask, embeds = (inputs.pop(name, None) for name in ("attention_mask", "inputs_embeds"))
+        stack, found = self.stack, None if head is None else self.head(head)
+        prepared, keep, _ = self._given(input_ids, inputs, mask, embeds)
+        if change is None:
+            trace = self._layer.traced(prepared)
+            trace["hidden_states.0"] = x = trace[next(reversed(trace))]
+            packed = unpadded(prepared, keep)
+            recorder = Recorder(trace, packed, (prepared.batch, prepared.seq))
+            run_blocks(stack, [x[recorder.where]], [packed], hook=recorder)
+        else:
+            from .changes import run_changed
+
+            trace = self._layer.traced_positions(prepared)
+            run_changed(self._layer, stack, prepared, keep, change, trace)
+        if found is not None:
+            from .heads import ids_of, trace_head
+
+            trace_head(found, trace, ids_of(prepared), keep)
+        return trace
+
+    def _given(self, input_ids: Any, ids: dict[str, Any], mask: Any, embeds: Any) -> tuple[Inputs, Array, bool]:
+        """As `_checked`, of ids by any name. Raises TypeError for one that no encoder takes."""
+        known = dict.fromkeys(("token_type_ids", "position_ids", "task_type_ids"))
+        if unknown := ids.keys() - known.keys():
+            raise TypeError(f"an encoder takes no {', '.join(sorted(unknown))}; leave it out")
+        return self._checked(input_ids, {**known, **ids}, mask, embeds)
+
+    def _checked(
+        self, input_ids: ArrayLike | None, given: dict[str, Any], attention_mask: Any, inputs_embeds: Any
+    ) -> tuple[Inputs, Array, bool]:
+        """Check and complete what was passed, as the input layer does, and say which tokens are not padding."""
+        if self.stack.rotary is not None and given["position_ids"] is not None:
+            raise TypeError(
+                "this encoder turns queries and keys by each token's place; it takes no position_ids, leave it out"
+            )
+        inputs, single = self._layer.prepare(input_ids, given, attention_mask, inputs_embeds=inputs_embeds)
+        shape = (inputs.batch, inputs.seq)
+        if attention_mask is None:
+            return inputs, np.ones(shape, bool), single
+        mask = np.asarray(attention_mask).reshape(shape)
+        keep = mask != 0
+        if not ((mask == 0) | (mask == 1)).all():
+            raise ValueError(
+                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not accepted"
+            )
+        empty = np.flatnonzero(~keep.any(axis=1)).tolist()
+        if inputs.seq and empty:
+            raise ValueError(
+                f"attention_mask[{empty[0]}] is 0 everywhere, but a sequence needs a token: attention over padding "
+                "alone has no meaning; leave that sequence out"
+            )
+        return inputs, keep, single
+
+    # -- text ----------------------------------------------------------------------------------------------------
+
+    def tokenize(self, texts: Texts, text_pair: Texts | None = None, **options: Any) -> dict[str, Any]:
+        """Turn one text or many into a batch of ids: see `EmbeddingLayer.tokenize`."""
+        return self.embeddings.tokenize(texts, text_pair, **options)
+
+    def tokens(self, ids: ArrayLike) -> Any:
+        """Give the token strings of ids: see `EmbeddingLayer.tokens`."""
+        return self.embeddings.tokens(ids)
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        if self._stack is None:
+            return f"<closed {type(self).__name__} of {self._layer.family.model_type}>"
+        return print_encoder(self._layer, self.block_family, self.stack)
+
+    def close(self) -> None:
+        """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
+        self._stack = self._heads = None
+        self._layer.close()
+
+    def __enter__(self: M) -> M:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
