@@ -258,15 +258,25 @@ def cells(name: str) -> list[tuple[bool, str]]:
     return [(mark.strip() == "[markdown]", text) for mark, text in zip(parts[1::2], parts[2::2], strict=True)]
 
 
-@pytest.mark.parametrize("path", sorted(STUDY.parent.rglob("*.py")), ids=lambda path: path.stem)
+def taken(path: Path) -> set[tuple[str, str]]:
+    """Modules and names: of `from minibert.module import name`, and of `minibert.name`."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minibert")]
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    return {(node.module or "", alias.name) for node in froms for alias in node.names} | {
+        ("minibert", node.attr) for node in attributes if node.value.id == "minibert"
+    }
+
+
+TAKEN = {path: names for path in sorted(STUDY.parent.rglob("*.py")) if (names := taken(path))}
+
+
+@pytest.mark.parametrize("path", TAKEN, ids=lambda path: path.stem)
 def test_what_a_script_takes_from_the_package_is_there(path: Path) -> None:
     """Many scripts are run by slow tests alone, or by hand; a name that has moved is seen here."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minibert"):
-            module = importlib.import_module(node.module)
-            for alias in node.names:
-                there = hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
-                assert there, f"line {node.lineno}: {node.module} has no {alias.name}"
+    for module, name in TAKEN[path]:
+        there = hasattr(importlib.import_module(module), name) or importlib.util.find_spec(f"{module}.{name}")
+        assert there, f"{module} has no {name}"
 
 
 def test_every_mistake_of_the_list_is_made() -> None:
