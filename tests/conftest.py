@@ -111,6 +111,13 @@ def reference_folder() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def without_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify does not run the reference, also where torch is installed, but in tests marked `reference`."""
+    if request.node.get_closest_marker("reference") is None:
+        monkeypatch.setattr("minibert.verify.verify.installed", lambda: False)
+
+
+@pytest.fixture(autouse=True)
 def close_figures() -> Iterator[None]:
     """No figure of one test is open in the next."""
     yield

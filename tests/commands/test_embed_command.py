@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import DIM, Printed, failure, numbers, pipe, started, typed
+from command_line import DIM, WITHOUT_TORCH, Printed, failure, numbers, pipe, started, typed
 from safetensors.numpy import load, load_file
 
 import minibert
@@ -291,7 +291,7 @@ def test_stdout_gets_the_bytes_and_keeps_what_it_has(pooling: str, folder: Path,
 
 @POSIX
 def test_verify_saves_to_stdout_and_talks_elsewhere(folder: Path) -> None:
-    command = [sys.executable, "-m", "minibert", "verify", "--model", str(folder), "--save", "/dev/stdout"]
+    command = [sys.executable, "-c", WITHOUT_TORCH, "verify", "--model", str(folder), "--save", "/dev/stdout"]
     result = subprocess.run(command, capture_output=True, check=False)
     assert "plain|sum" in load(result.stdout)
     assert b"wrote inputs" in result.stderr

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import word_models
 from checkpoints import pack
+from command_line import WITHOUT_TORCH
 
 import minibert
+from minibert.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -62,6 +67,21 @@ def test_the_lines_about_words_run_on_tiny_models(tmp_path: Path) -> None:
     assert len(re.findall(r" \d(?:\.\d+)?(?:e-\d+)?$", printed, re.MULTILINE)) == 10
     assert printed.count("The meaning of life is") == 1
     assert len(re.findall(r"{'corpus_id': [01], 'score': 0\.\d+, 'text': '[AJ]", printed)) == 2
+
+
+def test_the_embedders_commands_run(minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With MINIBERT_MODEL set, as the page says: `rank` cannot do with that model."""
+    (block,) = re.findall(r"^## The embedder's door\n\n```sh\n(.*?)```", README, re.DOTALL | re.MULTILINE)
+    block = block.replace("cross-encoder/ms-marco-MiniLM-L6-v2", str(ROOT / "tests/reference/uses-reranker"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
+    for name in ("questions", "recipes"):
+        Path(f"{name}.txt").write_text("we lived above the clouds\n")
+    pq.write_table(pa.table({"text": ["we lived above the clouds"]}), "questions.parquet")
+    commands = [shlex.split(line, comments=True)[1:] for line in block.splitlines() if "serve" not in line]
+    assert {command[0]: main(command) for command in commands} == dict.fromkeys(
+        ("encode", "similar", "rank", "bulk", "search", "embed"), 0
+    )
 
 
 def test_a_reader_has_time_for_it() -> None:
@@ -155,7 +175,8 @@ def test_no_generated_part_is_empty() -> None:
 def test_a_part_shows_what_its_command_prints(program: str, minilm: Path) -> None:
     """The last bits aside, which are another processor's. The other parts are figures of one machine."""
     (command,) = [command for command in PARTS if command.startswith(program)]
-    here = command.replace("minibert", f"'{sys.executable}' -m minibert").replace("python ", f"'{sys.executable}' ", 1)
+    here = re.sub("^minibert", f"'{sys.executable}' -c \"{WITHOUT_TORCH}\"", command)
+    here = re.sub("^python", f"'{sys.executable}'", here)
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "80", "MINIBERT_MODEL": str(minilm)}
     printed = subprocess.run(here, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)

@@ -17,6 +17,9 @@ from minibert.equations.input_layer import Array
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "lived", "above", "the", "clouds", "dog", "bites", "man"]
 VOCAB, DIM, LONGEST = len(WORDS), 8, 16
 
+# the command line as it is where torch is not installed, also where it is: for a process of its own
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from minibert.cli import main; sys.exit(main())"
+
 Printed = pytest.CaptureFixture[str]
 
 

@@ -7,14 +7,6 @@ from pathlib import Path
 import encoders
 import pytest
 
-from minibert.verify import verify
-
-
-@pytest.fixture
-def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify as it is where torch and transformers are not installed, also where they are."""
-    monkeypatch.setattr(verify, "installed", lambda: False)
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -20,9 +20,6 @@ from minibert.verify.input_layer import AFTER_NORM, batches
 from minibert.verify.traces import read_traces, trace, write_traces
 from minibert.verify.verify import verify
 
-pytestmark = pytest.mark.usefixtures("without_torch")
-
-
 # -- against a file ------------------------------------------------------------------------------------------------
 
 

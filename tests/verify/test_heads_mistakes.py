@@ -43,9 +43,6 @@ MADE = {
 }  # fmt: skip
 MASKED = HEAD_CASE["bert-masked_word"]
 
-pytestmark = pytest.mark.usefixtures("without_torch")
-
-
 verify_encoder = partial(verify, encoder=True)
 
 

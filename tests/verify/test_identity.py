@@ -25,8 +25,6 @@ from minibert.verify.verify import verify
 
 FORMATS = ["safetensors", "npz"]
 
-pytestmark = pytest.mark.usefixtures("without_torch")
-
 
 def save(folder: Path, path: Path, **options: Any) -> Path:
     verify(str(folder), save=path, **options)

@@ -29,8 +29,6 @@ from minibert.verify.verify import verify
 BERT = BY_NAME["bert"]
 LOOKUPS = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
 
-pytestmark = pytest.mark.usefixtures("without_torch")
-
 
 def stored(name: str) -> dict[str, Any]:
     values: dict[str, Any] = json.loads((printed.DATA / f"{name}.json").read_text(encoding="utf-8"))

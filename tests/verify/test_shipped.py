@@ -30,8 +30,6 @@ SEEDED = "the seeded BertForMaskedLM of tests/reference/heads/bert-masked_word"
 MOST_BYTES = 300_000
 AFTER_NORM = 1e-6  # |difference| / max(1, |value|), measured with three BLAS kernels: 2.4e-7
 
-pytestmark = pytest.mark.usefixtures("without_torch")
-
 
 @pytest.fixture(scope="module")
 def tables(minilm: Path) -> dict[str, Any]:

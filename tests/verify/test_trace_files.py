@@ -26,8 +26,6 @@ MODEL = str(BERT.folder)
 ENDINGS = [".safetensors", ".npz"]
 OFTEN = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 
-pytestmark = pytest.mark.usefixtures("without_torch")
-
 
 def npz(path: Path, arrays: dict[str, Any]) -> Path:
     np.savez(path, **arrays)
