@@ -1,8 +1,8 @@
 """The block of Llama and its kin: what changed since BERT and GPT-2, each change one formula.
 
-Read `blocks` first: RMSNorm (`rms_norm`) and the window (`visible`) stand there. Here follow the rotation in its place,
-key heads that several query heads share, and the gate. Mistral, Qwen and Gemma are made of the same parts; ModernBERT
-and NomicBERT have some of them.
+Read `blocks` first: RMSNorm (`rms_norm`) and the window (`visible`) stand there, the rotation (`rotate`) stands in
+`attention_positions`. Here follow key heads that several query heads share, and the gate. Mistral, Qwen and Gemma are
+made of the same parts; ModernBERT and NomicBERT have some of them.
 
 Sources
     Su et al. 2021, "RoFormer" (arXiv:2104.09864): queries and keys are turned by their token's place

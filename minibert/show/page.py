@@ -145,6 +145,7 @@ def page(
             _choice(i, *pair, i == first) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))
         ),
         norm=norm_lines,
+        unnormed="" if norm_lines else " hidden",
         positions=_positions_words(layer, positions is not None),
         formulas=listed(formulas, equations),
         data=as_json(data),

@@ -44,7 +44,7 @@ def part(encoder: Encoder, trace: dict[str, Array], listed_before: set[Any]) -> 
     order = (
         f"Both add to the vector. {norm} is applied to what enters them, so the vector itself can grow."
         if stack.pre_norm
-        else f"{norm} follows each sum, so the vector does not grow from block to block."
+        else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
     )
     used = functions(encoder, trace) - listed_before
     return filled_part(

@@ -15,7 +15,9 @@ import numpy as np
 from minibert.equations.blocks import sigmoid, softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
+from minibert.families.bound_blocks import Dense
 from minibert.families.heads import BoundHead
+from minibert.families.modules import LayerNorm
 from minibert.models.heads import logit_pieces
 from minibert.models.labels import REGRESSION, SEVERAL
 
@@ -101,11 +103,13 @@ def part(encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str
         "shares": _floats(np.concatenate(every, axis=2)),
         "totals": _floats(found.total),
     }
+    activation = any(not isinstance(work, Dense | LayerNorm) for _, work in head.works)
     return filled_part(
         "prediction",
         about=escape(ABOUT[head.name]),
         number="probability" if chance else "number",
         norm=", with the model's last norm before it" * bool(encoder.stack.last_norm),
+        activation=", and the activation before the logits multiplies each of its inputs z by f(z) / z" * activation,
         mean=" of the prediction, less the mean logit of all predictions" * (head.labels > 1),
         data=as_json(data),
     )

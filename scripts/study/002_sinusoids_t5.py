@@ -69,6 +69,8 @@ assert len(layer(np.zeros((1, 600), np.int64))[0]) == 600, "600 tokens are more 
 # ever wider ranges; all distances from 91 on share the last one. Bucket 16 is never used: it would be a key after the
 # query at distance 0. (T5's decoder looks back only. There all 32 buckets are for keys before the query, and the last
 # one begins at distance 113.)
+#
+# The stripes of the picture are the buckets. Without a trained T5 their numbers are random: no head has learned them.
 
 # %%
 tree = study.with_relative_bias(layer)
@@ -85,7 +87,7 @@ study.show(
     plot.relative_bias(bias),
     "t5-bias",
     of=f"relative bias of {model.name}",
-    alt="a line of colours for each head: the bias by the distance from query to key",
+    alt="a line of colours for each head: the bias by the distance from query to key, a stripe for each bucket",
 )
 assert np.array_equal(bias[:, :-1, :-1], bias[:, 1:, 1:]), "one step further for both changes nothing"
 if (config.relative_attention_num_buckets, config.relative_attention_max_distance) == (32, 128):
@@ -190,6 +192,7 @@ assert d_model != 512 or round(longest) == 60611
 #
 # So all rows have the same length, `sqrt(dim / 2)`, and the picture is one curve, repeated along the diagonal. In a
 # learned table (`000_bert_positions.py`) no formula does this; it holds there as far as training has made it hold.
+# Farther apart is not always less similar: the short waves come round again, and the curve rises at 104 of 299 steps.
 
 # %%
 similarity = cosine_similarity(sin_pos_encoding)
@@ -207,7 +210,14 @@ assert np.abs(similarity - curve[apart]).max() < 1e-7, "float32 rows, measured 5
 ax = plt.subplots(figsize=(8, 3), layout="constrained")[1]
 ax.plot(curve, color=plot.DARK)
 ax.set(xlabel="distance of two positions", ylabel="cosine similarity", xlim=(0, max_len - 1))
-study.show(ax, "similarity-by-distance", of=formula, alt="a curve: the cosine falls as two positions are farther apart")
+study.show(
+    ax,
+    "similarity-by-distance",
+    of=formula,
+    alt="a curve: the cosine by the distance of two positions; it falls fast, then slowly and in waves",
+)
+print(f"it rises at {np.count_nonzero(np.diff(curve) > 0)} of {max_len - 1} steps")
+assert d_model != 512 or max_len != 300 or np.count_nonzero(np.diff(curve) > 0) == 104
 
 # %% [markdown]
 # ## Beyond the pictures: what can be read from a row?

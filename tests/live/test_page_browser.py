@@ -19,6 +19,7 @@ from minibert.show.page import page
 pytestmark = pytest.mark.browser
 
 SENTENCE = "We lived above the clouds"
+SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 STRIPS = "#groups .strip canvas"
 
 
@@ -257,8 +258,11 @@ def test_a_text_without_tokens_opens(opened: Open, tmp_path: Path) -> None:
     assert "The text has no tokens." in tab.locator("#groups").inner_text()
 
 
-def test_without_javascript_the_tables_are_there(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    tab = opened(real[1], java_script_enabled=False)
-    assert "The colours need JavaScript" in tab.locator("body").inner_text()
-    assert tab.locator("tr[data-token]").count() == 7
-    assert tab.locator("ol li").count() == 4
+@pytest.mark.parametrize("norm", [True, False])
+def test_without_javascript_nothing_is_empty(opened: Open, minilm: Path, norm: bool) -> None:
+    with minibert.load_encoder(minilm if norm else SMALL_GPT2) as encoder:
+        tab = opened(page(encoder, SENTENCE if norm else "clouds"), java_script_enabled=False)
+    assert "needs JavaScript" in tab.locator("body").inner_text()
+    assert tab.locator("tr[data-token]:visible").count() == 7 * norm
+    assert tab.locator("ol li:visible").count() == 3 + norm
+    assert tab.locator("canvas:visible").count() == tab.locator("table:visible:not(:has(td))").count() == 0
