@@ -10,11 +10,12 @@ from .common import Parser, add_model, load_model, tell
 ABOUT = """a small server: /v1/embeddings as OpenAI's, and /rerank
 For programs in other languages on the same machine. Routes: /v1/embeddings
 (OpenAI's form; also "task": "query", "document" or a prompt of the model),
-/rerank (Cohere's form, or that of text-embeddings-inference), /health, /info.
+/rerank (Cohere's answers, or text-embeddings-inference's), /health, /info.
 Requests that come together are computed together, on the CPU.
 For a GPU, many machines or the open network a production server such as
 text-embeddings-inference (TEI) is the better choice. It needs the packages
-starlette and uvicorn. SIGTERM or Ctrl-C ends it, after what it took is done."""
+starlette and uvicorn. SIGTERM or Ctrl-C ends it, after what it took is done:
+exit code 0, or 1 where the time for that (--max-grace) was too short."""
 EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
 
 
@@ -34,6 +35,7 @@ def declare(parser: Parser) -> None:
         "waiting": "requests at once; more are told to come again (503)",
         "body": "bytes of a request",
         "texts": "texts of a request",
+        "grace": "seconds for what was taken after SIGTERM or Ctrl-C; the rest gets 503",
     }
     for name, what in limited.items():
         number = getattr(usual, name)
@@ -43,7 +45,7 @@ def declare(parser: Parser) -> None:
     add_model(parser, side=False, argument=True, usual="sentence-transformers/all-MiniLM-L6-v2", threads=True)
 
 
-def run(arguments: Any) -> None:
+def run(arguments: Any) -> int:
     """Load the models, listen, and answer until the end."""
     from minibert.models.load_encoder import load_encoder
     from minibert.serve.app import Server
@@ -51,7 +53,7 @@ def run(arguments: Any) -> None:
     from minibert.serve.run import check_packages, listen, read_token
     from minibert.serve.run import run as answer
 
-    limits = Limits(waiting=arguments.max_waiting, body=arguments.max_body, texts=arguments.max_texts)
+    limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))
     for name, number in limits._asdict().items():
         if number < 1:
             raise ValueError(f"--max-{name} must be an integer >= 1, found {number}")
@@ -64,4 +66,5 @@ def run(arguments: Any) -> None:
         server = Server((encoder, arguments.model), reranker, token, limits, arguments.version)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        answer(server, listening, lambda _: tell(f"{server.model.names[1]} at {url}/v1/embeddings; Ctrl-C ends it"))
+        ready = f"{server.model.names[1]} at {url}/v1/embeddings; Ctrl-C ends it"
+        return int(answer(server, listening, lambda _: tell(ready)) > 0)

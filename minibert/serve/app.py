@@ -20,14 +20,12 @@ from .asked import Embedding, Limits, Refusal, Rerank, is_public, read_embedding
 from .kinds import Model, names_of, scores
 from .worker import Job, Kind, Worker
 
-READING = 30  # seconds that a client has to send a request's head, and again for its body
-SENDING = 30  # seconds that it has to read a piece of the answer
+PATIENCE = 30  # seconds that a client has to send a request's head, then its body, and to read a piece of the answer
 PIECE = 1 << 18  # bytes of a piece
 RETRY = 1  # seconds after which a client that was sent away may come again
 ADVICE = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": str(RETRY)}}  # headers of a refusal, by its status
 INLINE = 32  # so many vectors are written on the thread that answers; more would keep others waiting
 RERANK = ("/rerank", "/v1/rerank", "/v2/rerank")  # Cohere's clients put the version before it
-LATE = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
 GONE = 499  # for a client that nobody reads
 Handler = Callable[[Any], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -53,6 +51,7 @@ class Server:
         self.token = None if token is None else token.encode()
         self.limits, self.version = limits or Limits(), version
         self.inside = 0
+        self.undone = 0  # requests that were inside when the time to end was over
         self.worker = Worker()
 
     def app(self) -> Any:
@@ -70,7 +69,7 @@ class Server:
         def fault(_: Any, error: Exception) -> Any:
             return self._refused(Refusal(500, f"an error of the server: {type(error).__name__}"))
 
-        return Starlette(
+        app = Starlette(
             routes=[
                 Route("/v1/embeddings", self._guarded(self.embeddings), methods=["POST"]),
                 *(Route(path, self._guarded(self.rerank), methods=["POST"]) for path in RERANK),
@@ -84,6 +83,8 @@ class Server:
                 Exception: fault,
             },
         )  # fmt: skip
+        app.router.redirect_slashes = False  # it would send a client to whatever host the client has named
+        return app
 
     # -- routes ----------------------------------------------------------------------------------------------
 
@@ -145,7 +146,13 @@ class Server:
 
             async def answered(_: Any, __: Any, send: Send) -> None:
                 with self._admitted():  # until the answer is read: answers that nobody reads would fill the memory
-                    await _send(await handler(request), send)
+                    try:
+                        answer = await handler(request)
+                    except asyncio.CancelledError:  # the server ends
+                        self.undone += 1
+                        answer = self._refused(Refusal(503, "the server ends before this was done; try again"))
+                    with suppress(asyncio.CancelledError):
+                        await _send(answer, send)
 
             return answered
 
@@ -197,9 +204,9 @@ class Server:
                 parts.append(part)
 
         try:
-            await asyncio.wait_for(read(), READING)
-        except LATE:
-            raise Refusal(408, f"the request did not come within {READING} s") from None
+            await asyncio.wait_for(read(), PATIENCE)
+        except asyncio.TimeoutError:
+            raise Refusal(408, f"the request did not come within {PATIENCE} s") from None
         return b"".join(parts)
 
     def _check_name(self, name: str | None, names: Sequence[str]) -> None:
@@ -289,13 +296,12 @@ async def _left(request: Any) -> None:
 
 
 async def _send(response: Any, send: Send) -> None:
-    """Send an answer in pieces, each when the client has read those before; one that does not read is left."""
+    """Send an answer in pieces, each when the client has read those before."""
     body = response.body
-    with suppress(*LATE):
-        await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
-        for start in range(0, len(body), PIECE):
-            piece, more = body[start : start + PIECE], start + PIECE < len(body)
-            await asyncio.wait_for(send({"type": "http.response.body", "body": piece, "more_body": more}), SENDING)
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    for start in range(0, len(body), PIECE):
+        piece, more = body[start : start + PIECE], start + PIECE < len(body)
+        await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
 def _json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Any:

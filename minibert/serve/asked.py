@@ -32,11 +32,13 @@ class Limits(NamedTuple):
     waiting  requests that were taken and are not answered yet
     body     bytes of a request
     texts    texts or documents of a request
+    grace    seconds that requests under way have when the server ends
     """
 
     waiting: int = 64
     body: int = 1 << 21
     texts: int = 2048
+    grace: int = 60
 
 
 class Embedding(NamedTuple):

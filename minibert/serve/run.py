@@ -12,10 +12,12 @@ from typing import Any
 
 from minibert.errors import Option, worded
 
-from .app import READING, Server
+from .app import PATIENCE, Server
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-ENDING = 60  # seconds that are left for requests under way at the end
+SPARE = 400  # connections besides those of requests that were taken, where the system allows as many files
+ACCEPTED = 32  # connections at once, before the first of them is counted
+REST = 1 << 24  # bytes of a request that are read after its answer: some clients read that when they have sent all
 NEEDS = "serve needs starlette and uvicorn: pip install 'starlette>=0.40' 'uvicorn>=0.30'"
 
 
@@ -66,8 +68,11 @@ def listen(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot listen at {host}, port {port}: {reason}") from None
 
 
-def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], None]], object]) -> None:
-    """Answer requests until SIGTERM or Ctrl-C. `ready` is called when the first can come, with what ends the server."""
+def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], None]], object]) -> int:
+    """Answer requests until SIGTERM or Ctrl-C, and then what was taken: give how many were not done in time.
+
+    `ready` is called when the first can come, with what ends the server.
+    """
     import uvicorn
 
     class Told(uvicorn.Server):  # type: ignore[misc]  # untyped where it is not installed
@@ -78,9 +83,17 @@ def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], 
         def end(self) -> None:
             self.should_exit = True
 
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            super().handle_exit(sig, frame)
+            for task in self.server_state.tasks if self.force_exit else ():
+                task.cancel()  # from Python 3.12 on it would wait for them all the same
+
+    files = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1
+    wanted = server.limits.waiting + SPARE
     config = uvicorn.Config(
-        server.app(), loop="asyncio", http=_patient(), ws="none", lifespan="off", log_level="warning", access_log=False,
-        server_header=False, proxy_headers=False, timeout_graceful_shutdown=ENDING,
+        server.app(), loop="asyncio", http=_patient(wanted if files < 0 else min(wanted, files // 2)), ws="none",
+        lifespan="off", log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+        backlog=ACCEPTED, timeout_graceful_shutdown=server.limits.grace,
     )  # fmt: skip
     before = None
     if threading.current_thread() is threading.main_thread():
@@ -92,29 +105,65 @@ def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], 
         server.worker.close()
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+    return server.undone
 
 
-def _patient() -> Any:
-    """The protocol of uvicorn, which bounds the time between requests, with a bound for the head of one as well."""
+def _patient(most: int) -> Any:
+    """The protocol of uvicorn, which bounds the time between requests and the size of a head, and with it the time in
+    which a client sends a head or reads a piece of an answer, the open connections, and what is read after an answer.
+    """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
+    waiting: dict[Any, Any] = {}  # connections that wait for their client -> what ends them, the longest waiting first
+    told: list[int] = []
+
     class Patient(H11Protocol):  # type: ignore[misc]  # untyped where it is not installed
-        head: Any = None
+        rest = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._bound()
+            self._note()
+            if len(self.connections) > most:
+                longest = next(iter(waiting))
+                longest.forget()
+                longest.transport.abort()
+                if not told:
+                    told.append(most)
+                    self.logger.warning(f"more than {most} connections: those that wait for their client are closed")
+
+        def connection_lost(self, exc: Any) -> None:
+            super().connection_lost(exc)
+            self.forget()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            self._bound()
+            self._note()
+            self.rest = self.rest + len(data) if self in waiting else 0
+            if self.rest > REST:
+                self.transport.abort()
 
-        def _bound(self) -> None:
-            comes = self.cycle is None or self.cycle.response_complete
-            if comes and self.head is None:
-                self.head = self.loop.call_later(READING, self.transport.abort)
-            elif not comes and self.head is not None:
-                self.head.cancel()
-                self.head = None
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._note()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._note()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self.forget()
+            self._note()
+
+        def _note(self) -> None:
+            under_way = self.cycle is not None and not self.cycle.response_complete
+            if under_way and not self.flow.write_paused:
+                self.forget()
+            elif self not in waiting:
+                waiting[self] = self.loop.call_later(PATIENCE, self.transport.abort)
+
+        def forget(self) -> None:
+            if self in waiting:
+                waiting.pop(self).cancel()
 
     return Patient

@@ -24,7 +24,6 @@ pytestmark = [
 
 MODEL = REFERENCE / "sentences-dense"
 PATIENCE = 30.0  # seconds, on the busiest machine
-SOON = 10.0  # seconds that an ending may take there; measured: 0.3
 
 
 def press() -> None:
@@ -119,10 +118,10 @@ def wait_until(there: Any, process: subprocess.Popen[str]) -> None:
     pytest.fail("it has not come so far")
 
 
-def ended(process: subprocess.Popen[str], seconds: float = SOON) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Give the exit code and stderr; the pipe to its stdin stays open until then."""
     try:
-        code = process.wait(seconds)
+        code = process.wait(PATIENCE)
     finally:
         process.kill()
     assert process.stderr is not None
@@ -154,7 +153,7 @@ def test_a_bad_row_is_told_at_once_though_the_pipe_is_idle(vectors: str, bad: st
         assert process.stdin is not None
         process.stdin.write(f'{{"text": "we"}}\n{{"text": {bad}}}\n')
         process.stdin.flush()
-        code, told = ended(process, PATIENCE)
+        code, told = ended(process)
     assert code == 1 and told.startswith("minibert: error: stdin, row 2: 'text' must be a text, found ")
 
 

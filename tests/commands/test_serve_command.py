@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -68,9 +68,42 @@ def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
         assert (process.stdout.read(), process.stderr.read()) == ("", "")
 
 
-def test_ctrl_c_ends_it_without_a_traceback() -> None:
-    with serving() as (process, _):
-        process.send_signal(signal.SIGINT)
+HALF = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"
+
+
+@contextmanager
+def half_a_request(address: Address) -> Iterator[socket.socket]:
+    """Be a client that the server waits for, for longer than the test."""
+    with socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
+        client.sendall(HALF)
+        while address.ask("/info").json["requests_inside"] < 2:
+            time.sleep(0.01)
+        yield client
+        assert client.recv(1000).startswith(b"HTTP/1.1 503 ")
+
+
+def test_what_is_not_done_in_time_shows_in_the_exit_code() -> None:
+    with serving("--max-grace", "1") as (process, address):
+        with half_a_request(address):
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 1
+        assert process.stderr.read() == "ERROR:    Cancel 1 running task(s), timeout graceful shutdown exceeded\n"
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize("twice", [False, True])
+def test_ctrl_c_ends_it_without_a_traceback(twice: bool) -> None:
+    """The first one lets it answer what it took, the second one does not."""
+    with serving() as (process, address):
+        if twice:
+            with half_a_request(address):
+                process.send_signal(signal.SIGINT)
+                with suppress(ConnectionError):
+                    while address.ask("/health"):  # until nothing new is taken
+                        time.sleep(0.01)
+                process.send_signal(signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 130
         assert process.stderr.read() == ""
 
@@ -96,7 +129,7 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
     assert "two tokens are named" in failure(capsys, "serve", MODEL, "--token-env", "A", "--token-file", "/b")
     assert "/b: No such file" in failure(capsys, "serve", MODEL, "--token-file", "/b")
     assert "the variable ABSENT must hold a token" in failure(capsys, "serve", MODEL, "--token-env", "ABSENT")
-    for name in ("waiting", "body", "texts"):
+    for name in ("waiting", "body", "texts", "grace"):
         assert f"--max-{name} must be an integer >= 1" in failure(capsys, "serve", MODEL, f"--max-{name}", "0")
     assert "--port must be an integer from 0 to 65535" in failure(capsys, "serve", MODEL, "--port", "70000")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -110,8 +143,8 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
 
 
 def test_the_bounds_of_the_command_line_hold() -> None:
-    with serving("--max-texts", "2", "--max-body", "200", "--max-waiting", "1") as (_, address):
-        assert address.ask("/info").json["limits"] == {"waiting": 1, "body": 200, "texts": 2}
+    with serving("--max-texts", "2", "--max-body", "200", "--max-waiting", "1", "--max-grace", "7") as (_, address):
+        assert address.ask("/info").json["limits"] == {"waiting": 1, "body": 200, "texts": 2, "grace": 7}
         assert address.embed(["a"] * 3).status == 413
         assert address.embed("a" * 200).status == 413
         assert address.embed(["a"] * 2).status == 200

@@ -5,12 +5,8 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -216,12 +212,14 @@ def test_a_bad_request_for_scores_is_refused_in_words(address: Address, body: An
 def test_other_routes_and_methods(address: Address) -> None:
     assert address.ask("/health").json == {"status": "ok"}
     assert "POST /v1/embeddings" in address.ask("/").error
+    elsewhere = address.ask("/health/", Host="evil.com")
+    assert (elsewhere.status, "location" in elsewhere.headers) == (404, False)
     wrong = address.ask("/v1/embeddings")
     assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
     found = address.ask("/info").json
     assert (found["model"], found["dimension"], found["max_seq_length"], found["reranker"]) == (NORMED, 8, 30, RERANKER)
     assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
-    assert found["limits"] == {"waiting": 64, "body": 2097152, "texts": 2048}
+    assert found["limits"] == {"waiting": 64, "body": 2097152, "texts": 2048, "grace": 60}
 
 
 def test_without_a_reranker_nothing_is_ordered() -> None:
@@ -286,150 +284,6 @@ def test_without_a_token_a_name_of_the_web_is_refused(address: Address) -> None:
         assert address.ask("/info", Host=host).status == 200, host
     with served(server(token="geheim")) as other:
         assert other.ask("/info", Host="vectors.example.com", Authorization="Bearer geheim").status == 200
-
-
-# -- what waits --------------------------------------------------------------------------------------------------
-
-
-class Held:
-    """A server whose worker waits before each step until it is let go, and notes the steps."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        self.go, self.steps = threading.Event(), list[int]()
-        from minibert.serve import worker
-
-        compute = worker.compute_shares
-
-        def held(shares: Any) -> None:
-            assert self.go.wait(SECONDS)
-            self.steps.append(len(shares))
-            compute(shares)
-
-        monkeypatch.setattr(worker, "compute_shares", held)
-        self.server = server(**options)
-
-    def inside(self, count: int) -> None:
-        """Wait until so many requests are inside."""
-        end = time.monotonic() + SECONDS
-        while self.server.inside != count:
-            assert time.monotonic() < end, f"{self.server.inside} requests are inside, expected {count}"
-            time.sleep(0.01)
-
-
-def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held(monkeypatch, limits=Limits(waiting=3))
-    with served(held.server) as address, ThreadPoolExecutor(3) as pool:
-        for _ in range(2):  # the places are given back
-            held.go.clear()
-            waiting = [pool.submit(address.embed, "dog") for _ in range(3)]
-            held.inside(3)
-            answer = address.embed("dog")
-            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-            assert (answer.json["error"]["type"], answer.error) == (
-                "server_error", "3 requests are waiting; try again in 1 s",
-            )  # fmt: skip
-            assert address.ask("/health").status == 200
-            held.go.set()
-            assert [each.result().status for each in waiting] == [200] * 3
-            held.inside(0)
-    assert sum(held.steps) == 6
-    assert len(held.steps) <= 4, "what gathered behind the first step of a round was computed together"
-
-
-def test_a_client_that_leaves_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One leaves while its work waits, one in the middle of its own request: neither stays inside."""
-    held = Held(monkeypatch)
-    with served(held.server) as address:
-        body = json.dumps({"input": "we lived"}).encode()
-        head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        clients = [socket.create_connection(("127.0.0.1", address.port)) for _ in range(2)]
-        clients[0].sendall(head + body)
-        held.inside(1)
-        clients[1].sendall(head + body[:5])
-        held.inside(2)
-        for client in clients:
-            client.close()
-        held.inside(0)
-        held.go.set()
-        assert address.embed("dog").status == 200
-
-
-def test_who_sends_half_a_request_and_waits_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minibert.serve import app
-
-    monkeypatch.setattr(app, "READING", 0.2)
-    with served(server()) as address, socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
-        client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
-        assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
-        assert address.embed("dog").status == 200
-
-
-def test_who_connects_and_sends_no_whole_head_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each connection costs a file of the process; the first request has a bound, and so have later ones."""
-    from minibert.serve import run
-
-    monkeypatch.setattr(run, "READING", 0.5)
-    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with served(server()) as address:
-        for sent in (b"", whole[:30], whole + whole[:30]):
-            with socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
-                client.sendall(sent)
-                got = b""
-                with suppress(ConnectionResetError):
-                    while part := client.recv(4096):
-                        got += part
-                assert got.startswith(b"HTTP/1.1 200") == sent.startswith(whole)
-        slow = http.client.HTTPConnection("127.0.0.1", address.port, timeout=SECONDS)
-        for _ in range(3):  # one connection lives longer than the bound, if its requests are whole
-            slow.request("GET", "/health")
-            assert slow.getresponse().read() == b'{"status":"ok"}'
-            time.sleep(0.3)
-        slow.close()
-
-
-def test_who_does_not_read_the_answer_keeps_one_place_and_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer waits in pieces; all of it in the system's hands would be memory without bound."""
-    from minibert.serve import app
-
-    full = server(limits=Limits(waiting=1))
-
-    async def large(request: Any) -> Any:
-        return app._json("x" * 30_000_000)
-
-    monkeypatch.setattr(full, "info", large)
-    with served(full) as address:
-        for leaves in (True, False):
-            monkeypatch.setattr(app, "SENDING", SECONDS if leaves else 0.5)
-            with socket.socket() as client:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                client.connect(("127.0.0.1", address.port))
-                client.sendall(b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert client.recv(12) == b"HTTP/1.1 200"
-                assert address.embed("dog").status == 503
-                if not leaves:
-                    until_empty(full)
-            until_empty(full)
-            assert address.embed("dog").status == 200
-        assert len(address.ask("/info").body) == 30_000_002, "who reads gets all of it"
-
-
-def until_empty(full: Server) -> None:
-    end = time.monotonic() + SECONDS
-    while full.inside:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_at_the_end_what_was_taken_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held(monkeypatch)
-    with ThreadPoolExecutor(1) as pool:
-        with served(held.server) as address:
-            waiting = pool.submit(address.embed, "dog")
-            held.inside(1)
-            threading.Timer(0.3, held.go.set).start()  # after the end was asked for
-        assert waiting.result().status == 200
-        with pytest.raises(ConnectionError):
-            address.ask("/health")
 
 
 def test_numbers_that_json_has_no_word_for_are_an_error() -> None:

@@ -81,8 +81,11 @@ def served(server: Server) -> Iterator[Address]:
         assert not thread.is_alive()
 
 
-def straight(server: Server, path: str, body: bytes, **headers: str) -> Answer:
-    """Ask the application without a socket: a hundred requests take no time."""
+def straight(server: Server, path: str, body: bytes, events_read: int = 9, **headers: str) -> Answer:
+    """Ask the application without a socket: a hundred requests take no time.
+
+    events_read: how many parts of the answer the client reads until the server ends and leaves it.
+    """
     events: list[dict[str, Any]] = []
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
@@ -96,6 +99,8 @@ def straight(server: Server, path: str, body: bytes, **headers: str) -> Answer:
 
         async def send(event: Any) -> None:
             events.append(event)
+            if len(events) == events_read:
+                raise asyncio.CancelledError
 
         await server.app()(scope, coming.get, send)
 
