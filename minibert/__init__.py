@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from minibert.bulk.embedder import Embedder
     from minibert.equations.input_layer import sinusoidal_positions
     from minibert.families.family import Family
-    from minibert.families.input_layer import FAMILIES
+    from minibert.families.rows import FAMILIES
     from minibert.models.encoder import Encoder
     from minibert.models.input_layer import EmbeddingLayer
     from minibert.models.knock_out import knock_out
@@ -30,7 +30,7 @@ _FILES = {
     "minibert.equations.input_layer": ("sinusoidal_positions",),
     "minibert.errors": ("CheckpointError", "HubError", "MinibertError", "TokenizerError", "UnknownFamilyError"),
     "minibert.families.family": ("Family",),
-    "minibert.families.input_layer": ("FAMILIES",),
+    "minibert.families.rows": ("FAMILIES",),
     "minibert.bulk.embedder": ("Embedder",),
     "minibert.models.encoder": ("Encoder",),
     "minibert.models.input_layer": ("EmbeddingLayer",),

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .config import Config
     from .family import Family
     from .frozen import replace
-    from .input_layer import FAMILIES
     from .modules import Embedding, LayerNorm, Linear
+    from .rows import FAMILIES
     from .steps import Add, Binder, Inputs, Mask, Norm, Positions, Project, Scale, Step, Tokens, always
 
 # file -> its names; a file is imported when one of its names is first asked for, so that one never imports the others
@@ -22,7 +22,7 @@ _FILES = {
     "family": ("Family",),
     "frozen": ("replace",),
     "modules": ("Embedding", "LayerNorm", "Linear"),
-    "input_layer": ("FAMILIES",),
+    "rows": ("FAMILIES",),
     "steps": ("Add", "Binder", "Inputs", "Mask", "Norm", "Positions", "Project", "Scale", "Step", "Tokens", "always"),
 }
 

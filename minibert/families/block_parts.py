@@ -1,5 +1,7 @@
 """What blocks are made of: parts as a row names them. `bound_blocks` says what they become with a checkpoint.
 
+Rows are read with the input layer, which computes no block: what computes is imported when a block is bound.
+
 A block is a tuple of `Residual`s, in order: `x = after(x + within(work(before(x))))`. The work is attention (`Attend`)
 or a feed-forward (`Feed`); a norm without a path is not there.
 """
@@ -12,51 +14,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.equations.blocks import Activation, gelu, gelu_tanh, mish, quick_gelu, relu, silu, tanh
 from minibert.files.tables import StoredTable, Weight
 
 from .block_names import Older, OlderNames, SharedNames
-from .bound_blocks import Attention, BoundBlock, BoundResidual, Dense, FeedForward, Modules
 from .config import Config
 from .family import Family
 from .frozen import Frozen, replace
-from .modules import LayerNorm
 
 if TYPE_CHECKING:
+    from .bound_blocks import Attention, BoundBlock, BoundResidual, Dense, FeedForward, Modules
     from .steps import Binder, Tensors
     from .terms import Term
 
 FARTHEST = 1 << 31  # tokens: no text is as long, and positions plus this are still int64
-
-# the config's word -> the equation, and how the reference prints it
-ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
-    "gelu": (gelu, "GELUActivation()"),
-    "gelu_python": (gelu, "GELUActivation()"),
-    "gelu_new": (gelu_tanh, "NewGELUActivation()"),
-    "gelu_fast": (gelu_tanh, "FastGELUActivation()"),
-    "gelu_accurate": (gelu_tanh, "AccurateGELUActivation()"),
-    "gelu_pytorch_tanh": (gelu_tanh, "GELUTanh()"),
-    "gelu_python_tanh": (gelu_tanh, "GELUTanh()"),
-    "relu": (relu, "ReLU()"),
-    "silu": (silu, "SiLUActivation()"),
-    "swish": (silu, "SiLU()"),
-    "quick_gelu": (quick_gelu, "QuickGELUActivation()"),
-    "mish": (mish, "MishActivation()"),
-    "tanh": (tanh, "Tanh()"),
-}
 
 
 class NormAt(Frozen):
     """A norm; without a path there is none.
 
     eps     a config key, or the number itself
-    kind    LayerNorm, or RMSNorm and GemmaRMSNorm, which have no bias
+    kind    its class: LayerNorm; RMSNorm or GemmaRMSNorm, which have no bias
     biased  whether a LayerNorm has one; a config key that decides it
     """
 
     path: str = ""
     eps: str | float = "layer_norm_eps"
-    kind: type[LayerNorm] = LayerNorm
+    kind: str = "LayerNorm"
     biased: bool | str = True
 
     def bind(self, config: Config, binder: Tensors, prefix: str, width: int) -> Modules:
@@ -65,9 +48,11 @@ class NormAt(Frozen):
             return {}
         path, eps = f"{prefix}{self.path}", config.number(self.eps) if isinstance(self.eps, str) else self.eps
         weight = binder.vector((f"{path}.weight", f"{path}.gamma"), (width,))
-        biased = self.kind is LayerNorm and decided(config, self.biased)
+        biased = self.kind == "LayerNorm" and decided(config, self.biased)
         bias = binder.vector((f"{path}.bias", f"{path}.beta"), (width,)) if biased else None
-        return {path: self.kind(weight, bias, eps)}
+        from . import bound_blocks
+
+        return {path: getattr(bound_blocks, self.kind)(weight, bias, eps)}
 
 
 class Attend(Frozen):
@@ -104,6 +89,8 @@ class Attend(Frozen):
     def bind(
         self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, scheme: Any
     ) -> tuple[Attention, Modules]:
+        from .bound_blocks import Attention
+
         dim, (heads, key_heads, head_dim) = config.integer("hidden_size"), self.sizes(config)
         widths = (heads * head_dim, key_heads * head_dim, key_heads * head_dim)
         outs = widths if len(self.maps) == 3 else (sum(widths),)
@@ -168,6 +155,9 @@ class Feed(Frozen):
     def bind(
         self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, scheme: Any
     ) -> tuple[FeedForward, Modules]:
+        from .activations import activation_of
+        from .bound_blocks import FeedForward
+
         dim, inner = config.integer("hidden_size"), self.width(config)
         activate, printed = activation_of(config, self.act)
         up, gate, activation, down = (
@@ -198,6 +188,8 @@ class Residual(Frozen):
     def bind(
         self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, scheme: Any, modules: Modules
     ) -> BoundResidual:
+        from .bound_blocks import BoundResidual
+
         width = config.integer("hidden_size")
         before, within, after = (
             norm.bind(config, binder, prefix, width) for norm in (self.before, self.within, self.after)
@@ -277,7 +269,9 @@ class Blocks(Frozen):
         self, config: Config, binder: Binder, i: int, tensors: Tensors | None = None, scheme: Any = None
     ) -> BoundBlock:
         """Take one block's tensors; `tensors` knows those that it shares with others."""
-        prefix, modules = self.prefix(config, i), Modules()
+        from .bound_blocks import BoundBlock
+
+        prefix, modules = self.prefix(config, i), dict[str, Any]()
         tensors = tensors or (binder if self.shared is None else SharedNames(binder))
         if self.older and not binder.stored_under((prefix,)):
             tensors = OlderNames(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
@@ -313,6 +307,8 @@ def stays_causal(config: Config) -> bool:
 
 def dense(binder: Tensors, path: str, shape: tuple[int, int], biased: bool, transposed: bool) -> Dense:
     """Take one map's tensors; shape (out, in)."""
+    from .bound_blocks import Dense
+
     weight = aligned(binder.weight((f"{path}.weight",), shape[::-1] if transposed else shape))
     return Dense(weight, binder.vector((f"{path}.bias",), shape[:1]) if biased else None, transposed)
 
@@ -328,14 +324,6 @@ def heads_of(config: Config) -> int:
     if heads == 0 or dim % heads:
         raise config.refused(f"'hidden_size' must be a multiple of 'num_attention_heads', found {dim} and {heads}")
     return heads
-
-
-def activation_of(config: Config, key: str) -> tuple[Activation, str]:
-    """Give the equation that the config names. Raises CheckpointError for one that is not known."""
-    name = config.get(key)
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise config.refused(f"{key!r} must be one of {', '.join(ACTIVATIONS)}, found {name!r}")
-    return ACTIVATIONS[name]
 
 
 def decided(config: Config, biased: bool | str) -> bool:

@@ -1,4 +1,4 @@
-"""The heads behind the blocks, some rows for each model_type: what a model computes from its last hidden state.
+"""What the rows of heads are made of: what a model computes from its last hidden state.
 
 A head takes some tokens (every one, each text's first, or its last) through its steps in order: maps, activations,
 norms. The last step gives the logits. Paths are those of the reference's classes with that head.
@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from minibert.equations.blocks import Activation, gelu, relu, tanh
-from minibert.equations.fast import ACTIVATIONS
-from minibert.equations.input_layer import Array
-from minibert.files.tables import Weight
-
-from .block_parts import NormAt, activation_of, aligned, decided
-from .bound_blocks import Dense
+from .block_parts import NormAt, aligned, decided
 from .config import Config
 from .frozen import Frozen, replace
 
 if TYPE_CHECKING:
+    from minibert.equations.blocks import Activation
+    from minibert.equations.input_layer import Array
+    from minibert.files.tables import Weight
+
+    from .bound_blocks import Dense
     from .steps import Binder
 
 LABELS = "labels"  # a width: as many as config.json names classes
@@ -48,6 +47,8 @@ class HeadMap(Frozen):
 
     def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Weight]) -> Dense:
         """Take its tensors. `words` gives the word table (vocab, width)."""
+        from .bound_blocks import Dense
+
         out = count_labels(config) if self.out == LABELS else self.out
         out = config.integer(out) if isinstance(out, str) else out
         if self.tied and not binder.stores(f"{self.path}.weight") and tied(config):
@@ -63,15 +64,20 @@ class HeadMap(Frozen):
 
 
 class Act(Frozen):
-    """An activation: a config key that names it, or the function itself. `path` is its name in a trace."""
+    """An activation: the config key that names it, or the config's word for it. `path` is its name in a trace."""
 
     path: str
-    act: str | Activation = "hidden_act"
+    act: str = "hidden_act"
+    word: str = ""
 
     def function(self, config: Config) -> Activation:
         """Give it, in the form with fewer passes where there is one."""
-        found = activation_of(config, self.act)[0] if isinstance(self.act, str) else self.act
-        return ACTIVATIONS.get(found, found)
+        from minibert.equations import fast
+
+        from .activations import ACTIVATIONS, activation_of
+
+        found, _ = ACTIVATIONS[self.word] if self.word else activation_of(config, self.act)
+        return fast.ACTIVATIONS.get(found, found)
 
 
 class Head(Frozen):
@@ -112,10 +118,13 @@ class Head(Frozen):
 
     def bind(self, config: Config, binder: Binder, words: Callable[[], Weight]) -> BoundHead:
         """Take its tensors. Raises CheckpointError for one that is missing or of another shape."""
+        from .bound_blocks import Dense
+
         for key in self.refuses:
             if config.get(key) is not None:
                 raise config.refused(f"{key!r} must be null, found {config.get(key)!r}: it is not computed here")
-        width, works = config.integer("hidden_size"), list[tuple[str, Callable[[Array], Array]]]()
+        width = config.integer("hidden_size")
+        works: list[tuple[str, Callable[[Array], Array]]] = []
         for step in self.steps:
             if isinstance(step, HeadMap):
                 works.append((step.path, dense := step.bind(config, binder, width, words)))
@@ -192,178 +201,29 @@ def _names_of(config: Config) -> Mapping[str, str] | None:
     return named
 
 
-# -- the rows ----------------------------------------------------------------------------------------------------
+# -- heads that several kin have ---------------------------------------------------------------------------------
 
 
-def _masked(*steps: HeadMap | Act | NormAt, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")) -> Head:
+def masked_word(
+    *steps: HeadMap | Act | NormAt, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
+) -> Head:
+    """A word for each masked token."""
     return Head(name="masked_word", architectures=architectures, steps=steps, causal=False)
 
 
-def _words(
+def word_heads(
     *steps: HeadMap | Act | NormAt, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
 ) -> tuple[Head, Head]:
     """A word for each token: the masked one where all tokens are seen, the next one where those before alone are."""
-    masked = _masked(*steps, architectures=architectures)
+    masked = masked_word(*steps, architectures=architectures)
     return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
 
 
-def _classes(*steps: HeadMap | Act | NormAt, takes: str | Callable[[Config], str] = "first") -> Head:
+def classes(*steps: HeadMap | Act | NormAt, takes: str | Callable[[Config], str] = "first") -> Head:
+    """A class for each text."""
     return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, takes=takes)
 
 
 CLASSIFIER = HeadMap(path="classifier", out=LABELS)
 TOKEN_CLASSES = Head(name="token_classes", architectures=("ForTokenClassification",), steps=(CLASSIFIER,))
-POOLER = (HeadMap(path="pooler.dense"), Act(path="pooler.activation", act=tanh))
-
-BERT_WORDS = (
-    HeadMap(path="cls.predictions.transform.dense"),
-    Act(path="cls.predictions.transform.transform_act_fn"),
-    NormAt(path="cls.predictions.transform.LayerNorm"),
-    HeadMap(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
-)
-BERT = (
-    *_words(*BERT_WORDS),
-    _classes(*POOLER, CLASSIFIER),
-    TOKEN_CLASSES,
-    Head(
-        name="next_sentence",
-        architectures=("ForNextSentencePrediction",),
-        steps=(*POOLER, HeadMap(path="cls.seq_relationship", out=2)),
-        takes="first",
-    ),
-)
-
-ROBERTA = (
-    *_words(
-        HeadMap(path="lm_head.dense"),
-        Act(path="lm_head.gelu", act=gelu),  # whatever hidden_act says
-        NormAt(path="lm_head.layer_norm"),
-        HeadMap(path="lm_head.decoder", out=WORDS, bias="lm_head.bias", tied=True),
-    ),
-    _classes(
-        HeadMap(path="classifier.dense"),
-        Act(path="classifier.tanh", act=tanh),
-        HeadMap(path="classifier.out_proj", out=LABELS),
-    ),
-    TOKEN_CLASSES,
-)
-
-ELECTRA = (
-    *_words(
-        HeadMap(path="generator_predictions.dense", out="embedding_size"),
-        Act(path="generator_predictions.activation", act=gelu),
-        NormAt(path="generator_predictions.LayerNorm"),
-        HeadMap(path="generator_lm_head", out=WORDS, tied=True),
-        architectures=("ForMaskedLM",),
-    ),
-    _classes(
-        HeadMap(path="classifier.dense"),
-        Act(path="classifier.activation", act=gelu),  # not tanh as its kin
-        HeadMap(path="classifier.out_proj", out=LABELS),
-    ),
-    TOKEN_CLASSES,
-    Head(
-        name="replaced_token",
-        architectures=("ForPreTraining",),
-        steps=(
-            HeadMap(path="discriminator_predictions.dense"),
-            Act(path="discriminator_predictions.activation"),
-            HeadMap(path="discriminator_predictions.dense_prediction", out=1),
-        ),
-        single=True,
-    ),
-)
-
-MPNET = (ROBERTA[0], *ROBERTA[2:])  # never causal, so no next word
-
-DISTILBERT = (
-    _masked(
-        HeadMap(path="vocab_transform"),
-        Act(path="activation", act="activation"),
-        NormAt(path="vocab_layer_norm", eps=1e-12),
-        HeadMap(path="vocab_projector", out=WORDS, tied=True),
-    ),
-    _classes(HeadMap(path="pre_classifier"), Act(path="pre_classifier.relu", act=relu), CLASSIFIER),
-    TOKEN_CLASSES,
-)
-
-SCORE = HeadMap(path="score", out=LABELS)
-LM_HEAD = HeadMap(path="lm_head", out=WORDS, biased=False, tied=True)
-GPT2 = (
-    Head(name="next_word", architectures=("LMHeadModel", "DoubleHeadsModel"), steps=(LM_HEAD,), causal=True),
-    _classes(replace(SCORE, biased=False), takes="last"),
-    TOKEN_CLASSES,
-)
-
-
-def _modernbert_takes(config: Config) -> str:
-    pooling = config.get("classifier_pooling")
-    if pooling not in ("cls", "mean"):
-        raise config.refused(f"'classifier_pooling' must be 'cls' or 'mean', found {pooling!r}")
-    return "first" if pooling == "cls" else "mean"
-
-
-MODERNBERT_STEPS = (
-    HeadMap(path="head.dense", biased="classifier_bias"),
-    Act(path="head.act", act="classifier_activation"),
-    NormAt(path="head.norm", eps="norm_eps", biased="norm_bias"),
-)
-MODERNBERT = (
-    _masked(
-        *MODERNBERT_STEPS,
-        HeadMap(path="decoder", out=WORDS, biased="decoder_bias", tied=True),
-        architectures=("ForMaskedLM",),
-    ),
-    _classes(*MODERNBERT_STEPS, CLASSIFIER, takes=_modernbert_takes),
-    replace(TOKEN_CLASSES, steps=(*MODERNBERT_STEPS, CLASSIFIER)),
-)
-
-ALBERT = (
-    _masked(
-        HeadMap(path="predictions.dense", out="embedding_size"),
-        Act(path="predictions.activation"),
-        NormAt(path="predictions.LayerNorm"),
-        HeadMap(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
-    ),
-    _classes(HeadMap(path="pooler"), Act(path="pooler_activation", act=tanh), CLASSIFIER),
-    TOKEN_CLASSES,
-)
-
-NOMIC_BERT = (
-    _masked(
-        *BERT_WORDS[:2],
-        NormAt(path="cls.predictions.transform.layer_norm"),
-        BERT_WORDS[3],
-        architectures=("ForMaskedLM",),
-    ),
-    _classes(*POOLER, CLASSIFIER),
-    TOKEN_CLASSES,
-)
-
-LLAMA = (
-    Head(name="next_word", architectures=("ForCausalLM",), steps=(LM_HEAD,), causal=True),
-    GPT2[1],
-    replace(TOKEN_CLASSES, steps=(SCORE,)),
-)
-GEMMA3 = (replace(LLAMA[0], refuses=("final_logit_softcapping",)), LLAMA[1])
-
-HEADS: Mapping[str, tuple[Head, ...]] = {
-    "bert": BERT,
-    "ernie": BERT,
-    "roberta": ROBERTA,
-    "xlm-roberta": ROBERTA,
-    "camembert": ROBERTA,
-    "mpnet": MPNET,
-    "electra": ELECTRA,
-    "distilbert": DISTILBERT,
-    "gpt2": GPT2,
-    "modernbert": MODERNBERT,
-    "nomic_bert": NOMIC_BERT,
-    "albert": ALBERT,
-    "llama": LLAMA,
-    "mistral": LLAMA,
-    "qwen2": LLAMA,
-    "qwen3": LLAMA,
-    "gemma3_text": GEMMA3,
-}
-"""model_type -> its heads."""
+POOLER = (HeadMap(path="pooler.dense"), Act(path="pooler.activation", word="tanh"))

@@ -13,7 +13,8 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Text, worded
 from minibert.families.bound_blocks import Dense
 from minibert.families.config import Config
-from minibert.families.heads import HEADS, LABELS, NAMES, REFUSED, BoundHead, Head, architectures
+from minibert.families.heads import LABELS, NAMES, REFUSED, BoundHead, Head, architectures
+from minibert.families.rows import HEADS
 from minibert.families.steps import Inputs
 from minibert.files.tables import Room, Weight
 from minibert.files.tokenizer import Encoded

@@ -12,7 +12,7 @@ import numpy as np
 
 from minibert.errors import CheckpointError, UnknownFamilyError, nearest_name
 from minibert.families.family import Family
-from minibert.families.input_layer import FAMILIES
+from minibert.families.rows import FAMILIES
 from minibert.families.steps import Bound, Tokens
 from minibert.files.checkpoint import SINGLE, Checkpoint, open_folder
 from minibert.files.reading import FileName, existing, note_model_file, read_object

@@ -10,9 +10,9 @@ import numpy as np
 
 from minibert.errors import CheckpointError, UnknownFamilyError, worded
 from minibert.families.block_parts import Blocks
-from minibert.families.blocks import BLOCKS
 from minibert.families.config import Config
 from minibert.families.modules import Embedding
+from minibert.families.rows import BLOCKS
 from minibert.threads.pool import checked_threads
 
 from .binder import TensorBinder

@@ -10,8 +10,8 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
-from minibert.families.blocks import BLOCKS
 from minibert.families.modules import Embedding, LayerNorm, Linear
+from minibert.families.rows import BLOCKS
 from minibert.families.steps import Positions
 from minibert.files.checkpoint import Checkpoint, Tensor
 from minibert.files.tokenizer_files import Find

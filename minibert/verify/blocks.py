@@ -10,7 +10,8 @@ import numpy as np
 from minibert.equations.blocks import visible
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
-from minibert.families.heads import HEADS, BoundHead, architectures
+from minibert.families.heads import BoundHead, architectures
+from minibert.families.rows import HEADS
 from minibert.models.encoder import Encoder
 from minibert.models.heads import places_of, trace_head
 

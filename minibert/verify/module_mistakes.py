@@ -16,8 +16,8 @@ import numpy as np
 from minibert.equations.attention_positions import rotary_angles, rotary_frequencies, rotate
 from minibert.equations.blocks import additive_mask, softmax
 from minibert.equations.input_layer import Array
+from minibert.families.activations import ACTIVATIONS
 from minibert.families.block_names import module_path
-from minibert.families.block_parts import ACTIVATIONS
 from minibert.families.bound_blocks import Attention, BoundBlock, Dense, RMSNorm
 from minibert.families.modules import LayerNorm
 from minibert.models.blocks import Stack

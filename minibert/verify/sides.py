@@ -12,7 +12,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
-from minibert.families.input_layer import FAMILIES
+from minibert.families.rows import FAMILIES
 
 from . import shipped
 from .compare import ERROR_SHARE, OF_A_PORT, PORT_SHARE, Shares, misfits, over_kinds

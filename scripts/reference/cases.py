@@ -2,7 +2,7 @@
 
 A case is one model folder, one side of it, and the batches it is asked for. Cases of one family differ in what
 the file looks like (saved from the base model or from one with a head) or in a config value that changes the
-recipe. A new family is a new row here and a new row of `minibert/families/input_layer.py`.
+recipe. A new family is a new row here and a new row in the file of its kin in `minibert/families/`.
 """
 
 from __future__ import annotations

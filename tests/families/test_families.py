@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families import attention_schemes as schemes
 from minibert.families.modules import LayerNorm
+from minibert.families.rows import KINS
 from minibert.families.steps import Add, Lookup, Norm, Positions, Project
 from minibert.models import packing
 from minibert.verify.compare import Difference, compare, rms
@@ -213,6 +215,13 @@ def test_sides_have_tables_of_their_own() -> None:
             words = layer.embed_tokens.weight
             assert np.array_equal(words, stored[f"{side}.embed_tokens.weight"])
             assert not np.array_equal(words, stored["shared.weight"])
+
+
+@pytest.mark.parametrize("kin", KINS)
+def test_a_file_of_a_kin_has_the_rows_that_are_looked_for_there(kin: str) -> None:
+    """One that the table leaves out could not be loaded; one that the file lacks would end in StopIteration."""
+    rows = import_module(f"minibert.families.{kin}").ROWS
+    assert tuple(row.layer.model_type for row in rows) == KINS[kin]
 
 
 @pytest.mark.parametrize("name", sorted(minibert.FAMILIES))

@@ -14,7 +14,7 @@ from checkpoints import change_json
 from tokenizer_folders import BASES, vocabulary
 
 import minibert
-from minibert.families.blocks import BLOCKS
+from minibert.families.rows import BLOCKS
 
 pytestmark = pytest.mark.reference
 

@@ -15,7 +15,7 @@ from layers import CONFIGS
 
 import minibert
 from minibert import CheckpointError, UnknownFamilyError
-from minibert.families.input_layer import FAMILIES
+from minibert.families.rows import FAMILIES
 
 GOOD = np.array([[5, 6, 7], [8, 9, 10]])
 

@@ -13,7 +13,7 @@ from head_files import HEAD_CASE, distance
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families.heads import HEADS
+from minibert.families.rows import HEADS
 
 LOGITS = 5e-6  # relative to max(1, |reference|); measured 1.5e-6
 HALF = 0.03  # weights rounded to float16; measured 2e-3

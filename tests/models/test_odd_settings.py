@@ -22,9 +22,8 @@ from safetensors import safe_open
 
 import minibert
 from minibert.errors import CheckpointError, MinibertError, TokenizerError
-from minibert.families.blocks import BLOCKS
 from minibert.families.config import Config
-from minibert.families.input_layer import FAMILIES
+from minibert.families.rows import BLOCKS, FAMILIES
 from minibert.show.info import info
 
 CASES = sorted(path.parent.name for path in REFERENCE.glob("*/case.json"))

@@ -150,7 +150,7 @@ def test_inside_a_wing_no_circle() -> None:
         ("files/tables", "import minibert.models.load", "minibert.models.load does not lie below"),
         ("files/tables", "from minibert import FAMILIES", "minibert does not lie below"),
         ("files/tables", "def f():\n    from minibert.hub import remote", "minibert.hub.remote does not lie below"),
-        ("families/input_layer", "from minibert.hub import remote", "minibert.hub.remote does not lie below"),
+        ("families/rows", "from minibert.hub import remote", "minibert.hub.remote does not lie below"),
         ("verify/verify", "from minibert.show import plot", "minibert.show.plot does not lie below"),
         ("equations/gradients", "from minibert.files.tables import Table", "minibert.files.tables does not lie below"),
         ("show/plot", "from .explain import x", "minibert.show.explain knows a checkpoint"),

@@ -16,7 +16,7 @@ from binders import Stored
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families.blocks import BLOCKS
+from minibert.families.rows import BLOCKS
 
 DIM, HEADS, WIDTH, DEPTH, LONGEST = 16, 4, 24, 2, 24
 COMMON = {

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.families.block_parts import Attend, Blocks, Feed, NormAt, Residual
-from minibert.families.blocks import BLOCKS
+from minibert.families.rows import BLOCKS
 
 MINE = Blocks(
     parts=(

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.families import blocks
+from minibert.families.bert import BERT_BLOCKS
 from minibert.families.frozen import replace
 from minibert.models.load_encoder import load_encoder
 from minibert.verify import shipped
@@ -302,8 +302,8 @@ def test_a_published_model_is_compared_with_what_ships(minilm: Path) -> None:
 @pytest.mark.slow
 def test_a_wrong_encoder_does_not_pass_what_ships(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The float64 that is compared with has the same mistake, and yet it is found."""
-    attend, feed = blocks.BERT.parts
-    row = replace(blocks.BERT, parts=(replace(attend, work=replace(attend.work, scale=lambda *_: 0.17)), feed))
+    attend, feed = BERT_BLOCKS.parts
+    row = replace(BERT_BLOCKS, parts=(replace(attend, work=replace(attend.work, scale=lambda *_: 0.17)), feed))
     monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", {"bert": row})
     report = verify_encoder(str(minilm))
     assert not report.passed

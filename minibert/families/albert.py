@@ -1,0 +1,88 @@
+"""ALBERT: narrow tables, and blocks that share their modules."""
+
+from __future__ import annotations
+
+from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, TYPE, WORD
+from .block_parts import Attend, Blocks, Feed, NormAt, Residual
+from .config import Config
+from .frozen import replace
+from .heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from .rows import Row
+from .steps import Project
+
+ALBERT = replace(
+    BERT,
+    model_type="albert",
+    tokenizer="AlbertTokenizer",
+    steps=(
+        replace(WORD, width=NARROW, head="predictions.decoder.weight"),
+        replace(TYPE, width=NARROW),
+        replace(POSITION, width=NARROW, cached=False),
+        replace(NORM, width=NARROW),
+        Project(path="encoder.embedding_hidden_mapping_in"),
+    ),
+    prefixes=("albert.",),
+    tree={"": "AlbertModel", "embeddings": "AlbertEmbeddings", "encoder": "AlbertTransformer"},
+    defaults={**BERT_DEFAULTS, "embedding_size": 128},
+)
+
+
+MOST_SHARED = 1_000  # elsewhere a missing tensor shows a count that is too high; here every layer has its weights
+
+
+def _albert_count(config: Config) -> int:
+    count = config.integer("num_hidden_layers") * config.integer("inner_group_num")
+    if count > MOST_SHARED:
+        raise config.refused(
+            f"'num_hidden_layers' times 'inner_group_num' is at most {MOST_SHARED:,} (ALBERT: 12), found {count:,}"
+        )
+    return count
+
+
+def _albert_module(config: Config, i: int) -> str:
+    """The layers are dealt out to the groups in turn, and each layer calls all modules of its group."""
+    layers, groups = config.integer("num_hidden_layers"), config.integer("num_hidden_groups")
+    if not 1 <= groups <= layers:
+        raise config.refused(f"'num_hidden_groups' must be from 1 to the {layers} layers, found {groups}")
+    layer, inner = divmod(i, config.integer("inner_group_num"))
+    return f"encoder.albert_layer_groups.{int(layer / (layers / groups))}.albert_layers.{inner}"
+
+
+ALBERT_BLOCKS = Blocks(
+    path="encoder.albert_layer_groups.{i}",
+    parts=(
+        Residual(
+            work=Attend(maps=("attention.query", "attention.key", "attention.value"), output="attention.dense"),
+            after=NormAt(path="attention.LayerNorm"),
+        ),
+        Residual(
+            work=Feed(up="ffn", down="ffn_output", activation="activation", activation_last=True),
+            after=NormAt(path="full_layer_layer_norm"),
+        ),
+    ),
+    count=_albert_count,
+    shared=_albert_module,
+    causal=lambda config: False,
+    defaults={"hidden_act": "gelu_new", "num_hidden_groups": 1, "inner_group_num": 1},
+    checked_prefixes=("encoder.albert_layer_groups.",),
+    tree={
+        "encoder.albert_layer_groups.{i}": "AlbertLayerGroup",
+        "encoder.albert_layer_groups.{i}.albert_layers.{i}": "AlbertLayer",
+        "encoder.albert_layer_groups.{i}.albert_layers.{i}.attention": "AlbertAttention",
+    },
+    order=("full_layer_layer_norm",),
+)
+
+
+ALBERT_HEADS = (
+    masked_word(
+        HeadMap(path="predictions.dense", out="embedding_size"),
+        Act(path="predictions.activation"),
+        NormAt(path="predictions.LayerNorm"),
+        HeadMap(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
+    ),
+    classes(HeadMap(path="pooler"), Act(path="pooler_activation", word="tanh"), CLASSIFIER),
+    TOKEN_CLASSES,
+)
+
+ROWS = (Row(ALBERT, ALBERT_BLOCKS, ALBERT_HEADS),)

@@ -1,0 +1,113 @@
+"""BART and its kin: encoder-decoders with position rows. mBART, Marian, Pegasus, Whisper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minibert.equations.input_layer import sinusoidal_positions
+
+from .config import Config
+from .family import Family
+from .frozen import replace
+from .readers import sqrt_width, switch
+from .rows import Row
+from .steps import Norm, Positions, Scale, Tokens
+from .t5 import BOTH, D_MODEL, TIED
+
+
+def module_scale(config: Config) -> float:
+    """The factor inside the word module, 1 where the config asks for none."""
+    return sqrt_width(config) if scaled(config) else 1.0
+
+
+scaled = switch("scale_embedding", False)  # word rows are multiplied by sqrt(width)
+
+
+def sinusoids_in_halves(rows: int, dim: int) -> Any:
+    """The table that Marian and Pegasus files may leave out, since a formula makes it."""
+    return sinusoidal_positions(rows, dim, layout="halves")
+
+
+BART_WORDS = {**D_MODEL, "num_attention_heads": "encoder_attention_heads", "num_hidden_layers": "encoder_layers"}
+BART_TOKENS = Tokens(path="{side}.embed_tokens", names=TIED, scale=module_scale, prints_as="BartScaledWordEmbedding")
+BART_POSITIONS = Positions(path="{side}.embed_positions", extra=2, prints_as="BartLearnedPositionalEmbedding")
+BART_NORM = Norm(path="{side}.layernorm_embedding", eps=1e-5)
+
+BART = Family(
+    model_type="bart",
+    steps=(BART_TOKENS, BART_POSITIONS, BART_NORM),
+    prefixes=("model.",),
+    tree={"{side}": "Bart{Side}"},
+    checked_prefixes=(),
+    aliases=BART_WORDS,
+    defaults={"pad_token_id": 1},
+    sides=BOTH,
+    tokenizer="RobertaTokenizer",
+)
+
+MBART = replace(
+    BART,
+    model_type="mbart",
+    tokenizer=None,  # a language after each text, which tokenizer.json knows
+    steps=(
+        replace(BART_TOKENS, prints_as="MBartScaledWordEmbedding"),
+        replace(BART_POSITIONS, prints_as="MBartLearnedPositionalEmbedding"),
+        BART_NORM,
+    ),
+    tree={"{side}": "MBart{Side}"},
+)
+
+FIXED_POSITIONS = Positions(
+    path="{side}.embed_positions", generate=sinusoids_in_halves, prints_as="MarianSinusoidalPositionalEmbedding"
+)
+
+MARIAN = Family(
+    model_type="marian",
+    # the decoder may have a vocabulary of its own, and it scales the caller's inputs_embeds too
+    steps=(Tokens(path="{side}.embed_tokens", names=TIED), Scale(factor=sqrt_width, when=scaled), FIXED_POSITIONS),
+    decoder=(
+        Tokens(path="{side}.embed_tokens", names=TIED, rows="decoder_vocab_size"),
+        Scale(factor=sqrt_width, when=scaled, embeds=True),
+        FIXED_POSITIONS,
+    ),
+    prefixes=("model.",),
+    tree={"{side}": "Marian{Side}"},
+    checked_prefixes=(),
+    aliases={**BART_WORDS, "decoder_vocab_size": "vocab_size"},
+    sides=BOTH,
+)
+
+PEGASUS_POSITIONS = replace(FIXED_POSITIONS, prints_as="PegasusSinusoidalPositionalEmbedding")
+
+PEGASUS = replace(
+    MARIAN,
+    model_type="pegasus",
+    tokenizer="PegasusTokenizer",
+    steps=(*MARIAN.steps[:2], PEGASUS_POSITIONS),
+    decoder=(MARIAN.steps[0], MARIAN.decoder[1], PEGASUS_POSITIONS),
+    tree={"{side}": "Pegasus{Side}"},
+    aliases=BART_WORDS,
+    defaults={"pad_token_id": 0},
+)
+
+WHISPER = Family(
+    model_type="whisper",
+    steps=(
+        Tokens(path="decoder.embed_tokens", head="proj_out.weight"),
+        Positions(path="decoder.embed_positions", rows="max_target_positions", prints_as="WhisperPositionalEmbedding"),
+    ),
+    prefixes=("model.",),
+    tree={"decoder": "WhisperDecoder"},
+    checked_prefixes=(),
+    aliases={**BART_WORDS, "max_position_embeddings": "max_target_positions"},
+    defaults={"pad_token_id": 50256},
+    sides=("decoder",),  # and no older tokenizer files: the tokens that begin a transcript are in tokenizer.json alone
+)
+
+ROWS = (
+    Row(BART),
+    Row(MBART),
+    Row(MARIAN),
+    Row(PEGASUS),
+    Row(WHISPER),
+)

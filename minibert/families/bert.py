@@ -1,0 +1,172 @@
+"""BERT, and its kin whose modules have its names: ERNIE, ELECTRA, ConvBERT."""
+
+from __future__ import annotations
+
+from .block_parts import Attend, Blocks, Feed, NormAt, Residual
+from .family import Family
+from .frozen import replace
+from .heads import CLASSIFIER, LABELS, POOLER, TOKEN_CLASSES, WORDS, Act, Head, HeadMap, classes, word_heads
+from .readers import projected, switch
+from .rows import Row
+from .steps import Add, Norm, Positions, Project, Tokens
+
+WORD = Tokens(path="embeddings.word_embeddings", head="cls.predictions.decoder.weight")
+TYPE = Add(path="embeddings.token_type_embeddings", ids="token_type_ids", rows="type_vocab_size", missing=0)
+POSITION = Positions(path="embeddings.position_embeddings")
+NORM = Norm(path="embeddings.LayerNorm")
+PRINTED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
+BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "pad_token_id": 0, "type_vocab_size": 2, "max_position_embeddings": 512}
+
+# with "relative_key" positions act inside attention and no position row is added here
+ABSOLUTE = {"position_embedding_type": "absolute"}
+
+NARROW = "embedding_size"  # families whose tables are narrower than the model
+
+BERT = Family(
+    model_type="bert",
+    steps=(WORD, TYPE, POSITION, NORM),
+    prefixes=("bert.",),
+    tree={"embeddings": "BertEmbeddings"},
+    order=PRINTED,
+    defaults=BERT_DEFAULTS,
+    only=ABSOLUTE,
+    tokenizer="BertTokenizer",
+)
+
+ERNIE = replace(
+    BERT,
+    model_type="ernie",
+    steps=(
+        WORD,
+        TYPE,
+        POSITION,
+        Add(
+            path="embeddings.task_type_embeddings", ids="task_type_ids", rows="task_type_vocab_size", missing=0,
+            when=switch("use_task_id", False),
+        ),
+        NORM,
+    ),
+    prefixes=("ernie.", "bert."),
+    tree={"embeddings": "ErnieEmbeddings"},
+    unused_endings=("position_ids", "task_type_embeddings.weight"),
+    defaults={**BERT_DEFAULTS, "task_type_vocab_size": 3},
+)  # fmt: skip
+
+ELECTRA = replace(
+    BERT,
+    model_type="electra",
+    steps=(
+        replace(WORD, width=NARROW, head="generator_lm_head.weight"),
+        replace(TYPE, width=NARROW),
+        replace(POSITION, width=NARROW),
+        replace(NORM, width=NARROW),
+        Project(path="embeddings_project", when=projected),
+    ),
+    prefixes=("electra.",),
+    tree={"": "ElectraModel", "embeddings": "ElectraEmbeddings"},
+    defaults={**BERT_DEFAULTS, "embedding_size": 128},
+)
+
+CONVBERT = replace(
+    ELECTRA,
+    model_type="convbert",
+    steps=(
+        replace(WORD, width=NARROW, head="generator_lm_head.weight"),
+        replace(POSITION, width=NARROW, cached=False),
+        replace(TYPE, width=NARROW),
+        replace(NORM, width=NARROW),
+        Project(path="embeddings_project", when=projected),
+    ),
+    prefixes=("convbert.",),
+    tree={"": "ConvBertModel", "embeddings": "ConvBertEmbeddings"},
+    defaults={**BERT_DEFAULTS, "embedding_size": 768, "pad_token_id": 1},
+)
+
+
+def bert_tree(name: str) -> dict[str, str]:
+    """The classes of a model whose module names are BERT's."""
+    block = "encoder.layer.{i}"
+    return {
+        "": f"{name}Model",
+        "encoder": f"{name}Encoder",
+        block: f"{name}Layer",
+        f"{block}.attention": f"{name}Attention",
+        f"{block}.attention.self": f"{name}SelfAttention",
+        f"{block}.attention.output": f"{name}SelfOutput",
+        f"{block}.attention.attn": f"{name}SelfAttention",
+        f"{block}.intermediate": f"{name}Intermediate",
+        f"{block}.output": f"{name}Output",
+    }
+
+
+BERT_FEED = Residual(
+    work=Feed(up="intermediate.dense", activation="intermediate.intermediate_act_fn", down="output.dense"),
+    after=NormAt(path="output.LayerNorm"),
+)
+
+BERT_BLOCKS = Blocks(
+    parts=(
+        Residual(
+            work=Attend(
+                maps=("attention.self.query", "attention.self.key", "attention.self.value"),
+                output="attention.output.dense",
+            ),
+            after=NormAt(path="attention.output.LayerNorm"),
+        ),
+        BERT_FEED,
+    ),
+    tree=bert_tree("Bert"),
+)
+
+
+BERT_WORDS = (
+    HeadMap(path="cls.predictions.transform.dense"),
+    Act(path="cls.predictions.transform.transform_act_fn"),
+    NormAt(path="cls.predictions.transform.LayerNorm"),
+    HeadMap(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
+)
+
+BERT_HEADS = (
+    *word_heads(*BERT_WORDS),
+    classes(*POOLER, CLASSIFIER),
+    TOKEN_CLASSES,
+    Head(
+        name="next_sentence",
+        architectures=("ForNextSentencePrediction",),
+        steps=(*POOLER, HeadMap(path="cls.seq_relationship", out=2)),
+        takes="first",
+    ),
+)
+
+ELECTRA_HEADS = (
+    *word_heads(
+        HeadMap(path="generator_predictions.dense", out="embedding_size"),
+        Act(path="generator_predictions.activation", word="gelu"),
+        NormAt(path="generator_predictions.LayerNorm"),
+        HeadMap(path="generator_lm_head", out=WORDS, tied=True),
+        architectures=("ForMaskedLM",),
+    ),
+    classes(
+        HeadMap(path="classifier.dense"),
+        Act(path="classifier.activation", word="gelu"),  # not tanh as its kin
+        HeadMap(path="classifier.out_proj", out=LABELS),
+    ),
+    TOKEN_CLASSES,
+    Head(
+        name="replaced_token",
+        architectures=("ForPreTraining",),
+        steps=(
+            HeadMap(path="discriminator_predictions.dense"),
+            Act(path="discriminator_predictions.activation"),
+            HeadMap(path="discriminator_predictions.dense_prediction", out=1),
+        ),
+        single=True,
+    ),
+)
+
+ROWS = (
+    Row(BERT, BERT_BLOCKS, BERT_HEADS),
+    Row(ERNIE, replace(BERT_BLOCKS, tree=bert_tree("Ernie")), BERT_HEADS),
+    Row(ELECTRA, replace(BERT_BLOCKS, tree=bert_tree("Electra")), ELECTRA_HEADS),
+    Row(CONVBERT),
+)

@@ -1,0 +1,24 @@
+"""BLOOM."""
+
+from __future__ import annotations
+
+from .family import Family
+from .readers import scheme
+from .rows import Row
+from .steps import Norm, Tokens
+
+BLOOM = Family(
+    model_type="bloom",
+    attention=scheme("alibi"),
+    steps=(
+        Tokens(path="word_embeddings", padding_idx=None),
+        Norm(path="word_embeddings_layernorm", eps="layer_norm_epsilon"),
+    ),
+    prefixes=("transformer.",),
+    tree={"": "BloomModel"},
+    checked_prefixes=(),
+    aliases={"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+    defaults={"layer_norm_epsilon": 1e-5},
+)
+
+ROWS = (Row(BLOOM),)

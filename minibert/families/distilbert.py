@@ -1,0 +1,61 @@
+"""DistilBERT."""
+
+from __future__ import annotations
+
+from .bert import BERT, NORM, POSITION, WORD
+from .block_parts import Attend, Blocks, Feed, NormAt, Residual
+from .frozen import replace
+from .heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from .rows import Row
+
+DISTILBERT = replace(
+    BERT,
+    model_type="distilbert",
+    steps=(replace(WORD, head="vocab_projector.weight"), replace(POSITION, cached=False), replace(NORM, eps=1e-12)),
+    prefixes=("distilbert.",),
+    tree={"embeddings": "Embeddings"},
+    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    defaults={"pad_token_id": 0, "max_position_embeddings": 512},
+)
+
+
+DISTILBERT_BLOCKS = Blocks(
+    path="transformer.layer.{i}",
+    parts=(
+        Residual(
+            work=Attend(maps=("attention.q_lin", "attention.k_lin", "attention.v_lin"), output="attention.out_lin"),
+            after=NormAt(path="sa_layer_norm", eps=1e-12),
+        ),
+        Residual(
+            work=Feed(
+                up="ffn.lin1", down="ffn.lin2", activation="ffn.activation", activation_last=True,
+                act="activation", inner="hidden_dim",
+            ),
+            after=NormAt(path="output_layer_norm", eps=1e-12),
+        ),
+    ),
+    causal=lambda config: False,
+    defaults={"activation": "gelu"},
+    checked_prefixes=("transformer.",),
+    tree={
+        "": "DistilBertModel",
+        "transformer": "Transformer",
+        "transformer.layer.{i}": "TransformerBlock",
+        "transformer.layer.{i}.attention": "DistilBertSelfAttention",
+        "transformer.layer.{i}.ffn": "FFN",
+    },
+)  # fmt: skip
+
+
+DISTILBERT_HEADS = (
+    masked_word(
+        HeadMap(path="vocab_transform"),
+        Act(path="activation", act="activation"),
+        NormAt(path="vocab_layer_norm", eps=1e-12),
+        HeadMap(path="vocab_projector", out=WORDS, tied=True),
+    ),
+    classes(HeadMap(path="pre_classifier"), Act(path="pre_classifier.relu", word="relu"), CLASSIFIER),
+    TOKEN_CLASSES,
+)
+
+ROWS = (Row(DISTILBERT, DISTILBERT_BLOCKS, DISTILBERT_HEADS),)

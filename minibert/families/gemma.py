@@ -1,0 +1,102 @@
+"""Gemma, whose word rows are multiplied by sqrt(hidden size)."""
+
+from __future__ import annotations
+
+from .block_parts import Blocks, Residual, stays_causal
+from .config import Config
+from .frozen import replace
+from .llama import BIASED, GATED, LLAMA, LLAMA_HEADS, LLAMA_ORDER, _llama_like, rms, rotary_tree
+from .readers import FULL, layer_type, scheme, sqrt_width, window
+from .rows import Row
+
+# A file in bfloat16 is computed in float32, so the factor is a float32 number too: of width 3072 it is 55.4256. The
+# reference that is not told a dtype computes such a file in bfloat16, where its module makes 55.5 of the factor.
+GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width, prints_as="GemmaTextScaledWordEmbedding")
+
+GEMMA = _llama_like(
+    "gemma",
+    "GemmaModel",
+    "GemmaTokenizer",
+    steps=(GEMMA_TOKENS,),
+    defaults={"tie_word_embeddings": True, "pad_token_id": 0, "head_dim": 256},
+)
+
+GEMMA2 = replace(
+    GEMMA,
+    model_type="gemma2",
+    steps=(replace(GEMMA_TOKENS, prints_as="Gemma2TextScaledWordEmbedding"),),
+    tree={"": "Gemma2Model"},
+)
+
+GEMMA3_TEXT = replace(
+    GEMMA,
+    model_type="gemma3_text",
+    attention=scheme("gemma3_rotary"),
+    steps=(replace(GEMMA_TOKENS, prints_as="Gemma3TextScaledWordEmbedding"),),
+    tree={"": "Gemma3TextModel"},
+)
+
+
+def _gemma3_type(config: Config, i: int) -> str:
+    return layer_type(config, i, (i + 1) % max(1, config.integer("sliding_window_pattern")) != 0)
+
+
+def _gemma3_reach(config: Config, i: int) -> int | None:
+    """Of a model that looks both ways half the window is on each side, and one token more if `is_causal` is false."""
+    if _gemma3_type(config, i) == FULL:
+        return None
+    if config.flag("use_bidirectional_attention"):
+        return config.integer("sliding_window") // 2 + (not stays_causal(config))
+    return window(config)
+
+
+def _gemma3_scale(config: Config, head_dim: int, i: int) -> float:
+    """One number of the config's takes the place of the head's width."""
+    if not config.number("query_pre_attn_scalar"):
+        raise config.refused("'query_pre_attn_scalar' must be a number above 0, found 0")
+    return float(config.number("query_pre_attn_scalar") ** -0.5)
+
+
+GEMMA3_BLOCKS = Blocks(
+    path="layers.{i}",
+    parts=(
+        Residual(
+            work=replace(
+                BIASED,
+                query_norm=rms("self_attn.q_norm", "GemmaRMSNorm"),
+                key_norm=rms("self_attn.k_norm", "GemmaRMSNorm"),
+                heads_first=True,
+                rotation=_gemma3_type,
+                reach=_gemma3_reach,
+                scale=_gemma3_scale,
+            ),
+            before=rms("input_layernorm", "GemmaRMSNorm"),
+            within=rms("post_attention_layernorm", "GemmaRMSNorm"),
+        ),
+        Residual(
+            work=replace(GATED, act="hidden_activation"),
+            before=rms("pre_feedforward_layernorm", "GemmaRMSNorm"),
+            within=rms("post_feedforward_layernorm", "GemmaRMSNorm"),
+        ),
+    ),
+    last_norm=rms("norm", "GemmaRMSNorm"),
+    causal=lambda config: not config.flag("use_bidirectional_attention"),
+    defaults={
+        "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "attention_bias": False, "head_dim": 256,
+        "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
+        "eos_token_id": 1,
+    },
+    only={"attn_logit_softcapping": None},
+    checked_prefixes=("layers.", "norm."),
+    tree=rotary_tree("Gemma3", "Gemma3RMSNorm") | {"": "Gemma3TextModel"},
+    order=(*LLAMA_ORDER, "pre_feedforward_layernorm"),
+)  # fmt: skip
+
+
+GEMMA3_HEADS = (replace(LLAMA_HEADS[0], refuses=("final_logit_softcapping",)), LLAMA_HEADS[1])
+
+ROWS = (
+    Row(GEMMA),
+    Row(GEMMA2),
+    Row(GEMMA3_TEXT, GEMMA3_BLOCKS, GEMMA3_HEADS),
+)

@@ -1,0 +1,103 @@
+"""GPT-2, and its kin whose token types are rows of the word table: GPT, GPT-Neo."""
+
+from __future__ import annotations
+
+import math
+
+from .block_parts import Attend, Blocks, Feed, NormAt, Residual
+from .config import Config
+from .family import Family
+from .frozen import replace
+from .heads import LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
+from .rows import Row
+from .steps import Add, Positions, Tokens
+
+GPT2_WORDS = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+
+GPT2 = Family(
+    model_type="gpt2",
+    steps=(
+        Tokens(path="wte", padding_idx=None),
+        Positions(path="wpe"),
+        Add(
+            path="wte", names=("wte.weight", "lm_head.weight"), ids="token_type_ids", rows="vocab_size", role=" (types)"
+        ),
+    ),
+    prefixes=("transformer.",),
+    tree={"": "GPT2Model"},
+    checked_prefixes=(),
+    aliases=GPT2_WORDS,
+    defaults={"layer_norm_epsilon": 1e-5, "pad_token_id": None},
+    tokenizer="GPT2Tokenizer",
+)
+
+OPENAI_GPT = replace(
+    GPT2,
+    model_type="openai-gpt",
+    tokenizer="OpenAIGPTTokenizer",
+    steps=(
+        Tokens(path="tokens_embed", padding_idx=None),
+        Positions(path="positions_embed", cached=False),
+        replace(GPT2.steps[2], path="tokens_embed", names=("tokens_embed.weight", "lm_head.weight")),
+    ),
+    tree={"": "OpenAIGPTModel"},
+    unused_endings=("position_ids",),
+)
+
+GPT_NEO = replace(
+    GPT2,
+    model_type="gpt_neo",
+    tree={"": "GPTNeoModel"},
+    aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
+)
+
+
+def _gpt2_scale(config: Config, head_dim: int, i: int) -> float:
+    scale = 1 / math.sqrt(head_dim) if config.flag("scale_attn_weights", True) else 1.0
+    return scale / (i + 1) if config.flag("scale_attn_by_inverse_layer_idx") else scale
+
+
+GPT2_BLOCKS = Blocks(
+    path="h.{i}",
+    parts=(
+        Residual(
+            work=Attend(maps=("attn.c_attn",), output="attn.c_proj", scale=_gpt2_scale),
+            before=NormAt(path="ln_1", eps="layer_norm_epsilon"),
+        ),
+        Residual(
+            work=Feed(
+                up="mlp.c_fc", down="mlp.c_proj", activation="mlp.act", activation_last=True,
+                act="activation_function", inner="n_inner", times=4,
+            ),
+            before=NormAt(path="ln_2", eps="layer_norm_epsilon"),
+        ),
+    ),
+    last_norm=NormAt(path="ln_f", eps="layer_norm_epsilon"),
+    transposed=True,
+    causal=lambda config: True,
+    defaults={"activation_function": "gelu_new", "eos_token_id": 50256},
+    checked_prefixes=("h.", "ln_f."),
+    unused_endings=(".attn.bias", ".attn.masked_bias"),  # the causal mask, which older versions stored
+    tree={"h.{i}": "GPT2Block", "h.{i}.attn": "GPT2Attention", "h.{i}.mlp": "GPT2MLP"},
+)  # fmt: skip
+
+
+SCORE = HeadMap(path="score", out=LABELS)
+LM_HEAD = HeadMap(path="lm_head", out=WORDS, biased=False, tied=True)
+
+GPT2_HEADS = (
+    Head(name="next_word", architectures=("LMHeadModel", "DoubleHeadsModel"), steps=(LM_HEAD,), causal=True),
+    classes(replace(SCORE, biased=False), takes="last"),
+    TOKEN_CLASSES,
+)
+
+ROWS = (
+    Row(GPT2, GPT2_BLOCKS, GPT2_HEADS),
+    Row(OPENAI_GPT),
+    Row(GPT_NEO),
+)

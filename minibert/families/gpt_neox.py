@@ -1,0 +1,22 @@
+"""GPT-NeoX."""
+
+from __future__ import annotations
+
+from .family import Family
+from .readers import scheme
+from .rows import Row
+from .steps import Tokens
+
+GPT_NEOX = Family(
+    model_type="gpt_neox",
+    tokenizer="GPTNeoXTokenizer",
+    attention=scheme("rotary", share=0.25, theta_keys=("rotary_emb_base",), share_key="rotary_pct"),
+    steps=(Tokens(path="embed_in", padding_idx=None, head="embed_out.weight"),),
+    prefixes=("gpt_neox.",),
+    tree={"": "GPTNeoXModel"},
+    checked_prefixes=(),
+    defaults={"tie_word_embeddings": False},
+    later_arguments=("position_ids",),
+)
+
+ROWS = (Row(GPT_NEOX),)

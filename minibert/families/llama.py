@@ -1,0 +1,178 @@
+"""Llama and its kin: RMSNorm, rotary positions, a gate. Mistral, Qwen, Mixtral, OLMo 2, Phi-3, Granite, Cohere 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .block_parts import Attend, Blocks, Feed, NormAt, Residual
+from .config import Config
+from .family import Family
+from .frozen import replace
+from .gpt2 import GPT2_HEADS, LM_HEAD, SCORE
+from .heads import TOKEN_CLASSES, Head
+from .readers import FULL, SLIDING, layer_type, scheme, window
+from .rows import Row
+from .steps import Scale, Tokens
+
+
+def embedding_multiplier(config: Config) -> float:
+    """Granite's factor, a number of its own."""
+    return config.number("embedding_multiplier")
+
+
+LLAMA = Family(
+    model_type="llama",
+    attention=scheme("rotary"),
+    steps=(Tokens(path="embed_tokens"),),
+    prefixes=("model.",),
+    tree={"": "LlamaModel"},
+    checked_prefixes=(),
+    defaults={"tie_word_embeddings": False, "pad_token_id": None},
+    later_arguments=("position_ids",),
+)
+
+
+def _llama_like(model_type: str, name: str, tokenizer: str = "TokenizersBackend", **own: Any) -> Family:
+    """A row of Llama's kin: its class in the reference, and what it changes."""
+    return replace(LLAMA, model_type=model_type, tree={"": name}, tokenizer=tokenizer, **own)
+
+
+MISTRAL = _llama_like("mistral", "MistralModel")
+QWEN2 = _llama_like("qwen2", "Qwen2Model", "Qwen2Tokenizer", always_usual=True)
+QWEN3 = _llama_like("qwen3", "Qwen3Model", "Qwen2Tokenizer", defaults={**LLAMA.defaults, "head_dim": 128})
+MIXTRAL = _llama_like("mixtral", "MixtralModel", attention=scheme("rotary", theta=1000000.0))
+OLMO2 = _llama_like("olmo2", "Olmo2Model", defaults={**LLAMA.defaults, "pad_token_id": 1})
+
+PHI3 = _llama_like(
+    "phi3",
+    "Phi3Model",
+    # a part of the head may rotate, and longrope goes by two older names
+    attention=scheme("rotary", share=1.0, longrope_names=("su", "yarn")),
+    defaults={**LLAMA.defaults, "pad_token_id": 32000, "original_max_position_embeddings": 4096},
+)
+
+GRANITE = _llama_like(
+    "granite",
+    "GraniteModel",
+    steps=(*LLAMA.steps, Scale(factor=embedding_multiplier, embeds=True)),
+    defaults={**LLAMA.defaults, "embedding_multiplier": 1.0},
+)
+
+COHERE2 = _llama_like(
+    "cohere2",
+    "Cohere2Model",
+    "CohereTokenizer",
+    attention=scheme("rotary", pairing="neighbours"),  # in its sliding layers; the full ones have no positions
+    defaults={"tie_word_embeddings": True, "pad_token_id": 0},
+)
+
+
+def rotary_tree(name: str, norm: str = "") -> dict[str, str]:
+    """The classes of a model whose module names are Llama's."""
+    block = f"{name}DecoderLayer" if norm else f"{name}Layer"
+    tree = {"": f"{name}Model", "layers.{i}": block, "rotary_emb": f"{name}RotaryEmbedding", "RMSNorm": norm}
+    return tree | {"layers.{i}.self_attn": f"{name}Attention", "layers.{i}.mlp": f"{name}MLP"}
+
+
+GATED = Feed(
+    up="mlp.up_proj", gate="mlp.gate_proj", down="mlp.down_proj", activation="mlp.act_fn", biased=False,
+    activation_last=True,
+)  # fmt: skip
+
+ROTATED = Attend(
+    maps=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), output="self_attn.o_proj", biased=False,
+    output_biased=False, key_heads="num_key_value_heads", head_dim="head_dim", rotation=lambda config, i: None,
+)  # fmt: skip
+
+
+def rms(path: str, kind: str = "RMSNorm") -> NormAt:
+    """A norm without a mean, under Llama's key of eps."""
+    return NormAt(path=path, kind=kind, eps="rms_norm_eps")
+
+
+LLAMA_ORDER = (
+    "self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "q_proj", "k_proj", "v_proj", "o_proj",
+)  # fmt: skip
+
+
+def _llama_blocks(name: str, defaults: Mapping[str, Any], attend: Attend = ROTATED, feed: Feed = GATED) -> Blocks:
+    """Llama's block, and what a model of its kin changes."""
+    return Blocks(
+        path="layers.{i}",
+        parts=(
+            Residual(work=attend, before=rms("input_layernorm")),
+            Residual(work=feed, before=rms("post_attention_layernorm")),
+        ),
+        last_norm=rms("norm"),
+        causal=lambda config: True,
+        defaults={"hidden_act": "silu", "rms_norm_eps": 1e-6, **defaults},
+        checked_prefixes=("layers.", "norm."),
+        unused_endings=(".rotary_emb.inv_freq",),  # frequencies, which older versions stored
+        tree=rotary_tree(name, f"{name}RMSNorm"),
+        order=LLAMA_ORDER,
+    )
+
+
+def _qwen_type(config: Config, i: int) -> str:
+    """Without `layer_types` the first `max_window_layers` blocks have no window."""
+    windowed = config.flag("use_sliding_window") and config.get("sliding_window") is not None
+    return layer_type(config, i, windowed and i >= config.integer("max_window_layers"))
+
+
+def _qwen_reach(config: Config, i: int) -> int | None:
+    if _qwen_type(config, i) == FULL:
+        return None
+    if not config.flag("use_sliding_window"):
+        raise config.refused(f"'layer_types' asks for {SLIDING!r}, but 'use_sliding_window' is false")
+    return window(config)
+
+
+def _mistral_reach(config: Config, i: int) -> int | None:
+    """All blocks have the window, unless config.json lists their types: the reference calls such a model Ministral."""
+    windowed = config.get("sliding_window") is not None
+    return window(config) if layer_type(config, i, windowed) == SLIDING else None
+
+
+QWEN_DEFAULTS = {
+    "num_key_value_heads": 32, "sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28,
+}  # fmt: skip
+
+BIASED = replace(ROTATED, biased="attention_bias", output_biased="attention_bias")
+
+LLAMA_BLOCKS = _llama_blocks(
+    "Llama", {"attention_bias": False, "mlp_bias": False, "eos_token_id": 2}, BIASED, replace(GATED, biased="mlp_bias")
+)
+
+MISTRAL_BLOCKS = _llama_blocks(
+    "Mistral",
+    {"num_key_value_heads": 8, "sliding_window": 4096, "eos_token_id": 2},
+    replace(ROTATED, reach=_mistral_reach),
+)
+
+QWEN2_BLOCKS = _llama_blocks("Qwen2", QWEN_DEFAULTS, replace(ROTATED, biased=True, reach=_qwen_reach))
+
+QWEN3_BLOCKS = _llama_blocks(
+    "Qwen3",
+    {**QWEN_DEFAULTS, "attention_bias": False, "head_dim": 128},
+    replace(BIASED, query_norm=rms("self_attn.q_norm"), key_norm=rms("self_attn.k_norm"), reach=_qwen_reach),
+)
+
+
+LLAMA_HEADS = (
+    Head(name="next_word", architectures=("ForCausalLM",), steps=(LM_HEAD,), causal=True),
+    GPT2_HEADS[1],
+    replace(TOKEN_CLASSES, steps=(SCORE,)),
+)
+
+ROWS = (
+    Row(LLAMA, LLAMA_BLOCKS, LLAMA_HEADS),
+    Row(MISTRAL, MISTRAL_BLOCKS, LLAMA_HEADS),
+    Row(QWEN2, QWEN2_BLOCKS, LLAMA_HEADS),
+    Row(QWEN3, QWEN3_BLOCKS, LLAMA_HEADS),
+    Row(MIXTRAL),
+    Row(OLMO2),
+    Row(PHI3),
+    Row(GRANITE),
+    Row(COHERE2),
+)

@@ -1,0 +1,100 @@
+"""ModernBERT."""
+
+from __future__ import annotations
+
+from .block_parts import Attend, Blocks, Feed, NormAt, Residual
+from .config import Config
+from .family import Family
+from .frozen import replace
+from .heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from .readers import FULL, layer_type, scheme, switch
+from .rows import Row
+from .steps import Norm, Tokens
+
+MODERNBERT = Family(
+    model_type="modernbert",
+    tokenizer="TokenizersBackend",
+    attention=scheme("layered_rotary"),
+    steps=(
+        Tokens(path="embeddings.tok_embeddings", head="decoder.weight"),
+        Norm(path="embeddings.norm", eps="norm_eps", biased=switch("norm_bias", False)),
+    ),
+    prefixes=("model.",),
+    tree={"embeddings": "ModernBertEmbeddings"},
+    defaults={"norm_eps": 1e-5, "norm_bias": False, "pad_token_id": 50283},
+    later_arguments=("position_ids",),
+)
+
+
+def _modernbert_type(config: Config, i: int) -> str:
+    return layer_type(config, i, i % max(1, config.integer("global_attn_every_n_layers")) != 0)
+
+
+def _modernbert_reach(config: Config, i: int) -> int | None:
+    """Half of `local_attention` on each side, its end included; `sliding_window` is that half."""
+    if _modernbert_type(config, i) == FULL:
+        return None
+    return config.integer("sliding_window") if "sliding_window" in config else config.integer("local_attention") // 2
+
+
+MODERNBERT_ATTENTION = Residual(
+    work=Attend(
+        maps=("attn.Wqkv",), output="attn.Wo", biased="attention_bias", output_biased="attention_bias",
+        rotation=_modernbert_type, reach=_modernbert_reach,
+    ),
+    before=NormAt(path="attn_norm", eps="norm_eps", biased="norm_bias"),
+)  # fmt: skip
+
+MODERNBERT_FEED = Residual(
+    work=Feed(
+        up="mlp.Wi", gate="mlp.Wi", activation="mlp.act", down="mlp.Wo", biased="mlp_bias", act="hidden_activation"
+    ),
+    before=NormAt(path="mlp_norm", eps="norm_eps", biased="norm_bias"),
+)
+
+MODERNBERT_BLOCKS = Blocks(
+    path="layers.{i}",
+    parts=(MODERNBERT_ATTENTION, MODERNBERT_FEED),
+    first=(replace(MODERNBERT_ATTENTION, before=NormAt()), MODERNBERT_FEED),  # the input layer ends with a norm
+    last_norm=NormAt(path="final_norm", eps="norm_eps", biased="norm_bias"),
+    causal=lambda config: False,
+    defaults={
+        "hidden_activation": "gelu", "attention_bias": False, "mlp_bias": False, "local_attention": 128,
+        "global_attn_every_n_layers": 3, "classifier_pooling": "cls", "classifier_bias": False,
+        "classifier_activation": "gelu", "decoder_bias": True,
+    },
+    checked_prefixes=("layers.", "final_norm."),
+    tree={
+        "": "ModernBertModel",
+        "layers.{i}": "ModernBertEncoderLayer",
+        "layers.{i}.attn": "ModernBertAttention",
+        "layers.{i}.mlp": "ModernBertMLP",
+        "rotary_emb": "ModernBertRotaryEmbedding",
+    },
+)  # fmt: skip
+
+
+def _modernbert_takes(config: Config) -> str:
+    pooling = config.get("classifier_pooling")
+    if pooling not in ("cls", "mean"):
+        raise config.refused(f"'classifier_pooling' must be 'cls' or 'mean', found {pooling!r}")
+    return "first" if pooling == "cls" else "mean"
+
+
+MODERNBERT_STEPS = (
+    HeadMap(path="head.dense", biased="classifier_bias"),
+    Act(path="head.act", act="classifier_activation"),
+    NormAt(path="head.norm", eps="norm_eps", biased="norm_bias"),
+)
+
+MODERNBERT_HEADS = (
+    masked_word(
+        *MODERNBERT_STEPS,
+        HeadMap(path="decoder", out=WORDS, biased="decoder_bias", tied=True),
+        architectures=("ForMaskedLM",),
+    ),
+    classes(*MODERNBERT_STEPS, CLASSIFIER, takes=_modernbert_takes),
+    replace(TOKEN_CLASSES, steps=(*MODERNBERT_STEPS, CLASSIFIER)),
+)
+
+ROWS = (Row(MODERNBERT, MODERNBERT_BLOCKS, MODERNBERT_HEADS),)

@@ -1,0 +1,84 @@
+"""NomicBERT: BERT's input layer, Llama's rotation and gate."""
+
+from __future__ import annotations
+
+from .bert import BERT, BERT_WORDS, NORM, TYPE, WORD
+from .block_names import Older
+from .block_parts import Blocks, NormAt, Residual
+from .frozen import replace
+from .heads import CLASSIFIER, POOLER, TOKEN_CLASSES, classes, masked_word
+from .llama import GATED, ROTATED, rotary_tree
+from .readers import scheme
+from .rows import Row
+
+NOMIC_BERT = replace(
+    BERT,
+    model_type="nomic_bert",
+    # the second key is that of published files, which the reference leaves unread too
+    attention=scheme("rotary", theta=1000.0, theta_keys=("rope_theta", "rotary_emb_base")),
+    # the file calls the norm emb_ln, the module is embeddings.LayerNorm
+    steps=(WORD, TYPE, replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
+    prefixes=("nomic_bert.",),
+    tree={"embeddings": "NomicBertEmbeddings"},
+    checked_prefixes=("embeddings.", "emb_ln."),
+    aliases={  # the words of published files, which the reference leaves unread: it has their values as its defaults
+        "hidden_size": "n_embd",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "intermediate_size": "n_inner",
+        "layer_norm_eps": "layer_norm_epsilon",
+    },
+    only={},
+    later_arguments=("position_ids",),
+)
+
+
+NOMIC_BERT_BLOCKS = Blocks(
+    path="layers.{i}",
+    parts=(
+        Residual(work=replace(ROTATED, key_heads=""), after=NormAt(path="post_attention_layernorm")),
+        Residual(work=GATED, after=NormAt(path="post_mlp_layernorm")),
+    ),
+    causal=lambda config: False,
+    defaults={"hidden_act": "silu"},
+    only={
+        "activation_function": "swiglu",
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_scale_base": None,
+        "scale_attn_weights": True,
+        **dict.fromkeys(
+            (
+                "causal", "prenorm", "parallel_block", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias",
+                "rotary_emb_interleaved", "scale_attn_by_inverse_layer_idx",
+            ),
+            False,
+        ),
+    },  # published files say so in these words
+    checked_prefixes=("layers.", "encoder.layers."),
+    older_path="encoder.layers.{i}",
+    older={
+        **{f"self_attn.{name}_proj": Older("attn.Wqkv", part, 3) for part, name in enumerate("qkv")},
+        "self_attn.o_proj": Older("attn.out_proj"),
+        "mlp.up_proj": Older("mlp.fc11"),
+        "mlp.gate_proj": Older("mlp.fc12"),
+        "mlp.down_proj": Older("mlp.fc2"),
+        "post_attention_layernorm": Older("norm1"),
+        "post_mlp_layernorm": Older("norm2"),
+    },
+    tree=rotary_tree("NomicBert"),
+    order=("embeddings", "rotary_emb", "post_attention_layernorm", "mlp", "self_attn"),
+)  # fmt: skip
+
+
+NOMIC_BERT_HEADS = (
+    masked_word(
+        *BERT_WORDS[:2],
+        NormAt(path="cls.predictions.transform.layer_norm"),
+        BERT_WORDS[3],
+        architectures=("ForMaskedLM",),
+    ),
+    classes(*POOLER, CLASSIFIER),
+    TOKEN_CLASSES,
+)
+
+ROWS = (Row(NOMIC_BERT, NOMIC_BERT_BLOCKS, NOMIC_BERT_HEADS),)

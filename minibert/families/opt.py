@@ -1,0 +1,32 @@
+"""OPT."""
+
+from __future__ import annotations
+
+from .config import Config
+from .family import Family
+from .rows import Row
+from .steps import Positions, Project, Tokens
+
+
+def projected_words(config: Config) -> bool:
+    """The same in OPT's words."""
+    return config.integer("word_embed_proj_dim") != config.integer("hidden_size")
+
+
+OPT = Family(
+    model_type="opt",
+    steps=(
+        Tokens(path="decoder.embed_tokens", width="word_embed_proj_dim"),
+        Project(path="decoder.project_in", source="word_embed_proj_dim", biased=False, when=projected_words),
+        Positions(path="decoder.embed_positions", rule="mask", extra=2, prints_as="OPTLearnedPositionalEmbedding"),
+    ),
+    prefixes=("model.",),
+    tree={"decoder": "OPTDecoder"},
+    order=("embed_tokens", "embed_positions", "project_in"),
+    checked_prefixes=(),
+    aliases={"word_embed_proj_dim": "hidden_size"},
+    defaults={"pad_token_id": 1},
+    tokenizer="GPT2Tokenizer",
+)
+
+ROWS = (Row(OPT),)

@@ -1,0 +1,93 @@
+"""RoBERTA and its kin, whose positions count from the padding id on: XLM-RoBERTa, CamemBERT, MPNet."""
+
+from __future__ import annotations
+
+from .bert import BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD, bert_tree
+from .block_parts import Attend, Blocks, NormAt, Residual
+from .frozen import replace
+from .heads import LABELS, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, word_heads
+from .readers import scheme
+from .rows import Row
+from .terms import relative_term
+
+ROBERTA = replace(
+    BERT,
+    model_type="roberta",
+    steps=(
+        replace(WORD, head="lm_head.decoder.weight"),
+        TYPE,
+        replace(POSITION, rule="padding", padding_idx="pad_token_id"),
+        NORM,
+    ),
+    prefixes=("roberta.",),
+    tree={"embeddings": "RobertaEmbeddings"},
+    order=("word_embeddings", "token_type_embeddings", "LayerNorm", "position_embeddings"),
+    defaults={**BERT_DEFAULTS, "pad_token_id": 1},
+    tokenizer="RobertaTokenizer",
+)
+
+XLM_ROBERTA = replace(
+    ROBERTA, model_type="xlm-roberta", tree={"embeddings": "XLMRobertaEmbeddings"}, tokenizer="XLMRobertaTokenizer"
+)
+
+CAMEMBERT = replace(
+    ROBERTA, model_type="camembert", tree={"embeddings": "CamembertEmbeddings"}, tokenizer="CamembertTokenizer"
+)
+
+MPNET = replace(
+    BERT,
+    model_type="mpnet",
+    tokenizer="MPNetTokenizer",
+    attention=scheme("mpnet_bias"),
+    # the padding row is fixed to 1 in the reference, whatever config.json says
+    steps=(
+        replace(WORD, padding_idx=1, head="lm_head.decoder.weight"),
+        replace(POSITION, rule="padding", padding_idx=1, cached=False),
+        NORM,
+    ),
+    prefixes=("mpnet.",),
+    tree={"embeddings": "MPNetEmbeddings"},
+    defaults={**BERT_DEFAULTS, "pad_token_id": 1, "relative_attention_num_buckets": 32},
+)
+
+
+MPNET_BLOCKS = Blocks(
+    parts=(
+        Residual(
+            work=Attend(
+                maps=("attention.attn.q", "attention.attn.k", "attention.attn.v"), output="attention.attn.o",
+                terms=(relative_term,),
+            ),
+            after=NormAt(path="attention.LayerNorm"),
+        ),
+        BERT_FEED,
+    ),
+    causal=lambda config: False,
+    relative="encoder.relative_attention_bias",
+    tree=bert_tree("MPNet"),
+)  # fmt: skip
+
+
+ROBERTA_HEADS = (
+    *word_heads(
+        HeadMap(path="lm_head.dense"),
+        Act(path="lm_head.gelu", word="gelu"),  # whatever hidden_act says
+        NormAt(path="lm_head.layer_norm"),
+        HeadMap(path="lm_head.decoder", out=WORDS, bias="lm_head.bias", tied=True),
+    ),
+    classes(
+        HeadMap(path="classifier.dense"),
+        Act(path="classifier.tanh", word="tanh"),
+        HeadMap(path="classifier.out_proj", out=LABELS),
+    ),
+    TOKEN_CLASSES,
+)
+
+MPNET_HEADS = (ROBERTA_HEADS[0], *ROBERTA_HEADS[2:])  # never causal, so no next word
+
+ROWS = (
+    Row(ROBERTA, replace(BERT_BLOCKS, tree=bert_tree("Roberta")), ROBERTA_HEADS),
+    Row(XLM_ROBERTA, replace(BERT_BLOCKS, tree=bert_tree("XLMRoberta")), ROBERTA_HEADS),
+    Row(CAMEMBERT, replace(BERT_BLOCKS, tree=bert_tree("Camembert")), ROBERTA_HEADS),
+    Row(MPNET, MPNET_BLOCKS, MPNET_HEADS),
+)

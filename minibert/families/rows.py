@@ -1,0 +1,71 @@
+"""The rows by model type: a file for each kin, imported when one of its model types is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .family import Family
+
+if TYPE_CHECKING:
+    from .block_parts import Blocks
+    from .heads import Head
+
+
+class Row(NamedTuple):
+    """One model type: its input layer, and the blocks and heads behind it; None and empty where there are none."""
+
+    layer: Family
+    blocks: Blocks | None = None
+    heads: tuple[Head, ...] = ()
+
+
+KINS = {
+    "bert": ("bert", "ernie", "electra", "convbert"),
+    "roberta": ("roberta", "xlm-roberta", "camembert", "mpnet"),
+    "distilbert": ("distilbert",),
+    "albert": ("albert",),
+    "deberta": ("deberta-v2",),
+    "nomic_bert": ("nomic_bert",),
+    "modernbert": ("modernbert",),
+    "gpt2": ("gpt2", "openai-gpt", "gpt_neo"),
+    "opt": ("opt",),
+    "gpt_neox": ("gpt_neox",),
+    "llama": ("llama", "mistral", "qwen2", "qwen3", "mixtral", "olmo2", "phi3", "granite", "cohere2"),
+    "gemma": ("gemma", "gemma2", "gemma3_text"),
+    "bloom": ("bloom",),
+    "t5": ("t5", "mt5"),
+    "bart": ("bart", "mbart", "marian", "pegasus", "whisper"),
+    "xlm": ("xlm",),
+    "xlnet": ("xlnet",),
+    "clip": ("clip_text_model", "clip"),
+}
+FILES = {model_type: kin for kin, model_types in KINS.items() for model_type in model_types}
+
+
+class Rows(Mapping[str, Any]):
+    """model_type -> one field of its row. Read-only, and so is all that a row holds; `frozen.replace` makes another."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def __getitem__(self, model_type: str) -> Any:
+        found = None
+        if model_type in FILES:
+            rows: tuple[Row, ...] = import_module(f"{__package__}.{FILES[model_type]}").ROWS
+            found = next(getattr(row, self._field) for row in rows if row.layer.model_type == model_type)
+        if not found:
+            raise KeyError(model_type)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (model_type for model_type in FILES if self.get(model_type))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+FAMILIES: Mapping[str, Family] = Rows("layer")
+BLOCKS: Mapping[str, Blocks] = Rows("blocks")
+HEADS: Mapping[str, tuple[Head, ...]] = Rows("heads")

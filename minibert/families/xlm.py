@@ -1,0 +1,43 @@
+"""XLM."""
+
+from __future__ import annotations
+
+from .config import Config
+from .family import Family
+from .rows import Row
+from .steps import Add, Mask, Norm, Positions, Tokens
+
+
+def many_languages(config: Config) -> bool:
+    """XLM adds a row for the language where it knows more than one."""
+    return config.flag("use_lang_emb", True) and config.integer("n_langs") > 1
+
+
+XLM = Family(
+    model_type="xlm",
+    steps=(
+        Tokens(path="embeddings", head="pred_layer.proj.weight"),
+        Positions(path="position_embeddings", cached=False),
+        Add(path="lang_embeddings", ids="langs", rows="n_langs", when=many_languages),
+        Add(
+            path="embeddings", names=("embeddings.weight", "pred_layer.proj.weight"), ids="token_type_ids",
+            rows="vocab_size", padding_idx="pad_token_id", role=" (types)",
+        ),
+        Norm(path="layer_norm_emb"),
+        Mask(counted=True),
+    ),
+    prefixes=("transformer.",),
+    tree={"": "XLMModel"},
+    order=("position_embeddings", "lang_embeddings", "embeddings", "layer_norm_emb"),
+    checked_prefixes=(),
+    aliases={
+        "hidden_size": "emb_dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+        "n_words": "vocab_size",
+        "pad_index": "pad_token_id",
+    },
+    defaults={"pad_token_id": 2, "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "n_langs": 1},
+)  # fmt: skip
+
+ROWS = (Row(XLM),)

@@ -1,0 +1,23 @@
+"""XLNet."""
+
+from __future__ import annotations
+
+from .family import Family
+from .readers import scheme
+from .rows import Row
+from .steps import Tokens
+from .t5 import D_MODEL
+
+XLNET = Family(
+    model_type="xlnet",
+    tokenizer="XLNetTokenizer",
+    attention=scheme("xlnet_sinusoids"),
+    steps=(Tokens(path="word_embedding", padding_idx=None, head="lm_loss.weight"),),
+    prefixes=("transformer.",),
+    tree={"": "XLNetModel"},
+    checked_prefixes=(),
+    aliases={**D_MODEL, "n_token": "vocab_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
+    later_arguments=("token_type_ids",),
+)
+
+ROWS = (Row(XLNET),)
