@@ -130,7 +130,7 @@ def test_softmax_gives_shares() -> None:
 
 def test_everything_fast_is_compared() -> None:
     made = {name for name, value in vars(fast).items() if getattr(value, "__module__", "") == fast.__name__}
-    assert made == {"linear", "softmax", "gelu", "attention_scores"}
+    assert made == {"linear", "softmax", "gelu", "activated", "attention_scores"}
     assert {gelu: fast.gelu} == fast.ACTIVATIONS
 
 
@@ -162,6 +162,14 @@ def test_fast_softmax_scores_and_gelu(dtype: str) -> None:
     want = softmax(x)
     assert fast.softmax(x, out=x) is x
     assert off(x, want) <= FAST
+
+
+@pytest.mark.parametrize("rows", [0, 7, fast.PIECE // 4, fast.PIECE // 4 + 1])
+def test_an_activation_piece_by_piece(rows: int) -> None:
+    for x in (numbers(rows, 4), numbers(4, rows).T):
+        want = gelu(x)
+        assert fast.activated(gelu, x) is x
+        np.testing.assert_array_equal(x, want)
 
 
 def test_heads_are_neighbours_in_a_row() -> None:
