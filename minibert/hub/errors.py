@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from functools import cache
 from typing import Any, NamedTuple
 
 from minibert.errors import HubError
@@ -10,7 +12,6 @@ from minibert.errors import HubError
 LONGEST_PAUSE = 5.0  # seconds that a server may ask us to wait; to wait longer is the user's decision
 PASSING = {408, 429, 500, 502, 503, 504}  # statuses that may be gone at the next attempt
 LONGEST_WORDS = 300  # letters of a server's own words that are shown
-NUMBER = re.compile(r"[0-9]{1,18}")  # what a header may hold: int() takes other scripts' digits and refuses thousands
 
 
 class RevisionError(HubError):
@@ -26,39 +27,23 @@ class PassingError(Exception):
 
 
 class Address(NamedTuple):
-    """What a request is about, for error messages. whole: all of the model is needed, not its input layer alone."""
+    """What a request is about, for error messages."""
 
     name: str
     revision: str
     endpoint: str  # without a user's name and password
-    whole: bool = False
     file: str | None = None
 
     def __str__(self) -> str:
         return shown(f"{self.name} at {self.revision}" + (f", {self.file}" if self.file else ""))
 
     @property
-    def once(self) -> str:
-        """What to do if the user has switched the Hub off."""
-        needs = "all files" if self.whole else "the same rows, or the whole layer"
-        return (
-            f"Load it once where there is a network, or give {self.folder} (a path that starts with ./). What an "
-            f"earlier run has fetched is enough only where it needed {needs}"
-        )
-
-    @property
-    def folder(self) -> str:
-        """How to get a folder that can be used instead of the name."""
-        if self.whole:
-            return f"a folder of all its files, made elsewhere with `hf download {self.name} --local-dir FOLDER`"
-        return "a folder made elsewhere with `extract`"
-
-    @property
     def without_hub(self) -> str:
         """The ways that need no Hub."""
         return (
-            f"ways that need no Hub: {self.folder} (a path that starts with ./), the option local_files_only for what "
-            "is cached, a mirror in HF_ENDPOINT"
+            f"use a folder (a path that starts with ./) that was made elsewhere with `hf download {self.name} "
+            "--local-dir FOLDER` or, for the input layer alone, with `extract`; the option local_files_only for what "
+            "is cached; or a mirror in HF_ENDPOINT"
         )
 
 
@@ -69,8 +54,19 @@ def shown(text: str) -> str:
 
 
 def number(text: str | None) -> int | None:
-    """Read a header that holds a number; None where it holds something else."""
-    return int(text) if text and NUMBER.fullmatch(text) else None
+    """Read a header that holds a number; None where it holds something else, or a number without end."""
+    return int(text) if text and re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+@cache
+def client_errors() -> tuple[type[Exception], ...]:
+    """Give what the client may raise: its HTTP library's errors, and its own."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    root = HfHubHTTPError.__bases__[0]
+    library = sys.modules[root.__module__.partition(".")[0]]
+    # ValueError is what the client makes of any failure of a forced attempt, RuntimeError what its fast downloads raise
+    return (root, library.InvalidURL, OSError, ValueError, RuntimeError)
 
 
 def explain(error: BaseException, address: Address) -> PassingError:
@@ -93,7 +89,7 @@ def refusal(response: Any, address: Address) -> HubError | PassingError:
             f"{address}: this model is gated. Accept its conditions at {page}, then log in with `hf auth login` or set "
             "HF_TOKEN to a token that may read it"
         )
-    # to who is not logged in, a model that is not there is 401 like a private one
+    # anonymous users get 401 for missing models as for private ones
     if code == "RepoNotFound" or (status == 401 and "Invalid credentials" not in words):
         return HubError(
             f"{address}: {address.endpoint} knows no such model, or it is private. Check the spelling; for a private "
@@ -105,19 +101,14 @@ def refusal(response: Any, address: Address) -> HubError | PassingError:
         )
     if code == "EntryNotFound":
         return HubError(f"{address}: the model has no such file; its files are listed at {page}/tree/main")
+    refused = f"{address}: {address.endpoint} refuses with status {status}" + (f" ({words})" if words else "")
     if status == 429:
         wait = number(headers.get("Retry-After"))
-        problem = HubError(
-            f"{address}: {address.endpoint} refuses further requests for now (status 429"
-            + (f", try again in {wait} seconds" if wait is not None else "")
-            + "). Wait; logged in (`hf auth login`, HF_TOKEN) the limit is higher"
-        )
+        refused += f", try again in {wait} seconds" if wait is not None else ", too many requests"
+        problem = HubError(f"{refused}. Wait; logged in (`hf auth login`, HF_TOKEN) the limit is higher")
         return problem if wait is not None and wait > LONGEST_PAUSE else PassingError(problem, wait)
     if status in PASSING:
-        return PassingError(
-            HubError(f"{address}: {address.endpoint} fails with status {status}; {address.without_hub}")
-        )
-    refused = f"{address}: {address.endpoint} refuses with status {status}" + (f" ({words})" if words else "")
+        return PassingError(HubError(f"{refused}; {address.without_hub}"))
     if status in (401, 403):
         refused += (
             ". The token may be wrong, expired or not meant for this model: log in again with `hf auth login`, or set "

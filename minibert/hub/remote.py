@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import mmap as memory_map
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,13 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array, check_ids
-from minibert.errors import CheckpointError, HubError
+from minibert.errors import CheckpointError
 from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table
 from minibert.threads.pool import spread
 
-from .ranges import RangeCache, Span, complete_rows, merge
-from .transfer import FilePart, RangesIgnoredError, late_bar
+from .caches import RangeCache, Span
+from .transfer import RangesIgnoredError, Version, late_bar
 
 HEADER_GUESS = 1 << 15  # bytes: room for the header of most models, so that one request is enough
 ROWWISE_FROM = 256_000  # bytes from which a lazy table is fetched row by row
@@ -35,23 +34,23 @@ class Files(Protocol):
 
     def cached(self, name: str) -> Path | None: ...
     def cache(self, name: str) -> RangeCache: ...
-    def part(self, name: str, span: Span, progress: Callable[[int], object]) -> FilePart: ...
+    def part(self, name: str, span: Span, version: Version, progress: Callable[[int], object]) -> bytearray: ...
     def download(self, name: str) -> Path: ...
     def describe(self, name: str) -> str: ...
 
 
 class RemoteFile(SafetensorsFile):
-    """One file of which only the header is here; the rest is fetched when needed. Threads may share it."""
+    """One file of which only the header is here; the rest is fetched when needed. Threads may share it.
+
+    Raises RangesIgnoredError where the server gives no parts of files.
+    """
 
     def __init__(self, files: Files, name: str, mmap: bool = True) -> None:
         # nothing is mapped yet: the local reader's __init__ is not called
         self.path, self.mmap = Path(name), mmap
         self.cache = files.cache(name)
         self._files, self._name = files, name
-        self._lock = threading.Lock()
-        self._size: int | None = None
-        self._etag: str | None = None
-        self._whole: Path | None = None  # the file itself, where the server gives no parts of it
+        self._version = Version(files.describe(name), self.cache.folder)
         self._read_header()
 
     def raw(self, tensor: Tensor) -> Array:
@@ -60,84 +59,43 @@ class RemoteFile(SafetensorsFile):
 
     def read(self, spans: list[Span]) -> list[Array]:
         """Give the bytes of each span, from the cache or fetched, several at a time. Raises HubError."""
-        found = {span: self.cache.load_span(span, self.mmap) for span in spans}
+        found = {span: self.cache.load(span, self.mmap) for span in spans}
+        found |= {span: np.empty(0, np.uint8) for span in spans if span[0] == span[1]}
         missing = [span for span in spans if found[span] is None]
-        found |= zip(missing, self._fetch(missing) if missing else [], strict=True)
+        found |= self._fetch(missing) if missing else {}
         return [content for span in spans if (content := found[span]) is not None]
 
-    def _fetch(self, spans: list[Span]) -> list[Array]:
-        what, total = self._files.describe(self._name), sum(stop - start for start, stop in spans)
-        bar, bars_turn = late_bar()(total=total, desc=what, unit="B", unit_scale=True, leave=False), threading.Lock()
-        found: dict[int, Array] = {}
+    def _fetch(self, spans: list[Span]) -> dict[Span, Array]:
+        where, total = self._files.describe(self._name), sum(stop - start for start, stop in spans)
+        found: dict[Span, Array] = {}
 
-        def progress(count: int) -> None:
-            with bars_turn:  # it adds in two steps
-                bar.update(count)
+        def fetch(span: Span) -> None:
+            part = np.frombuffer(self._files.part(self._name, span, self._version, bar.update), np.uint8)
+            part.flags.writeable = False
+            if span[0] > 0:  # the header has an entry of its own
+                self.cache.store(span, part)
+            found[span] = part
 
-        def fetch(at: int) -> None:
-            found[at] = self._fetch_one(spans[at], progress)
-
-        try:
-            spread(fetch, range(len(spans)), min(AT_ONCE, len(spans)))
-        finally:
-            bar.close()
-        return [found[at] for at in range(len(spans))]
-
-    def _fetch_one(self, span: Span, progress: Callable[[int], object]) -> Array:
-        if self._whole is None and span[0] < span[1]:
-            try:
-                part = self._files.part(self._name, span, progress)
-            except RangesIgnoredError:
-                self._fetch_whole()
-            else:
-                self._check_version(part.size, part.etag)
-                content = np.frombuffer(part.content, np.uint8)
-                content.flags.writeable = False
-                if span[0] > 0:  # the header has an entry of its own
-                    self.cache.store_span(span, content)
-                return content
-        start, stop = span[0], min(span[1], self._size or 0)
-        if self._whole is None or start == stop:
-            return np.empty(0, np.uint8)
-        mapped = np.memmap(self._whole, np.uint8, "r", offset=start, shape=(stop - start,))
-        return mapped if self.mmap else np.array(mapped)
-
-    def _fetch_whole(self) -> None:
-        with self._lock:
-            if self._whole is None:
-                _say(f"{self._files.describe(self._name)}: this server gives no parts of files, fetching all of it")
-                path = self._files.download(self._name)
-                self._check_version(path.stat().st_size, None)
-                self._whole = path
-
-    def _check_version(self, size: int | None, etag: str | None) -> None:
-        """Check that every part is of the same version as the header."""
-        if self._size is None:
-            self._size, self._etag = size, etag
-        if size != self._size or len({self._etag, etag} - {None}) > 1:
-            raise HubError(
-                f"{self._files.describe(self._name)}: the server changed the file under one commit: its header is of "
-                f"{self._etag} with {self._size} bytes, now it is {etag} with {size}; delete {self.cache.folder} and "
-                "try again"
-            )
+        with late_bar()(total=total, desc=where, unit="B", unit_scale=True, leave=False) as bar:
+            spread(fetch, spans, min(AT_ONCE, len(spans)))
+        return found
 
     def _read_header(self) -> None:
         """Read the header: its length from the first eight bytes, usually with the rest in the same request."""
-        where = self._files.describe(self._name)
-        stored = self.cache.load("header")
+        where, stored = self._files.describe(self._name), self.cache.load("header")
         if stored is not None:
             line, _, content = stored.tobytes().partition(b"\n")
-            self._size, self._etag = json.loads(line)
+            self._version.check(*json.loads(line))
         else:
-            content = self._fetch([(0, HEADER_GUESS)])[0].tobytes()
-        length = 8 + int.from_bytes(content[:8], "little")
-        if len(content) < 8 or length > min(MAX_HEADER, self._size or 0):
+            content = self.read([(0, HEADER_GUESS)])[0].tobytes()
+        length, size = 8 + int.from_bytes(content[:8], "little"), self._version.size or 0
+        if len(content) < 8 or length > min(MAX_HEADER, size):
             raise CheckpointError(f"{where}: not a safetensors file, or an incomplete one; tell its authors")
         if length > len(content):
-            content = self._fetch([(0, length)])[0].tobytes()
-        self.tensors, self.metadata = parse_header(content[8:length], length, self._size or 0, where)
+            content = self.read([(0, length)])[0].tobytes()
+        self.tensors, self.metadata = parse_header(content[8:length], length, size, where)
         if stored is None:
-            self.cache.store("header", json.dumps([self._size, self._etag]).encode() + b"\n" + content[:length])
+            self.cache.store("header", json.dumps([size, self._version.etag]).encode() + b"\n" + content[:length])
 
 
 class RowTable:
@@ -194,7 +152,7 @@ class RowTable:
         for span in self._file.cache.spans():
             first, last = complete_rows(span, start, self._row_bytes, self.shape[0])
             here = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, last)]
-            if self._have[here].all() or (content := self._file.cache.load_span(span, self._file.mmap)) is None:
+            if self._have[here].all() or (content := self._file.cache.load(span, self._file.mmap)) is None:
                 continue
             if span == (start, stop):
                 self._use(content.view(self._raw.dtype).reshape(self.shape))
@@ -234,15 +192,33 @@ class RemoteCheckpoint(Checkpoint):
     def _file(self, name: str) -> SafetensorsFile:
         if name not in self._files:
             path = self._remote.cached(name)
-            self._files[name] = (
-                SafetensorsFile(path, self._mmap) if path is not None else RemoteFile(self._remote, name, self._mmap)
-            )
+            try:
+                file = RemoteFile(self._remote, name, self._mmap) if path is None else SafetensorsFile(path, self._mmap)
+            except RangesIgnoredError:  # as some mirrors do
+                file = SafetensorsFile(self._remote.download(name), self._mmap)
+            self._files[name] = file
         return self._files[name]
 
 
-def _say(what: str) -> None:
-    """Print what takes long, unless progress bars are switched off."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, tqdm
+def merge(rows: Array, gap: int) -> list[Span]:
+    """Join sorted, distinct row numbers into runs; up to `gap` unwanted rows between two are included.
 
-    if not are_progress_bars_disabled():  # a bar may be drawn already: its own writer begins a line, and draws it anew
-        tqdm.write(f"minibert: {what} (HF_HUB_DISABLE_PROGRESS_BARS=1 silences this)", file=sys.stderr)
+    >>> merge(np.array([1, 2, 3, 5, 9]), gap=1)
+    [(1, 6), (9, 10)]
+    """
+    if rows.size == 0:
+        return []
+    breaks = np.flatnonzero(np.diff(rows) > gap + 1)
+    first = rows[np.concatenate(([0], breaks + 1))]
+    last = rows[np.concatenate((breaks, [rows.size - 1]))]
+    return [(int(a), int(b) + 1) for a, b in zip(first, last, strict=True)]
+
+
+def complete_rows(span: Span, start: int, row_bytes: int, rows: int) -> Span:
+    """Say which rows are completely inside a span of bytes; the table starts at byte `start`.
+
+    >>> complete_rows((105, 131), start=100, row_bytes=10, rows=9)
+    (1, 3)
+    """
+    first = max(0, -((start - span[0]) // row_bytes))
+    return first, max(first, min(rows, (span[1] - start) // row_bytes))

@@ -2,7 +2,7 @@
 
 The name is resolved to a commit first; everything after that is of this commit. A file that is in the Hub's own cache
 is used there, whichever program fetched it. Small files are fetched into that cache. Of the large file only the header
-and the needed ranges are fetched; they are kept in a cache of our own (`ranges.py`).
+and the needed ranges are fetched; they are kept in a cache of our own (`caches.py`).
 """
 
 from __future__ import annotations
@@ -14,29 +14,28 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from minibert.errors import HubError
 from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, read_index
 
-from .caches import COMMIT, Caches
+from .caches import COMMIT, Caches, RangeCache, Span
 from .errors import Address, RevisionError, shown
-from .ranges import RangeCache, Span
 from .remote import RemoteCheckpoint
-from .transfer import FilePart, Transfer
+from .transfer import Transfer, Version
 
 # as the Hub has it: an owner's name (except for a few old models) and a name of letters, digits, - _ and .
 NAME = re.compile(r"(?!.*(--|\.\.|\.git$))(?:\b[\w.-]+\b/)?\b[\w.-]{1,96}\b", re.ASCII)
 
 
-def resolve(name: str, revision: str | None = None, local_files_only: bool = False, whole: bool = False) -> Repository:
+def resolve(name: str, revision: str | None = None, local_files_only: bool = False) -> Repository:
     """Find the commit that a name and a revision (a branch, a tag, a commit; "main" if none) stand for.
 
     One request. None for the forty digits of a commit, with local_files_only or with HF_HUB_OFFLINE. Where the Hub does
-    not answer, its last answer is used, as in huggingface_hub. whole: all of the model will be needed, not its input
-    layer alone; this changes what errors advise.
+    not answer, its last answer is used, as in huggingface_hub.
 
     Raises HubError.
     """
@@ -47,12 +46,14 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
             f"{name!r} cannot be a name on the Hub, such as 'gpt2' or 'google/mt5-small'. A folder is written with ./ "
             "in front"
         )
-    address = Address(name, revision or "main", _endpoint(constants.ENDPOINT), whole)
-    offline = local_files_only or constants.HF_HUB_OFFLINE
-    problem = (
-        HubError("local files only are asked for" if local_files_only else "HF_HUB_OFFLINE is set") if offline else None
-    )
-    transfer = Transfer(address)
+    address = Address(name, revision or "main", _endpoint(constants.ENDPOINT))
+    transfer, problem = Transfer(address), None
+    if local_files_only or constants.HF_HUB_OFFLINE:
+        reason = "local_files_only" if local_files_only else "HF_HUB_OFFLINE"
+        problem = HubError(
+            f"{address}: {reason} is set, and not all of it is cached; load it once where there is a network, or "
+            f"{address.without_hub}"
+        )
     if COMMIT.fullmatch(address.revision):
         return Repository(transfer, address.revision, problem)
     if problem is None:
@@ -65,22 +66,19 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
             problem = error
     known = Caches(address).last_known()
     if known is None:
-        raise HubError(f"{address}: nothing of it is cached, and {problem}. {address.once}") if offline else problem
+        raise problem
     return Repository(transfer, known, problem)
 
 
 def _endpoint(address: str) -> str:
     """Take the user's name and password out of the Hub's address: they belong into one header, and nowhere else."""
-    try:
-        parts = urlsplit(address)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    except ValueError:
-        pass
-    raise HubError(
-        "HF_ENDPOINT is not the address of a Hub, such as https://hf-mirror.com; in a name or a password in "
-        "front of an @ write all but letters and digits as %XX"
-    )
+    parts = re.fullmatch(r"(https?://)(?:[^/@]*@)?((?:[^/@:\[\]]+|\[[0-9a-fA-F:.]+\])(?::[0-9]+)?(?:/[^@]*)?)", address)
+    if parts is None:
+        raise HubError(
+            "HF_ENDPOINT is not the address of a Hub, such as https://hf-mirror.com; in a name or a password in "
+            "front of an @ write all but letters and digits as %XX"
+        )
+    return parts[1] + parts[2]
 
 
 class About(NamedTuple):
@@ -94,18 +92,16 @@ class About(NamedTuple):
 def _ask(address: Address, transfer: Transfer) -> About:
     revision = quote(address.revision, safe="")
     url = f"{address.endpoint}/api/models/{address.name}/revision/{revision}?expand=sha&expand=siblings"
-    answer = bytes(transfer.get(url).content)
+    answer = transfer.ask(url)
     try:
         found = json.loads(answer)
         about = About(found["sha"], [file["rfilename"] for file in found["siblings"]], found.get("id", address.name))
-        # each of these becomes part of a path or of an address
-        if not (COMMIT.fullmatch(about.commit) and NAME.fullmatch(about.name)):
-            raise ValueError(f"{about.commit!r} or {about.name!r} is none")
-        "".join(about.files)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if not COMMIT.fullmatch(about.commit):  # it becomes part of a path
+            raise ValueError(f"{about.commit!r} is no commit")
+    except (ValueError, KeyError, TypeError) as error:
         raise HubError(
             f"{address}: {address.endpoint} does not answer as a Hub does ({type(error).__name__}: "
-            f"{shown(str(error))}; {answer[:60]!r}). A login page of this network, or a wrong HF_ENDPOINT? There are "
+            f"{shown(str(error))}; {answer[:60]!r}). A login page of this network, or a wrong HF_ENDPOINT? Else "
             f"{address.without_hub}"
         ) from None
     return about
@@ -128,7 +124,6 @@ class Repository:
         if about is not None and self._entries.load("about") is None:
             self._entries.store("about", json.dumps(about).encode())
         self._lock = threading.RLock()
-        self._scratch: str | None = None
 
     def file(self, filename: str) -> Path | None:
         """Give the path of a small file (config.json, tokenizer.json), fetched if need be; None if there is none.
@@ -136,7 +131,7 @@ class Repository:
         Raises HubError.
         """
         path = self.cached(filename)
-        if path is not None or self._caches.known_absent(self.commit, filename):
+        if path is not None:
             return path
         return self.download(filename) if filename in self._list(filename) else None
 
@@ -198,14 +193,14 @@ class Repository:
         """Give the cache of one file's ranges."""
         return self._caches.range_cache(self.commit, name)
 
-    def part(self, name: str, span: Span, progress: Callable[[int], object]) -> FilePart:
+    def part(self, name: str, span: Span, version: Version, progress: Callable[[int], object]) -> bytearray:
         """Fetch some bytes of a file."""
         from huggingface_hub import hf_hub_url
 
         self._need_hub(name)
         current = self._about.name if self._about is not None else self.name  # saves a redirect where it was renamed
         url = hf_hub_url(current, name, revision=self.commit, endpoint=self._address.endpoint)
-        return self._transfer.get(url, name, span, self.commit, progress)
+        return self._transfer.part(url, name, span, self.commit, version, progress)
 
     def download(self, name: str) -> Path:
         """Fetch a whole file into the Hub's cache; if that is not writable, into a folder for this process."""
@@ -216,7 +211,7 @@ class Repository:
             return self._transfer.download(name, self.commit, constants.HF_HUB_CACHE)
         except OSError as refused:
             try:
-                return self._transfer.download(name, self.commit, self._scratch_folder())
+                return self._transfer.download(name, self.commit, self._scratch)
             except OSError as error:
                 raise HubError(
                     f"{self.describe(name)}: no disk takes it: {refused}; {error}. Set HF_HOME to a folder that can be "
@@ -244,12 +239,10 @@ class Repository:
 
     def _need_hub(self, name: str) -> None:
         if self._unreachable is not None:
-            advice = "" if self._address.without_hub in str(self._unreachable) else f". {self._address.once}"
-            raise HubError(f"{self.describe(name)}: not (all) in the cache, and {self._unreachable}{advice}")
+            raise HubError(f"{self.describe(name)}: not (all) in the cache. {self._unreachable}")
 
-    def _scratch_folder(self) -> str:
-        with self._lock:
-            if self._scratch is None:
-                self._scratch = tempfile.mkdtemp(prefix="minibert-")
-                weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
-            return self._scratch
+    @cached_property
+    def _scratch(self) -> str:
+        folder = tempfile.mkdtemp(prefix="minibert-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder

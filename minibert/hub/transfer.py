@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import base64
 import inspect
+import math
 import os
 import re
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,25 +29,37 @@ from urllib.parse import unquote, urlsplit
 from minibert.errors import HubError
 from minibert.files.reading import note_model_file
 
-from .errors import Address, PassingError, explain, wrong_answer
+from .caches import Span
+from .errors import Address, PassingError, client_errors, explain, wrong_answer
 from .watch import Watch
 
 FIRST_ANSWER = 2.2  # seconds to wait for the Hub's first answer: a command without network fails within 3 seconds
 QUIET = 20.0  # seconds without progress in the middle of a transfer, or twice HF_HUB_DOWNLOAD_TIMEOUT: then we give up
 RETRIES = 3  # in a row, without progress in between
 PAUSE = 0.5  # seconds before the first retry; doubled before each next one
-GAINED = 1 << 16  # bytes: a transfer that was cut after at least so many has made progress
+GAINED = 1 << 16  # bytes: a transfer that was cut after at least this many has made progress
 
 
-class RangesIgnoredError(Exception):
+class RangesIgnoredError(HubError):
     """The server answers with the whole file where a part was asked for."""
 
 
-class FilePart:
-    """The bytes of an answer, the size of the whole file, and the server's name for this version of it (ETag)."""
+class Version:
+    """A file's size and the server's name for this version of it (ETag), on which all answers must agree."""
 
-    def __init__(self, content: bytearray, size: int | None = None, etag: str | None = None) -> None:
-        self.content, self.size, self.etag = content, size, etag
+    def __init__(self, where: str, kept: Path) -> None:
+        self.size: int | None = None
+        self.etag: str | None = None
+        self._where, self._kept = where, kept
+
+    def check(self, size: int, etag: str | None = None) -> None:
+        """Compare an answer with earlier ones. Raises HubError."""
+        if self.size not in (None, size) or len({self.etag, etag} - {None}) > 1:
+            raise HubError(
+                f"{self._where}: the server changed the file under one commit: expected version {self.etag} of "
+                f"{self.size} bytes, found {etag} of {size} bytes; delete {self._kept} and try again"
+            )
+        self.size, self.etag = size, self.etag or etag
 
 
 class Transfer:
@@ -56,48 +69,42 @@ class Transfer:
         self.address = address
         self._answered = False
 
-    def get(
-        self,
-        url: str,
-        file: str | None = None,
-        span: tuple[int, int] | None = None,
-        commit: str | None = None,
-        progress: Callable[[int], object] = lambda count: None,
-    ) -> FilePart:
-        """Fetch what an address gives, or the bytes span[0]..span[1]-1 of it (fewer where the file ends before).
+    def ask(self, url: str) -> bytes:
+        """Fetch a page of the Hub's API. Raises HubError."""
 
-        A part is taken only with status 206 and the Content-Range that was asked for, from the commit that was asked
+        def attempt(watch: Watch, again: bool) -> bytes:
+            with _answer(url) as response:
+                return b"".join(response.iter_raw())
+
+        page: bytes = self._patiently(attempt, self.address)
+        return page
+
+    def part(
+        self, url: str, file: str, span: Span, commit: str, version: Version, progress: Callable[[int], object]
+    ) -> bytearray:
+        """Fetch the bytes span[0]..span[1]-1 of a file (fewer where it ends before).
+
+        They are taken only with status 206 and the Content-Range that was asked for, from the commit that was asked
         for, in one version from the first byte to the last. A transfer that was cut is continued where it stopped.
 
         Raises HubError, and RangesIgnoredError.
         """
-        from huggingface_hub import constants, get_session
-
-        part, address = FilePart(bytearray()), self.address._replace(file=file)
-        # not the client's own headers: making them may cost a request that identifies the user
-        headers = {"User-Agent": "minibert", "Accept-Encoding": "identity", **_authorization()}
+        content, address = bytearray(), self.address._replace(file=file)
 
         def attempt(watch: Watch, again: bool) -> None:
-            if span is None:
-                part.content.clear()
-            else:
-                headers["Range"] = f"bytes={span[0] + len(part.content)}-{span[1] - 1}"
-                watch.most = span[1] - span[0] - len(part.content)
-            # a redirect to another host keeps Range and loses Authorization: the HTTP library sees to both
-            with get_session().stream(
-                "GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True
-            ) as response:
-                if span is not None:
-                    _check_part(response, span, part, address)
+            left = (span[0] + len(content), span[1])
+            watch.most = left[1] - left[0]
+            with _answer(url, Range=f"bytes={left[0]}-{left[1] - 1}") as response:
+                missing = _check_part(response, left, version, address)
                 for piece in response.iter_raw():
-                    part.content += piece
+                    content.extend(piece)
+                    missing -= len(piece)
                     progress(len(piece))
-            if span is not None and (missing := min(span[1], part.size or 0) - span[0] - len(part.content)):
-                expected = f"{len(part.content) + missing} bytes"
-                raise PassingError(wrong_answer(address, expected, f"{missing} fewer, again and again"))
+            if missing:
+                raise PassingError(wrong_answer(address, f"{missing} bytes more", "the end, again and again"))
 
-        self._patiently(attempt, lambda: len(part.content), address, commit)
-        return part
+        self._patiently(attempt, address, commit, content)
+        return content
 
     def download(self, file: str, commit: str, folder: str) -> Path:
         """Fetch a whole file into a cache folder with the client's own function.
@@ -115,12 +122,12 @@ class Transfer:
             # to force it ignores the incomplete file of the first attempt
             return Path(hf_hub_download(self.address.name, file, force_download=again, **options))
 
-        path: Path = self._patiently(attempt, lambda: 0, self.address._replace(file=file), commit)
+        path: Path = self._patiently(attempt, self.address._replace(file=file), commit)
         note_model_file(path)
         return path
 
     def _patiently(
-        self, attempt: Callable[[Watch, bool], Any], gained: Callable[[], int], address: Address, commit: str | None
+        self, attempt: Callable[[Watch, bool], Any], address: Address, commit: str | None = None, content: Sized = ()
     ) -> Any:
         quiet = 2 * float(os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT", QUIET / 2))
         first = float(os.environ.get("HF_HUB_ETAG_TIMEOUT", FIRST_ANSWER))
@@ -133,17 +140,17 @@ class Transfer:
                     return attempt(watch, failures > 0)
                 except PassingError as error:
                     passing = error
-                except _client_errors() as error:
+                except client_errors() as error:
                     if getattr(error, "errno", None) is not None and not isinstance(error, ConnectionError):
                         raise  # a disk error
                     passing = explain(error, address)
-                if gained() - before >= GAINED:
-                    failures, before = 0, gained()
+                if len(content) - before >= GAINED:
+                    failures, before = 0, len(content)
                 failures += 1
                 # no retry where nothing has answered yet
                 if failures > RETRIES or not (self._answered or watch.answered):
                     raise passing.error
-                watch.deadline = None
+                watch.deadline = math.inf
                 time.sleep(passing.pause or PAUSE * 2 ** (failures - 1))
 
         try:
@@ -155,6 +162,18 @@ class Transfer:
             ) from None
         finally:
             self._answered = self._answered or watch.answered
+
+
+def _answer(url: str, **headers: str) -> AbstractContextManager[Any]:
+    """Ask for an address. The HTTP library keeps Range and drops Authorization in a redirect to another host."""
+    from huggingface_hub import constants, get_session
+
+    # not the client's own headers: making them may cost a request that identifies the user
+    headers |= {"User-Agent": "minibert", "Accept-Encoding": "identity", **_authorization()}
+    answer: AbstractContextManager[Any] = get_session().stream(
+        "GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True
+    )
+    return answer
 
 
 def _authorization() -> dict[str, str]:
@@ -180,35 +199,21 @@ def _authorization() -> dict[str, str]:
     return {"authorization": f"Bearer {token}"} if token else {}  # in small letters, as the client looks for it
 
 
-def _client_errors() -> tuple[type[Exception], ...]:
-    """Give what the client may raise besides what the watch does: its HTTP library's errors, and its own."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    root = HfHubHTTPError.__bases__[0]
-    library = sys.modules[root.__module__.partition(".")[0]]
-    # ValueError is what the client makes of any failure of a forced attempt, RuntimeError what its fast downloads raise
-    return (root, library.InvalidURL, OSError, ValueError, RuntimeError)
-
-
-def _check_part(response: Any, span: tuple[int, int], part: FilePart, address: Address) -> None:
-    """Refuse all but the bytes that are asked for, of the version that the earlier bytes came from."""
-    if response.status_code == 200:
-        raise RangesIgnoredError
+def _check_part(response: Any, span: Span, version: Version, address: Address) -> int:
+    """Give the length of the part that comes. Raises HubError if these are not the bytes that were asked for."""
     found = response.headers.get("Content-Range", "none")
     match = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", found)
-    first = span[0] + len(part.content)
     if response.status_code != 206 or not match:
-        found = f"status {response.status_code} and {found}"
-        raise wrong_answer(address, f"status 206 and a Content-Range from byte {first}", found)
+        expected = f"status 206 and a Content-Range from byte {span[0]}"
+        error = wrong_answer(address, expected, f"status {response.status_code} and {found}")
+        raise RangesIgnoredError(str(error)) if response.status_code == 200 else error
     start, last, size = map(int, match.groups())
-    if start != first or last != min(span[1], size) - 1:
-        raise wrong_answer(address, f"bytes {first}-{span[1] - 1}", f"Content-Range: {found}")
+    if start != span[0] or last != min(span[1], size) - 1:
+        raise wrong_answer(address, f"bytes {span[0]}-{span[1] - 1}", f"Content-Range: {found}")
     linked = (answer.headers.get("X-Linked-Etag") for answer in [*response.history, response])
-    etag = next(filter(None, linked), response.headers.get("ETag", "")).removeprefix("W/").strip('"') or None
-    if part.size not in (None, size) or len({part.etag, etag} - {None}) > 1:
-        expected = f"version {part.etag} of {part.size} bytes"
-        raise wrong_answer(address, expected, f"{etag} of {size} bytes")
-    part.size, part.etag = size, etag or part.etag
+    etag = next(filter(None, linked), response.headers.get("ETag", "")).removeprefix("W/").strip('"')
+    version.check(size, etag or None)
+    return last + 1 - start
 
 
 @cache

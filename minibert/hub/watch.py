@@ -9,29 +9,25 @@ hundred times as much, a server that sends a byte now and then is given up.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from functools import cache
 from typing import Any, TypeVar
 
-from .errors import Address, explain, number, refusal, wrong_answer
+from minibert.errors import HubError
+
+from .errors import Address, client_errors, explain, number, refusal, wrong_answer
 
 T = TypeVar("T")
 
 SLOWEST = 500  # bytes that are progress
 LARGEST = 1 << 27  # bytes of an answer, or of a file that holds no tensors; tokenizer.json reaches 40 MB
-SIDELONG = 1 << 16  # bytes of the body of a redirect
 
 _here = threading.local()  # .watch: the one over this thread
-
-
-class GivenUpError(Exception):
-    """The caller no longer waits for this thread."""
 
 
 class Watch:
@@ -45,7 +41,7 @@ class Watch:
         self.most = LARGEST  # bytes of the next body
         self.answered = False
         self.seconds = patience
-        self.deadline: float | None = time.monotonic() + patience  # None where no request is under way
+        self.deadline = math.inf  # where no request is under way
         self._quiet, self._gained, self._given_up = quiet, 0, False
 
     def over(self, call: Callable[[], T]) -> T:
@@ -67,7 +63,7 @@ class Watch:
         self.deadline = time.monotonic() + self.seconds
         threading.Thread(target=run, daemon=True, name="minibert-hub").start()
         while not outcome.done():
-            left = self.seconds if (deadline := self.deadline) is None else deadline - time.monotonic()
+            left = min(self.deadline - time.monotonic(), self.seconds)
             if left <= 0:
                 self._given_up = True
                 raise TimeoutError
@@ -90,56 +86,38 @@ class Watch:
             raise wrong_answer(self.address, f"commit {self.commit}", f"X-Repo-Commit: {headers['X-Repo-Commit']}")
         if headers.get("Content-Encoding", "identity") != "identity":  # a kilobyte may become a gigabyte
             raise wrong_answer(self.address, "bytes as they are", f"Content-Encoding: {headers['Content-Encoding']}")
-        if response.request.method == "HEAD":  # the client begins a whole file: it is to become one of that name
+        if response.request.method == "HEAD":  # the client begins a whole file, and names it by its ETag
             tag = headers.get("X-Linked-Etag", headers.get("ETag", ""))
             if re.search(r"[/\\]|\.\.", tag):
                 raise wrong_answer(self.address, "an ETag that can name a file", f"ETag: {tag}")
             own = None if response.is_redirect else headers.get("Content-Length")
             size = number(headers.get("X-Linked-Size", own))
             self.most = size if size and str(self.address.file).endswith(".safetensors") else LARGEST
-            if size and size > self.most:
-                raise wrong_answer(self.address, f"at most {self.most} bytes", f"{size}")
-        response.stream = _bounded(type(response).__module__)(
-            self._bound(response.stream, SIDELONG if response.is_redirect else self.most), response.stream.close, self
-        )
+        response.iter_raw = self._bounded(response.iter_raw, self.most)  # all that reads a body calls it
 
-    def _bound(self, stream: Any, most: int) -> Iterator[bytes]:
-        left = most
-        for piece in stream:
-            self._brings(len(piece))
-            left -= len(piece)
-            if left < 0:
-                raise wrong_answer(self.address, f"{most} bytes", "more of them")
-            yield piece
+    def _bounded(self, read: Callable[..., Iterator[bytes]], most: int) -> Callable[..., Iterator[bytes]]:
+        def iter_raw(*arguments: Any, **options: Any) -> Iterator[bytes]:
+            left = most
+            try:
+                for piece in read(*arguments, **options):
+                    self._brings(len(piece))
+                    left -= len(piece)
+                    if left < 0:
+                        raise wrong_answer(self.address, f"{most} bytes", "more of them")
+                    yield piece
+            except client_errors() as error:  # as ours: the client would try again by itself, and say so
+                raise explain(error, self.address) from None
+            finally:
+                self.deadline = math.inf  # until the next request
+
+        return iter_raw
 
     def _brings(self, count: int) -> None:
         if self._given_up:
-            raise GivenUpError
+            raise HubError("nobody waits for this thread any more")
         self._gained += count
         if self._gained >= SLOWEST:
             self.deadline, self._gained = time.monotonic() + self.seconds, 0
-
-
-@cache
-def _bounded(module: str) -> type[Any]:
-    """Make the class of bodies that a watch bounds; its base is of the HTTP library that the client sits on."""
-    library = sys.modules[module.partition(".")[0]]
-
-    class Bounded(library.SyncByteStream):  # type: ignore[misc, name-defined]
-        def __init__(self, pieces: Iterator[bytes], close: Callable[[], None], watch: Watch) -> None:
-            self._pieces, self._close, self._watch = pieces, close, watch
-
-        def __iter__(self) -> Iterator[bytes]:
-            try:
-                yield from self._pieces
-            except library.HTTPError as error:  # as ours: the client would try again by itself, and say so
-                raise explain(error, self._watch.address) from None
-
-        def close(self) -> None:
-            self._close()
-            self._watch.deadline = None  # until the next request
-
-    return Bounded
 
 
 def hook_session() -> None:

@@ -119,7 +119,7 @@ def open_model(
     else:
         from minibert.hub.repository import resolve
 
-        repository = resolve(where, revision, local_files_only, whole=weights_folder is not None)
+        repository = resolve(where, revision, local_files_only)
         every, lasting, commit = repository.file, where, repository.commit
 
     def root(file: str) -> FileName | None:

@@ -19,7 +19,6 @@ from checkpoints import SPECIAL, wordpiece_json
 from fake_hub import FakeHub, commit_of, drip, environment, use
 
 import minibert
-from minibert.hub import caches
 
 VOCAB, DIM, POSITIONS = 30522, 768, 512
 TEXT = "we lived above the clouds"  # seven tokens with [CLS] and [SEP]
@@ -334,8 +333,3 @@ def test_a_bar_for_what_takes_longer_than_a_second_on_a_terminal_only(small: Pat
         no_time = "import time; time.time = lambda: 1e9\n"  # the bar's clock stands still, however busy the machine
         quick = said_on_a_terminal(no_time + SLOW_TENSOR, environment(hub.endpoint, tmp_path / "quick"))
         assert "model.safetensors" not in quick
-
-
-def test_where_things_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, "http://hub.invalid", tmp_path)
-    assert tmp_path in caches.cache_root().parents

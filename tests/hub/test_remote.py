@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from safetensors.numpy import save
 
 from minibert.errors import CheckpointError, HubError
 from minibert.hub import remote
-from minibert.hub.remote import RemoteCheckpoint
-from minibert.hub.transfer import FilePart
+from minibert.hub.caches import Span
+from minibert.hub.remote import RemoteCheckpoint, complete_rows, merge
+from minibert.hub.transfer import Version
 
 ROWS, WIDTH = 400, 320  # 512 kB as float32: large enough to come by rows
 
@@ -36,6 +37,36 @@ def table_in(folder: Path, kind: type[Memory] = Memory) -> tuple[Memory, Any]:
     memory = kind(folder, {"model.safetensors": FILE})
     return memory, open_memory(memory).table("table", np.dtype("float32"))
 
+
+# -- which bytes -------------------------------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(0, 300)), st.integers(0, 5))
+def test_runs_hold_all_rows_and_little_else(rows: set[int], gap: int) -> None:
+    runs = merge(np.array(sorted(rows), np.int64), gap)
+    covered = [row for first, stop in runs for row in range(first, stop)]
+    assert rows <= set(covered)
+    assert len(covered) == len(set(covered))
+    for first, stop in runs:
+        assert first in rows
+        assert stop - 1 in rows
+        inside = sorted(rows & set(range(first, stop)))
+        assert all(b - a <= gap + 1 for a, b in itertools.pairwise(inside))
+    # two runs are apart, else they would be one
+    assert all(b[0] - a[1] > gap for a, b in itertools.pairwise(runs))
+
+
+@given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 99), st.integers(1, 40), st.integers(0, 12))
+def test_whole_rows_are_those_whose_bytes_are_all_there(a: int, b: int, start: int, row_bytes: int, rows: int) -> None:
+    span = (min(a, b), max(a, b))
+    first, stop = complete_rows(span, start, row_bytes, rows)
+    expected = [
+        row for row in range(rows) if span[0] <= start + row * row_bytes and start + (row + 1) * row_bytes <= span[1]
+    ]
+    assert list(range(first, stop)) == expected
+
+
+# -- rows --------------------------------------------------------------------------------------------------------
 
 ids = st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=12)
 
@@ -143,7 +174,7 @@ def test_more_than_half_of_the_rows_are_all_of_them(tmp_path: Path) -> None:
 
 def test_a_fetch_that_fails_stops_the_others(tmp_path: Path) -> None:
     class Failing(Memory):
-        def part(self, *arguments: Any) -> FilePart:
+        def part(self, *arguments: Any) -> bytearray:
             part = super().part(*arguments)
             if len(self.asked) > 1:
                 raise HubError("no more")
@@ -191,11 +222,12 @@ def test_a_file_that_lies_is_refused_and_not_kept(tmp_path: Path, content: bytes
 
 def test_a_header_larger_than_the_format_allows_is_not_fetched(tmp_path: Path) -> None:
     class Large(Memory):
-        def part(self, *arguments: Any) -> FilePart:
-            part = super().part(*arguments)
-            return FilePart(part.content, 10**9)
+        def part(self, name: str, span: Span, version: Version, progress: Any) -> bytearray:
+            self.asked.append(span)
+            version.check(10**9)
+            return bytearray((150_000_000).to_bytes(8, "little") + b"{}")
 
-    memory = Large(tmp_path, {"model.safetensors": (150_000_000).to_bytes(8, "little") + b"{}"})
+    memory = Large(tmp_path, {})
     with pytest.raises(CheckpointError, match="not a safetensors file"):
         open_memory(memory)
     assert memory.asked == [(0, remote.HEADER_GUESS)]
@@ -224,33 +256,3 @@ def test_threads_share_a_table_and_fetch_no_row_twice(tmp_path: Path) -> None:
         for ask, rows in zip(asks, pool.map(table.rows, asks), strict=True):
             assert np.array_equal(rows, TABLE[ask])
     assert len(memory.asked) == len(set(memory.asked))
-
-
-class _Bar:
-    """Adds in two steps, as tqdm does: of two threads at once, one's bytes are lost."""
-
-    def __init__(self, total: int, **_: object) -> None:
-        self.total, self.shown, self.threads = total, 0, set[int]()
-        BARS.append(self)
-
-    def update(self, count: int) -> None:
-        self.threads.add(threading.get_ident())
-        shown = self.shown
-        time.sleep(0.005)
-        self.shown = shown + count
-
-    def close(self) -> None:
-        pass
-
-
-BARS: list[_Bar] = []
-
-
-def test_the_bar_counts_every_byte_of_requests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "late_bar", lambda: _Bar)
-    monkeypatch.setattr(remote, "MERGE_BYTES", 0)
-    _, table = table_in(tmp_path)
-    BARS.clear()
-    table.rows(np.arange(0, 80, 5))
-    (bar,) = BARS
-    assert bar.shown == bar.total == 16 * WIDTH * 4 and len(bar.threads) > 1

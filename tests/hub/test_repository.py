@@ -6,16 +6,13 @@ import gc
 import json
 import subprocess
 import sys
-import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from fake_hub import FakeHub, commit_of, drip, environment, late, no_range, redirect_to_second, status, use
+from fake_hub import FakeHub, commit_of, drip, environment, late, no_range, status, use
 from huggingface_hub import constants, hf_hub_download
 from safetensors.numpy import save
 
@@ -58,13 +55,8 @@ def test_one_word_names_work_as_others_do(hub: FakeHub, name: str) -> None:
     config = repository.file("config.json")
     assert config is not None
     assert config.read_bytes() == FILES["config.json"]
+    assert repository.file("vocab.txt") is None and len(hub.requests) == 3  # what is not there costs nothing
     assert np.array_equal(rows(name, [7, 3]), WORD[[7, 3]])
-
-
-def test_what_is_not_there_is_none_and_costs_nothing(hub: FakeHub) -> None:
-    repository = resolve("org/tiny")
-    assert repository.file("vocab.txt") is None
-    assert len(hub.requests) == 1
 
 
 @pytest.mark.parametrize("revision", ["v1.0", "refs/pr/7", "main", commit_of("org/tiny")])
@@ -87,15 +79,6 @@ def test_threads_ask_once_for_the_list_of_files(hub: FakeHub) -> None:
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(repository.file, ["vocab.txt", "merges.txt"])) == [None, None]
     assert len(hub.requests) == 1
-
-
-def test_what_the_client_knows_to_be_absent_is_not_asked_for(hub: FakeHub, tmp_path: Path) -> None:
-    absent = tmp_path / "home" / "hub" / "models--org--tiny" / ".no_exist" / commit_of("org/tiny") / "vocab.txt"
-    absent.parent.mkdir(parents=True)
-    absent.touch()
-    assert resolve("org/tiny", commit_of("org/tiny")).file("vocab.txt") is None
-    assert resolve("org/tiny", commit_of("org/tiny"), local_files_only=True).file("vocab.txt") is None
-    assert hub.requests == []
 
 
 def test_a_revision_is_shown_and_not_obeyed(hub: FakeHub) -> None:
@@ -181,19 +164,6 @@ def test_caches_of_two_commits_and_two_endpoints_are_apart(
     assert np.array_equal(rows("org/tiny", [2], local_files_only=True), WORD[[2]] * 2)
 
 
-def test_a_cache_that_was_moved_to_another_endpoint_is_not_believed(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows("org/tiny", [2])
-    with FakeHub() as mirror:
-        doubled = {**FILES, "model.safetensors": save({name: tensor * 2 for name, tensor in TENSORS.items()})}
-        mirror.add("org/tiny", doubled)
-        use(monkeypatch, mirror.endpoint, tmp_path / "home")
-        (folder,) = caches.cache_root().iterdir()
-        folder.rename(folder.with_name(quote(mirror.endpoint, safe="")))
-        assert np.array_equal(rows("org/tiny", [2]), WORD[[2]] * 2)
-
-
 def test_our_cache_lies_where_it_is_told(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert caches.cache_root() == tmp_path / "home" / "assets" / "minibert"
     monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path / "elsewhere"))
@@ -234,7 +204,7 @@ def test_a_cache_that_has_the_config_alone_is_not_a_model_without_weights(hub: F
     hf_hub_download("org/tiny", "config.json", cache_dir=tmp_path / "home" / "hub", endpoint=hub.endpoint)
     repository = resolve("org/tiny", commit_of("org/tiny"), local_files_only=True)
     assert repository.file("vocab.txt") is None
-    with pytest.raises(HubError, match=r"model\.safetensors: not \(all\) in the cache, and local"):
+    with pytest.raises(HubError, match=r"model\.safetensors: not \(all\) in the cache.* local_files_only is set"):
         repository.checkpoint()
 
 
@@ -253,34 +223,12 @@ def test_a_shard_that_was_not_opened_is_written_over_by_nobody(hub: FakeHub, tmp
         write_output(paths[2], b"mine")
 
 
-def test_a_server_without_ranges_gives_the_whole_file_once(
-    hub: FakeHub, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_without_ranges_gives_the_whole_file_once(hub: FakeHub) -> None:
     hub.misbehave("model.safetensors", no_range)
     assert np.array_equal(rows("org/tiny", [9, 4]), WORD[[9, 4]])
-    said = capfd.readouterr().err.splitlines()
-    assert [line for line in said if line.startswith("minibert:")] == [
-        "minibert: org/tiny at main, model.safetensors: this server gives no parts of files, fetching all of it "
-        "(HF_HUB_DISABLE_PROGRESS_BARS=1 silences this)"
-    ]
     hub.forget()
     assert np.array_equal(rows("org/tiny", [9, 4], lazy=False, local_files_only=True), WORD[[9, 4]])
     assert hub.requests == []
-
-
-def test_ranges_that_stop_working_after_the_header(hub: FakeHub) -> None:
-    hub.misbehave("model.safetensors", no_range, skip=1)
-    hub.misbehave("model.safetensors", late(0.2), method="HEAD")
-    assert np.array_equal(rows("org/tiny", [9, 4, 77]), WORD[[9, 4, 77]])
-    assert len(hub.asked("model.safetensors", "HEAD")) == 1  # three threads want the whole file, one fetches it
-
-
-def test_a_whole_file_of_another_size_than_its_header_said(hub: FakeHub) -> None:
-    table = resolve("org/tiny").checkpoint(lazy=True).table("embeddings.word", FLOAT32)
-    hub.misbehave("model.safetensors", no_range)
-    hub.add("org/tiny", FILES | {"model.safetensors": FILES["model.safetensors"] + b"more"})
-    with pytest.raises(HubError, match="changed the file under one commit"):
-        table.rows(np.array([1]))
 
 
 @pytest.mark.parametrize("where", ["home", "MINIBERT_CACHE"])
@@ -299,68 +247,12 @@ def test_a_disk_that_refuses_is_done_without(
     assert config is not None
     assert config.read_bytes() == FILES["config.json"]
     assert np.array_equal(rows("org/tiny", [9, 4]), WORD[[9, 4]])
-
-
-def test_threads_share_one_folder_for_what_no_disk_takes(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    use(monkeypatch, hub.endpoint, tmp_path / "file" / "below")
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    made: list[str] = []
-    make = tempfile.mkdtemp
-
-    def slowly(*arguments: Any, **options: Any) -> str:
-        folder = make(*arguments, **options)
-        if "minibert" in folder.rpartition("/")[2]:
-            time.sleep(0.05)  # for another thread to come in between
-            made.append(folder)
-        return folder
-
-    monkeypatch.setattr(tempfile, "mkdtemp", slowly)
-    repository = resolve("org/tiny")
-    with ThreadPoolExecutor(2) as pool:
-        paths = list(pool.map(repository.file, ["config.json", "tokenizer.json"]))
-    assert len(made) == 1
-    assert all(path is not None and Path(made[0]) in path.parents for path in paths)
     del repository
     gc.collect()
-    assert not Path(made[0]).exists()
+    assert config.exists() == (where == "MINIBERT_CACHE")  # what is kept for this process alone goes with it
 
 
-# -- who may read ------------------------------------------------------------------------------------------------
-
-
-def test_the_token_goes_to_the_hub_and_to_no_other_host(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.repositories["org/tiny"].gated = True
-    hub.misbehave("model.safetensors", redirect_to_second)
-    monkeypatch.setenv("HF_TOKEN", "hf_right")
-    assert np.array_equal(rows("org/tiny", [9, 4]), WORD[[9, 4]])
-    first = [request for request in hub.requests if request.host == "first"]
-    second = [request for request in hub.requests if request.host == "second"]
-    assert {request.authorization for request in first} == {"Bearer hf_right"}
-    assert {request.authorization for request in second} == {None}
-    sent_on = {request.range for request in first if request.status == 302}
-    assert {request.range for request in second} == sent_on
-    assert None not in sent_on
-    assert {request.status for request in second} == {206}
-
-
-def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_right")
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
-    rows("org/tiny", [9])
-    assert {request.authorization for request in hub.requests} == {None}
-
-
-# -- slow, and down ----------------------------------------------------------------------------------------------
-
-
-def test_a_slow_hub_is_waited_for(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "QUIET", 1.2)  # a busy machine is quiet for some tenths of a second
-    hub.misbehave("model.safetensors", drip(300_000))
-    word = resolve("org/tiny").checkpoint().table("embeddings.word", FLOAT32).array()  # takes 1.8 s
-    assert np.array_equal(word, WORD)
+# -- the Hub is down ---------------------------------------------------------------------------------------------
 
 
 def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

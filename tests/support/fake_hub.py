@@ -170,11 +170,6 @@ def with_header(name: str, value: str) -> Fault:
     return lambda hub, request, answer: replace(answer, headers={**answer.headers, name: value})
 
 
-def no_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    answer.headers.pop("Content-Range", None)
-    return answer
-
-
 def wrong_size(hub: FakeHub, request: Request, answer: Answer) -> Answer:
     """Claim that the whole file has another size than it had."""
     if answer.status == 206:
@@ -222,7 +217,6 @@ def redirect_to_second(hub: FakeHub, request: Request, answer: Answer) -> Answer
     )
 
 
-wrong_etag = with_header("ETag", '"another-version"')
 other_commit = with_header("X-Repo-Commit", commit_of("another"))
 silent = with_fields(silent=True)  # the request is taken, and never answered
 
