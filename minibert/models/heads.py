@@ -233,7 +233,19 @@ def batch_logits(
 
 def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None, keep: Array) -> None:
     """Go on from a trace's last hidden states, by module path, to `logits`. Rows of padding are zeros."""
-    taken, last = places_of(head, input_ids, keep), trace[next(reversed(trace))]
+
+    def record(path: str, y: Array) -> Array:
+        trace[path] = y
+        return y
+
+    run_head(head, trace[next(reversed(trace))], input_ids, keep, record)
+
+
+def run_head(
+    head: BoundHead, last: Array, input_ids: Array | None, keep: Array, record: Callable[[str, Array], Array]
+) -> None:
+    """Take the last hidden states (batch, seq, dim) through a head; each step goes on with what `record` gives back."""
+    taken = places_of(head, input_ids, keep)
     where: list[Any] = [*np.nonzero(keep)] if taken is None else [np.arange(len(keep)), taken]
     x = last[tuple(where)]
     if head.takes == "mean":
@@ -242,12 +254,14 @@ def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None
     where = where[: len(shape)]
     for path, work in head.works:
         x = work(x)
-        trace[path] = y = np.zeros((*shape, x.shape[1]), x.dtype)
+        y = np.zeros((*shape, x.shape[1]), x.dtype)
         y[tuple(where)] = x
-    trace[head.path] = y = np.zeros((*shape, head.labels), x.dtype)
+        x = record(path, y)[tuple(where)]
+    y = np.zeros((*shape, head.labels), x.dtype)
     for words, piece in _pieces(head.last, x):
         y[(*where, words)] = piece
-    trace["logits"] = y[..., 0] if head.single else y
+    y = record(head.path, y)
+    record("logits", y[..., 0] if head.single else y)
 
 
 def ids_of(inputs: Inputs) -> Array | None:

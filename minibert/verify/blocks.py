@@ -12,6 +12,7 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.heads import BoundHead, architectures
 from minibert.families.rows import HEADS
+from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 from minibert.models.heads import places_of, trace_head
 
@@ -26,19 +27,29 @@ from .traces import Traces
 # |difference| / max(1, |value|) in the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6
 # (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 6.7e-5 and 4.5e-6: there the rms errors decide.
 IN_BLOCKS, ATTENTION = 1e-5, 1e-6
-LONG = 128  # tokens of the longest batch: scores grow with the square
+# The longest batch: so many tokens, and so many beyond each length up to `FARTHEST` at which the model changes. Its
+# scores and attention weights, which grow with the square, are compared where the other side has them.
+LONG, BEYOND, FARTHEST = 300, 8, 1024
 END = "after the blocks"
 
 
 def encoder_batches(encoder: Encoder) -> Traces:
-    """Make a batch of every kind the encoder takes: those of the input layer, one token, and up to `LONG` tokens."""
+    """Make a batch of every kind the encoder takes: those of the input layer, one token, and a long text."""
     kinds = {kind: batch for kind, batch in batches(encoder.embeddings).items() if "past_length" not in batch}
-    if "full_length" in kinds:
-        kinds["long"] = {name: ids[:, :LONG] for name, ids in kinds.pop("full_length").items()}
-    elif any(block.attention.reach is not None for block in encoder.stack.blocks):  # a window shows in long texts alone
-        kinds["long"] = {"input_ids": ids_of((1, LONG), encoder.embeddings, salt=5)}
+    kinds.pop("full_length", None)
+    length = max([LONG, *(n + BEYOND for n in lengths(encoder.stack).values() if n <= FARTHEST)])
+    length = min(length, encoder.max_length or length)
+    kinds["long"] = {"input_ids": ids_of((1, length), encoder.embeddings, salt=5)}
     kinds["one_token"] = {"input_ids": kinds["plain"]["input_ids"][:1, :1]}
     return kinds
+
+
+def lengths(stack: Stack) -> dict[str, int]:
+    """The numbers of tokens beyond which a model computes otherwise, by what is there: a window, a first training."""
+    reaches = [block.attention.reach for block in stack.blocks]
+    found = {f"a window that reaches {reach} tokens": reach + 1 for reach in reaches if reach is not None}
+    firsts = [] if stack.rotary is None else [rotation.original_length for rotation in stack.rotary.rotations.values()]
+    return found | {f"an original length of {first} tokens": first for first in firsts if first is not None}
 
 
 def at_tokens(x: Array, mask: Array) -> Array:
@@ -93,6 +104,7 @@ class EncoderSubject(Subject):
         self.entering = stack.entering
         self._reach = {block.attention.scores: block.attention.reach for block in stack.blocks}
         self.scores = list(self._reach)
+        self.pairs = {key for block in stack.blocks for key in (block.attention.scores, block.attention.probabilities)}
         self.heads_first = [
             path for block in stack.blocks if block.attention.heads_first for path in block.attention.norms
         ]
@@ -105,12 +117,26 @@ class EncoderSubject(Subject):
     def batches(self) -> Traces:
         return encoder_batches(self.encoder)
 
+    def beyond(self, inputs: Traces) -> str:
+        longest = max(tokens_of(batch)[1].shape[1] for batch in inputs.values())
+        further = [what for what, length in lengths(self.encoder.stack).items() if length >= longest]
+        if (most := self.encoder.max_length) is None or most > longest:
+            further.insert(0, "the positions there")
+        return f"nothing after token {longest} was compared: not {', not '.join(further)}" if further else ""
+
+    def traces(self, inputs: Traces, theirs: Traces) -> Traces:
+        made = super().traces(inputs, theirs)
+        if "long" in made:
+            left = self.pairs - theirs.get("long", {}).keys()
+            made["long"] = {key: x for key, x in made["long"].items() if key not in left}
+        return made
+
     def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         found = super().trace(batch) if self._choices is None else plain_trace(self.encoder, batch, self._choices)
         if self.reaches_head(batch):
             head = self.head if self._wrong_head is None else self._wrong_head(self.encoder)
             assert head is not None  # a mistake is tried where it can be made
-            trace_head(head, found, *_seen(batch))
+            trace_head(head, found, *tokens_of(batch))
         return found
 
     def reaches_head(self, batch: Mapping[str, Array]) -> bool:
@@ -118,7 +144,7 @@ class EncoderSubject(Subject):
         if self.head is None:
             return False
         with suppress(ValueError):
-            places_of(self.head, *_seen(batch))
+            places_of(self.head, *tokens_of(batch))
             return True
         return False
 
@@ -176,7 +202,7 @@ def _usual(encoder: Encoder) -> tuple[BoundHead | None, str]:
     return (head if asked else None), ""
 
 
-def _seen(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:
+def tokens_of(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:
     """A batch's ids and which of its tokens are no padding, both (batch, seq)."""
     ids = batch.get("input_ids")
     shape = np.shape(batch["inputs_embeds"])[:-1] if ids is None else np.shape(ids)

@@ -17,15 +17,18 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.bound_blocks import BoundResidual, Dense, FeedForward
+from minibert.families.heads import BoundHead
 from minibert.families.modules import LayerNorm
 from minibert.models.encoder import Encoder
+from minibert.models.heads import run_head
 
-from .blocks import EncoderSubject
+from .blocks import EncoderSubject, tokens_of
 from .compare import OF_A_PORT, PORT_SHARE, Difference, over_kinds
+from .heads_mistakes import HEAD_MISTAKES
 from .local_input import local_input
-from .module_mistakes import by_size, changed, of_block, of_dense, of_norm, pairs
-from .plain_blocks import Choices, Formula, PlainBlocks, real_tokens
-from .subject import INPUT_LAYER
+from .module_mistakes import activations, by_size, changed, of_block, of_dense, of_norm, pairs
+from .plain_blocks import Choices, Formula, PlainBlocks
+from .subject import INPUT_LAYER, Subject
 from .traces import Traces
 from .vector_mistakes import to_bfloat16, to_float16
 
@@ -55,10 +58,13 @@ class Local(NamedTuple):
 class Fed(PlainBlocks):
     """The blocks, in which every intermediate is replaced by the port's as soon as ours is computed."""
 
-    def __init__(self, encoder: Encoder, mask: Array, theirs: Mapping[str, Array], choices: Choices | None = None):
+    def __init__(
+        self, encoder: Encoder, ids: Array | None, mask: Array, theirs: Mapping[str, Array],
+        choices: Choices | None = None,
+    ) -> None:  # fmt: skip
         self.entered: dict[str, Array] = {}  # what enters each module, by its path
         self.flow: dict[str, Array] = {}  # what goes on: theirs, or ours where they have none
-        self.encoder, self.theirs, self.mask = encoder, theirs, mask
+        self.encoder, self.theirs, self.ids, self.mask = encoder, theirs, ids, mask
         self._paths = {id(module): path for path, module in modules_of(encoder).items()}
         self._scores = {block.attention.scores for block in encoder.stack.blocks}
         super().__init__(encoder.stack, choices or Choices(dense=self._noting, norm=self._noting), mask, {})
@@ -76,10 +82,23 @@ class Fed(PlainBlocks):
         return x
 
     def block_by(self, i: int, choices: Choices) -> dict[str, Array]:
-        """What block i gives by other choices, from the same numbers."""
-        wrong = Fed(self.encoder, self.mask, self.theirs, choices)
+        """What block i gives by other choices, from the same numbers: of what they have."""
+        wrong = Fed(self.encoder, self.ids, self.mask, self.theirs, choices)
         wrong.numbered(i, self.flow[f"hidden_states.{i}"])
-        return wrong.found | {_with_mask(key): wrong.found[key] + x for key, x in wrong.masks.items()}
+        masked = {_with_mask(key): wrong.found[key] + x for key, x in wrong.masks.items() if key in self.theirs}
+        return {key: x for key, x in wrong.found.items() if key in self.theirs} | masked
+
+    def head(self, head: BoundHead) -> None:
+        """Go on from their last hidden states."""
+        last = self.flow[f"hidden_states.{len(self.stack.blocks)}"]
+        run_head(head, last, self.ids, self.mask, self.record)
+
+    def head_by(self, head: BoundHead) -> dict[str, Array]:
+        """What another head gives, from the same numbers."""
+        wrong = Fed(self.encoder, self.ids, self.mask, self.theirs)
+        wrong.flow = dict(self.flow)
+        wrong.head(head)
+        return wrong.found
 
     def _noting(self, module: Any) -> Formula:
         def apply(x: Array) -> Array:
@@ -89,23 +108,36 @@ class Fed(PlainBlocks):
         return apply
 
 
-def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces) -> list[Local]:
-    """Find every module of the encoder that is wrong by itself, in the order of computing."""
+def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces) -> tuple[list[Local], set[str]]:
+    """Find every module of the encoder that is wrong by itself, in the order of computing, and name all that is judged.
+
+    Where scores or attention weights are wrong, what is gathered is not judged in a batch that lacks the weights.
+    """
     first = [Local(key, INPUT_LAYER, *found) for key, found in local_input(subject, inputs, theirs)]
-    fed = {kind: _feed(subject.encoder, batch, theirs[kind]) for kind, batch in inputs.items()}
-    modules, floor = modules_of(subject.encoder), max(subject.tolerance, NORM_ALONE)
+    fed = {kind: _feed(subject, batch, theirs[kind]) for kind, batch in inputs.items()}
+    modules, floor = modules_of(subject.encoder, subject.head), max(subject.tolerance, NORM_ALONE)
     with subject.exact() as exact:
-        wide = {kind: _feed(exact.model, batch, theirs[kind]) for kind, batch in inputs.items()}
+        wide = {kind: _feed(exact, batch, theirs[kind]) for kind, batch in inputs.items()}
         ours, truth = ({kind: each.found for kind, each in made.items()} for made in (fed, wide))
         compared = [
             d._replace(tolerance=floor) if isinstance(modules.get(d.key), LayerNorm) else d
-            for d in over_kinds(subject.compare(inputs, ours, theirs, truth))
+            for d in subject.compare(inputs, ours, theirs, truth)
         ]
-        wrong = [d for d in compared if d.key in subject.weighed and not d.accepted(OF_A_PORT)]
+        wrong = _wrong(subject, compared)
+        weights = {
+            own.context: own.probabilities for own in (block.attention for block in subject.encoder.stack.blocks)
+            if {d.key for d in wrong} & {own.scores, own.probabilities}
+        }  # fmt: skip
+        wrong = _wrong(subject, [d for d in compared if weights.get(d.key, d.key) in theirs[d.kinds[0]]])
         known: dict[Any, dict[str, Array]] = {}
         suspects = {d: Suspect(subject, d, inputs, (fed, wide), theirs, known) for d in wrong}
         with np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
-            return first + [Local(d.key, subject.place(d.key), d.largest, each.names()) for d, each in suspects.items()]
+            found = [Local(d.key, subject.place(d.key), d.largest, each.names()) for d, each in suspects.items()]
+        return first + found, {d.key for d in compared}
+
+
+def _wrong(subject: EncoderSubject, compared: list[Difference]) -> list[Difference]:
+    return [d for d in over_kinds(compared) if d.key in subject.weighed and not d.accepted(OF_A_PORT)]
 
 
 def taken_together(found: list[Local]) -> Iterator[str]:
@@ -127,19 +159,22 @@ def _with_mask(key: str) -> str:
     return f"{key} with its mask"
 
 
-def modules_of(encoder: Encoder) -> dict[str, Any]:
+def modules_of(encoder: Encoder, head: BoundHead | None = None) -> dict[str, Any]:
     """The modules by what a trace calls their output: one that several blocks use is there once for each of them."""
     stack, found = encoder.stack, dict(encoder.embeddings.modules)
     for block in stack.blocks:
         found |= {key: module for key, module in block.modules.items() if callable(module)}
-    return found | stack.others
+    works = () if head is None else (*head.works, (head.path, head.last))
+    return found | stack.others | {path: work for path, work in works if hasattr(work, "weight")}
 
 
-def _feed(encoder: Encoder, batch: Mapping[str, Array], theirs: Mapping[str, Array]) -> Fed:
+def _feed(subject: Subject, batch: Mapping[str, Array], theirs: Mapping[str, Array]) -> Fed:
     keywords: dict[str, Any] = dict(batch)
-    x = encoder.embeddings(keywords.pop("input_ids", None), **keywords)
-    fed = Fed(encoder, real_tokens(batch, x.shape[:2]), theirs)
+    x = subject.layer(keywords.pop("input_ids", None), **keywords)
+    fed = Fed(subject.model, *tokens_of(batch), theirs)
     fed.run(fed.record("hidden_states.0", x))
+    if subject.head is not None and subject.reaches_head(batch):
+        fed.head(subject.head)
     return fed
 
 
@@ -159,13 +194,17 @@ class Suspect:
         self.subject, self.inputs, self.theirs, self.known = subject, inputs, theirs, known
         self.fed, self.wide = fed  # in float32 and in float64
         self.key, self.allowed, self.rounding = d.key, ROUNDED * subject.allowed[d.key], d.error_ours
-        self.kinds = [kind for kind in d.kinds if d.key in theirs[kind]]
+        kinds = sorted((kind for kind in d.kinds if d.key in theirs[kind]), key=lambda kind: theirs[kind][d.key].size)
+        same = {kind: self._compared(kind, self.fed[kind].found[d.key]).passes for kind in kinds}
+        self.kinds = sorted(kinds, key=same.__getitem__)  # what rules a mistake out soonest comes first
+        self.in_long_alone = self.kinds[0] == "long"
         self.number = next(
             (i for i, b in enumerate(subject.encoder.stack.blocks) if d.key in (*b.keys, f"hidden_states.{i + 1}")),
             len(subject.encoder.stack.blocks) - 1,
         )
         self.block = subject.encoder.stack.blocks[self.number]
-        self.modules = modules_of(subject.encoder)
+        self.modules = modules_of(subject.encoder, subject.head)
+        self.of_head = subject.place(d.key).startswith("head ")
 
     def names(self) -> list[str]:
         """Name what explains the difference in all batches: what the formula can have wrong, else from what else it
@@ -190,7 +229,8 @@ class Suspect:
             if x is None or x.shape != self.theirs[kind][self.key].shape:
                 return None
             rest = self._compared(kind, x)
-            if not rest.largest <= self.allowed and not self._rounds_so(made, kind, x):
+            far = rest.error_ours > self.before  # rounding is less
+            if not rest.largest <= self.allowed and (far or not self._rounds_so(made, kind, x)):
                 return None
             rests.append(rest)
         (rest,) = over_kinds(rests)
@@ -227,12 +267,39 @@ class Suspect:
             tried = of_dense if isinstance(module, Dense) else of_norm
             for name, formula in tried(self.key, self.modules):
                 yield name, partial(self._applied, formula)
+        if self.of_head:
+            yield from ((name, partial(self._by_head, head)) for name, head in self._heads())
+            return
         for name, choices in of_block(self.subject.encoder.stack, self.block).items():
             yield name, partial(self._by, name, choices, self.key)
             if self.key == self.block.attention.scores and changed(choices) & {"mask", "causal", "ahead", "reach"}:
                 yield name, partial(self._by, name, choices, _with_mask(self.key))
 
-    def _applied(self, formula: Formula, kind: str) -> Array:
+    def _heads(self) -> Iterator[tuple[str, BoundHead]]:
+        """The mistakes of a whole head, and of its activation."""
+        head = self.subject.head
+        assert head is not None  # it is judged
+        for mistake in HEAD_MISTAKES:
+            if (wrong := mistake.make(self.subject.encoder)) is not None:
+                yield mistake.name, wrong
+        right = dict(head.works).get(self.key)
+        for word, formula in activations(right).items() if right and self.key not in self.modules else ():
+            yield f"activation {word}", self._with(formula)
+
+    def _with(self, formula: Any) -> BoundHead:
+        """The head with another formula in the place of this module."""
+        head = self.subject.head
+        assert head is not None  # it is judged
+        if self.key == head.path:
+            return head._replace(last=formula)
+        return head._replace(works=tuple((path, formula if path == self.key else work) for path, work in head.works))
+
+    def _by_head(self, head: BoundHead, kind: str) -> Array | None:
+        return self.fed[kind].head_by(head).get(self.key)
+
+    def _applied(self, formula: Formula, kind: str) -> Array | None:
+        if self.of_head:
+            return self._by_head(self._with(formula), kind)
         return np.asarray(formula(self.fed[kind].entered[self.key]))
 
     def _by(self, name: str, choices: Choices, key: str, kind: str, wide: bool = False) -> Array | None:
@@ -304,7 +371,7 @@ class Suspect:
 
     def _of_pairs(self) -> Iterator[tuple[str, Made]]:
         own = self.block.attention
-        if self.key in (own.scores, own.probabilities, own.context):
+        if self.key in (own.scores, own.probabilities, own.context) and not self.in_long_alone:
             for name, choices in pairs(of_block(self.subject.encoder.stack, self.block)):
                 yield name, partial(self._by, name, choices, self.key)
 
@@ -319,7 +386,7 @@ class Suspect:
     def _of_size(self) -> list[str]:
         """Mistakes that round otherwise from port to port, by the size of the difference."""
         module = self.modules.get(self.key)
-        if module is None:
+        if module is None or self.of_head:
             return []
         fed = [self.fed[kind] for kind in self.kinds]
         entering = np.concatenate([each.entered[self.key][each.mask] for each in fed])

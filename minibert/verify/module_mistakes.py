@@ -141,7 +141,8 @@ _OF_RMS: Mapping[str, Callable[[Array, float], Array]] = {
 
 def of_block(stack: Stack, block: BoundBlock) -> dict[str, Choices]:
     """What a block can compute wrongly beside its modules; the mistakes that a whole model can make are among them."""
-    found = {f"activation {word}": Choices(activation=partial(_instead, f)) for word, f in _activations(block).items()}
+    others = activations(block.feed_forward.activate)
+    found = {f"activation {word}": Choices(activation=partial(_instead, formula)) for word, formula in others.items()}
     for mistake in MISTAKES:
         choices = mistake.make(stack)
         if choices is not None and not changed(choices) & {"dense", "norm", "activation", "order"}:
@@ -169,11 +170,12 @@ def pairs(found: Mapping[str, Choices]) -> Iterator[tuple[str, Choices]]:
                 yield f"{first} + {second}", one._replace(**{name: getattr(other, name) for name in others})
 
 
-def _activations(block: BoundBlock) -> dict[str, Formula]:
+def activations(right: Formula) -> dict[str, Formula]:
+    """The formulas that stand in the place of the right one, by their names."""
     known: dict[Any, str] = {}
     for word, (formula, _) in ACTIVATIONS.items():
         known.setdefault(formula, word)
-    found = {word: formula for formula, word in known.items() if formula is not block.feed_forward.activate}
+    found = {word: formula for formula, word in known.items() if formula is not right}
     return found | {"left out": lambda x: x}
 
 

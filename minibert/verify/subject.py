@@ -75,6 +75,10 @@ class Subject(ABC):
     def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         return trace(self.model, batch)
 
+    def beyond(self, inputs: Traces) -> str:
+        """Say what longer texts than these would show; "" for nothing."""
+        return ""
+
     def reaches_head(self, batch: Mapping[str, Array]) -> bool:
         """Whether a trace of this batch goes on to the logits."""
         return False

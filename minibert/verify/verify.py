@@ -168,7 +168,7 @@ def compare_with(report: Report, subject: Subject, side: Side, batches: Traces, 
     ours = ours or subject.traces(inputs, theirs)
     if truth is None:
         with subject.exact() as exact:
-            truth = exact.traces(inputs, {})
+            truth = exact.traces(inputs, theirs)
     report.differences = subject.compare(inputs, ours, theirs, truth)
     known = keys_of(ours)
     if not report.differences:
@@ -179,6 +179,7 @@ def compare_with(report: Report, subject: Subject, side: Side, batches: Traces, 
     report.say(f"{len(inputs)} batches: {', '.join(inputs)}", "")
     place = show(report, subject, known, side.whose, side.exact, side.shares)
     report.say(*side.not_compared(known, keys_of(theirs), subject.noun))
+    report.say(*filter(None, [subject.beyond(inputs)]))
     if not place:
         report.say("no difference beyond what rounding allows")
     elif subject.has_places and place == INPUT_LAYER:
@@ -192,9 +193,13 @@ def compare_with(report: Report, subject: Subject, side: Side, batches: Traces, 
 
 def _say_local(report: Report, subject: EncoderSubject, inputs: Traces, theirs: Traces) -> None:
     """Name every module that is wrong by itself."""
-    report.local = local_mistakes(subject, inputs, theirs)
+    report.local, judged = local_mistakes(subject, inputs, theirs)
     if not report.local:
-        report.say("on the port's own inputs every module that is in the file is right")
+        left = [d.key for d in over_kinds(report.differences) if d.key not in judged and not report.accepted[d.key]]
+        report.say(
+            f"not fed with the port's own inputs: {', '.join(left)}" if left else
+            "on the port's own inputs every module that is in the file is right"
+        )  # fmt: skip
         return
     report.say("", "wrong by itself, on the port's own input of it; all else follows from these or is right:")
     for wrong in report.local:
@@ -230,7 +235,7 @@ def _fits(wrong: Subject, inputs: Traces, theirs: Traces) -> bool:
     if all(d.passes for d in wrong.compare(inputs, ours, theirs, {})):
         return True
     with wrong.exact() as exact:
-        found = wrong.compare(inputs, ours, theirs, exact.traces(inputs, {}))
+        found = wrong.compare(inputs, ours, theirs, exact.traces(inputs, theirs))
     return all(d.accepted(OF_A_PORT) for d in over_kinds(found))
 
 

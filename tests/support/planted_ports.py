@@ -38,6 +38,7 @@ class Planted(NamedTuple):
     change: Change = lambda model: None
     attention: Mapping[str, Any] = {}
     prepare: Callable[[dict[str, Any]], None] = lambda tensors: None  # of the checkpoint, before both open it
+    settings: Mapping[str, Any] = {}  # other ones of its config
 
 
 def settings(name: str) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def settings(name: str) -> dict[str, Any]:
         return {"n_embd": 48, "n_head": 6, "n_layer": DEPTH, "n_inner": 96, "n_positions": 48}
     if name == "gemma3_text":
         return {"num_hidden_layers": DEPTH, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
-    if name in ("qwen3", "mistral"):
+    if name in ("qwen3", "mistral", "llama"):
         return {"num_hidden_layers": DEPTH}
     if name == "modernbert":
         return {"num_hidden_layers": DEPTH, "global_attn_every_n_layers": 2}
@@ -56,22 +57,22 @@ def settings(name: str) -> dict[str, Any]:
     )
 
 
-def written(root: Path, name: str, prepare: Callable[[dict[str, Any]], None]) -> Path:
+def written(root: Path, port: Planted) -> Path:
     """A folder of this model with seeded weights, then prepared."""
-    folder = root / name
+    name, folder = port.model, root / port.model
     width, encoders.DIM = encoders.DIM, 48 if name in ("bert", "gpt2") else encoders.DIM
     try:
-        encoders.write(folder, name, **settings(name))
+        encoders.write(folder, name, **settings(name), **port.settings)
     finally:
         encoders.DIM = width
     tensors = load_file(folder / "model.safetensors")
-    prepare(tensors)
+    port.prepare(tensors)
     save_file(tensors, folder / "model.safetensors")
     return folder
 
 
 def ported(folder: Path, port: Planted) -> tuple[Traces, Traces]:
-    """Inputs, and what transformers gives for them with the change."""
+    """Inputs, and what transformers gives for them with the change: of each batch what `save` writes."""
     with load_encoder(folder) as encoder:
         inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
         reference = Reference(EncoderSubject(encoder, partial(load_encoder, folder)), str(folder))
@@ -83,6 +84,8 @@ def ported(folder: Path, port: Planted) -> tuple[Traces, Traces]:
                 for kind, batch in inputs.items():
                     traces[kind] = reference.trace(batch)
                     traces[kind] |= {reference._subject.scores[i]: x for i, x in scores.items()}
+                for key in reference._subject.pairs:
+                    del traces["long"][key]
                 return inputs, traces
         finally:
             getattr(model, "undo", bool)()
@@ -90,7 +93,7 @@ def ported(folder: Path, port: Planted) -> tuple[Traces, Traces]:
 
 def judged(port: Planted, folder: Path) -> Report:
     """What verify says of it."""
-    where = written(folder, port.model, port.prepare)
+    where = written(folder, port)
     write_traces(folder / "port.safetensors", *ported(where, port))
     return verify(str(where), encoder=True, against=folder / "port.safetensors")
 
@@ -168,6 +171,11 @@ def mask_as(kept: float, hidden: float) -> Mapping[str, Any]:
         return mask * 0 + (mask == 0) * kept + (mask != 0) * hidden
 
     return {"mask": changed}
+
+
+def near(tokens: int) -> Mapping[str, Any]:
+    """A window of so many tokens."""
+    return {"mask": lambda mask: mask.masked_fill((mask * 0 + 1).tril(-tokens) != 0, mask.min())}
 
 
 def split_otherwise(x: Any) -> Any:
@@ -340,6 +348,15 @@ def by_neighbours(x: Any, cos: Any, sin: Any) -> Any:
     return made
 
 
+def clipped(x: Any, cos: Any, sin: Any, last: int = 7) -> Any:
+    """Turned as if no token stood after place 7."""
+    places, (a, b) = [min(i, last) for i in range(x.shape[2])], x.chunk(2, -1)
+    both = type(x).new_empty(x, x.shape)
+    half = x.shape[-1] // 2
+    both[..., :half], both[..., half:] = -b, a
+    return x * cos[:, :, places] + both * sin[:, :, places]
+
+
 def theta(path: str, base: float) -> Change:
     """The rotation by another theta."""
 
@@ -355,6 +372,12 @@ def small_rows(tensors: dict[str, Any]) -> None:
     """Rows as small as a real GPT-2's: there eps counts."""
     for name in ("wte.weight", "wpe.weight"):
         tensors[name] = tensors[name] * np.float32(0.005)
+
+
+def more_positions(tensors: dict[str, Any]) -> None:
+    """A table of 160 rows."""
+    name = "embeddings.position_embeddings.weight"
+    tensors[name] = np.sin(np.arange(160 * tensors[name].shape[1], dtype=np.float32)).reshape(160, -1)
 
 
 def far_rows(tensors: dict[str, Any]) -> None:
@@ -552,6 +575,15 @@ PLANTED: dict[str, Planted] = {
     "ModernBERT's window one narrower": Planted(  # transformers shows scores with the mask added
         "modernbert", dict.fromkeys(("attentions.1", "layers.1.attn.scores"), "window one token too narrow"),
         configured(local_attention=2)),
+    # -- what a long text alone shows
+    "Llama with a window of 8": Planted("llama", every("layers.{i}.self_attn.context", ""), attention=near(8)),
+    "Llama's positions clipped at 7": Planted("llama", every("layers.{i}.self_attn.context", ""), turned_by(clipped)),
+    "Mistral without its window of 512": Planted(
+        "mistral", every("layers.{i}.self_attn.context", "window forgotten"), configured(sliding_window=None),
+        settings={"sliding_window": 512}),
+    "BERT's positions clipped at 127": Planted(
+        "bert", {"position_ids": ""}, lambda model: model.embeddings.position_ids.clamp_(max=127),
+        prepare=more_positions, settings={"max_position_embeddings": 160}),
     # -- ALBERT, MPNet
     "ALBERT's query transposed": Planted(
         "albert", {f"{ALBERT}[{i}].attention.query": "weight transposed" for i in range(DEPTH)},
