@@ -18,6 +18,7 @@ from minibert.equations.input_layer import Array
 from minibert.models.load_encoder import load_encoder
 from minibert.verify.blocks import EncoderSubject, encoder_batches
 from minibert.verify.heads_mistakes import HEAD_MISTAKES
+from minibert.verify.plain_blocks import Choices
 from minibert.verify.traces import write_traces
 from minibert.verify.verify import verify
 
@@ -80,6 +81,19 @@ def test_a_mistake_is_named(name: str, tmp_path: Path) -> None:
     assert not report.passed and set(report.matches) == {name} | same, report.lines
     (line,) = [line for line in report.lines if line.startswith("first difference: ")]
     assert line.startswith(f"first difference: head {case.head}, ")
+    assert report.local and {each.place for each in report.local} == {f"head {case.head}"}  # the blocks are right
+    assert all(name in each.fits for each in report.local), report.local
+
+
+def test_a_head_behind_wrong_blocks_is_right(tmp_path: Path) -> None:
+    """It is judged on the port's own last hidden state."""
+    with MASKED.load() as encoder:
+        wrong = EncoderSubject(encoder, MASKED.load, Choices(scale=lambda own: 1.0))
+        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in ("plain", "left_pad")}
+        write_traces(tmp_path / "port.safetensors", inputs, {kind: wrong.trace(x) for kind, x in inputs.items()})
+    report = verify_encoder(str(MASKED.folder), against=tmp_path / "port.safetensors")
+    assert not report.accepted["logits"]
+    assert {each.key.rpartition(".")[2] for each in report.local} == {"scores"}, report.local
 
 
 @pytest.mark.parametrize("case", {case.head: case for case in HEAD_CASES}.values(), ids=str)  # one of each head

@@ -74,7 +74,7 @@ def test_batches_are_of_every_kind(folders: dict[str, Path]) -> None:
     }  # fmt: skip
 
 
-DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 1e4}
 AFTER, REST = "nothing after token {} was compared: not ", "the positions there"
 
 
@@ -88,8 +88,8 @@ AFTER, REST = "nothing after token {} was compared: not ", "the positions there"
         ("mistral", {"sliding_window": 1024}, 1032, REST),
         ("mistral", {"sliding_window": 4096}, LONG, f"{REST}, not a window that reaches 4095 tokens"),
         ("gemma3_text", {"sliding_window": 400}, 408, REST),
-        ("llama", {"max_position_embeddings": 600, "rope_parameters": DYNAMIC}, 608, REST),
-        ("llama", {"max_position_embeddings": 2048, "rope_parameters": DYNAMIC}, LONG,
+        ("llama", {"rope_parameters": {**SCALED, "original_max_position_embeddings": 600}}, 608, REST),
+        ("llama", {"rope_parameters": {**SCALED, "original_max_position_embeddings": 2048}}, LONG,
          f"{REST}, not an original length of 2048 tokens"),
     ],
 )  # fmt: skip
