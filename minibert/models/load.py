@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -81,20 +81,43 @@ def check_dtype(dtype: Any) -> None:
         )
 
 
-class Opened(NamedTuple):
-    """A model's parts before they are put together: config.json, tensors, other files, and its name for errors.
+class Opened:
+    """A model's files before its parts are put together, and its config.json.
 
-    `lasting` and `commit` name the same model in another working directory, and after the Hub's branch has moved.
+    `where` is its name for errors. `lasting` and `commit` name the same model in another working directory, and after
+    the Hub's branch has moved. `found`: every file that was found until now, by its name in the repository.
     """
 
-    config: dict[str, Any]
-    source: Callable[[], Checkpoint]
-    find: Find
-    where: str
-    lasting: str
-    commit: str | None
-    root: Find  # the files of the whole repository; `find` knows those of the folder in it that holds the model
-    found: Mapping[str, FileName]  # every file that either of them has found until now, by its name in the repository
+    def __init__(
+        self,
+        every: Find,
+        checkpoint: Callable[[str], Checkpoint],
+        where: str,
+        lasting: str,
+        commit: str | None = None,
+        weights_folder: Callable[[Find, str], str] | None = None,
+    ) -> None:
+        """`every` finds the files of the whole repository; `checkpoint` opens the tensors in a subfolder of it."""
+        self._every, self._checkpoint = every, checkpoint
+        self.where, self.lasting, self.commit = where, lasting, commit
+        self.found: dict[str, FileName] = {}
+        self._inside = weights_folder(self.root, where) if weights_folder else ""
+        self.config = _read_config(self.find, where, self.root)
+
+    def root(self, file: str) -> FileName | None:
+        """Find a file by its name in the repository."""
+        at = self._every(file)
+        if at is not None:
+            self.found[file] = at
+        return at
+
+    def find(self, file: str) -> FileName | None:
+        """Find a file beside the weights."""
+        return self.root(f"{self._inside}/{file}" if self._inside else file)
+
+    def source(self) -> Checkpoint:
+        """Open the tensors."""
+        return self._checkpoint(self._inside)
 
 
 def open_model(
@@ -110,35 +133,23 @@ def open_model(
     `weights_folder`: pass it where all tensors are needed; it says in which subfolder they are, "" for the top folder.
     """
     folder, where = is_folder(name), os.fspath(name)
-    path, repository = os.path.expanduser(where), None
-    found: dict[str, FileName] = {}
     if folder:
         if revision is not None:
             raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
-        every, lasting, commit = _open_local(path), os.path.abspath(path), None
-    else:
-        from minibert.hub.repository import resolve
+        path = os.path.expanduser(where)
 
-        repository = resolve(where, revision, local_files_only)
-        every, lasting, commit = repository.file, where, repository.commit
+        def mapped(sub: str) -> Checkpoint:
+            return open_folder(os.path.join(path, sub) if sub else path, mmap)
 
-    def root(file: str) -> FileName | None:
-        at = every(file)
-        if at is not None:
-            found[file] = at
-        return at
+        return Opened(_open_local(path), mapped, where, os.path.abspath(path), None, weights_folder)
+    from minibert.hub.repository import resolve
 
-    inside = weights_folder(root, where) if weights_folder else ""
+    repository = resolve(where, revision, local_files_only)
 
-    def find(file: str) -> FileName | None:
-        return root(f"{inside}/{file}" if inside else file)
+    def checkpoint(sub: str) -> Checkpoint:
+        return repository.whole_checkpoint(sub, mmap) if weights_folder else repository.checkpoint(lazy, mmap)
 
-    def source() -> Checkpoint:
-        if repository is None:
-            return open_folder(os.path.join(path, inside) if inside else path, mmap)
-        return repository.whole_checkpoint(inside, mmap) if weights_folder else repository.checkpoint(lazy, mmap)
-
-    return Opened(_read_config(find, where, root), source, find, where, lasting, commit, root, found)
+    return Opened(repository.file, checkpoint, where, where, repository.commit, weights_folder)
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:

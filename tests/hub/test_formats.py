@@ -97,10 +97,10 @@ def test_many_calls_of_a_lazy_layer_give_what_the_file_on_disk_gives(
     def find(file: str) -> Path | None:
         return folder / file if (folder / file).exists() else None
 
-    def checkpoint() -> remote.RemoteCheckpoint:
+    def checkpoint(sub: str = "") -> remote.RemoteCheckpoint:
         return remote.RemoteCheckpoint(memory, None, lazy=True, mmap=True)
 
-    opened = Opened(CONFIG, checkpoint, find, "memory", "memory", None, find, {})
+    opened = Opened(find, checkpoint, "memory", "memory")
     with (
         mock.patch.object(remote, "ROWWISE_FROM", 0),
         mock.patch.object(remote, "MERGE_BYTES", 0),  # so that nobody's neighbours come along
