@@ -13,7 +13,7 @@ from minibert.equations import blocks as equations
 from minibert.equations.blocks import Activation, rms_norm
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
-from minibert.files.tables import Room, StoredTable, Weight
+from minibert.files.tables import ScratchBuffer, StoredTable, Weight
 
 from .modules import LayerNorm
 
@@ -54,9 +54,9 @@ class Dense:
         out, width = self._weight.shape[::-1] if self.transposed else self._weight.shape
         return out, width
 
-    def matrix(self, room: Room) -> Array:
-        """The weight as (out, in); a stored one is widened into `room`, and is there until the next one is."""
-        weight = room.widened(self._weight) if isinstance(self._weight, StoredTable) else self._weight
+    def matrix(self, buffer: ScratchBuffer) -> Array:
+        """The weight as (out, in); a stored one is widened into `buffer`, valid until that is used again."""
+        weight = buffer.converted(self._weight) if isinstance(self._weight, StoredTable) else self._weight
         return weight.T if self.transposed else weight
 
     def part(self, numbers: slice) -> Dense:
@@ -66,7 +66,7 @@ class Dense:
         return Dense(weight, None if self.bias is None else self.bias[numbers], self.transposed)
 
     def __call__(self, x: Array, out: Array | None = None) -> Array:
-        return linear(x, self.matrix(Room()), self.bias, out)
+        return linear(x, self.matrix(ScratchBuffer()), self.bias, out)
 
     def __repr__(self) -> str:
         out, width = self.shape

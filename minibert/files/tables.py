@@ -204,13 +204,13 @@ class StoredTable:
         return StoredTable(self._raw[where], self.stored, self.dtype)
 
 
-class Room:
-    """Memory that is lent to one weight after another; it is as large as the largest of them."""
+class ScratchBuffer:
+    """A scratch buffer for one converted weight at a time; it grows to the largest."""
 
     _numbers: Array = np.empty(0, np.float32)
 
-    def widened(self, table: StoredTable) -> Array:
-        """Widen a whole table into it: what was lent before is gone."""
+    def converted(self, table: StoredTable) -> Array:
+        """Convert a whole table into it: what was in it before is gone."""
         count = math.prod(table.shape)
         if len(self._numbers) < count or self._numbers.dtype != table.dtype:
             self._numbers = np.empty(0)  # the smaller one goes before the larger one comes
@@ -218,18 +218,18 @@ class Room:
         return table.rows(slice(None), self._numbers[:count].reshape(table.shape))
 
     def empty(self) -> None:
-        """Say that what was lent is of no more use."""
+        """The weights in it are no longer used."""
 
 
-class LargeRoom(Room):
-    """Memory for several weights: each is widened once and stays until all of them go together."""
+class ScratchBuffers(ScratchBuffer):
+    """Scratch buffers for several weights: each is converted once and stays until all of them go together."""
 
     def __init__(self) -> None:
         self._held: dict[int, Array] = {}  # by the table's id
         self._left: list[Array] = []  # memory of those before
 
-    def widened(self, table: StoredTable) -> Array:
-        """Widen a whole table, or find it widened."""
+    def converted(self, table: StoredTable) -> Array:
+        """Convert a whole table, or find it converted."""
         if id(table) not in self._held:
             fitting = (i for i, each in enumerate(self._left) if (each.shape, each.dtype) == (table.shape, table.dtype))
             at = next(fitting, None)

@@ -19,7 +19,7 @@ from minibert.equations.blocks import additive_mask, visible
 from minibert.equations.fast import ACTIVATIONS, activated, attention_scores, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.bound_blocks import Attention, BoundBlock, Dense, FeedForward, Modules
-from minibert.files.tables import LargeRoom, Room
+from minibert.files.tables import ScratchBuffer, ScratchBuffers
 from minibert.threads.computing import compute
 from minibert.threads.cores import cores
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 LONG = 1024
 QUERIES = 128  # how many are computed at once: 64 and fewer take longer, 256 about as long
 SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
-TOGETHER = 8  # tiles that one thread takes through a block one after another, where its weights are widened for them
+TOGETHER = 8  # tiles that one thread takes through a block one after another, where its weights are converted for them
 
 
 Parts = tuple["Ready", ...]
@@ -69,7 +69,7 @@ class Stack:
         self.schemes = {term.scheme: term for own in attentions for term in own.terms}
         modules = (module for block in blocks for module in block.modules.values())
         stored = any(isinstance(module, Dense) and module.stored for module in modules)
-        self.together = TOGETHER if stored else 1  # tiles for which a weight is widened once
+        self.together = TOGETHER if stored else 1  # tiles for which a weight is converted once
         self.bound = self.bind()
 
     def with_parts(self, **changed: Any) -> Stack:
@@ -149,7 +149,7 @@ class _Run(NamedTuple):
     angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
     shared: Mapping[Any, Any]  # a scheme of positions -> what the terms of all blocks' scores take from it
     scratch: Scratch
-    weights: Room  # for weights that stay as they are stored, while they are used
+    weights: ScratchBuffer  # for weights that stay as they are stored, while they are used
     cache: KeyValueCache | None
     take: Array | None = None  # of the last block: the tokens that go on after its attention
 
@@ -202,7 +202,7 @@ def run_blocks(
 ) -> list[Array]:
     """Run all blocks on several tiles: their rows xs, each (tokens, dim) -> the same after the last norm.
 
-    One block after another takes all tiles, so that a weight is widened once for them; the bits are those of one tile
+    One block after another takes all tiles, so that a weight is converted once for them; the bits are those of one tile
     alone. Rows may be overwritten. With a hook, or a cache, there is one tile.
 
     takes: as `take` of `run_model`, for each tile. cache: the tokens are the next ones of one text, after those that it
@@ -210,7 +210,7 @@ def run_blocks(
     """
     blocks, last = stack.bound if hook is None else stack.bind(hook)
     past, whole = cache.length if cache else 0, hook is not None
-    weights, dtype = Room() if len(tiles) == 1 else LargeRoom(), xs[0].dtype
+    weights, dtype = ScratchBuffer() if len(tiles) == 1 else ScratchBuffers(), xs[0].dtype
     scratch = Scratch(max(map(len, xs)), dtype)
     runs = []
     for tile in tiles:
@@ -286,7 +286,7 @@ def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
 def mapping(module: Dense, name: str) -> Work:
     """A linear map, into the memory of that name."""
     width, bias = module.shape[0], module.bias
-    weight = None if module.stored else module.matrix(Room())
+    weight = None if module.stored else module.matrix(ScratchBuffer())
 
     def work(run: _Run, x: Array) -> Array:
         matrix = module.matrix(run.weights) if weight is None else weight

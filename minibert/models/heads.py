@@ -16,7 +16,7 @@ from minibert.families.config import Config
 from minibert.families.heads import LABELS, NAMES, REFUSED, BoundHead, Head, architectures
 from minibert.families.rows import HEADS
 from minibert.families.steps import Inputs
-from minibert.files.tables import Room, Weight
+from minibert.files.tables import ScratchBuffer, Weight
 from minibert.files.tokenizer import Encoded
 
 from .binder import TensorBinder
@@ -139,10 +139,10 @@ def logit_pieces(head: BoundHead, x: Array) -> Iterator[tuple[slice, Array]]:
 def _pieces(last: Dense, x: Array) -> Iterator[tuple[slice, Array]]:
     """Give `last(x)` in pieces. They are the same for a weight that stays as it is stored: so are their bits."""
     labels, width = last.shape
-    step, room = max(1, min(PIECE // max(1, len(x)), WEIGHTS // width)), Room()
+    step, buffer = max(1, min(PIECE // max(1, len(x)), WEIGHTS // width)), ScratchBuffer()
     for first in range(0, labels, step):
         part = last.part(words := slice(first, first + step))
-        yield words, linear(x, part.matrix(room), part.bias)
+        yield words, linear(x, part.matrix(buffer), part.bias)
 
 
 def check_numbers(logits: Array) -> None:

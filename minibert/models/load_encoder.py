@@ -46,12 +46,12 @@ def load_encoder(
     Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
     float32 weights are mapped and not copied; narrower ones are widened once.
 
-    low_memory: narrow weights (bfloat16, float16) stay mapped as they are stored. Each thread has a room of its own,
-    into which one weight after another is widened; where `encode` has many tiles of tokens, the weights of one block
-    for several tiles. A head's words are widened piece by piece. No bit of a result changes. At the size of
-    Qwen3-Embedding-0.6B, on two cores: 0.24 GB of memory beyond the mapped file of 1.2 GB, where widened weights take
-    1.9 GB; many texts take 0.9 to 1.05 times the time, one short text 1.3, one next word 2.1 (`python scripts/bench
-    weights`).
+    low_memory: narrow weights (bfloat16, float16) stay mapped as they are stored. Each thread has one scratch
+    buffer; a weight is converted to float32 there just before it is used, and where there are many tiles of tokens
+    the weights of one block once for several tiles. A head's words are converted piece by piece. No bit of a result
+    changes. At the size of Qwen3-Embedding-0.6B, on two cores: 0.24 GB of memory beyond the mapped file of 1.2 GB,
+    where widened weights take 1.9 GB; many texts take 0.9 to 1.05 times the time, one short text 1.3, one next word
+    2.1 (`python scripts/bench weights`).
 
     threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
     (affinity, a container's CPU quota, OMP_NUM_THREADS), or what the variable MINIBERT_THREADS says. NumPy's BLAS is

@@ -3,8 +3,8 @@
 BLAS's own threads help with matrix products only, and wait for each other by spinning: where others want the cores
 too, a product waits for a thread that the system has put aside. Ours share tiles and never wait inside one.
 
-A thread that computes has a `Turn`, and there are no more turns than cores, whoever calls: of eight callers on two
-cores two compute, and the others sleep until it is their turn, first come, first served.
+A thread that computes has a `Slot`, and there are no more slots than cores, whoever calls: of eight callers on two
+cores two compute, and the others sleep until one is free, first come, first served.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ def libraries() -> tuple[Any, ...]:
     return () if openmp else tuple(own)
 
 
-class Turn:
+class Slot:
     """The right to compute on one thread, for a `with` statement: waits until it is there, and gives it back.
 
-    most: how many turns there may be at once; `or_cores`: as many as there are cores, if that is more. `small`: the
-    only one at work may leave BLAS its threads; as soon as a second turn begins, BLAS is held to one thread for both.
+    most: how many slots there may be at once; `or_cores`: as many as there are cores, if that is more. `small`: the
+    only one at work may leave BLAS its threads; as soon as a second one is taken, BLAS is held to one thread for both.
 
-    Ctrl-C may come at any moment. A turn that is dropped, wherever, is given back too: see `__del__`.
+    Ctrl-C may come at any moment. A slot that is dropped, wherever, is given back too: see `__del__`.
     """
 
-    _turns: _Turns | None = None  # where Ctrl-C came before there was one
+    _slots: _Slots | None = None  # where Ctrl-C came before there was one
     _ended = False
 
     def __init__(self, most: int, small: bool = False, or_cores: bool = False) -> None:
         self.most, self.small, self.or_cores, self.thread = most, small, or_cores, get_ident()
         self.granted = Lock()
         self.granted.acquire()
-        self._turns = _turns()
+        self._slots = _slots()
 
     def __enter__(self) -> None:
-        assert self._turns is not None
+        assert self._slots is not None
         try:
-            self._turns.take(self)
+            self._slots.take(self)
             self.granted.acquire()
         except BaseException:
             self.end()
@@ -73,12 +73,12 @@ class Turn:
 
     def end(self, *_: object) -> None:
         """Give it back, or wait for it no more. Twice is fine."""
-        if self._turns is None:
+        if self._slots is None:
             return
         try:
-            self._turns.give_back(self)
+            self._slots.give_back(self)
         except BaseException:  # Ctrl-C: the others must go on all the same
-            self._turns.give_back(self)
+            self._slots.give_back(self)
             raise
         self._ended = True  # not where Ctrl-C came, which may be before anything was done: `__del__` does it then
 
@@ -89,34 +89,34 @@ class Turn:
             self.end()
 
 
-class _Turns:
-    """All turns of this process, and what they make of BLAS. Every step may be interrupted, and is done again then."""
+class _Slots:
+    """All slots of this process, and what they make of BLAS. Every step may be interrupted, and is done again then."""
 
     def __init__(self) -> None:
-        # Not a Lock: a turn may be dropped, and so given back, on the thread that is in here. It is taken for a fork as
+        # Not a Lock: a slot may be dropped, and so given back, on the thread that is in here. It is taken for a fork as
         # well: threadpoolctl has a lock, which a child that is made meanwhile would find closed for ever.
         self.lock = RLock()
-        self._queue: deque[Turn] = deque()
-        # id of a turn -> whether it is small, and whose it is; not the turn: whoever drops it gives it back
+        self._queue: deque[Slot] = deque()
+        # id of a slot -> whether it is small, and whose it is; not the slot: whoever drops it gives it back
         self._taken: dict[int, tuple[bool, int]] = {}
         self._before: list[int] | None = None  # on how many threads each BLAS was before it was held
 
-    def take(self, turn: Turn) -> None:
+    def take(self, slot: Slot) -> None:
         with self.lock:
-            if turn.or_cores and (self._taken or self._queue):  # else there is no need to look at the cores
-                turn.most = max(turn.most, cores())
-            self._queue.append(turn)
+            if slot.or_cores and (self._taken or self._queue):  # else there is no need to look at the cores
+                slot.most = max(slot.most, cores())
+            self._queue.append(slot)
             self._go_on()
 
-    def give_back(self, turn: Turn) -> None:
+    def give_back(self, slot: Slot) -> None:
         with self.lock:
-            self._taken.pop(id(turn), None)
-            if turn in self._queue:
-                self._queue.remove(turn)
+            self._taken.pop(id(slot), None)
+            if slot in self._queue:
+                self._queue.remove(slot)
             self._go_on()
 
     def has(self, thread: int) -> bool:
-        """Whether this thread has a turn."""
+        """Whether this thread has a slot."""
         with self.lock:
             return any(owner == thread for _, owner in self._taken.values())
 
@@ -128,13 +128,13 @@ class _Turns:
 
     def _go_on(self) -> None:
         while self._queue:
-            turn = self._queue[0]
-            if id(turn) not in self._taken and len(self._taken) >= turn.most:
+            slot = self._queue[0]
+            if id(slot) not in self._taken and len(self._taken) >= slot.most:
                 break
-            self._taken[id(turn)] = turn.small, turn.thread
+            self._taken[id(slot)] = slot.small, slot.thread
             self._hold()
-            if turn.granted.locked():
-                turn.granted.release()
+            if slot.granted.locked():
+                slot.granted.release()
             self._queue.popleft()
         self._hold()
 
@@ -157,11 +157,11 @@ def _set(numbers: list[int]) -> None:
 
 
 @cache
-def _turns() -> _Turns:
-    return _Turns()
+def _slots() -> _Slots:
+    return _Slots()
 
 
-_turns()  # made here: two threads that come first would each make their own, and one leave BLAS at one
+_slots()  # made here: two threads that come first would each make their own, and one leave BLAS at one
 
 
 class Alone:
@@ -203,18 +203,18 @@ _alone = Alone()
 
 
 def _before_fork() -> None:
-    _turns().lock.acquire()
+    _slots().lock.acquire()
 
 
 def _after_fork() -> None:
-    _turns().lock.release()
+    _slots().lock.release()
 
 
 def _in_child() -> None:
-    """A forked child has none of the other threads: neither their turns, nor what they would have set back."""
-    left = _turns()
-    _turns.cache_clear()
-    _turns()
+    """A forked child has none of the other threads: neither their slots, nor what they would have set back."""
+    left = _slots()
+    _slots.cache_clear()
+    _slots()
     left.restore()
     left.lock.release()
 
@@ -232,14 +232,14 @@ def compute(
     `same_bits`: never, so that no bit of the result depends on the number of threads. Where BLAS cannot be held
     (Apple's; one on OpenMP) several tiles too are computed on one thread of ours and as many as BLAS takes.
 
-    Called inside a tile, it does all on the thread of that tile, which has its turn: waiting for another one, while
+    Called inside a tile, it does all on the thread of that tile, which has its slot: waiting for another one, while
     every tile does, would never end.
 
     Raises what `work` raises, and as `cores`.
     """
     waiting = list(tiles)
     count = cores() if threads is None else threads
-    if _turns().has(get_ident()):
+    if _slots().has(get_ident()):
         for tile in waiting:
             work(tile)
         return
@@ -249,7 +249,7 @@ def compute(
         helpers = 1
 
     def one(tile: K) -> None:
-        with Turn(count, small, or_cores=True), _alone.watched() if small else nullcontext():
+        with Slot(count, small, or_cores=True), _alone.watched() if small else nullcontext():
             work(tile)
 
     if helpers > 1:

@@ -23,7 +23,7 @@ import minibert
 from minibert.cli import main
 from minibert.models.vectors import open_vectors
 from minibert.threads import computing
-from minibert.threads.computing import Alone, Turn, compute
+from minibert.threads.computing import Alone, Slot, compute
 
 PATIENCE = 30.0  # seconds, on the busiest machine
 MODEL = REFERENCE / "sentences-dense"
@@ -63,12 +63,12 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
     monkeypatch.setattr(computing, "running", lambda: 1)
     monkeypatch.setattr(computing, "affinity", lambda: 2)
     monkeypatch.setattr(computing, "_alone", Alone())
-    computing._turns.cache_clear()
-    computing._turns()
+    computing._slots.cache_clear()
+    computing._slots()
     yield made
     assert made.num_threads == 8, "it was not given its threads back"
     assert made.owner is None, "nobody else can set its number now"
-    computing._turns.cache_clear()
+    computing._slots.cache_clear()
 
 
 def waited_for(true: Callable[[], bool]) -> bool:
@@ -92,7 +92,7 @@ def test_alone_and_small_it_keeps_its_threads_until_a_second_begins(blas: Blas) 
 
     def first(tile: int) -> None:
         seen.append(blas.num_threads)
-        with Turn(2, small=True):
+        with Slot(2, small=True):
             seen.append(blas.num_threads)
         seen.append(blas.num_threads)  # two were at work: it stays so until the last one has ended
 
@@ -180,7 +180,7 @@ def test_whoever_ends_last_gives_it_back_though_another_thread_has_held_it(blas:
     inside, ends = threading.Event(), threading.Event()
 
     def other() -> None:
-        with Turn(2):
+        with Slot(2):
             inside.set()
             ends.wait(PATIENCE)
         lives.wait(PATIENCE)
@@ -189,9 +189,9 @@ def test_whoever_ends_last_gives_it_back_though_another_thread_has_held_it(blas:
     thread = threading.Thread(target=other)
     thread.start()
     assert inside.wait(PATIENCE)
-    with Turn(2):
+    with Slot(2):
         ends.set()
-        assert waited_for(lambda: len(computing._turns()._taken) == 1)
+        assert waited_for(lambda: len(computing._slots()._taken) == 1)
         assert blas.num_threads == 1
     assert blas.num_threads == 8
     lives.set()
@@ -221,7 +221,7 @@ def test_calls_that_overlap_at_random(blas: Blas) -> None:
 
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
-OURS = {Turn.__enter__, Turn.__exit__, Turn.end, *(each for each in vars(computing._Turns).values() if callable(each))}
+OURS = {Slot.__enter__, Slot.end, *(each for each in vars(computing._Slots).values() if callable(each))}
 CODES: set[CodeType] = {each.__code__ for each in OURS} | {computing._set.__code__}
 
 
@@ -252,24 +252,24 @@ def steps_of(work: Callable[[], object], pressed_at: int | None = None) -> int:
 
 
 def test_ctrl_c_at_every_instruction(blas: Blas) -> None:
-    """Wherever it comes: BLAS has its threads back, and whoever comes next gets a turn."""
+    """Wherever it comes: BLAS has its threads back, and whoever comes next gets a slot."""
 
     def work() -> None:
-        with Turn(1):
+        with Slot(1):
             pass
 
     count = steps_of(work)
     assert count > 100
     for step in range(1, count + 1):
-        computing._turns.cache_clear()
+        computing._slots.cache_clear()
         pressed = False
         try:
             steps_of(work, step)
         except KeyboardInterrupt:
             pressed = True
         assert pressed, f"instruction {step}"
-        turns = computing._turns()
-        assert (blas.num_threads, len(turns._taken), len(turns._queue)) == (8, 0, 0), f"instruction {step}"
+        slots = computing._slots()
+        assert (blas.num_threads, len(slots._taken), len(slots._queue)) == (8, 0, 0), f"instruction {step}"
 
 
 def test_ctrl_c_while_a_turn_is_passed_on(blas: Blas) -> None:
@@ -277,10 +277,10 @@ def test_ctrl_c_while_a_turn_is_passed_on(blas: Blas) -> None:
     step, pressed = 0, True
     while pressed:
         step += 1
-        computing._turns.cache_clear()
-        ending, waiting = Turn(1), Turn(1)
+        computing._slots.cache_clear()
+        ending, waiting = Slot(1), Slot(1)
         ending.__enter__()
-        computing._turns().take(waiting)
+        computing._slots().take(waiting)
         assert waiting.granted.locked()
         try:
             steps_of(ending.end, step)
@@ -302,14 +302,14 @@ def test_ctrl_c_while_a_turn_is_waited_for(blas: Blas) -> None:
         def acquire(self) -> bool:
             raise KeyboardInterrupt
 
-    with Turn(1):
-        waits = Turn(1)
+    with Slot(1):
+        waits = Slot(1)
         waits.granted = Pressed(waits.granted)  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt), waits:
-            pytest.fail("there was no turn for it")
+            pytest.fail("there was no slot for it")
         del waits
-        assert len(computing._turns()._queue) == 0
-    with Turn(1):
+        assert len(computing._slots()._queue) == 0
+    with Slot(1):
         assert blas.num_threads == 1
 
 
@@ -318,8 +318,8 @@ def test_ctrl_c_while_a_turn_is_waited_for(blas: Blas) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_has_the_threads_of_its_blas_and_turns_of_its_own(blas: Blas) -> None:
-    with Turn(1):
+def test_a_forked_child_has_the_threads_of_its_blas_and_slots_of_its_own(blas: Blas) -> None:
+    with Slot(1):
         child = os.fork()
         if not child:
             held: list[int] = []
@@ -355,8 +355,8 @@ def test_no_child_is_made_while_another_thread_sets_the_number(blas: Blas, monke
     assert os.waitpid(child, 0)[1] == 0
     late.cancel()
     thread.join(PATIENCE)
-    assert computing._turns().lock.acquire(blocking=False), "the parent has not opened it again"
-    computing._turns().lock.release()
+    assert computing._slots().lock.acquire(blocking=False), "the parent has not opened it again"
+    computing._slots().lock.release()
 
 
 # -- no more than there are cores --------------------------------------------------------------------------------------
@@ -394,19 +394,19 @@ def test_a_call_takes_as_many_threads_as_it_is_told(count: int) -> None:
     assert len(seen) == count
 
 
-def test_turns_come_in_the_order_in_which_they_were_asked_for(blas: Blas) -> None:
+def test_slots_come_in_the_order_in_which_they_were_asked_for(blas: Blas) -> None:
     order: list[int] = []
 
     def one(number: int) -> None:
-        with Turn(1):
+        with Slot(1):
             order.append(number)
 
     started = []
-    with Turn(1):
+    with Slot(1):
         for number in range(5):
             started.append(threading.Thread(target=one, args=(number,)))
             started[-1].start()
-            assert waited_for(lambda number=number: len(computing._turns()._queue) == number + 1)  # type: ignore[misc]
+            assert waited_for(lambda number=number: len(computing._slots()._queue) == number + 1)  # type: ignore[misc]
     for thread in started:
         thread.join(PATIENCE)
     assert order == [0, 1, 2, 3, 4]
@@ -528,7 +528,7 @@ def test_what_comes_after_pooling_is_computed_with_its_tile() -> None:
         pipeline = encoder.pipeline(threads=1)
 
         def watched(*given: Any) -> Any:
-            seen.append(len(computing._turns()._taken))
+            seen.append(len(computing._slots()._taken))
             return pipeline.results(*given)
 
         assert np.array_equal(pipeline._replace(results=watched).all(TEXTS), pipeline.all(TEXTS))
@@ -539,9 +539,9 @@ def test_a_dropped_stream_holds_nothing() -> None:
     with minibert.load_encoder(MODEL) as encoder:
         stream = encoder.encode_stream(iter(TEXTS), batch_size=40, threads=2)
         next(stream)
-        assert not computing._turns()._taken
+        assert not computing._slots()._taken
         del stream
-    assert not computing._turns()._taken
+    assert not computing._slots()._taken
 
 
 @pytest.mark.parametrize("command", ["encode", "similar", "bulk"])

@@ -207,18 +207,18 @@ ALL_MADE = """
 import os
 from minibert.threads import computing, pool
 def made():
-    return [each.cache_info().currsize for each in (computing._turns, pool._pool)]
+    return [each.cache_info().currsize for each in (computing._slots, pool._pool)]
 here = made()
-turns = computing._turns()
+turns = computing._slots()
 if hasattr(os, "fork") and not os.fork():
     ready = made() == [1, 1]
-    own = computing._turns() is not turns and computing._turns().lock.acquire(blocking=False)
+    own = computing._slots() is not turns and computing._slots().lock.acquire(blocking=False)
     os._exit(0 if ready and own else 7)
 print(here, os.waitstatus_to_exitcode(os.wait()[1]) if hasattr(os, "fork") else 0)
 """
 
 
-def test_turns_are_made_before_two_threads_ask_for_them_at_once() -> None:
+def test_slots_are_made_before_two_threads_ask_for_them_at_once() -> None:
     """Each would make its own, and find BLAS on the one thread to which the other holds it."""
     done = script(ALL_MADE)
     assert (done.stdout, done.stderr) == ("[1, 1] 0\n", "")
