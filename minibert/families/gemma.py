@@ -84,7 +84,6 @@ GEMMA3_BLOCKS = Blocks(
     defaults={
         "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "attention_bias": False, "head_dim": 256,
         "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
-        "eos_token_id": 1,
     },
     only={"attn_logit_softcapping": None},
     checked_prefixes=("layers.", "norm."),

@@ -80,7 +80,7 @@ GPT2_BLOCKS = Blocks(
     last_norm=NormAt(path="ln_f", eps="layer_norm_epsilon"),
     transposed=True,
     causal=lambda config: True,
-    defaults={"activation_function": "gelu_new", "eos_token_id": 50256},
+    defaults={"activation_function": "gelu_new"},
     checked_prefixes=("h.", "ln_f."),
     unused_endings=(".attn.bias", ".attn.masked_bias"),  # the causal mask, which older versions stored
     tree={"h.{i}": "GPT2Block", "h.{i}.attn": "GPT2Attention", "h.{i}.mlp": "GPT2MLP"},

@@ -141,12 +141,12 @@ QWEN_DEFAULTS = {
 BIASED = replace(ROTATED, biased="attention_bias", output_biased="attention_bias")
 
 LLAMA_BLOCKS = _llama_blocks(
-    "Llama", {"attention_bias": False, "mlp_bias": False, "eos_token_id": 2}, BIASED, replace(GATED, biased="mlp_bias")
+    "Llama", {"attention_bias": False, "mlp_bias": False}, BIASED, replace(GATED, biased="mlp_bias")
 )
 
 MISTRAL_BLOCKS = _llama_blocks(
     "Mistral",
-    {"num_key_value_heads": 8, "sliding_window": 4096, "eos_token_id": 2},
+    {"num_key_value_heads": 8, "sliding_window": 4096},
     replace(ROTATED, reach=_mistral_reach),
 )
 

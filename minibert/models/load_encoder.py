@@ -18,6 +18,7 @@ from minibert.threads.pool import checked_threads
 from .binder import TensorBinder
 from .blocks import Stack
 from .encoder import Encoder
+from .generation import read_generation
 from .input_layer import EmbeddingLayer
 from .load import Opened, assemble, check_dtype, family_of, load, named_model, open_model
 from .sentence_config import read_sentence_config
@@ -116,7 +117,10 @@ def encoder_of(
         heads().read()
     sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
     reopen = partial(load_encoder, opened.lasting, **options, threads=threads, low_memory=low_memory)
-    return Encoder(layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=sentences)
+    return Encoder(
+        layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=sentences,
+        generation=cache(partial(read_generation, opened.find, opened.config, opened.where)),
+    )  # fmt: skip
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:

@@ -16,6 +16,7 @@ from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.threads.computing import compute
 
 from .blocks import run_blocks
+from .generation import Generation, penalized
 from .heads import check_numbers, logit_pieces
 from .key_value_cache import KeyValueCache
 from .model import Model
@@ -26,7 +27,14 @@ Prediction = dict[str, Any]  # token_str, score and token, as the reference's fi
 
 
 class Words(Model):
-    """A model with a head for words: what a mask hides, what comes next, and a text continued word by word."""
+    """A model with a head for words: what a mask hides, what comes next, and a text continued word by word.
+
+    `generation` gives what generation_config.json says of the last.
+    """
+
+    def __init__(self, *model: Any, generation: Callable[[], Generation] = Generation, **options: Any) -> None:
+        super().__init__(*model, **options)
+        self._generation = generation
 
     def fill(self, text: Texts, k: int = 5) -> Any:
         """Guess the words that masks hide: `encoder.fill("The capital of France is [MASK].")`.
@@ -70,17 +78,21 @@ class Words(Model):
     def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
         """Write a text on, and give it with what comes after it: at most so many tokens.
 
-        It ends sooner after a token that config.json names as `eos_token_id`. Temperature 0 takes the likeliest token
-        each time. A higher one chooses by chance, `p = softmax(logits / temperature)`, the same for the same `seed`.
-        The keys and values of earlier tokens are kept, so each new token costs one token's work.
+        Temperature 0 takes the likeliest token each time, as `generate(do_sample=False)` of transformers. A higher one
+        chooses by chance, `p = softmax(logits / temperature)`, the same for the same `seed`. `eos_token_id`, where the
+        text ends, and `repetition_penalty` are those of generation_config.json; without that file, of config.json. Its
+        own temperature, top_k and top_p are without effect. The keys and values of earlier tokens are kept, so each new
+        token costs one token's work.
 
-        Raises as `next_words`; ValueError where text and tokens go beyond the position table.
+        Raises as `next_words`; CheckpointError where that file has a setting that changes the words and is not
+        computed here, such as num_beams; ValueError where text and tokens go beyond the position table.
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, found {type(text).__name__}; complete takes one text at a time")
         check_positive("tokens", tokens)
         _check_chance(temperature, seed)
-        head, tokenizer, ends = self.head("next_word"), self.embeddings.tokenizer, _ends(self)
+        head, tokenizer = self.head("next_word"), self.embeddings.tokenizer
+        settings = self._generation()
         (encoded,) = _encoded(self, text)
         _refuse_empty(encoded, 0)
         _refuse_too_many(self.max_length, len(encoded.input_ids), tokens)
@@ -95,8 +107,8 @@ class Words(Model):
 
         for _ in range(tokens):
             compute(read, [new], self.threads)
-            token = choose(logits, temperature, random)
-            if token in ends:
+            token = choose(penalized(logits, ids, settings.repetition_penalty), temperature, random)
+            if token in settings.ends:
                 break
             new = [token]
             ids = ids + new
@@ -185,15 +197,6 @@ def _mask_id(tokenizer: Tokenizer) -> int:
     if mask_id is None:
         raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
     return mask_id
-
-
-def _ends(model: Model) -> set[int]:
-    """The ids after which a text has ended: one, several, or none."""
-    named = model.config.get("eos_token_id")
-    ends = named if isinstance(named, tuple) else () if named is None else (named,)
-    if not all(type(end) is int for end in ends):
-        raise model.config.refused(f"'eos_token_id' must be an integer, a list of them or null, found {named!r:.80}")
-    return set(ends)
 
 
 def _refuse_empty(encoded: Encoded, i: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from checkpoints import change_json
 from tokenizer_folders import BASES, vocabulary
 
 import minibert
-from minibert.families.rows import BLOCKS
+from minibert.models.generation import REFUSED
 
 pytestmark = pytest.mark.reference
 
@@ -27,6 +28,24 @@ MASKED = {
 WRITES = {
     "gpt2": "GPT2Tokenizer", "llama": "LlamaTokenizer", "mistral": "LlamaTokenizer", "qwen2": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer", "gemma3_text": "GemmaTokenizer",
+}  # fmt: skip
+# of every setting of `generate` a value that is not the usual one
+ODD: dict[str, Any] = {
+    "num_beams": 3, "no_repeat_ngram_size": 1, "min_length": 30, "min_new_tokens": 5,
+    "suppress_tokens": [*range(9, 200)],
+    "begin_suppress_tokens": [*range(9, 200)], "bad_words_ids": [[i] for i in range(9, 200)],
+    "sequence_bias": [[[9], 99.0]], "forced_bos_token_id": 9, "forced_eos_token_id": 9,
+    "exponential_decay_length_penalty": [3, 1.5], "encoder_repetition_penalty": 9.0, "encoder_no_repeat_ngram_size": 1,
+    "guidance_scale": 1.5, "watermarking_config": {"bias": 9.0}, "penalty_alpha": 0.6, "dola_layers": "low",
+    "constraints": [1], "force_words_ids": [[9]], "token_healing": True, "max_time": 0.0, "stop_strings": ["e"],
+    "num_return_sequences": 2, "use_mtp": True, "assistant_early_exit": 1, "is_assistant": True,
+    "do_sample": True, "temperature": 0.5, "top_k": 3, "top_p": 0.4, "min_p": 0.3, "typical_p": 0.4, "top_h": 0.5,
+    "epsilon_cutoff": 0.3, "eta_cutoff": 0.3, "early_stopping": True, "length_penalty": 2.0, "max_length": 5,
+    "max_new_tokens": 3, "remove_invalid_values": True, "num_beam_groups": 2, "diversity_penalty": 0.5,
+    "prompt_lookup_num_tokens": 3, "renormalize_logits": True, "use_cache": False, "cache_implementation": "hybrid",
+    "output_scores": True, "low_memory": True, "assistant_confidence_threshold": 0.5, "bos_token_id": 3,
+    "pad_token_id": 4, "decoder_start_token_id": 4, "no_such_key": 3, "transformers_version": "4.1.0",
+    "_from_model_config": True,
 }  # fmt: skip
 TEXTS = ["We lived above the {}", "{}", "{} {} the clouds, {}.", "the dog (we{}) lived"]
 SIZES = {
@@ -95,20 +114,60 @@ def test_a_text_goes_on(tmp_path: Path, model_type: str) -> None:
             written = model.generate(**batch, do_sample=False, max_new_tokens=12, pad_token_id=0)[0].tolist()
         begun = batch["input_ids"][0].tolist()
         new, order = written[len(begun) :], np.argsort(-shares)[:9]
-        change_json(tmp_path / "config.json", eos_token_id=None)
+        change_json(tmp_path / "generation_config.json", eos_token_id=None)
         with minibert.load_encoder(tmp_path) as encoder:
             found = encoder.next_words(text, k=9)
             assert [each["token"] for each in found] == order.tolist()
             np.testing.assert_allclose([each["score"] for each in found], shares[order], rtol=0, atol=SAME)
             assert encoder.complete(text, tokens=12) == with_text(begun, new)
         ends = [3, new[3]]
-        change_json(tmp_path / "config.json", eos_token_id=ends)
+        change_json(tmp_path / "generation_config.json", eos_token_id=ends)
         until = next(i for i, token in enumerate(new) if token in ends)
         with minibert.load_encoder(tmp_path) as encoder:
             assert encoder.complete(text, tokens=12) == with_text(begun, new[:until])
 
 
-@pytest.mark.parametrize("model_type", WRITES)
-def test_what_ends_a_text_where_config_json_does_not_say(model_type: str) -> None:
-    config = importlib.import_module("transformers").AutoConfig.for_model(model_type)
-    assert BLOCKS[model_type].defaults.get("eos_token_id") == config.eos_token_id
+@pytest.mark.parametrize(("model_type", "text"), [("qwen2", word_models.TEXTS[2]), ("llama", word_models.TEXTS[0])])
+def test_what_generation_config_json_says(tmp_path: Path, model_type: str, text: str) -> None:
+    """Which file says where a text ends; every setting of `generate` is followed, without effect, or refused."""
+    transformers = importlib.import_module("transformers")
+    made(tmp_path, model_type, WRITES[model_type], "AutoModelForCausalLM", eos_token_id=None)
+    tokenizer, config = transformers.AutoTokenizer.from_pretrained(tmp_path), tmp_path / "config.json"
+    batch = tokenizer(text, return_tensors="pt")
+    begun = batch["input_ids"][0].tolist()
+
+    def generated(settings: dict[str, Any] | None) -> list[int]:
+        (tmp_path / "generation_config.json").unlink(missing_ok=True)
+        if settings is not None:
+            (tmp_path / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+        ids: list[int] = model.generate(**batch, do_sample=False, max_new_tokens=12, pad_token_id=0)[0].tolist()
+        end = model.generation_config.eos_token_id
+        return ids[len(begun) : -1 if ids[-1] in (end if isinstance(end, list) else [end]) else None]
+
+    def follows(settings: dict[str, Any] | None) -> bool:
+        both, before = (tokenizer.decode(ids, skip_special_tokens=True) for ids in (begun + generated(settings), begun))
+        with minibert.load_encoder(tmp_path) as encoder:
+            return bool(encoder.complete(text, tokens=12) == text + both[len(before) :])
+
+    plain = generated({})
+    ends = list(dict.fromkeys(plain))[1:4]
+    for of_config in (None, ends[0], ends):
+        change_json(config, eos_token_id=of_config)
+        for settings in (None, {}, {"eos_token_id": ends}, {"eos_token_id": ends[1]}, {"eos_token_id": None}):
+            assert follows(settings)
+    stored = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({key: stored[key] for key in stored if key != "eos_token_id"}), encoding="utf-8")
+    assert follows(None) and generated(None) == plain  # no default of the class
+    penalties = [{"repetition_penalty": penalty} for penalty in (1.05, 1.1, 1.3, 2.0, 5.0, 0.8, 0.3)]
+    assert all(map(follows, penalties)) and generated(penalties[4]) != plain
+    for key in ODD.keys() - REFUSED.keys():
+        assert generated({key: ODD[key]}) == plain and follows({key: ODD[key]}), key
+    changed = 0
+    for key in REFUSED:
+        with suppress(ValueError, TypeError, IndexError, RuntimeError):  # refused there too
+            changed += generated({key: ODD[key]}) != plain
+        with minibert.load_encoder(tmp_path) as encoder, pytest.raises(minibert.CheckpointError, match=repr(key)):
+            encoder.complete(text, tokens=12)
+        assert generated({key: REFUSED[key]}) == plain and follows({key: REFUSED[key]}), key
+    assert changed >= 8

@@ -206,16 +206,6 @@ def test_a_text_goes_on_to_the_end_of_the_position_table(gpt2_folder: Path) -> N
             encoder.complete("we", tokens=most + 1)
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_a_text_ends_where_its_end_is_the_likeliest(tmp_path: Path, several: bool) -> None:
-    folder = word_models.write(tmp_path, "gpt2")
-    with minibert.load_encoder(folder) as encoder:
-        (first,) = encoder.next_words("the he", k=1)
-    change_json(folder / "config.json", eos_token_id=[3, first["token"]] if several else first["token"])
-    with minibert.load_encoder(folder) as encoder:
-        assert encoder.complete("the he") == "the he"
-
-
 def test_chance_follows_the_seed(gpt2: minibert.Encoder) -> None:
     written = [gpt2.complete("we", tokens=8, temperature=2.0, seed=seed) for seed in (0, 0, 1, 2, 3)]
     assert written[0] == written[1]
@@ -290,15 +280,6 @@ def test_arguments_of_complete(gpt2: minibert.Encoder) -> None:
     for seed in (-1, 1.5, None):
         with pytest.raises(ValueError, match="seed must be an integer >= 0, found"):
             gpt2.complete("we", temperature=1.0, seed=seed)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("eos", [5.5, "e", True, [1, [2]], {"a": 1}])
-def test_an_end_that_is_no_id(tmp_path: Path, eos: Any) -> None:
-    with (
-        minibert.load_encoder(word_models.write(tmp_path, "gpt2", eos_token_id=eos)) as encoder,
-        pytest.raises(CheckpointError, match="'eos_token_id' must be an integer, a list of them or null, found"),
-    ):
-        encoder.complete("we")
 
 
 @pytest.mark.parametrize(("name", "tensor"), [("bert", "cls.predictions.bias"), ("gpt2", "ln_f.bias")])
