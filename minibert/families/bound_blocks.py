@@ -168,7 +168,7 @@ class Attention(NamedTuple):
         for term in self.terms:
             yield Step(at + term.name, "term", term.plain, (q, k), term, term.says)
         added = tuple(at + term.name for term in self.terms)
-        yield Step(self.scores, "scores", partial(_scored, self.scale), (q, k, *added), self,
+        yield Step(self.scores, "scores", partial(scored, self.scale), (q, k, *added), self,
                    self._said_of_scores(*names[:2]), equations.attention_scores)  # fmt: skip
         yield Step(f"{at}keep", "keep", partial(keep, stack.causal, self.reach), (REAL,), self)
         yield Step(f"{at}mask", "mask", hidden_by, (f"{at}keep", self.scores), self)
@@ -213,7 +213,8 @@ def turned(rotary: Any, layer_type: str | None, x: Array) -> Array:
     return rotate(x, cos, sin, rotary.pairing)
 
 
-def _scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:
+def scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:
+    """`scale * q @ k^T`, and the terms."""
     return sum(terms, equations.attention_scores(q, k, scale))
 
 

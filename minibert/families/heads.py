@@ -7,7 +7,10 @@ norms. The last step gives the logits. Paths are those of the reference's classe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from .block_parts import NormAt, aligned, decided
 from .config import Config
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from minibert.files.tables import Weight
 
     from .bound_blocks import Dense
+    from .plan import Step
     from .steps import Binder
 
 LABELS = "labels"  # a width: as many as config.json names classes
@@ -160,6 +164,33 @@ class BoundHead(NamedTuple):
     labels: int
     id2label: Mapping[int, str]
     pad_id: int | None
+
+    def plan(self, x: str) -> dict[str, Step]:
+        """All steps from the last hidden states to the logits; rows of padding have numbers."""
+        from .bound_blocks import Dense
+        from .modules import LayerNorm
+        from .plan import IDS, REAL, Step, activated, by_key, mapped, normed
+
+        steps = [Step(".taken", "take", partial(taken, self.takes, self.pad_id), (x, REAL, IDS), self)]
+        for path, work in self.works:
+            make: Any = mapped if isinstance(work, Dense) else normed if isinstance(work, LayerNorm) else activated
+            steps.append(make(path, work, steps[-1].key))
+        steps.append(mapped(self.path, self.last, steps[-1].key))
+        single = partial(np.squeeze, axis=-1) if self.single else np.asarray
+        return by_key([*steps, Step("logits", "logits", single, (self.path,), self)])
+
+
+def taken(takes: str, pad_id: int | None, x: Array, real: Array, ids: Array | None) -> Array:
+    """What a head takes of hidden states (batch, seq, dim): all, or one row of each text (batch, dim)."""
+    if takes == "every":
+        return x
+    if takes == "mean":
+        return np.asarray((x * real[..., None]).sum(1) / real.sum(1, keepdims=True).astype(x.dtype))
+    if takes == "first":
+        return np.asarray(x[:, 0])
+    words = np.ones(real.shape, bool) if ids is None or pad_id is None else ids != pad_id
+    last = real.shape[1] - 1 - np.argmax(words[:, ::-1], axis=1)
+    return np.asarray(x[np.arange(len(x)), np.where(words.any(1), last, 0)])
 
 
 def architectures(config: Config) -> list[str]:

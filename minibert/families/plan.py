@@ -42,7 +42,8 @@ class Step(NamedTuple):
 
 
 Plan = Mapping[str, Step]
-REAL = ".real"  # which tokens of a batch are no padding, bool (batch, seq): what every plan begins with
+REAL = ".real"  # which tokens of a batch are no padding, bool (batch, seq)
+IDS = ".ids"  # its ids (batch, seq); None where rows were passed in their place
 
 
 class Shared(Protocol):

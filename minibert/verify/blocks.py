@@ -16,13 +16,13 @@ from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 from minibert.models.heads import places_of, trace_head
 
-from .blocks_mistakes import MISTAKES
 from .compare import ERROR_SHARE, PORT_SHARE, Difference, compare
-from .heads_mistakes import HEAD_MISTAKES, Make
 from .input_layer import batches, ids_of, tolerances
-from .plain_blocks import Choices, plain_trace, real_tokens
+from .mistakes import mistakes
+from .plain import places, plain_parts, tokens_of
 from .subject import INPUT_LAYER, Attempt, Subject
-from .traces import Traces
+from .traces import Traces, trace
+from .wrong_steps import Mistake, with_mistake
 
 # |difference| / max(1, |value|) in the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6
 # (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 6.7e-5 and 4.5e-6: there the rms errors decide.
@@ -75,17 +75,16 @@ def at_pairs(x: Array, mask: Array, keep: Array) -> Array:
 class EncoderSubject(Subject):
     """All of one checkpoint's encoder: input layer, blocks, and the head that config.json names or the only one.
 
-    `choices` make its blocks compute with a mistake, `wrong_head` its head.
+    With a mistake its blocks and its head compute with it, plainly; `only` the blocks (False), or the head (True).
     """
 
     noun, has_places = "encoder", True
 
     def __init__(
-        self, encoder: Encoder, again: Callable[..., Encoder], choices: Choices | None = None,
-        wrong_head: Make | None = None,
-    ) -> None:  # fmt: skip
+        self, encoder: Encoder, again: Callable[..., Encoder], mistake: Mistake | None = None, only: bool | None = None
+    ) -> None:
         super().__init__(encoder, encoder.embeddings, again)
-        self.encoder, self._choices, self._wrong_head, stack = encoder, choices, wrong_head, encoder.stack
+        self.encoder, self._wrong, stack = encoder, (mistake, only), encoder.stack
         depth = len(stack.blocks)
         self.about = f"{self.layer.family.model_type}, {depth} block{'s' * (depth != 1)}"
         self._places = {stack.last_norm: END}
@@ -112,7 +111,7 @@ class EncoderSubject(Subject):
         self.allowed = {**layer, "input_ids": 0.0, "hidden_states.0": list(layer.values())[-1], **in_blocks}
 
     def like(self, model: Encoder) -> Subject:
-        return EncoderSubject(model, self._again, self._choices, self._wrong_head).loosened(self.tolerance)
+        return EncoderSubject(model, self._again, *self._wrong).loosened(self.tolerance)
 
     def batches(self) -> Traces:
         return encoder_batches(self.encoder)
@@ -131,13 +130,14 @@ class EncoderSubject(Subject):
             made["long"] = {key: x for key, x in made["long"].items() if key not in left}
         return made
 
-    def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        found = super().trace(batch) if self._choices is None else plain_trace(self.encoder, batch, self._choices)
-        if self.reaches_head(batch):
-            head = self.head if self._wrong_head is None else self._wrong_head(self.encoder)
-            assert head is not None  # a mistake is tried where it can be made
-            trace_head(head, found, *tokens_of(batch))
-        return found
+    def parts(self, batch: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        if self._wrong[0] is not None:
+            yield from plain_parts(self.encoder, batch, *self._wrong, self.head if self.reaches_head(batch) else None)
+            return
+        found = trace(self.encoder, batch)
+        if self.head is not None and self.reaches_head(batch):
+            trace_head(self.head, found, *tokens_of(batch))
+        yield found
 
     def reaches_head(self, batch: Mapping[str, Array]) -> bool:
         """Whether the head can be computed: not where the token that it takes is padding."""
@@ -151,7 +151,7 @@ class EncoderSubject(Subject):
     def compare(self, inputs: Traces, ours: Traces, theirs: Traces, truth: Traces) -> list[Difference]:
         """Compare two traces at the tokens that are not padding."""
         stack = self.encoder.stack
-        masks = {kind: real_tokens(inputs[kind], x["hidden_states.0"].shape[:2]) for kind, x in ours.items()}
+        masks = {kind: tokens_of(inputs[kind])[1] for kind in ours}
 
         def seen(kind: str, key: str, x: Array) -> Array:
             mask = masks[kind]
@@ -176,13 +176,11 @@ class EncoderSubject(Subject):
         )
 
     def mistakes(self) -> Iterator[Attempt]:
-        for mistake in MISTAKES:
-            if (choices := mistake.make(self.encoder.stack)) is not None:
-                wrong = EncoderSubject(self.encoder, self._again, choices).loosened(self.tolerance)
-                yield mistake, nullcontext(wrong)
-        for mistake in HEAD_MISTAKES if self.head is not None else ():
-            if mistake.make(self.encoder) is not None:
-                wrong = EncoderSubject(self.encoder, self._again, None, mistake.make).loosened(self.tolerance)
+        at = list(places(self.encoder, self.head))
+        for mistake in mistakes(self.encoder):
+            of_head = {each.i is None for each in at if mistake.where != "local" and with_mistake(mistake, each)}
+            for only in (None, False, True) if len(of_head) == 2 else of_head:
+                wrong = EncoderSubject(self.encoder, self._again, mistake, only).loosened(self.tolerance)
                 yield mistake, nullcontext(wrong)
 
 
@@ -200,11 +198,3 @@ def _usual(encoder: Encoder) -> tuple[BoundHead | None, str]:
     (row,) = [row for row in HEADS[encoder.config.model_type] if row.name == head.name]
     asked = not all(each.tied for each in row.maps) or row.named_by(architectures(encoder.config))
     return (head if asked else None), ""
-
-
-def tokens_of(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:
-    """A batch's ids and which of its tokens are no padding, both (batch, seq)."""
-    ids = batch.get("input_ids")
-    shape = np.shape(batch["inputs_embeds"])[:-1] if ids is None else np.shape(ids)
-    shape = shape if len(shape) == 2 else (1, *shape)
-    return None if ids is None else np.reshape(ids, shape), real_tokens(batch, shape)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,11 +20,17 @@ from minibert.families.frozen import replace
 from minibert.families.modules import Embedding, LayerNorm
 from minibert.families.steps import Add, Ids, Inputs, Mask, Norm, Positions, Project, Record, Scale, Step, Tokens
 
-from .subject import Mistake
-
 Steps = tuple[Step, ...]
 Formula = Callable[[Array, float], Array]
 S = TypeVar("S", bound=Step)
+
+
+class Mistake(NamedTuple):
+    """A name, why it is a mistake, and right row -> wrong row; None where a row cannot have it."""
+
+    name: str
+    why: str
+    make: Callable[[Family], Family | None]
 
 
 # -- steps that compute wrongly ----------------------------------------------------------------------------------------

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array, mask_position_ids
+from minibert.families.plan import normed
 from minibert.families.steps import Lookup, Norm, Positions, Project, Tokens
-from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.encoder import Encoder
 
 from .blocks import EncoderSubject
 from .compare import over_kinds
 from .input_layer import AFTER_NORM
-from .module_mistakes import of_norm
+from .mistakes import MISTAKES
 from .traces import Traces, trace
+from .wrong_steps import At, with_mistake
 
 FITS = 10.0  # so many tolerances a norm with a mistake may be from theirs; rows and sums must be equal
 Named = Iterator[tuple[str, Array]]  # a mistake, and what it gives
@@ -25,8 +27,9 @@ Named = Iterator[tuple[str, Array]]  # a mistake, and what it gives
 class FedInput:
     """One batch through the input layer, in which every intermediate is replaced by the port's."""
 
-    def __init__(self, layer: EmbeddingLayer, batch: Mapping[str, Array], theirs: Mapping[str, Array]) -> None:
-        self.layer, self.batch, self.theirs = layer, batch, theirs
+    def __init__(self, encoder: Encoder, batch: Mapping[str, Array], theirs: Mapping[str, Array]) -> None:
+        self.encoder, self.layer, self.batch, self.theirs = encoder, encoder.embeddings, batch, theirs
+        layer = self.layer
         right = trace(layer, batch)
         self.found: dict[str, Array] = {key: x for key, x in right.items() if key == "position_ids"}
         self.parts: list[str] = []  # what is added up
@@ -69,8 +72,11 @@ class FedInput:
         elif key in steps and isinstance(step := steps[key][0], Lookup):
             yield from self._of_rows(key, step, steps[key][1])
         elif key in steps and isinstance(step, Norm):
-            for name, formula in of_norm(key, self.layer.modules):
-                yield name, np.asarray(formula(self._at("sum") if "sum" in self.theirs else self.found["sum"]))
+            plan = {key: normed(key, steps[key][1], "sum")}
+            for mistake in MISTAKES:
+                if wrong := with_mistake(mistake, At(self.encoder, None, plan)):
+                    x = self._at("sum") if "sum" in self.theirs else self.found["sum"]
+                    yield mistake.name, np.asarray(wrong[key].formula(x))
         elif key == "hidden_states.0":
             yield from ((f"it is {other}", self._at(other)) for other in (*self.parts, "sum") if other in self.found)
 
@@ -110,7 +116,7 @@ def local_input(
     subject: EncoderSubject, inputs: Traces, theirs: Traces
 ) -> Iterator[tuple[str, tuple[float, list[str]]]]:
     """Give every intermediate of the input layer that is wrong by itself: key, largest difference, what fits."""
-    fed = {kind: FedInput(subject.layer, batch, theirs[kind]) for kind, batch in inputs.items()}
+    fed = {kind: FedInput(subject.encoder, batch, theirs[kind]) for kind, batch in inputs.items()}
     ours = {kind: each.found for kind, each in fed.items()}
     for d in over_kinds(subject.compare(inputs, ours, theirs, {})):
         if d.passes:

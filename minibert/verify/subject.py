@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from minibert.equations.input_layer import Array
 from minibert.families.heads import BoundHead
@@ -17,12 +17,13 @@ from .traces import Traces, trace
 INPUT_LAYER = "input layer"
 
 
-class Mistake(NamedTuple):
-    """A classic mistake: a name, why it is one, and what is right -> what is wrong (None where it cannot be made)."""
+class Mistake(Protocol):
+    """A name, and why it is one."""
 
-    name: str
-    why: str
-    make: Callable[[Any], Any]
+    @property
+    def name(self) -> str: ...
+    @property
+    def why(self) -> str: ...
 
 
 class Subject(ABC):
@@ -72,8 +73,13 @@ class Subject(ABC):
         self.allowed = {key: x if key in exact else max(x, tolerance) for key, x in self.allowed.items()}
         return self
 
+    def parts(self, batch: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        """Trace one batch, part by part."""
+        yield trace(self.model, batch)
+
     def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        return trace(self.model, batch)
+        """Trace one batch."""
+        return {key: x for part in self.parts(batch) for key, x in part.items()}
 
     def beyond(self, inputs: Traces) -> str:
         """Say what longer texts than these would show; "" for nothing."""

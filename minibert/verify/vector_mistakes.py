@@ -13,22 +13,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.blocks import gelu, gelu_tanh, quick_gelu, relu, silu
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.families.bound_blocks import BoundBlock, BoundResidual, Dense, FeedForward
+from minibert.families.bound_blocks import BoundBlock, Dense
 from minibert.families.modules import LayerNorm, Linear
 from minibert.families.steps import Add, Bound, Norm, Positions
-from minibert.files.tables import narrowed, widen
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 
-from .plain_blocks import Formula
-from .vector_recipes import Maker, Rules
+from .mistakes import MISTAKES
+from .plain import places
+from .vector_recipes import Maker, Plain, Rules
+from .wrong_formulas import Formula, to_bfloat16, to_float16, to_int8, to_int8_blocks, to_int8_whole
+from .wrong_steps import Mistake, rounded_weight, with_mistake
 
 LENGTHS = (64, 128, 256, 384, 512)
 PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5 and Nomic, added by hand to others
+
+
+# of the list: those that are made in all blocks of a model, by one word of config.json or one line
+OF_MODELS = ("activation ", "causal mask forgotten", "causal mask where", "last norm")
 
 
 class VectorMistake(NamedTuple):
@@ -196,21 +201,12 @@ def _with_eps(eps: float, encoder: Encoder) -> Encoder:
     return _with_modules(encoder, change)
 
 
-def _with_activation(formula: Formula, encoder: Encoder) -> Encoder:
-    def other(part: BoundResidual) -> BoundResidual:
-        work = part.work
-        return part._replace(work=work._replace(activate=formula)) if isinstance(work, FeedForward) else part
-
-    blocks = (block._replace(parts=tuple(map(other, block.parts))) for block in encoder.stack.blocks)
-    return _with_stack(encoder, blocks=tuple(blocks))
+def _plain(mistake: Mistake, encoder: Encoder) -> Plain:
+    return Plain(encoder, mistake)
 
 
 def _of_blocks(kept: slice, encoder: Encoder) -> Encoder:
-    return _with_stack(encoder, blocks=encoder.stack.blocks[kept])
-
-
-def _with_stack(encoder: Encoder, **changes: Any) -> Encoder:
-    return _encoder(encoder, encoder.stack.with_parts(**changes))
+    return _encoder(encoder, encoder.stack.with_parts(blocks=encoder.stack.blocks[kept]))
 
 
 def _without_step(wrong: Callable[[Any], bool], encoder: Encoder) -> Encoder:
@@ -226,23 +222,13 @@ def _models(maker: Maker) -> Found:
         if eps and eps != {wrong}:
             shown = ", ".join(f"{x:g}" for x in sorted(eps))
             yield VectorMistake(f"eps {wrong:g}", f"The norms' eps is {shown}.", {"model": partial(_with_eps, wrong)})
-    for formula, name in ((gelu, "gelu by erf"), (gelu_tanh, "gelu by tanh"), (quick_gelu, "gelu by a sigmoid"),
-                          (relu, "relu"), (silu, "silu")):  # fmt: skip
-        if stack.blocks and stack.blocks[0].feed_forward.activate is not formula:
-            right = f"config.json says {encoder.config.get(encoder.block_family.feed.act)}."
-            yield VectorMistake(f"activation {name}", right, {"model": partial(_with_activation, formula)})
+    for mistake in MISTAKES:
+        if mistake.name.startswith(OF_MODELS) and any(with_mistake(mistake, at) for at in places(encoder)):
+            yield VectorMistake(mistake.name, mistake.why, {"model": partial(_plain, mistake)})
     if len(stack.blocks) > 1:
         remedy = f"There are {len(stack.blocks)} blocks; run all."
         yield VectorMistake("last block missing", remedy, {"model": partial(_of_blocks, slice(0, -1))})
         yield VectorMistake("first block missing", remedy, {"model": partial(_of_blocks, slice(1, None))})
-    if stack.last_norm:
-        remedy = f"Apply {stack.last_norm} after the last block."
-        yield VectorMistake("last norm forgotten", remedy, {"model": partial(_with_stack, last_norm="", last=())})
-    other_way = {"model": partial(_with_stack, causal=not stack.causal)}
-    if stack.causal:
-        yield VectorMistake("causal mask forgotten", "No token sees those after it.", other_way)
-    else:
-        yield VectorMistake("causal mask where there is none", "Every token sees all others.", other_way)
     for wrong_step, name, remedy in (
         (lambda step: isinstance(step, Add) and step.ids == "token_type_ids", "type rows left out",
          "Row 0 of the types is added to each token."),
@@ -301,40 +287,6 @@ def endings(maker: Maker, width: int) -> Found:
 
 
 # -- narrower numbers --------------------------------------------------------------------------------------------
-
-
-def to_float16(x: Array) -> Array:
-    """Round to float16."""
-    return x.astype(np.float32).astype(np.float16).astype(np.float32)
-
-
-def to_bfloat16(x: Array) -> Array:
-    """Round to bfloat16."""
-    return widen(narrowed(x.astype(np.float32), "BF16"), "BF16", np.dtype(np.float32))
-
-
-def to_int8(x: Array) -> Array:
-    """Round each row to 255 steps of its largest number."""
-    step = np.abs(x).max(-1, keepdims=True) / 127
-    return np.asarray(np.rint(x / np.where(step == 0, 1, step)) * step, np.float32)
-
-
-def to_int8_blocks(x: Array, block: int = 32) -> Array:
-    """The same for each 32 numbers of a row."""
-    if x.shape[-1] % block:
-        return to_int8(x)
-    return to_int8(x.reshape(*x.shape[:-1], -1, block)).reshape(x.shape)
-
-
-def to_int8_whole(x: Array) -> Array:
-    """The same for a whole matrix."""
-    return to_int8(x.reshape(1, -1)).reshape(x.shape)
-
-
-def rounded_weight(dense: Dense, rounding: Formula) -> Dense:
-    """The same map with its weight rounded, one row for each number that it gives."""
-    weight = rounding(dense.weight.T).T if dense.transposed else rounding(dense.weight)
-    return Dense(np.ascontiguousarray(weight), dense.bias, dense.transposed)
 
 
 def _rounded(rounding: Formula, everything: bool, encoder: Encoder) -> Encoder:

@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations import fast
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
+from minibert.families.plan import value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
 
-from .plain_blocks import Choices, PlainBlocks
+from .plain import begin, places
+from .wrong_steps import Mistake, with_mistake
 
 Rules = dict[str, Any]  # those of a tokenizer.json
 FIXED = (8, 16, 32, 64, 128, 256, 512)  # to these lengths texts are padded
@@ -25,7 +28,6 @@ FIXED = (8, 16, 32, 64, 128, 256, 512)  # to these lengths texts are padded
 # plain float32 loops among them.
 SAME = 1e-5
 SHORT = 32  # tokens: up to here padding to the length of any other text is tried, where each length takes a run
-FAST = Choices(softmax=fast.softmax, activation=lambda right: fast.ACTIVATIONS.get(right, right))
 
 
 class Recipe(NamedTuple):
@@ -37,7 +39,7 @@ class Recipe(NamedTuple):
     first, last  whether the special tokens before and after the text are there
     types        the type of every token
     shift        what is added to every position
-    model        what is changed in the model: Encoder -> Encoder
+    model        what is changed in the model: Encoder -> Encoder or Plain
     seen         whether padding gets attention weights
     pads         whether padding is pooled; to which length texts are padded is not known, so each is tried
     inner        special tokens are not pooled
@@ -60,13 +62,36 @@ class Recipe(NamedTuple):
     last: bool = True
     types: int = 0
     shift: int = 0
-    model: Callable[[Encoder], Encoder] | None = None
+    model: Callable[[Encoder], Encoder | Plain] | None = None
     seen: bool = False
     pads: bool = False
     inner: bool = False
     without: int | None = None
     norm: bool = False
     stored: Callable[[Array], Array] | None = None
+
+
+class Plain:
+    """An encoder whose blocks compute by their steps, padding too, with a mistake if there is one."""
+
+    def __init__(self, encoder: Encoder, mistake: Mistake | None = None) -> None:
+        self.embeddings, self.dim, self._mistake = encoder.embeddings, encoder.dim, mistake
+        self._places = list(places(encoder))
+
+    def __call__(self, input_ids: Any, **batch: Any) -> Array:
+        x = self.embeddings(input_ids, **batch)
+        for at in self._places:  # what a block computes is dropped: probabilities of 512 tokens are many megabytes
+            wrong = with_mistake(self._mistake, at) if self._mistake else None
+            plan = wrong or at.plan
+            for step in plan.values():
+                if step.kind == "softmax" and step.formula is softmax:
+                    plan = {**plan, step.key: step._replace(formula=fast.softmax)}
+                elif step.kind == "activation":
+                    formula = fast.ACTIVATIONS.get(step.formula, step.formula)
+                    plan = {**plan, step.key: step._replace(formula=formula)}
+            *_, last = plan
+            x = value(last, plan, begin({"input_ids": input_ids, **batch}, x) | {f"hidden_states.{at.i}": x})
+        return x
 
 
 class NoTokensError(ValueError):
@@ -82,7 +107,7 @@ class Maker:
         self.encoder, self.own = encoder, own
         self.right = Recipe((before,) if before else (), own.longest, own.poolings, not own.include_prompt, own.width())
         self.tokenizers: dict[Any, Tokenizer] = {None: encoder.sentence_tokenizer}
-        self.models: dict[Any, Encoder] = {None: encoder}
+        self.models: dict[Any, Encoder | Plain] = {None: encoder}
         self.lengths: set[int] = set()  # tokens of the texts of one comparison
         self.fitted: list[int] = []  # lengths to which texts were padded that fitted, the last one first
         self._rows: dict[Any, Array] = {}
@@ -128,7 +153,7 @@ class Maker:
             self.tokenizers[recipe.rules] = self.tokenizers[None].changed(recipe.rules)
         return self.tokenizers[recipe.rules]
 
-    def model(self, recipe: Recipe) -> Encoder:
+    def model(self, recipe: Recipe) -> Encoder | Plain:
         """Give the model as the recipe changes it. Only the last one is kept: rounded weights are a copy."""
         if recipe.model not in self.models:
             assert recipe.model is not None
@@ -182,10 +207,8 @@ class Maker:
             model = self.model(recipe)
             count = len(encoded.input_ids)
             ids = np.array([[*encoded.input_ids, *[self.encoder.sentence_tokenizer.pad_id] * (length - count)]])
-            mask = (np.arange(length) < count)[None]
-            blocks = PlainBlocks(model.stack, FAST, mask, _Last())
-            found = blocks.run(model.embeddings(ids, attention_mask=mask.astype(np.int64)))
-            self._rows[key] = found[f"hidden_states.{len(model.stack.blocks)}"][0]
+            model = model if isinstance(model, Plain) else Plain(model)
+            self._rows[key] = model(ids, attention_mask=(np.arange(length) < count).astype(np.int64)[None])[0]
         return self._rows[key]
 
     # -- rows -> vector --------------------------------------------------------------------------------------
@@ -210,15 +233,6 @@ class Maker:
         x = x[:, : None if recipe.width == self.own.dim else recipe.width]  # without a Dense there may be more
         x = normalized(x) if recipe.norm else x
         return x if recipe.stored is None else recipe.stored(x)
-
-
-class _Last(dict[str, Array]):
-    """Keeps only what a block gives: probabilities of 512 tokens would be hundreds of megabytes."""
-
-    def __setitem__(self, key: str, value: Array) -> None:
-        if key.startswith("hidden_states."):
-            self.clear()
-            super().__setitem__(key, value)
 
 
 def distances(vector: Array, made: Array) -> Array:

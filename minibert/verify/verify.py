@@ -8,7 +8,7 @@ are compared too. Where something differs, every classic mistake is tried on the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from . import identity, printed, shipped
 from .blocks import EncoderSubject
 from .compare import FAR, OF_A_PORT, over_kinds
 from .input_layer import LayerSubject
-from .local import local_mistakes, taken_together
+from .local import Judged, local_mistakes, taken_together
 from .reference import installed
 from .report import Report, show
 from .sides import File, Live, Shipped, Side
@@ -184,18 +184,21 @@ def compare_with(report: Report, subject: Subject, side: Side, batches: Traces, 
         report.say("no difference beyond what rounding allows")
     elif subject.has_places and place == INPUT_LAYER:
         report.say("what the input layer can have wrong is named where it is compared alone")
-    else:
-        name_mistakes(report, subject, partial(_fits, inputs=inputs, theirs=theirs))
-    if place and isinstance(subject, EncoderSubject) and isinstance(side, File):
-        _say_local(report, subject, inputs, theirs)
+    judged = local_mistakes(subject, inputs, theirs) if place and isinstance(subject, EncoderSubject) else None
+    if place and not (subject.has_places and place == INPUT_LAYER):
+        name_mistakes(report, subject, partial(_fits, inputs=inputs, theirs=theirs), judged and judged.whole)
+    if judged is not None and isinstance(side, File):
+        _say_local(report, judged)
     side.close(report, subject)
 
 
-def _say_local(report: Report, subject: EncoderSubject, inputs: Traces, theirs: Traces) -> None:
+def _say_local(report: Report, judged: Judged) -> None:
     """Name every module that is wrong by itself."""
-    report.local, judged = local_mistakes(subject, inputs, theirs)
+    report.local = judged.found
     if not report.local:
-        left = [d.key for d in over_kinds(report.differences) if d.key not in judged and not report.accepted[d.key]]
+        left = [
+            d.key for d in over_kinds(report.differences) if d.key not in judged.keys and not report.accepted[d.key]
+        ]
         report.say(
             f"not fed with the port's own inputs: {', '.join(left)}" if left else
             "on the port's own inputs every module that is in the file is right"
@@ -208,11 +211,15 @@ def _say_local(report: Report, subject: EncoderSubject, inputs: Traces, theirs: 
     report.say(*taken_together(report.local))
 
 
-def name_mistakes(report: Report, subject: Subject, fits: Callable[[Subject], bool]) -> None:
-    """Try every classic mistake on the same inputs."""
-    tried = 0
+def name_mistakes(
+    report: Report, subject: Subject, fits: Callable[[Subject], bool], among: Collection[str] | None = None
+) -> None:
+    """Try every classic mistake on the same inputs; those that are not `among` some names fit nowhere."""
+    tried = set[str]()
     for mistake, opened in subject.mistakes():
-        tried += 1
+        tried.add(mistake.name)
+        if mistake.name in report.matches or (among is not None and mistake.name not in among):
+            continue
         try:
             with opened as wrong:
                 if fits(wrong):
@@ -221,17 +228,19 @@ def name_mistakes(report: Report, subject: Subject, fits: Callable[[Subject], bo
         except (CheckpointError, ValueError, TypeError, IndexError, KeyError):
             continue  # this mistake cannot be made with these inputs
     if not report.matches:
-        report.say(f"none of the {tried} classic mistakes that this model allows fits")
+        report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
 
 
 def _fits(wrong: Subject, inputs: Traces, theirs: Traces) -> bool:
     """Whether a model with a mistake gives what they have, within the rounding that it has itself."""
     ours: Traces = {}
-    for kind, batch in inputs.items():  # most mistakes are out of the question after one batch
-        ours |= wrong.traces({kind: batch}, theirs)
-        found = wrong.compare(inputs, {kind: ours[kind]}, theirs, {})
-        if any(d.largest > (FAR if d.weighed else d.tolerance) for d in found):
-            return False
+    for kind, batch in inputs.items():
+        ours[kind] = {}
+        for part in wrong.parts(batch):  # most mistakes are out of the question after one
+            ours[kind] |= part
+            found = wrong.compare(inputs, {kind: part}, theirs, {})
+            if any(d.largest > (FAR if d.weighed else d.tolerance) for d in found):
+                return False
     if all(d.passes for d in wrong.compare(inputs, ours, theirs, {})):
         return True
     with wrong.exact() as exact:

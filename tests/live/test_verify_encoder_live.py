@@ -15,9 +15,8 @@ from minibert.cli import main
 from minibert.models.load_encoder import load_encoder
 from minibert.verify import blocks
 from minibert.verify.blocks import EncoderSubject, encoder_batches
-from minibert.verify.blocks_mistakes import MISTAKES
 from minibert.verify.compare import ERROR_SHARE, over_kinds
-from minibert.verify.plain_blocks import plain_trace
+from minibert.verify.mistakes import MISTAKES
 from minibert.verify.reference import Reference
 from minibert.verify.traces import trace
 from minibert.verify.verify import verify
@@ -114,11 +113,10 @@ def test_a_published_model(minilm: Path, capsys: pytest.CaptureFixture[str]) -> 
 def found_out(folder: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The live model's trace replaced by one with a mistake, in float32 and float64: it is seen and named."""
     (wrong,) = [m for m in MISTAKES if m.name == mistake]
-    with load_encoder(folder) as narrow, load_encoder(folder, dtype="float64") as wide:
-        recipe = wrong.make(narrow.stack)
-        assert recipe is not None
-        sides = [narrow]
-        monkeypatch.setattr(Reference, "trace", lambda self, inputs: plain_trace(sides[-1], inputs, recipe))
+    with load_encoder(folder) as narrow, load_encoder(folder, dtype="float64") as exact:
+        sides = [EncoderSubject(narrow, load_encoder, wrong)]
+        wide = EncoderSubject(exact, load_encoder, wrong)
+        monkeypatch.setattr(Reference, "trace", lambda self, inputs: sides[-1].trace(inputs))
         monkeypatch.setattr(Reference, "widen", lambda self: sides.append(wide))
         report = verify_encoder(str(folder))
     assert not report.passed and report.matches == [mistake], report.lines
@@ -126,7 +124,11 @@ def found_out(folder: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("name", "mistake"),
-    [("bert", "gelu by tanh"), ("bert", "division by sqrt(dim)"), ("gpt2", "causal mask one token too far")],
+    [
+        ("bert", "activation gelu_new"),
+        ("bert", "no division by sqrt(head_dim)"),
+        ("gpt2", "causal mask one token too far"),
+    ],
 )
 def test_a_reference_that_makes_a_mistake_is_found_out(
     name: str, mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,4 +143,4 @@ def test_a_real_port_s_mistake_is_named(minilm: Path, monkeypatch: pytest.Monkey
         kind: batch for kind, batch in encoder_batches(load_encoder(minilm)).items() if kind in ("plain", "left_pad")
     }
     monkeypatch.setattr(blocks, "encoder_batches", lambda encoder: few)
-    found_out(minilm, "gelu by tanh", monkeypatch)
+    found_out(minilm, "activation gelu_new", monkeypatch)

@@ -85,7 +85,7 @@ class Port:
         weight, bias = self.tensors[f"{path}.weight"], self.tensors[f"{path}.bias"]
         if self.gpt2:
             weight = weight.T
-        if self.wrong == "square weights transposed" and weight.shape[0] == weight.shape[1]:
+        if self.wrong == "weight transposed" and weight.shape[0] == weight.shape[1]:
             weight = weight.T
         return np.stack([np.array([(w * x).sum() for w in weight], self.dtype) + bias for x in rows])
 
@@ -126,7 +126,7 @@ class Port:
         size = x.shape[1] // self.heads
         if self.wrong == "heads interleaved":
             return x[:, h :: self.heads]
-        if self.wrong == "heads split without turning the axes":
+        if self.wrong == "heads split without transposing":
             return x.reshape(self.heads, len(x), size)[h]
         return x[:, h * size : (h + 1) * size]
 
@@ -162,7 +162,7 @@ class Port:
             np.stack([sum(shares[h, t, s] * self.head(v, h)[s] for s in range(seq)) for t in range(seq)])
             for h in range(self.heads)
         ]
-        if self.wrong == "heads joined without turning the axes":
+        if self.wrong == "heads joined without transposing":
             context = np.stack(parts).reshape(seq, dim)
         else:
             context = np.concatenate(parts, axis=1)
@@ -173,7 +173,7 @@ class Port:
     def feed_forward(self, at: str, x: Array, kept: dict[str, Array]) -> Array:
         up, act, down = (self.names[part] for part in ("up", "act", "down"))
         hidden = kept[at + up] = self.dense(at + up, x)
-        by_tanh = self.gpt2 != (self.wrong in ("gelu by tanh", "gelu by erf"))
+        by_tanh = self.gpt2 != (self.wrong in ("activation gelu_new", "activation gelu"))
         gelu = np.vectorize(gelu_by_tanh if by_tanh else gelu_by_erf, otypes=[self.dtype])
         kept[at + act] = gelu(hidden)
         kept[at + down] = self.dense(at + down, kept[at + act])

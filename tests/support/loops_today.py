@@ -80,7 +80,7 @@ class Port:
 
     def turned(self, i: int, x: Array) -> Array:
         """x (seq, heads, size), each pair of numbers by an angle that grows with the token's place."""
-        if self.wrong == "queries and keys not turned":
+        if self.wrong == "queries and keys not rotated":
             return x
         sliding = self.sliding(i) != (self.wrong == "rotation of the other layer type")
         theta = {(True, True): 1e4, (True, False): 1e6}.get((self.gemma, sliding), 1e4)

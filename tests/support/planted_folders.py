@@ -132,7 +132,7 @@ COMMON: dict[str, Change] = {
     "pooling max": pooling("max"),
     "pooling weightedmean": pooling("weightedmean"),
     "last block missing": last_block,
-    "activation gelu by tanh": gelu_by_tanh,
+    "activation gelu_new": gelu_by_tanh,
     "eps 1e-05": eps(1e-5),
     "'query: ' put before the texts": on_text(lambda text: f"query: {text}"),
     "letters beyond ASCII dropped": on_text(lambda text: "".join(c for c in text if ord(c) < 128)),

@@ -96,7 +96,7 @@ _PLANTED = (
     _one("bert", "mask added as 0 and 1", 0, "attentions.{i}"),
     _one("bert", "causal mask where there is none", 1, "attentions.{i}"),
     _one("bert", "division by sqrt(dim)", 1, BLOCK + "attention.self.scores"),
-    _one("bert", "heads joined without turning the axes", 0, BLOCK + "attention.self.context"),
+    _one("bert", "heads joined without transposing", 0, BLOCK + "attention.self.context"),
     _one("gpt2", "first residual from the normed x", 1, GPT2_SUM, name="residual from the normed x"),
     _one("gpt2", "causal mask hides the token itself", 0, "attentions.{i}"),
     _one("gpt2", "q k v in another order: q v k", 0, "h.{i}.attn.scores", name="scores of q and v"),
@@ -104,12 +104,41 @@ _PLANTED = (
     _one("gpt2", "norm after instead of before", 1, "h.{i}.ln_1", "h.{i}.ln_2", "h.{i}.attn.c_attn", "h.{i}.mlp.c_fc",
          "h.{i}.mlp.sum", "ln_f"),
     _one("qwen3", "queries and keys not normed", 1, TODAY + "scores"),
-    _one("qwen3", "neighbours turned instead of halves", 0, TODAY + "scores"),
+    _one("qwen3", "neighbours rotated instead of halves", 0, TODAY + "scores"),
     _one("qwen3", "gate and up exchanged", 1, "layers.{i}.mlp.act_fn", "layers.{i}.mlp.down_proj"),
     _one("gemma3_text", "rotation of the other layer type", 0, TODAY + "scores"),
     _one("gemma3_text", "window one token too narrow", 0, "attentions.{i}"),
     _one("gemma3_text", "norm within forgotten", 1, TODAY + "sum", "layers.{i}.mlp.sum"),
 )  # fmt: skip
+TODAY_MODELS = ("qwen3", "gemma3_text")
+# each mistake in all blocks: a model in which it shows, and the first intermediate that it spoils
+BERT_AT = "encoder.layer.0."
+WHOLE = {
+    "no division by sqrt(head_dim)": ("bert", BERT_AT + "attention.self.scores"),
+    "activation gelu_new": ("bert", BERT_AT + "intermediate.intermediate_act_fn"),
+    "activation gelu": ("gpt2", "h.0.mlp.act"),
+    "mask ignored": ("bert", "attentions.0"),
+    "softmax over the queries": ("bert", "attentions.0"),
+    "norm before instead of after": ("bert", BERT_AT + "attention.self.query"),
+    "residual from the normed x": ("gpt2", "h.0.attn.sum"),
+    "heads split without transposing": ("bert", BERT_AT + "attention.self.scores"),
+    "heads interleaved": ("bert", BERT_AT + "attention.self.scores"),
+    "weight transposed": ("gpt2", "h.0.attn.c_proj"),
+    "q k v in another order: k q v": ("gpt2", "h.0.attn.scores"),
+    "q k v in another order: v k q": ("bert", BERT_AT + "attention.self.query"),
+    "q k v in another order: q v k": ("bert", BERT_AT + "attention.self.key"),
+    "q k v in another order: k v q": ("bert", BERT_AT + "attention.self.query"),
+    "q k v in another order: v q k": ("gpt2", "h.0.attn.scores"),
+    "causal mask one token too far": ("gpt2", "attentions.0"),
+    "causal mask forgotten": ("gpt2", "attentions.0"),
+    "scale by head_dim": ("gemma3_text", "layers.0.self_attn.scores"),
+    "queries and keys not rotated": ("qwen3", "layers.0.self_attn.scores"),
+    "key head taken modulo": ("qwen3", "layers.0.self_attn.scores"),
+    "window one token too wide": ("gemma3_text", "attentions.0"),
+    "window forgotten": ("gemma3_text", "attentions.0"),
+    "weight without 1 +": ("gemma3_text", "layers.0.input_layernorm"),
+    "mean subtracted in RMSNorm": ("qwen3", "layers.0.input_layernorm"),
+}
 PLANTED = {f"{each.model}: {each.mistake}": each for each in _PLANTED}
 # of c_attn's parts, used in another order, the context is wrong by itself too
 PLANTED["gpt2: q k v in another order: q v k"].wrong["h.0.attn.context"] = "k gathered in place of v"  # type: ignore[index]

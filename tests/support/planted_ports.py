@@ -492,8 +492,8 @@ PLANTED: dict[str, Planted] = {
     "k for v": Planted("bert", {_bert(1, CONTEXT): "k gathered in place of v"},
                        attention={"qkv": lambda q, k, v: (q, k, k), "only": (1,)}),
     "heads split otherwise": Planted(
-        "bert", every(BERT_SCORES, "heads split without turning the axes")
-        | every(BERT_CONTEXT, "heads split without turning the axes"),
+        "bert", every(BERT_SCORES, "heads split without transposing")
+        | every(BERT_CONTEXT, "heads split without transposing"),
         attention={"qkv": lambda *x: tuple(map(split_otherwise, x))}),
     "heads interleaved": Planted(
         "bert", every(BERT_SCORES, "heads interleaved") | every(BERT_CONTEXT, "heads interleaved"),
@@ -516,7 +516,7 @@ PLANTED: dict[str, Planted] = {
     "probabilities transposed": Planted("bert", {_bert(0, CONTEXT): "probabilities transposed"}, attention={
         "gather": lambda weights, v: weights.transpose(2, 3) @ v, "only": (0,)}),
     "heads joined otherwise": Planted(
-        "bert", every(BERT_CONTEXT, "heads joined without turning the axes"), attention={
+        "bert", every(BERT_CONTEXT, "heads joined without transposing"), attention={
             "join": lambda made: made.reshape(made.shape[0], made.shape[2], made.shape[1], made.shape[3])}),
     "causal forgotten": Planted("gpt2", every("attentions.{i}", "causal mask forgotten"), attention={
         "mask": lambda mask: mask * 0 + mask[:, :, -1:]}),
@@ -536,11 +536,11 @@ PLANTED: dict[str, Planted] = {
     "k for q": Planted("gpt2", {f"h.{i}.attn.scores": "scores of k and q" for i in range(DEPTH)},
                        attention={"qkv": lambda q, k, v: (k, q, v)}),
     # -- the models of today
-    "neighbours turned": Planted("qwen3", every("layers.{i}.self_attn.scores", "neighbours turned instead of halves"),
+    "neighbours turned": Planted("qwen3", every("layers.{i}.self_attn.scores", "neighbours rotated instead of halves"),
                                  turned_by(by_neighbours)),
-    "not turned": Planted("qwen3", every("layers.{i}.self_attn.scores", "queries and keys not turned"),
+    "not turned": Planted("qwen3", every("layers.{i}.self_attn.scores", "queries and keys not rotated"),
                           turned_by(lambda x, cos, sin: x)),
-    "keys not turned": Planted("qwen3", every("layers.{i}.self_attn.scores", "keys not turned"),
+    "keys not rotated": Planted("qwen3", every("layers.{i}.self_attn.scores", "keys not rotated"),
                                turned_by(lambda x, cos, sin: x, only=(1,))),
     "theta of 1e6": Planted("qwen3", every("layers.{i}.self_attn.scores", "theta 1e+06"), theta("rotary_emb", 1e6)),
     "head modulo": Planted(

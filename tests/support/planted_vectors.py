@@ -289,7 +289,7 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "positions from 2": ("positions from 2", on_ids(position_ids=plus(2))),
     "types 1": ("token type 1", on_ids(token_type_ids=lambda ids: [1] * len(ids))),
     "eps 1e-5": ("eps 1e-05", on_model(set_eps(1e-5))),
-    "gelu by tanh": ("activation gelu by tanh", on_model(set_activation("GELU", approximate="tanh"))),
+    "activation gelu_new": ("activation gelu_new", on_model(set_activation("GELU", approximate="tanh"))),
     "relu": ("activation relu", on_model(set_activation("ReLU"))),
     "silu": ("activation silu", on_model(set_activation("SiLU"))),
     "last block": ("last block missing", on_model(leave_block(-1))),
@@ -302,7 +302,7 @@ PLANTED: dict[str, tuple[str, Made]] = {
                         lambda m, t: cut_last(m.encode(t), 128, True)),
     "another order": ("another order", lambda m, t: reversed_rows(m.encode(t))),
     "cls, no prompt, not normalized": ("not normalized + pooling cls", pooled(lambda batch, rows: rows[0], norm=False)),
-    "tanh in float16": ("activation gelu by tanh", on_model(
+    "tanh in float16": ("activation gelu_new", on_model(
         both(set_activation("GELU", approximate="tanh"), rounded_weights("float16")))),
     "accents kept, cut at 512": ("accents kept + cut at 512 tokens", lambda m, t: tokenizer_with(m, strip_accents=False)
                                  or cut_at(512)(m, t)),

@@ -19,7 +19,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 LONGEST = 14  # tokens, where the position table has more
 PROMPT = "clouds "
-IN_BLOCKS = {"gelu by tanh": "gelu by tanh", "causal": "causal mask where there is none"}
+IN_BLOCKS = {"activation gelu_new": "activation gelu_new", "causal": "causal mask where there is none"}
 
 
 def write(folder: Path, pooling: str = "mean", kind: str = "bert") -> Path:

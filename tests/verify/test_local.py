@@ -140,7 +140,7 @@ def test_a_module_that_several_blocks_use_is_judged_in_each(block: int) -> None:
             made = right[entering] @ stored[f"{path}.attention.query.weight"]
             made += stored[f"{path}.attention.query.bias"]
             theirs[kind] = {name: right[name] for name in ("hidden_states.0", entering)} | {key: made}
-        found, _ = local_mistakes(subject, inputs, theirs)
+        found = local_mistakes(subject, inputs, theirs).found
     assert [(each.key, each.place, each.fits) for each in found] == [(key, f"block {block}", ["weight transposed"])]
 
 
@@ -148,7 +148,7 @@ def test_an_activation_of_one_block(folder: Path, tmp_path: Path, monkeypatch: p
     feed_forward = loops.Port.feed_forward
 
     def first_by_tanh(self: Any, at: str, x: Array, kept: dict[str, Array]) -> Array:
-        self.wrong = "gelu by tanh" if ".0." in at else ""
+        self.wrong = "activation gelu_new" if ".0." in at else ""
         return feed_forward(self, at, x, kept)
 
     monkeypatch.setattr(loops.Port, "feed_forward", first_by_tanh)

@@ -39,11 +39,11 @@ PLANTED: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "token type 1": (("types of 1",), {"token type 1"}),
     "positions from 1": (("positions from 1",), {"positions from 1"}),
     "last block missing": (("last block missing",), {"last block missing"}),
-    "activation": (("gelu by tanh",), {"activation gelu by tanh"}),
+    "activation": (("activation gelu_new",), {"activation gelu_new"}),
     "causal": (("causal",), {"causal mask where there is none"}),
     "cut": (("cut to 6",), {"cut to the first 6 numbers"}),
     "pooling and norm": (("first token", "not normalized"), {"not normalized + pooling cls"}),
-    "pooling and tanh": (("largest", "gelu by tanh"), {"activation gelu by tanh + pooling max"}),
+    "pooling and tanh": (("largest", "activation gelu_new"), {"activation gelu_new + pooling max"}),
     "prompt and type": (("prompt missing", "types of 1"), {"prompt missing + token type 1"}),
     "pooling, case": (("weighted", "case kept"), {"pooling weightedmean + case kept"}),
 }

@@ -1,0 +1,143 @@
+"""Formulas as ports get them wrong, each the whole of a step: norms, heads, softmax, numbers in narrower formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from minibert.equations.blocks import softmax
+from minibert.equations.input_layer import Array
+from minibert.files.tables import narrowed, widen
+
+Formula = Callable[[Array], Array]
+NormFormula = Callable[[Array, float], Array]  # x and eps -> what weight and bias are then applied to
+
+# -- norms -------------------------------------------------------------------------------------------------------
+
+
+def mean(x: Array) -> Array:
+    """Of each row: (..., dim) -> (..., 1)."""
+    return np.asarray(x.mean(axis=-1, keepdims=True))
+
+
+def right(x: Array, eps: float, less: int = 0) -> Array:
+    """(x - mean) / sqrt(sum of squares / (dim - less) + eps)."""
+    return np.asarray((x - mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True, ddof=less) + eps))
+
+
+def eps_outside(x: Array, eps: float, less: int = 0) -> Array:
+    """(x - mean) / (sqrt(sum of squares / (dim - less)) + eps)."""
+    return np.asarray((x - mean(x)) / (x.std(axis=-1, keepdims=True, ddof=less) + eps))
+
+
+def one_pass(x: Array, eps: float) -> Array:
+    """variance = E[x^2] - E[x]^2, in x's own dtype."""
+    return np.asarray((x - mean(x)) / np.sqrt(np.maximum(mean(x * x) - mean(x) ** 2, 0) + eps))
+
+
+def root_mean_square(x: Array, eps: float, less: int = 0) -> Array:
+    """x / sqrt(sum of x^2 / (dim - less) + eps): the mean is not subtracted."""
+    return np.asarray(x / np.sqrt((x * x).sum(axis=-1, keepdims=True) / (x.shape[-1] - less) + eps))
+
+
+def mean_square(x: Array, eps: float) -> Array:
+    """(x - mean) / sqrt(E[x^2] + eps)."""
+    return np.asarray((x - mean(x)) / np.sqrt(mean(x * x) + eps))
+
+
+def rms_eps_outside(x: Array, eps: float) -> Array:
+    """x / (sqrt(E[x^2]) + eps)."""
+    return np.asarray(x / (np.sqrt(mean(x * x)) + eps))
+
+
+# -- heads and softmax -------------------------------------------------------------------------------------------
+
+
+def softmax_over(axis: int, scores: Array) -> Array:
+    """Softmax along another axis of (batch, heads, query, key)."""
+    return np.swapaxes(softmax(np.swapaxes(scores, axis, -1)), axis, -1)
+
+
+def softmax_over_both(scores: Array) -> Array:
+    """Over queries and keys together."""
+    return softmax(scores.reshape(*scores.shape[:-2], -1)).reshape(scores.shape)
+
+
+def sigmoid(scores: Array) -> Array:
+    """Of each score by itself."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(scores, -80, 80))))
+
+
+def split_without_transposing(x: Array, heads: int) -> Array:
+    """(batch, seq, dim) read as (batch, heads, seq, head_dim)."""
+    return x.reshape(x.shape[0], heads, x.shape[1], x.shape[2] // heads)
+
+
+def split_interleaved(x: Array, heads: int) -> Array:
+    """Every heads-th number to one head."""
+    return np.moveaxis(x.reshape(*x.shape[:-1], x.shape[-1] // heads, heads), -1, -3)
+
+
+def join_without_transposing(x: Array) -> Array:
+    """(batch, heads, seq, head_dim) read as (batch, seq, dim)."""
+    batch, heads, seq, head_dim = x.shape
+    return x.reshape(batch, seq, heads * head_dim)
+
+
+# -- narrower numbers --------------------------------------------------------------------------------------------
+
+
+def to_float16(x: Array) -> Array:
+    """Round to float16."""
+    return x.astype(np.float32).astype(np.float16).astype(np.float32)
+
+
+def to_bfloat16(x: Array) -> Array:
+    """Round to bfloat16."""
+    return widen(narrowed(x.astype(np.float32), "BF16"), "BF16", np.dtype(np.float32))
+
+
+def to_int8(x: Array) -> Array:
+    """Round each row to 255 steps of its largest number."""
+    step = np.abs(x).max(-1, keepdims=True) / 127
+    return np.asarray(np.rint(x / np.where(step == 0, 1, step)) * step, np.float32)
+
+
+def to_int8_blocks(x: Array, block: int = 32) -> Array:
+    """The same for each 32 numbers of a row."""
+    if x.shape[-1] % block:
+        return to_int8(x)
+    return to_int8(x.reshape(*x.shape[:-1], -1, block)).reshape(x.shape)
+
+
+def to_int8_whole(x: Array) -> Array:
+    """The same for a whole matrix."""
+    return to_int8(x.reshape(1, -1)).reshape(x.shape)
+
+
+ROUNDINGS: Mapping[str, Formula] = {
+    "float16": to_float16,
+    "bfloat16": to_bfloat16,
+    "int8, a scale for each row": to_int8,
+    "int8, a scale for each 32": to_int8_blocks,
+    "int8, one scale": to_int8_whole,
+}
+
+LAYER_NORMS: Mapping[str, tuple[NormFormula, str]] = {
+    "variance divided by dim - 1": (
+        partial(right, less=1), "LayerNorm divides by dim; only a sample's estimate divides by dim - 1."),
+    "eps outside the root": (eps_outside, "eps is added to the variance, not to its root."),
+    "variance divided by dim - 1, eps outside the root": (
+        partial(eps_outside, less=1), "What `std(-1) + eps` gives in torch, and many tutorials print."),
+    "variance in one pass": (one_pass, "E[x^2] - E[x]^2 cancels where the mean is large."),
+    "RMSNorm for LayerNorm": (root_mean_square, "T5 and Llama do not subtract the mean; this norm does."),
+    "mean square for variance": (mean_square, "The variance is that of x - mean."),
+    "not divided by the standard deviation": (lambda x, eps: x - mean(x), "Each row is divided by its deviation."),
+}  # fmt: skip
+RMS_NORMS: Mapping[str, tuple[NormFormula, str]] = {
+    "eps outside the root": (rms_eps_outside, "eps is added to the mean square, not to its root."),
+    "mean square divided by dim - 1": (partial(root_mean_square, less=1), "RMSNorm divides by dim."),
+    "mean subtracted in RMSNorm": (right, "RMSNorm divides by the root of the mean square; the mean stays."),
+}
