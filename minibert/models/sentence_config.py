@@ -59,6 +59,7 @@ class SentenceConfig(NamedTuple):
     after           what is done to the pooled vectors, in order
     dim             of the vector at the end
     longest         tokens, of which special ones are some; longer texts are truncated. None: no limit
+    longest_from    what says so: a key and its file, or the position table
     lengths         the same for the tasks "query" and "document", where the folder has them
     lower_case      texts are lowercased before the tokenizer's own rules
     prompts         name -> what is put before a text; `default_prompt` names one
@@ -75,6 +76,7 @@ class SentenceConfig(NamedTuple):
     after: tuple[Callable[[Array], Array], ...] = ()
     dim: int = 0
     longest: int | None = None
+    longest_from: str = ""
     lengths: Mapping[str, int] = {}
     lower_case: bool = False
     prompts: Mapping[str, str] = {"query": "", "document": ""}
@@ -142,9 +144,12 @@ def read_sentence_config(
         named = config.get("architectures")  # a list of one, in all files that transformers writes
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
-        return SentenceConfig(poolings=poolings, dim=dim, longest=_longest({}, top, config, longest))
+        limit, limit_from = _longest({}, "", top, config, longest)
+        return SentenceConfig(poolings=poolings, dim=dim, longest=limit, longest_from=limit_from)
     files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top)
-    settings = next((found for name in TRANSFORMER_CONFIGS if (found := files.object(name))), {})
+    named, settings = next(
+        ((name, found) for name in TRANSFORMER_CONFIGS if (found := files.object(name))), (TRANSFORMER_CONFIGS[0], {})
+    )
     _check_settings(settings, files, modules[0].kind, kind)
     own = SentenceConfig()
     if kind == "SentenceTransformer":
@@ -156,11 +161,13 @@ def read_sentence_config(
     lengths = {
         task: min(limit, longest or limit)
         for task in ("query", "document")
-        if (limit := _length(settings.get(f"{task}_length"), f"{task}_length", files)) is not None
+        if (limit := _length(settings.get(f"{task}_length"), f"{task}_length in {named}", files)) is not None
     }
+    limit, limit_from = _longest(settings, named, files, config, longest)
     own = own._replace(
         kind=kind,
-        longest=_longest(settings, files, config, longest),
+        longest=limit,
+        longest_from=limit_from,
         lengths=lengths,
         lower_case=files.flag(settings, "do_lower_case", False),
     )
@@ -229,27 +236,35 @@ def _length(value: Any, key: str, files: FolderFiles) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
-        raise files.refuse(f"{key!r} must be a number of tokens >= 1, found {value!r}")
+        raise files.refuse(f"{key} must be a number >= 1, found {value!r}")
     return int(value)
 
 
 def _longest(
-    settings: dict[str, Any], files: FolderFiles, config: Mapping[str, Any], longest: int | None
-) -> int | None:
-    """How many tokens a text may have: what the transformer's settings say, else the tokenizer's, but then no more than
-    the config's positions; never more than the table has."""
-    tokenizer = files.object("tokenizer_config.json")
+    settings: dict[str, Any], named: str, files: FolderFiles, config: Mapping[str, Any], longest: int | None
+) -> tuple[int | None, str]:
+    """How many tokens a text may have, and what says so: the transformer's settings, in the file `named`, else the
+    tokenizer's, but then no more than the config's positions; never more than the table has."""
+    tokenizer, ours = files.object("tokenizer_config.json"), "tokenizer_config.json"
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
 
-    def first(*values: Any) -> int | None:
-        return _length(next((value for value in values if value is not None), None), "max_seq_length", files)
+    def first(*sources: tuple[Mapping[str, Any], str, str]) -> list[tuple[int, str]]:
+        told = ((data.get(key), f"{key} in {file}") for data, key, file in sources)
+        value, source = next((each for each in told if each[0] is not None), (None, ""))
+        length = _length(value, source, files)
+        return [] if length is None else [(length, source)]
 
-    found = [first(arguments.get("model_max_length"), settings.get("max_seq_length"))]
-    if found[0] is None:
-        found = [first(tokenizer.get("model_max_length"), tokenizer.get("max_len"))]  # the second is its older name
+    found = first((arguments, "model_max_length", named), (settings, "max_seq_length", named))
+    if not found:
+        found = first(
+            (tokenizer, "model_max_length", ours), (tokenizer, "max_len", ours)
+        )  # the second is its older name
         positions = config.get("max_position_embeddings")  # a model that turns queries and keys has no table of them
-        found += [positions] if type(positions) is int and positions >= 1 else []  # -1: no limit
-    return min((length for length in (*found, longest) if length is not None), default=None)
+        if type(positions) is int and positions >= 1:  # -1: no limit
+            found.append((positions, "max_position_embeddings in config.json"))
+    if longest is not None:
+        found.append((longest, "the position table"))
+    return min(found, key=lambda each: each[0], default=(None, ""))
 
 
 def _with_prompts(found: SentenceConfig, files: FolderFiles) -> SentenceConfig:
@@ -269,7 +284,9 @@ def _with_prompts(found: SentenceConfig, files: FolderFiles) -> SentenceConfig:
         raise files.refuse(
             f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"
         )
-    cut, most = (_length(settings.get(key), key, files) for key in ("truncate_dim", "max_active_dims"))
+    cut, most = (
+        _length(settings.get(key), f"{key} in {SETTINGS}", files) for key in ("truncate_dim", "max_active_dims")
+    )
     activation = settings.get("activation_fn")
     if not isinstance(activation, str | None):
         raise files.refuse(f"{SETTINGS}: 'activation_fn' must be the path of a class, found {activation!r}")

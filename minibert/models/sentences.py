@@ -59,7 +59,8 @@ class Sentences(Model):
             check_positive("max_seq_length", length)
             if limit is not None and length > limit:
                 raise ValueError(f"max_seq_length must be at most {limit}, the position table's rows; found {length}")
-        self._sentence_config = self.sentence_config._replace(longest=limit if length is None else int(length))
+        said = (limit, "the position table") if length is None else (int(length), "max_seq_length, which was set")
+        self._sentence_config = self.sentence_config._replace(longest=said[0], longest_from=said[1])
         self._length_set = True  # for `pickle`
 
     def get_embedding_dimension(self) -> int:

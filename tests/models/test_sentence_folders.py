@@ -16,6 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 
+SETTINGS = "sentence_bert_config.json"
+
 
 def changed(tmp_path: Path, file: str, change: Any, name: str = "sentences-dense") -> minibert.Encoder:
     """A copy of a folder with one JSON file changed."""
@@ -61,12 +63,17 @@ def with_module(place: int, **entry: Any) -> Any:
         ("3_Normalize/config.json", {"module_output_name": "other"}, "Normalize has 'module_output_name' 'other'"),
         ("3_Normalize/config.json", {"p": 1}, "config.json has 'p', not known here"),
         ("sentence_bert_config.json", {"model_args": 5}, "'model_args' must be arguments by name, found 5"),
-        ("sentence_bert_config.json", {"max_seq_length": float("inf")}, "must be a number of tokens >= 1, found inf"),
+        ("sentence_bert_config.json", {"max_seq_length": float("inf")}, "must be a number >= 1, found inf"),
         ("sentence_bert_config.json", {"query_expansion": {"length": 32}}, "setting 'query_expansion' is {'length': 3"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "setting 'transformer_task' is 'fill-mask'"),
         ("sentence_bert_config.json", {"model_args": {"dtype": "float16"}}, "'model_args' has 'dtype'"),
         ("sentence_bert_config.json", {"something": 1}, "setting 'something' is 1"),
-        ("sentence_bert_config.json", {"max_seq_length": "long"}, "'max_seq_length' must be a number of tokens >= 1"),
+        ("sentence_bert_config.json", {"max_seq_length": "a"}, "max_seq_length in sentence_bert_config.json must be"),
+        (
+            "sentence_bert_config.json", {"tokenizer_args": {"model_max_length": 0}},
+            "model_max_length in sentence_bert_config.json must be a number >= 1, found 0",
+        ),
+        ("config_sentence_transformers.json", {"truncate_dim": 0}, "truncate_dim in config_sentence_transformers.json"),
         ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "'default_prompt_name' is 'x'; the pro"),
         ("config_sentence_transformers.json", {"default_prompt_name": ["x"]}, "'default_prompt_name' is .'x'.; the p"),
         ("config_sentence_transformers.json", {"similarity_fn_name": ["dot"]}, "must be one of cosine, dot"),
@@ -189,19 +196,28 @@ def test_a_dense_layer_without_safetensors_says_what_to_do(tmp_path: Path) -> No
         minibert.load_encoder(tmp_path / "model")
 
 
-def test_longest_lengths(tmp_path: Path) -> None:
-    """What settings say wins over the tokenizer's; there are never more tokens than positions."""
-
-    def longest(name: str, file: str, change: Any) -> int | None:
-        return changed(tmp_path, file, change, name).sentence_config.longest
-
-    assert longest("sentences-dense", "sentence_bert_config.json", {"max_seq_length": 5}) == 5
-    assert longest("sentences-dense", "sentence_bert_config.json", {"max_seq_length": 500}) == 32
-    assert longest("sentences-dense", "sentence_bert_config.json", {"tokenizer_args": {"model_max_length": 6}}) == 6
-    assert longest("sentences-prompts", "sentence_bert_config.json", {"max_seq_length": None}) == 12
-    assert longest("sentences-dense", "tokenizer_config.json", {"model_max_length": 1e30}) == 32
-    assert longest("sentences-bare", "sentence_bert_config.json", {"max_seq_length": 3}) == 10
-    assert longest("sentences-bare", "tokenizer_config.json", {"model_max_length": None, "max_len": 7}) == 7
+@pytest.mark.parametrize(
+    ("name", "file", "change", "longest", "said"),
+    [
+        ("dense", SETTINGS, {"max_seq_length": 5}, 5, f"max_seq_length in {SETTINGS}"),
+        ("dense", SETTINGS, {"max_seq_length": 500}, 32, "the position table"),
+        ("dense", SETTINGS, {"tokenizer_args": {"model_max_length": 6}}, 6, f"model_max_length in {SETTINGS}"),
+        ("prompts", SETTINGS, {"max_seq_length": None}, 12, "model_max_length in tokenizer_config.json"),
+        ("dense", "tokenizer_config.json", {"model_max_length": 1e30}, 32, "max_position_embeddings in config.json"),
+        ("bare", SETTINGS, {"max_seq_length": 3}, 10, "model_max_length in tokenizer_config.json"),
+        (
+            "bare",
+            "tokenizer_config.json",
+            {"model_max_length": None, "max_len": 7},
+            7,
+            "max_len in tokenizer_config.json",
+        ),
+    ],
+)
+def test_longest_lengths(name: str, file: str, change: Any, longest: int, said: str, tmp_path: Path) -> None:
+    """What settings say wins over the tokenizer's; there are never more tokens than positions; and what says so."""
+    own = changed(tmp_path, file, change, f"sentences-{name}").sentence_config
+    assert (own.longest, own.longest_from) == (longest, said)
 
 
 @pytest.mark.parametrize("name", ["sentences-dense", "sentences-flags"])  # the second one lowercases on its own

@@ -78,6 +78,8 @@ def test_the_longest_length_can_be_set_and_acts_from_the_next_call_on() -> None:
     for length in (8, 4, np.int64(6), 32, 3, None):
         encoder.max_seq_length = length  # type: ignore[assignment]
         assert encoder.max_seq_length == (32 if length is None else length)
+        said = "the position table" if length is None else "max_seq_length, which was set"
+        assert encoder.sentence_config.longest_from == said
         assert type(encoder.max_seq_length) is int  # JSON knows no integer of NumPy's
         (want,) = vectors_of([cut_to(int(length or 32))])
         for method in (encoder.encode, encoder.encode_query, encoder.encode_document):
@@ -221,13 +223,16 @@ def test_the_sentences_own_sizes_go_by_their_usual_names(folder: str) -> None:
     [
         (
             "sentences-dense",
-            ("6 numbers, mean over a text's tokens; by cosine", "32 tokens, a longer one is truncated"),
+            (
+                "6 numbers, mean over a text's tokens; by cosine",
+                "32 tokens (model_max_length in tokenizer_config.json), a longer one is truncated",
+            ),
         ),
         (
             "sentences-causal",
-            ("16 numbers, weightedmean and lasttoken over a text's tokens; by cosine", "32 tokens, a lo"),
+            ("16 numbers, weightedmean and lasttoken over a text's tokens; by cosine", "32 tokens (model_max_le"),
         ),
-        ("sentences-bare", ("8 numbers, mean over a text's tokens; by cosine", "10 tokens, a longer one is truncated")),
+        ("sentences-bare", ("8 numbers, mean over a text's tokens; by cosine", "10 tokens (model_max_length in toke")),
         ("t5-encoder", None),
     ],
 )
