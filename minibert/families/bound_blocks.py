@@ -133,6 +133,7 @@ class Attention(NamedTuple):
     def plan(self, x: str, i: int, modules: Modules, stack: Shared) -> Iterator[Step]:
         """Attention of block i, step by step: queries, keys and values, scores, probabilities, what is gathered."""
         from minibert.equations import gated_blocks
+        from minibert.equations.attention_positions import rotate
 
         from .plan import REAL, Step, mapped, normed
 
@@ -154,15 +155,16 @@ class Attention(NamedTuple):
         ends = []
         for letter, look, path in zip("qkv", looks, (*self.norms, ""), strict=True):
             last, heads = f"{at}{letter} normed" if path else look, self.heads if letter == "q" else self.key_heads
-            yield Step(f"{at}{letter}", "split", partial(equations.split_heads, heads=heads), (last,), self)
+            yield Step(f"{at}{letter}", "split", partial(equations.split_heads, heads=heads), (last,), self,
+                       function=equations.split_heads)  # fmt: skip
             ends.append(f"{at}{letter}")
             if self.rotated and letter != "v":
                 yield Step(f"{at}{letter} turned", "rotation", partial(turned, stack.rotary, self.layer_type),
-                           (ends[-1],), self)  # fmt: skip
+                           (ends[-1],), self, function=rotate)  # fmt: skip
                 ends[-1] = f"{at}{letter} turned"
             if heads < self.heads:
                 yield Step(f"{at}{letter} shared", "share", partial(gated_blocks.share_heads, heads=self.heads),
-                           (ends[-1],), self)  # fmt: skip
+                           (ends[-1],), self, function=gated_blocks.share_heads)  # fmt: skip
                 ends[-1] = f"{at}{letter} shared"
         q, k, v = ends
         for term in self.terms:
@@ -170,8 +172,9 @@ class Attention(NamedTuple):
         added = tuple(at + term.name for term in self.terms)
         yield Step(self.scores, "scores", partial(scored, self.scale), (q, k, *added), self,
                    self._said_of_scores(*names[:2]), equations.attention_scores)  # fmt: skip
-        yield Step(f"{at}keep", "keep", partial(keep, stack.causal, self.reach), (REAL,), self)
-        yield Step(f"{at}mask", "mask", hidden_by, (f"{at}keep", self.scores), self)
+        visible = None if self.reach is None else equations.visible
+        yield Step(f"{at}keep", "keep", partial(keep, stack.causal, self.reach), (REAL,), self, function=visible)
+        yield Step(f"{at}mask", "mask", hidden_by, (f"{at}keep", self.scores), self, function=equations.additive_mask)
         yield Step(f"{at}masked", "masked", np.add, (self.scores, f"{at}mask"), self)
         masked = ", later tokens masked" if stack.causal else ""
         masked += "" if self.reach is None else f", tokens further than {self.reach} away masked"

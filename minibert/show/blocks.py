@@ -6,18 +6,17 @@ heads. Everything else is of all heads together.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from minibert.equations import blocks as equations
 from minibert.equations import gated_blocks
-from minibert.equations.attention_positions import rotate
-from minibert.equations.blocks import Affine, additive_mask
-from minibert.equations.input_layer import Array, layer_norm
-from minibert.families.bound_blocks import Attention, BoundBlock, RMSNorm
+from minibert.equations.blocks import Affine
+from minibert.equations.input_layer import Array
+from minibert.families.bound_blocks import Attention, BoundBlock
+from minibert.families.plan import REAL, Step, value
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 
@@ -70,10 +69,10 @@ def explain_block(
             yield from all_rows(x)
         else:
             yield f"  {tokens[place]}  {beginning(x[0, head, place] if pairs else x[0, place].ravel())}"
-    if full and (closing := by_hand(encoder, trace, block)) is not None:
+    if full:
         yield ""
-        yield bold("by hand, with the weights of this block")
-        yield from (f"  {line}" for line in closing)
+        yield bold("by hand, the steps of this block with the functions of equations")
+        yield f"  {by_hand(stack, trace, block)}"
 
 
 def _check(what: str, number: int, count: int) -> None:
@@ -98,92 +97,33 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
     """Give each intermediate of block i in the order of computing: name, key of the trace, formula and function."""
     keys, last = list(trace), f"hidden_states.{i + 1}"
     own = keys[keys.index(f"hidden_states.{i}") : keys.index(last) + 1]
-    told = _steps(encoder, i, head)
+    plan = encoder.stack.blocks[i].plan(i, encoder.stack)
     prefix = encoder.block_family.prefix(encoder.config, i)
+
+    def named(key: str) -> str:
+        """What a formula calls a value: what stands between two of a trace has no name but its own formula."""
+        return said(plan[key]) if key in plan and plan[key].hidden else key.removeprefix(prefix)
+
+    def said(step: Step) -> str:
+        columns = f"; {_columns(step.part, head)}" if step.kind == "scores" else ""
+        return step.says.format(*map(named, step.of)) + columns
+
     for key, after in zip(own, [*own[1:], ""], strict=True):
         if key == last:  # the rows that were just shown
             return
         name = f"probabilities, attentions.{i}" if key.startswith("attentions.") else key.removeprefix(prefix)
-        yield f"{name} = {last}" if after == last else name, key, told[key]
+        told = Told("what enters: the output of " + (f"block {i - 1}" if i else "the input layer"))
+        if key in plan:
+            told = Told(said(plan[key]), plan[key].function)
+        yield f"{name} = {last}" if after == last else name, key, told
 
 
-def _steps(encoder: Encoder, i: int, head: int) -> dict[str, Told]:
-    stack, block = encoder.stack, encoder.stack.blocks[i]
-    modules, x = block.modules | stack.others, f"hidden_states.{i}"
-    told = {x: Told("what enters: the output of " + (f"block {i - 1}" if i else "the input layer"))}
-    prefix = encoder.block_family.prefix(encoder.config, i)
-    short: Callable[[str], str] = lambda path: path.removeprefix(prefix)  # noqa: E731
-
-    def normed(path: str, x: str) -> str:
-        if not path:
-            return x
-        norm, of = modules[path], f"x = {short(x)}, each row by itself"
-        if isinstance(norm, RMSNorm):
-            weight = f"({norm.plus:g} + weight)" if norm.plus else "weight"
-            told[path] = Told(f"x / sqrt(mean(x^2) + {norm.eps}) * {weight}, {of}", equations.rms_norm)
-        else:
-            bias = " + bias" if norm.bias is not None else ""
-            told[path] = Told(f"(x - mean) / sqrt(variance + {norm.eps}) * weight{bias}, {of}", layer_norm)
-        return path
-
-    def mapped(path: str, x: str) -> str:
-        stored = "weight" if modules[path].transposed else "weight^T"
-        bias = " + bias" if modules[path].bias is not None else ""
-        told[path] = Told(f"{modules[path]!r}: {short(x)} @ {stored}{bias}", equations.linear)
-        return path
-
-    for part in block.parts:
-        work, y = part.work, normed(part.before, x)
-        if isinstance(work, Attention):
-            for path in work.maps:
-                mapped(path, y)
-            for path, of in zip(work.norms, work.maps, strict=False):
-                normed(path, f"each head of {short(of)}")
-            told |= _attention(encoder, work, head)
-            y = mapped(work.output, work.context)
-        else:
-            gate = short(mapped(work.gate or work.up, y))
-            if work.gate:
-                other = short(mapped(work.up, y)) if work.up != work.gate else f"the second half of {gate}"
-                gate = gate if work.up != work.gate else f"the first half of {gate}"
-            _, _, docstring = (work.activate.__doc__ or "").partition("`")  # the equation's own has its formula
-            formula = f"{docstring.partition('`')[0]}, x = {gate}, each number by itself"
-            told[work.activation] = Told(formula, work.activate)
-            y = mapped(work.output, f"({short(work.activation)} * {other})" if work.gate else work.activation)
-        told[part.sum] = Told(f"{short(x)} + {short(normed(part.within, y))}")
-        x = normed(part.after, part.sum)
-    normed(stack.last_norm, x)
-    return told
-
-
-def _attention(encoder: Encoder, own: Attention, head: int) -> dict[str, Told]:
-    width, stack = own.head_dim, encoder.stack
-    q, k, v = ("q", "k", "v") if len(own.maps) == 1 else (path.rpartition(".")[2] for path in own.maps)
-    q, k = (path.rpartition(".")[2] or name for path, name in zip(own.norms, (q, k), strict=True))
-    of_root = f", 1 / sqrt({width}) = {own.scale:.6g}" if math.isclose(own.scale, 1 / math.sqrt(width)) else ""
-    bias = "".join(f" + {term.says}" for term in own.terms)
-    parts = "" if len(own.maps) == 3 else " (q, k and v side by side)"
-    columns = f"columns {head * width} to {(head + 1) * width - 1} of each are head {head}{parts}"
+def _columns(own: Attention, head: int) -> str:
+    """Where one head's numbers stand in queries and keys."""
     if own.key_heads != own.heads:
-        shared = head // (own.heads // own.key_heads)
-        columns = f"head {head} uses key head {shared} of {own.key_heads}"
-    turned = ", both turned by their token's place" if own.rotated else ""
-    if own.layer_type:
-        turned += f" as {own.layer_type} says"
-    mask = ", later tokens masked" if stack.causal else ""
-    if own.reach is not None:
-        mask += f", tokens further than {own.reach} away masked"
-    return {
-        own.scores: Told(
-            f"{own.scale:.6g} * {q} @ {k}^T{bias}{of_root}{turned}; {columns}", equations.attention_scores
-        ),
-        own.probabilities: Told(
-            f"softmax(scores){mask}: the attention weights of each row's token; their sum is 1", equations.softmax
-        ),
-        own.context: Told(
-            f"probabilities @ {v} in each head, all {stack.heads} heads side by side", equations.join_heads
-        ),
-    }
+        return f"head {head} uses key head {head // (own.heads // own.key_heads)} of {own.key_heads}"
+    parts = "" if len(own.maps) == 3 else " (q, k and v side by side)"
+    return f"columns {head * own.head_dim} to {(head + 1) * own.head_dim - 1} of each are head {head}{parts}"
 
 
 def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
@@ -206,66 +146,23 @@ def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
         yield "  " + padded(token, wide) + "  " + "  ".join(numbers)
 
 
-def whole_block(stack: Stack, block: BoundBlock) -> Callable[..., Array] | None:
-    """The function of `equations` for a whole block like this one; None where there is none."""
-    own = block.attention
-    if not math.isclose(own.scale, 1 / math.sqrt(own.head_dim)):
-        return None
-    if not own.rotated:
-        return equations.pre_norm_block if stack.pre_norm else equations.post_norm_block
-    norms = [block.modules.get(part.before) for part in block.parts]
-    gated = all(isinstance(norm, RMSNorm) and not norm.plus for norm in norms) and stack.rotary is not None
-    return gated_blocks.gated_block if gated else None
-
-
-def functions(encoder: Encoder, trace: dict[str, Array]) -> set[Any]:
-    """The functions of `equations` that compute the blocks: those of the steps, and of parts and whole blocks."""
-    stack = encoder.stack
-    used: set[Any] = {equations.split_heads, equations.additive_mask, equations.attention}
-    for i, block in enumerate(stack.blocks):
-        own = block.attention
-        used |= {told.function for *_, told in steps(encoder, trace, i, 0)} | {whole_block(stack, block)}
-        used |= {rotate, gated_blocks.rotary_attention} if own.rotated else {equations.self_attention}
+def functions(stack: Stack) -> set[Any]:
+    """The functions of `equations` that compute the blocks: those of the steps, and of attention and feed-forward."""
+    used = {step.function for i, block in enumerate(stack.blocks) for step in block.plan(i, stack).values()} - {None}
+    for block in stack.blocks:
+        used |= {
+            equations.attention,
+            gated_blocks.rotary_attention if block.attention.rotated else equations.self_attention,
+        }
         used |= {gated_blocks.gated_feed_forward if block.feed_forward.gate else equations.feed_forward}
-        used |= {gated_blocks.share_heads} if own.key_heads < own.heads else set()
-        used |= {equations.visible} if own.reach is not None else set()
     return used
 
 
-def by_hand(encoder: Encoder, trace: dict[str, Array], i: int) -> list[str] | None:
-    """Compute the block again by the one function for a whole block; None where no function is for such a block."""
-    stack, block = encoder.stack, encoder.stack.blocks[i]
-    function, x, last = whole_block(stack, block), trace[f"hidden_states.{i}"], block.parts[-1]
-    if function is None:
-        return None
-    seq, eps, own = x.shape[1], block.modules[last.before or last.after].eps, block.attention
-    if function is gated_blocks.gated_block:
-        y = _gated_by_hand(stack, block, x, eps)
-    else:
-        mask = additive_mask(np.tri(seq, dtype=bool), x.dtype) if stack.causal else None
-        bias = [term.shared(seq) for term in own.terms]
-        y = function(x, plain_block(block), stack.heads, eps, block.feed_forward.activate, mask, *bias)
-    computed = differs(y, trace[last.after or last.sum], "encoder")
-    return [f"equations.{function.__name__}(hidden_states.{i}, ...)", computed]
-
-
-def _gated_by_hand(stack: Stack, block: BoundBlock, x: Array, eps: float) -> Array:
-    """A block like Llama's: RMSNorm before both parts, and nothing after."""
-    own, feed = block.attention, block.feed_forward
-    assert stack.rotary is not None  # or it is no such block
-
-    def affine(path: str) -> gated_blocks.Map:
-        return gated_blocks.Map(block.modules[path].weight, block.modules[path].bias)
-
-    q, k, v, output = (affine(path) for path in (*own.maps, own.output))
-    gate, up, down = (affine(path) for path in (feed.gate, feed.up, feed.output))
-    q_norm, k_norm = (block.modules[path].weight if path else None for path in own.norms)
-    first, second = (block.modules[part.before].weight for part in block.parts)
-    arrays = gated_blocks.GatedBlock(q, k, v, output, first, gate, up, down, second, q_norm, k_norm)
-    places = np.arange(x.shape[1])
-    angles = stack.rotary.rotary(places, own.layer_type)
-    mask = additive_mask(equations.visible(places, places, stack.causal, own.reach), x.dtype)
-    return gated_blocks.gated_block(x, arrays, own.heads, own.key_heads, *angles, eps, feed.activate, mask)
+def by_hand(stack: Stack, trace: dict[str, Array], i: int) -> str:
+    """Compute the block again, step by step with the functions of `equations`, and say how far it is off."""
+    x, last = trace[f"hidden_states.{i}"], f"hidden_states.{i + 1}"
+    values: dict[str, Any] = {f"hidden_states.{i}": x, REAL: np.ones(x.shape[:2], bool)}
+    return differs(value(last, stack.blocks[i].plan(i, stack), values), trace[last], "encoder")
 
 
 def plain_block(block: BoundBlock) -> equations.Block:

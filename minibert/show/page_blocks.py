@@ -46,7 +46,7 @@ def part(encoder: Encoder, trace: dict[str, Array], listed_before: set[Any]) -> 
         if stack.pre_norm
         else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
     )
-    used = functions(encoder, trace) - listed_before
+    used = functions(stack) - listed_before
     return filled_part(
         "blocks",
         order=order,

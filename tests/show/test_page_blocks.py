@@ -110,25 +110,25 @@ def test_the_page_of_a_whole_real_model(minilm: Path) -> None:
     first = page(encoder.embeddings, "The bank of the river was muddy after rain")
     assert "blockdata" not in first and "Attention weights" not in first
     listed = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
-    for name in ("layer_norm", "softmax", "attention", "post_norm_block", "gelu"):
+    for name in ("layer_norm", "softmax", "attention", "feed_forward", "gelu"):
         assert listed.count(name) == 1
-    assert "pre_norm_block" not in listed and "gelu_tanh" not in listed
+    assert "rotate" not in listed and "gelu_tanh" not in listed
 
 
 @pytest.mark.parametrize(
     ("name", "norm", "there", "not_there"),
     [
-        ("bert", "LayerNorm follows", {"self_attention", "post_norm_block"}, {"rotate", "rms_norm", "gated_block"}),
-        ("gpt2", "LayerNorm is applied", {"layer_norm", "pre_norm_block", "gelu_tanh"}, {"post_norm_block", "gelu"}),
+        ("bert", "LayerNorm follows", {"self_attention", "additive_mask"}, {"rotate", "rms_norm", "share_heads"}),
+        ("gpt2", "LayerNorm is applied", {"layer_norm", "feed_forward", "gelu_tanh"}, {"visible", "gelu"}),
         (
             "qwen3", "RMSNorm is applied",
-            {"rms_norm", "gated_block", "rotary_attention", "rotate", "share_heads", "gated_feed_forward", "silu"},
-            {"layer_norm", "pre_norm_block", "feed_forward", "visible"},
+            {"rms_norm", "rotary_attention", "rotate", "share_heads", "gated_feed_forward", "silu"},
+            {"layer_norm", "feed_forward", "visible"},
         ),
-        ("gemma3_text", "RMSNorm is applied", {"rms_norm", "gelu_tanh"}, {"gated_block", "pre_norm_block"}),
+        ("gemma3_text", "RMSNorm is applied", {"rms_norm", "gelu_tanh"}, {"layer_norm", "feed_forward"}),
         (
             "modernbert", "LayerNorm is applied", {"layer_norm", "rotate", "gated_feed_forward", "visible", "gelu"},
-            {"rms_norm", "share_heads", "feed_forward", "gated_block", "pre_norm_block"},
+            {"rms_norm", "share_heads", "feed_forward"},
         ),
     ],
 )  # fmt: skip
