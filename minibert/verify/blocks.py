@@ -111,7 +111,7 @@ class EncoderSubject(Subject):
         self.allowed = {**layer, "input_ids": 0.0, "hidden_states.0": list(layer.values())[-1], **in_blocks}
 
     def like(self, model: Encoder) -> Subject:
-        return EncoderSubject(model, self._again, *self._wrong).loosened(self.tolerance)
+        return EncoderSubject(model, self._again, *self._wrong)
 
     def batches(self) -> Traces:
         return encoder_batches(self.encoder)
@@ -180,7 +180,7 @@ class EncoderSubject(Subject):
         for mistake in mistakes(self.encoder):
             of_head = {each.i is None for each in at if mistake.where != "local" and with_mistake(mistake, each)}
             for only in (None, False, True) if len(of_head) == 2 else of_head:
-                wrong = EncoderSubject(self.encoder, self._again, mistake, only).loosened(self.tolerance)
+                wrong = EncoderSubject(self.encoder, self._again, mistake, only)
                 yield mistake, nullcontext(wrong)
 
 

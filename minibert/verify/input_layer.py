@@ -35,7 +35,7 @@ class LayerSubject(Subject):
         self.about = f"{layer.family.model_type}{side}"
 
     def like(self, model: EmbeddingLayer) -> Subject:
-        return LayerSubject(model, self._again).loosened(self.tolerance)
+        return LayerSubject(model, self._again)
 
     def batches(self) -> Traces:
         return batches(self.layer)

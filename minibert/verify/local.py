@@ -27,7 +27,7 @@ from .mistakes import mistakes
 from .plain import begin, places
 from .subject import INPUT_LAYER
 from .traces import Traces
-from .wrong_formulas import ROUNDINGS, Formula, one_pass, to_bfloat16, to_float16
+from .wrong_formulas import ROUNDINGS, Formula, format_of, one_pass
 from .wrong_steps import At, Mistake, rounded_weight, with_mistake
 
 LEFT = 0.05  # of the right module's difference: a mistake that leaves at most so much explains it
@@ -116,8 +116,11 @@ class Fed:
         return found
 
 
-def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces) -> Judged:
-    """Find every module of the encoder that is wrong by itself, and which mistake it is."""
+def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces, tolerance: float = 0.0) -> Judged:
+    """Find every module of the encoder that is wrong by itself, and which mistake it is.
+
+    tolerance: how much a mistake that explains a difference may leave of it, where the port rounds more than we do.
+    """
     found = [Local(key, INPUT_LAYER, *each) for key, each in local_input(subject, inputs, theirs)]
     keys, whole, known = set[str](), set[str](), mistakes(subject.encoder)
     before = len(found)
@@ -130,7 +133,7 @@ def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces) -> J
                 wide[kind].go(at_wide.plan)
             ours, truth = ({kind: each[kind].found for kind in here} for each in (fed, wide))
             compared = [
-                d._replace(tolerance=max(subject.tolerance, NORM_ALONE))
+                d._replace(tolerance=NORM_ALONE)
                 if d.key in at.plan and at.plan[d.key].kind == "norm" else d
                 for d in subject.compare(here, ours, theirs, truth)
             ]  # fmt: skip
@@ -142,7 +145,7 @@ def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces) -> J
                 wrong = _wrong([d for d in compared if d.key != own.context or own.probabilities in theirs[d.kinds[0]]])
             keys |= {d.key for d in compared}
             for d in wrong:
-                suspect = Suspect(subject, d, here, at, at_wide, fed, wide, theirs, known)
+                suspect = Suspect(subject, d, here, at, at_wide, fed, wide, theirs, known, tolerance)
                 if len(found) == before:
                     whole = {each.name for each in known if each.where != "local" and suspect.left_by(each) is not None}
                 found.append(Local(d.key, subject.place(d.key), d.largest, suspect.names()))
@@ -192,27 +195,29 @@ class Suspect:
     def __init__(
         self, subject: EncoderSubject, d: Difference, inputs: Traces, at: At, at_wide: At,
         fed: Mapping[str, Fed], wide: Mapping[str, Fed], theirs: Traces, known: list[Mistake],
+        tolerance: float,
     ) -> None:  # fmt: skip
         self.subject, self.inputs, self.theirs, self.known = subject, inputs, theirs, known
         self.at, self.at_wide, self.fed, self.wide = at, at_wide, fed, wide
-        self.key, self.allowed, self.rounding = d.key, ROUNDED * subject.allowed[d.key], d.error_ours
+        self.key, self.rounding = d.key, d.error_ours
+        self.allowed = max(ROUNDED * subject.allowed[d.key], tolerance)
         self.step = at.plan[d.key]
         kinds = sorted((kind for kind in d.kinds if d.key in theirs[kind]), key=lambda kind: theirs[kind][d.key].size)
         same = {kind: self._compared(kind, fed[kind].found[d.key]).passes for kind in kinds}
         self.kinds = sorted(kinds, key=same.__getitem__)  # what rules a mistake out soonest comes first
 
     def names(self) -> list[str]:
-        """Name what explains the difference in all batches: what the formula can have wrong, else from what else it
-        was computed, else two mistakes of the scores at once, else a narrower format.
+        """Name what explains the difference in all batches: a narrower format, else what the formula can have wrong,
+        else from what else it was computed, else two mistakes of the scores at once.
         """
+        if name := format_of((self.theirs[kind][self.key], self.fed[kind].found[self.key]) for kind in self.kinds):
+            return [name]
         tried = [each for each in self.known if each.where != "whole" and self._is_here(each)]
         tried += _of_others(self.key, self.at)
         left = {each.name: rest for each in tried if (rest := self.left_by(each)) is not None}
         for tier in (self._of_input, self._of_pairs, self._of_factor):
             if left:
                 break
-            if tier == self._of_pairs and (name := self._format()):
-                return [name]
             left = {name: rest for name, made in tier() if (rest := self._left(made)) is not None}
         if not left:
             return self._of_size()
@@ -357,20 +362,6 @@ class Suspect:
             wrong = {"a variance in one pass": rows}
         sizes = {name: rms(x - module(entering)) for name, x in wrong.items()}
         return [f"by its size alone, {name}" for name, size in sizes.items() if size / 3 < self.before < 3 * size]
-
-    def _format(self) -> str:
-        """The narrower format that theirs are in, and are right in; "" for none."""
-        for name, rounding, share in (("float16", to_float16, 2**-9), ("bfloat16", to_bfloat16, 2**-6)):
-            if all(self._is_rounded(kind, rounding, share) for kind in self.kinds):
-                return f"numbers in {name}"
-        return ""
-
-    def _is_rounded(self, kind: str, rounding: Formula, share: float) -> bool:
-        x = np.asarray(self.theirs[kind][self.key], np.float32)
-        x = np.where(np.isfinite(x), x, 0)
-        ours = self.fed[kind].found[self.key]
-        near = np.abs(x - ours) <= share * np.maximum(np.abs(ours), np.sqrt(np.mean(ours**2)))
-        return bool(np.array_equal(rounding(x), x) and np.mean(near) > 0.99)
 
 
 def _modules(at: At) -> dict[str, Any]:

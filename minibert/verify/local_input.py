@@ -18,6 +18,7 @@ from .compare import over_kinds
 from .input_layer import AFTER_NORM
 from .mistakes import MISTAKES
 from .traces import Traces, trace
+from .wrong_formulas import format_of
 from .wrong_steps import At, with_mistake
 
 FITS = 10.0  # so many tolerances a norm with a mistake may be from theirs; rows and sums must be equal
@@ -122,6 +123,9 @@ def local_input(
         if d.passes:
             continue
         kinds = [kind for kind in d.kinds if d.key in theirs[kind]]
+        if name := format_of((theirs[kind][d.key], ours[kind][d.key]) for kind in kinds):
+            yield d.key, (d.largest, [name])
+            continue
         made = {kind: list(fed[kind].mistakes(d.key)) for kind in kinds}
         fits = set.intersection(*({name for name, x in made[kind] if _fits(subject, d.key, x, fed[kind], inputs, kind)}
                                   for kind in kinds))  # fmt: skip

@@ -155,7 +155,7 @@ class File(Side):
             if not any(theirs.values()):
                 raise ValueError(f'{self.path} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
         self._refuse_strangers(keys_of(ours), keys_of(theirs), subject.noun)
-        if odd := misfits(ours, theirs):
+        if odd := misfits(ours, theirs, subject.weighed):
             raise ValueError(f"{self.path}: {'; '.join(odd[:3])}; a trace of another model, or axes in another order?")
         self._count_intermediates(report, [(kind, key) for key in only for kind in ours if key in ours[kind]], theirs)
         return Given(inputs, theirs, ours)

@@ -33,7 +33,6 @@ class Subject(ABC):
     about: str  # its model_type and what else the first line says
     allowed: Mapping[str, float]  # the tolerance of each intermediate
     has_places = False  # whether there are several places in which a difference can arise
-    tolerance = 0.0  # what a person allows beyond `allowed`
     weighed: frozenset[str] = frozenset()  # those that beyond it are judged by their rms error
 
     # where the reference shows what it has between its modules: the modules of blocks, what enters which, the scores
@@ -65,13 +64,6 @@ class Subject(ABC):
     @abstractmethod
     def batches(self) -> Traces:
         """Make a batch of every kind that the model takes: kind -> keywords of a call."""
-
-    def loosened(self, tolerance: float) -> Subject:
-        """Allow at least so much of every intermediate that is no integer; the mistakes are then tried by it too."""
-        self.tolerance = tolerance
-        exact = ("input_ids", "position_ids")
-        self.allowed = {key: x if key in exact else max(x, tolerance) for key, x in self.allowed.items()}
-        return self
 
     def parts(self, batch: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
         """Trace one batch, part by part."""

@@ -30,6 +30,9 @@ from .report import Report, show
 from .sides import File, Live, Shipped, Side
 from .subject import INPUT_LAYER, Subject
 from .traces import Traces, keys_of, read_file, write_traces
+from .wrong_formulas import FORMATS
+
+SMALL = {"small_plain": "plain", "small_left_pad": "left_pad"}
 
 
 def verify(
@@ -82,11 +85,11 @@ def verify(
     with again() as opened:
         subject: Subject = EncoderSubject(opened, again) if encoder else LayerSubject(opened, again)
         identity.check(about, subject, model, str(against))
-        subject.loosened(tolerance)
         report = Report(f"{model} ({subject.about})")
         if subject.without_head:
             report.say(f"logits not compared: {subject.without_head}")
         named = {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
+        few = few or (not all_batches and set() < own.keys() | theirs.keys() <= {*SMALL, *named})
         inputs = (small(subject.batches()) if few else subject.batches()) | named
         if kinds is not None:
             inputs, own, theirs = _these(kinds, inputs, own, theirs)
@@ -95,7 +98,7 @@ def verify(
             report.say(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
         other = _side(subject, model, options) if against is None else File(against, own, theirs, only, all_batches)
         if other is not None:
-            compare_with(report, subject, other, inputs, texts)
+            compare_with(report, subject, other, inputs, texts, tolerance)
         if not encoder and not isinstance(other, File | Shipped):
             # a folder's name promises nothing: where the reference can be run, it alone decides
             values = None if other is not None and is_folder(model) else printed.find(model, opened)
@@ -120,7 +123,7 @@ def _check_files(against: Path | None, save: Path | None, only: Sequence[str] | 
 
 def small(batches: Traces) -> Traces:
     """Make two batches of one sequence each, one of them padded: 2.6 MB for all-MiniLM-L6-v2 instead of 77."""
-    kept = {f"small_{kind}": batches[kind] for kind in ("plain", "left_pad") if kind in batches}
+    kept = {kind: batches[known] for kind, known in SMALL.items() if known in batches}
     made = {}
     for kind, batch in kept.items():
         mask = batch.get("attention_mask", np.ones((1, 1)))
@@ -159,8 +162,13 @@ def _nothing(model: str, encoder: bool) -> ValueError:
 # -- comparing and naming: once, for every subject and every side -----------------------------------------------------
 
 
-def compare_with(report: Report, subject: Subject, side: Side, batches: Traces, texts: Sequence[str]) -> None:
-    """Compare with one side, write what differs, and look for the mistake."""
+def compare_with(
+    report: Report, subject: Subject, side: Side, batches: Traces, texts: Sequence[str], tolerance: float = 0.0
+) -> None:
+    """Compare with one side, write what differs, and look for the mistake.
+
+    What is within `tolerance` passes; mistakes are looked for as without it.
+    """
     report.say(*side.about)
     inputs, theirs, ours, truth = side.given(report, subject, batches, texts)
     if not inputs:
@@ -169,7 +177,8 @@ def compare_with(report: Report, subject: Subject, side: Side, batches: Traces, 
     if truth is None:
         with subject.exact() as exact:
             truth = exact.traces(inputs, theirs)
-    report.differences = subject.compare(inputs, ours, theirs, truth)
+    differences = subject.compare(inputs, ours, theirs, truth)
+    report.differences = [d.loosened(tolerance) for d in differences]
     known = keys_of(ours)
     if not report.differences:
         raise ValueError(
@@ -180,16 +189,29 @@ def compare_with(report: Report, subject: Subject, side: Side, batches: Traces, 
     place = show(report, subject, known, side.whose, side.exact, side.shares)
     report.say(*side.not_compared(known, keys_of(theirs), subject.noun))
     report.say(*filter(None, [subject.beyond(inputs)]))
+    wrong = [d.key for d in over_kinds(differences) if not d.accepted(side.shares)]
     if not place:
-        report.say("no difference beyond what rounding allows")
-    elif subject.has_places and place == INPUT_LAYER:
-        report.say("what the input layer can have wrong is named where it is compared alone")
-    judged = local_mistakes(subject, inputs, theirs) if place and isinstance(subject, EncoderSubject) else None
-    if place and not (subject.has_places and place == INPUT_LAYER):
-        name_mistakes(report, subject, partial(_fits, inputs=inputs, theirs=theirs), judged and judged.whole)
-    if judged is not None and isinstance(side, File):
-        _say_local(report, judged)
+        report.say(f"no difference beyond {tolerance:g}" if wrong else "no difference beyond what rounding allows")
+    if wrong:
+        loose = tolerance if place else 0.0  # of numbers that pass by it, many a mistake leaves no more
+        _look(
+            report, subject, inputs, theirs, subject.place(min(wrong, key=known.index)), loose, isinstance(side, File)
+        )
     side.close(report, subject)
+
+
+def _look(
+    report: Report, subject: Subject, inputs: Traces, theirs: Traces, place: str, tolerance: float, local: bool
+) -> None:
+    """Look for the mistake; `place` is where numbers first differ, `local` whether each module is judged by itself."""
+    judged = local_mistakes(subject, inputs, theirs, tolerance) if isinstance(subject, EncoderSubject) else None
+    if subject.has_places and place == INPUT_LAYER:
+        report.say("what the input layer can have wrong is named where it is compared alone")
+    else:
+        fits = partial(_fits, inputs=inputs, theirs=theirs, tolerance=tolerance)
+        name_mistakes(report, subject, fits, judged and judged.whole)
+    if judged is not None and local:
+        _say_local(report, judged)
 
 
 def _say_local(report: Report, judged: Judged) -> None:
@@ -204,8 +226,12 @@ def _say_local(report: Report, judged: Judged) -> None:
             "on the port's own inputs every module that is in the file is right"
         )  # fmt: skip
         return
-    report.say("", "wrong by itself, on the port's own input of it; all else follows from these or is right:")
-    for wrong in report.local:
+    size = "beyond what float32 rounds to" if report.passed else "wrong"
+    report.say("", f"{size} by itself, on the port's own input of it; all else follows from these or is right:")
+    rounded = [wrong for wrong in report.local if wrong.fits and all(fit in FORMATS for fit in wrong.fits)]
+    for name in dict.fromkeys(fit for wrong in rounded for fit in wrong.fits):
+        report.say(f"  {sum(name in wrong.fits for wrong in rounded)} of {len(judged.keys)} in the blocks: {name}")
+    for wrong in (wrong for wrong in report.local if wrong not in rounded):
         fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
         report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")
     report.say(*taken_together(report.local))
@@ -231,17 +257,17 @@ def name_mistakes(
         report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
 
 
-def _fits(wrong: Subject, inputs: Traces, theirs: Traces) -> bool:
+def _fits(wrong: Subject, inputs: Traces, theirs: Traces, tolerance: float) -> bool:
     """Whether a model with a mistake gives what they have, within the rounding that it has itself."""
     ours: Traces = {}
     for kind, batch in inputs.items():
         ours[kind] = {}
         for part in wrong.parts(batch):  # most mistakes are out of the question after one
             ours[kind] |= part
-            found = wrong.compare(inputs, {kind: part}, theirs, {})
-            if any(d.largest > (FAR if d.weighed else d.tolerance) for d in found):
+            found = [d.loosened(tolerance) for d in wrong.compare(inputs, {kind: part}, theirs, {})]
+            if any(d.largest > (max(FAR, tolerance) if d.weighed else d.tolerance) for d in found):
                 return False
-    if all(d.passes for d in wrong.compare(inputs, ours, theirs, {})):
+    if all(d.loosened(tolerance).passes for d in wrong.compare(inputs, ours, theirs, {})):
         return True
     with wrong.exact() as exact:
         found = wrong.compare(inputs, ours, theirs, exact.traces(inputs, theirs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -141,3 +141,22 @@ RMS_NORMS: Mapping[str, tuple[NormFormula, str]] = {
     "mean square divided by dim - 1": (partial(root_mean_square, less=1), "RMSNorm divides by dim."),
     "mean subtracted in RMSNorm": (right, "RMSNorm divides by the root of the mean square; the mean stays."),
 }
+
+
+FORMATS = {"numbers in float16": (to_float16, 2**-9), "numbers in bfloat16": (to_bfloat16, 2**-6)}
+IN_COLUMN = 0.9  # of each column's numbers so many are as near as the format rounds: one value of a bias is a column
+
+
+def format_of(pairs: Iterable[tuple[Array, Array]]) -> str:
+    """The narrower format that all of theirs are in, and right in, beside ours; "" for none."""
+    several = list(pairs)
+    found = (name for name, (rounding, share) in FORMATS.items() if all(_is_in(rounding, share, *x) for x in several))
+    return next(found, "")
+
+
+def _is_in(rounding: Formula, share: float, theirs: Array, ours: Array) -> bool:
+    if theirs.dtype.kind != "f" or theirs.shape != ours.shape:
+        return False
+    x = np.where(np.isfinite(theirs), theirs, 0).astype(np.float32)
+    near = np.abs(x - ours) <= share * np.maximum(np.abs(ours), np.sqrt(np.mean(ours**2)))
+    return bool(np.array_equal(rounding(x), x) and near.reshape(-1, x.shape[-1]).mean(0).min(initial=1) >= IN_COLUMN)

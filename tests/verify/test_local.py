@@ -247,13 +247,50 @@ def test_a_mistake_in_a_port_by_loops_is_found_and_named(name: str, folders: dic
 
 
 def test_a_port_in_float16_passes_if_it_is_allowed_to(folder: Path, tmp_path: Path) -> None:
-    """Without leave float16 is what is named, and nothing else."""
+    """With leave or without, float16 is what is named, and nothing else."""
     path = tmp_path / "port.safetensors"
     with np.errstate(over="ignore"):  # the mask is -inf in float16
         report = judged(folder, path, loops.Port(folder, dtype=np.float16))
     assert not report.passed and report.local
     assert all("float16" in fit for each in report.local for fit in each.fits), "\n".join(report.lines)
-    assert verify(str(folder), encoder=True, against=path, tolerance=0.03).passed
+    again = verify(str(folder), encoder=True, against=path, tolerance=0.03)
+    assert again.passed and not again.matches and again.local == report.local
+    assert len([line for line in again.lines if "numbers in float16" in line]) == 1  # one line for all
+
+
+def test_a_tolerance_changes_what_passes_and_not_what_is_looked_for(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "port.safetensors"
+    report = judged(folder, path, loops.Port(folder, "activation gelu_new"))
+    again = verify(str(folder), encoder=True, against=path, tolerance=0.03)
+    assert not report.passed and again.passed
+    assert again.matches == report.matches == ["activation gelu_new"] and again.local == report.local != []
+    assert "no difference beyond 0.03" in again.lines
+
+
+@pytest.mark.parametrize("name", ["division by sqrt(dim)", "heads joined without transposing"])
+def test_a_mistake_of_a_port_in_float16_is_named(name: str, folder: Path, tmp_path: Path) -> None:
+    """Its rounding, which is allowed, hides no name."""
+    path = tmp_path / "port.safetensors"
+    with np.errstate(over="ignore"):  # the mask is -inf in float16
+        judged(folder, path, loops.Port(folder, name, dtype=np.float16))
+    report = verify(str(folder), encoder=True, against=path, tolerance=0.03)
+    assert not report.passed
+    named = [each.fits for each in report.local if not any("float16" in fit for fit in each.fits)]
+    assert len(named) == 2 and all(name in fits for fits in named), "\n".join(report.lines)  # in each block
+
+
+def test_one_value_of_a_bias_is_no_rounding(folder: Path, tmp_path: Path) -> None:
+    """A column of sixteen is off by as much as float16 rounds the largest numbers; all are numbers in float16."""
+
+    def one_missing(port: Any, x: Array) -> Array:
+        made = x @ weight(port, Q0).T + bias(port, Q0)
+        made[:, 3] += np.float32(0.01)
+        return made.astype(np.float16)
+
+    report = judged(folder, tmp_path / "port.safetensors", Wrong(folder, {Q0: one_missing}))
+    assert [each.key for each in report.local] == [Q0] and "numbers in float16" not in report.local[0].fits, "\n".join(
+        report.lines
+    )
 
 
 def test_weights_of_another_block_are_said_once(folder: Path, tmp_path: Path) -> None:

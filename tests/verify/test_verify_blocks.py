@@ -335,6 +335,9 @@ def test_another_shape_and_other_names_are_refused(
     model, name = str(folders["bert"]), "plain|attentions.0"
     with pytest.raises(ValueError, match=r"plain\|attentions.0 has shape \(3, 3, 7, 7\), expected \(3, 4, 7, 7\)"):
         verify_encoder(model, against=ported(saved | {name: saved[name][:, 1:].copy()}, tmp_path))
+    for wrong in (saved[name][None], saved[name][:1]):  # one axis more, the first text alone
+        with pytest.raises(ValueError, match=r"plain\|attentions.0 has shape \(1, .*, expected \(3, 4, 7, 7\)"):
+            verify_encoder(model, against=ported(saved | {name: wrong.copy()}, tmp_path))
     inputs = {key: value for key, value in saved.items() if "|inputs|" in key}
     with pytest.raises(ValueError, match=r"expected names such as plain\|position_ids, "):
         verify_encoder(model, against=ported(inputs | {"plain|mine": saved[name]}, tmp_path))

@@ -135,6 +135,17 @@ def test_batches_by_name(folder: Path, saved: Path, tmp_path: Path, capsys: Prin
     assert code == 2 and "no batch 'plane'" in found["error"]
 
 
+def test_a_small_file_is_known_without_the_word(folder: Path, saved: Path, tmp_path: Path, capsys: Printed) -> None:
+    few, own = tmp_path / "few.safetensors", (str(folder), "--encoder", "--against")
+    assert run(capsys, *own, str(saved), "--save", str(few), "--small")[0] == 0
+    code, found = run(capsys, *own, str(few))
+    assert code == 0 and "2 of 2 batches compared" in found["lines"]
+    assert any(line.startswith("nothing after token 7 was compared") for line in found["lines"])
+    assert run(capsys, *own, str(few), "--all-batches")[0] == 1
+    change(few, "hidden_states.2", 1, "small_plain")
+    assert run(capsys, *own, str(few))[0] == 1
+
+
 def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
     folder, texts = write(tmp_path / "model"), ["we lived above the clouds", "the clouds", "a b"]
     port = VectorPort(folder, "first token")
