@@ -26,6 +26,7 @@ def run(arguments: Any) -> None:
 
     cut = CutTexts()
     with load_model(arguments) as encoder:
+        encoder.max_seq_length = encoder.max_length  # truncates what is longer, and says so
         found = encoder.classify(arguments.texts, arguments.k)
         cut.add(encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length))
     print_answers(arguments.texts, (bars([(each.label, each.probability) for each in labels]) for labels in found))

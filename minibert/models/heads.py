@@ -154,6 +154,14 @@ def check_numbers(logits: Array) -> None:
         )
 
 
+def refuse_long(encoded: Sequence[Encoded], longest: int | None, start: int = 0, advice: str = "") -> None:
+    """Refuse a text with more tokens than the position table has rows; `start`: the number of the first text."""
+    for i, each in enumerate(encoded, start):
+        if longest is not None and len(each.input_ids) > longest:
+            found = f" has {len(each.input_ids)} tokens, but the longest sequence is {longest}; shorten it"
+            raise worded(ValueError, Text(i), found + advice)
+
+
 def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[int], Text]) -> None:
     """Refuse a text without a token, for a head that takes one of each; `named` says which text of all it is."""
     for i, each in enumerate(encoded):

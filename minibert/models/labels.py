@@ -15,12 +15,13 @@ from minibert.errors import Text
 from minibert.families.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 
-from .heads import check_numbers, logits_of, refuse_empty, tokens_of
+from .heads import check_numbers, logits_of, refuse_empty, refuse_long, tokens_of
 from .packing import Packed
 from .pipeline import check_positive
 from .sentences import Sentences
 
 OUTSIDE = "O"  # the label of a token that belongs to no span
+CUT = ", or set max_seq_length of the encoder: texts are then cut there"  # ends an error
 REGRESSION, SEVERAL = "regression", "multi_label_classification"  # of config.json's problem_type
 
 
@@ -49,15 +50,16 @@ class Labels(Sentences):
 
         One str -> a list of `Label(label, probability)`, many -> a list of such lists. `k`: so many labels at most.
         config.json names them (`id2label`). The probabilities are a softmax; of one label, or with problem_type
-        multi_label_classification, a sigmoid of each. Longer texts are truncated: see `max_seq_length`.
+        multi_label_classification, a sigmoid of each. No text is truncated, unless `max_seq_length` was set.
 
         Raises TypeError for anything but text, CheckpointError for a file without that head, ValueError for
-        problem_type regression, TokenizerError where there is no tokenizer.
+        problem_type regression and a text that is too long, TokenizerError where there is no tokenizer.
         """
         if k is not None:
             check_positive("k", k)
         items, _ = listed(texts)
-        head, tokenizer, longest = self.head("classes"), self.sentence_tokenizer, self.max_seq_length
+        head, tokenizer = self.head("classes"), self.sentence_tokenizer
+        longest = self.max_seq_length if self._length_set else None
         several = self.config.get("problem_type")
         if several == REGRESSION:
             raise ValueError(
@@ -67,6 +69,7 @@ class Labels(Sentences):
 
         def tokenize(chunk: list[str], start: int) -> list[Encoded]:
             encoded = tokenizer.encode(chunk, None, True, longest, start)
+            refuse_long(encoded, self.max_length, start, CUT)
             refuse_empty(head, encoded, lambda i: Text(start + i, "texts"))
             return encoded
 
@@ -81,18 +84,22 @@ class Labels(Sentences):
 
         One str -> a list of `Entity(label, text, start, end, probability)`, many -> a list of such lists. The text is
         text[start:end] of what was passed. Tokens are joined as transformers' token-classification pipeline does with
-        aggregation_strategy="simple"; the probability is their mean. Longer texts are truncated: see `max_seq_length`.
+        aggregation_strategy="simple"; the probability is their mean. As there a text is truncated at model_max_length
+        of tokenizer_config.json, or at `max_seq_length` if that was set.
 
-        Raises TypeError for anything but text, CheckpointError for a file without that head, TokenizerError where there
-        is no tokenizer.
+        Raises TypeError for anything but text, CheckpointError for a file without that head, ValueError for a text that
+        is too long, TokenizerError where there is no tokenizer.
         """
         head, items = self.head("token_classes"), listed(texts)[0]
+        longest = self.max_seq_length if self._length_set else self.sentence_config.tokenizer_length
         spans: list[list[tuple[int, int] | None]] = []  # of each text's tokens
 
         def tokenize(chunk: list[str], start: int) -> list[Encoded]:
-            encoded = self.sentence_tokenizer.encode_with_spans(chunk, self.max_seq_length, start)
-            spans.extend(places for _, places in encoded)
-            return [ids for ids, _ in encoded]
+            both = self.sentence_tokenizer.encode_with_spans(chunk, longest, start)
+            encoded = [ids for ids, _ in both]
+            refuse_long(encoded, self.max_length, start, CUT)
+            spans.extend(places for _, places in both)
+            return encoded
 
         def probabilities(tile: Packed, x: Array) -> list[Array]:
             return np.split(softmax(_logits(head, tile, x)), tile.starts[1:])

@@ -17,7 +17,7 @@ from minibert.threads.computing import compute
 
 from .blocks import run_blocks
 from .generation import Generation, penalized
-from .heads import check_numbers, logit_pieces
+from .heads import check_numbers, logit_pieces, refuse_long
 from .key_value_cache import KeyValueCache
 from .model import Model
 from .packing import Packed
@@ -184,11 +184,7 @@ def _predicted(
 def _encoded(model: Model, texts: Texts) -> list[Encoded]:
     """Give the ids of each text. Raises ValueError for one that is too long: cut, it would ask for something else."""
     encoded = model.embeddings.tokenizer.encode(listed(texts)[0])
-    longest = model.max_length
-    for i, each in enumerate(encoded):
-        if longest is not None and len(each.input_ids) > longest:
-            found = len(each.input_ids)
-            raise worded(ValueError, Text(i), f" has {found} tokens, but the longest sequence is {longest}; shorten it")
+    refuse_long(encoded, model.max_length)
     return encoded
 
 

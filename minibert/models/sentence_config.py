@@ -60,6 +60,7 @@ class SentenceConfig(NamedTuple):
     dim             of the vector at the end
     longest         tokens, of which special ones are some; longer texts are truncated. None: no limit
     longest_from    what says so: a key and its file, or the position table
+    tokenizer_length  model_max_length of tokenizer_config.json, where it is a number of tokens
     lengths         the same for the tasks "query" and "document", where the folder has them
     lower_case      texts are lowercased before the tokenizer's own rules
     prompts         name -> what is put before a text; `default_prompt` names one
@@ -77,6 +78,7 @@ class SentenceConfig(NamedTuple):
     dim: int = 0
     longest: int | None = None
     longest_from: str = ""
+    tokenizer_length: int | None = None
     lengths: Mapping[str, int] = {}
     lower_case: bool = False
     prompts: Mapping[str, str] = {"query": "", "document": ""}
@@ -145,7 +147,8 @@ def read_sentence_config(
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
         limit, limit_from = _longest({}, "", top, config, longest)
-        return SentenceConfig(poolings=poolings, dim=dim, longest=limit, longest_from=limit_from)
+        own = SentenceConfig(poolings=poolings, dim=dim, longest=limit, longest_from=limit_from)
+        return own._replace(tokenizer_length=_tokenizer_length(top))
     files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top)
     named, settings = next(
         ((name, found) for name in TRANSFORMER_CONFIGS if (found := files.object(name))), (TRANSFORMER_CONFIGS[0], {})
@@ -168,6 +171,7 @@ def read_sentence_config(
         kind=kind,
         longest=limit,
         longest_from=limit_from,
+        tokenizer_length=_tokenizer_length(files),
         lengths=lengths,
         lower_case=files.flag(settings, "do_lower_case", False),
     )
@@ -265,6 +269,11 @@ def _longest(
     if longest is not None:
         found.append((longest, "the position table"))
     return min(found, key=lambda each: each[0], default=(None, ""))
+
+
+def _tokenizer_length(files: FolderFiles) -> int | None:
+    length = files.object("tokenizer_config.json").get("model_max_length")
+    return int(length) if isinstance(length, int | float) and 1 <= length < math.inf else None
 
 
 def _with_prompts(found: SentenceConfig, files: FolderFiles) -> SentenceConfig:

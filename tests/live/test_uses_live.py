@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from checkpoints import change_json
 from many_texts import many_texts
 from needed import need_sentence_transformers
 from reference_files import REFERENCE
+from tokenizer_folders import BASES, tokenizer_json, vocabulary, write_tokenizer
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -92,11 +95,55 @@ def test_many_labels_and_a_folder_that_the_library_saves(minilm: Path, tmp_path:
     for options in ({}, {"apply_softmax": True}):
         assert np.abs(ours.predict(pairs, **options) - theirs.predict(pairs, **options)).max() <= SCORES
     texts = many_texts(50)
+    ours.max_seq_length = 40  # as truncation=True asks for
     pipe = transformers.pipeline("text-classification", model=str(tmp_path / "saved"), top_k=None)
     for found, text in zip(ours.classify(texts), texts, strict=True):
         want = {each["label"]: each["score"] for each in pipe(text, truncation=True, top_k=None)}
         assert found[0].label == max(want, key=lambda label: want[label])
         assert max(abs(want[each.label] - each.probability) for each in found) <= PROBABILITIES
+
+
+@pytest.mark.parametrize("model_type", ["modernbert", "llama", "qwen3", "bert"])
+@pytest.mark.parametrize("kind", ["Sequence", "Token"])
+def test_what_a_long_text_gives(tmp_path: Path, model_type: str, kind: str) -> None:
+    """The whole text's labels where positions have no table, else an error; spans up to the tokenizer's length."""
+    import torch
+    import transformers
+
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2,
+             "intermediate_size": 24, "max_position_embeddings": 40, "pad_token_id": 0, "num_labels": 5}  # fmt: skip
+    tokens = {"bos_token_id": None, "eos_token_id": None, "vocab_size": len(vocabulary(BASES["BertTokenizer"]))}
+    config = transformers.AutoConfig.for_model(model_type, **sizes, **tokens)
+    config.id2label = dict(enumerate(NAMES))
+    torch.manual_seed(0)
+    model = getattr(transformers, f"AutoModelFor{kind}Classification").from_config(config)
+    for parameter in model.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape) / 2)
+    model.save_pretrained(tmp_path)
+    rules = {"tokenizer.json": tokenizer_json(BASES["BertTokenizer"], post_processor=None)}
+    stored = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    write_tokenizer(tmp_path, "PreTrainedTokenizerFast", {"config.json": stored, **rules})
+    settings = tmp_path / "tokenizer_config.json"
+    for length in (None, 30):
+        change_json(settings, pad_token="[PAD]", **({"model_max_length": length} if length else {}))
+        pipe = transformers.pipeline(f"{'text' if kind == 'Sequence' else 'token'}-classification", model=str(tmp_path))
+        ours = minibert.load_encoder(tmp_path)
+        for words in (1, 9, 29, 30, 31, 40, 41, 70, 200, 700):
+            text = "we lived the clouds above " * words
+            text = " ".join(text.split()[:words])
+            if kind == "Sequence":
+                asked = (partial(pipe, text, top_k=None), partial(ours.classify, text))
+            else:
+                asked = (partial(pipe, text, aggregation_strategy="simple"), partial(ours.entities, text))
+            if model_type == "bert" and words > 40 and (kind == "Sequence" or length is None):
+                for call, error in zip(asked, ((RuntimeError, IndexError), ValueError), strict=True):
+                    with pytest.raises(error):
+                        call()
+                continue
+            want, found = (call() for call in asked)
+            assert [each[0] for each in found] == [each.get("entity_group", each.get("label")) for each in want]
+            scores = [each["score"] for each in want]
+            assert np.allclose([each.probability for each in found], scores, rtol=0, atol=PROBABILITIES)
 
 
 def test_spans_of_all_kinds_of_texts(minilm: Path, tmp_path: Path) -> None:

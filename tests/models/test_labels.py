@@ -75,6 +75,52 @@ def test_the_kind_of_problem_says_what_probabilities_are(tmp_path: Path, kind: s
     assert sum(each.probability for each in found) == pytest.approx(1, abs=1e-6)
 
 
+# -- long texts --------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_of_the_whole_text_or_of_what_was_set(tmp_path: Path) -> None:
+    """Not of the 20 tokens that tokenizer_config.json names: the pipeline does not truncate."""
+    encoder = changed(tmp_path, "topics")
+    text, named = "we " * 23 + "the clouds", encoder.config.id2label
+
+    def same(found: list[Label], logits: Any) -> bool:
+        want = best_labels(1 / (1 + np.exp(-logits[0])), {int(i): name for i, name in named.items()})
+        return np.allclose([each.probability for each in found], [each.probability for each in want], atol=1e-6)
+
+    def logits(**options: Any) -> Any:
+        return encoder.logits(**encoder.tokenize(text, **options), head="classes")
+
+    assert len(encoder.tokenize(text)["input_ids"][0]) > 20 == encoder.max_seq_length
+    assert same(encoder.classify(text), logits()) and not same(
+        encoder.classify(text), logits(max_length=20, truncation=True)
+    )
+    with pytest.raises(
+        ValueError, match=r"^texts?.*1.* has 42 tokens, but the longest sequence is 32; .* or set max_seq"
+    ):
+        encoder.classify(["we", "we " * 40])
+    encoder.max_seq_length = 7
+    assert same(encoder.classify(text), logits(max_length=7, truncation=True)) and encoder.classify("we " * 40)
+
+
+def test_spans_are_of_as_many_tokens_as_the_tokenizer_takes(tmp_path: Path) -> None:
+    """As in the pipeline: tokenizer_config.json says how many; where it does not, the whole text."""
+    changed(tmp_path, "entities")
+    text, ends, last = "we lived above " * 9, {}, {}
+    for length in (20, None):
+        change_json(tmp_path / "model" / "tokenizer_config.json", model_max_length=length)
+        encoder = minibert.load_encoder(tmp_path / "model")
+        ((_, spans),) = encoder.sentence_tokenizer.encode_with_spans([text], length)
+        ends[length] = max(span[1] for span in spans if span)
+        last[length] = max(each.end for each in encoder.entities(text))
+    assert last[20] <= ends[20] < last[None] <= ends[None] == len(text) - 1
+    with pytest.raises(
+        ValueError, match=r"has 42 tokens, but the longest sequence is 32; shorten it, or set max_seq_le"
+    ):
+        encoder.entities(["we", "we " * 40])
+    encoder.max_seq_length = 5
+    assert max(each.end for each in encoder.entities(text)) <= len("we lived above")
+
+
 @given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6))
 def test_labels_stand_by_probability_then_by_number(probabilities: list[float]) -> None:
     named = {i: f"label {i}" for i in range(len(probabilities))}
