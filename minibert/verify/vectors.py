@@ -12,8 +12,8 @@ from minibert.equations.sentences import dot, normalized
 from minibert.models.encoder import Encoder
 from minibert.models.load_encoder import load_encoder
 
+from .client import Client
 from .report import Report, table
-from .server import Server
 from .texts import TEXTS
 from .vector_files import read_texts, read_vectors
 from .vector_recipes import SAME, Maker, distances
@@ -59,10 +59,10 @@ def verify_vectors(
         about = f"vectors of {vectors}"
     else:
         assert url is not None
-        server = Server(url, served_as or model, api_key_env)
+        client = Client(url, served_as or model, api_key_env)
         asked = given or [each.text for each in TEXTS]
-        kept, found = server.vectors(asked)
-        about = f"vectors of {server.url}, model {server.model!r}"
+        kept, found = client.vectors(asked)
+        about = f"vectors of {client.url}, model {client.model!r}"
         if len(kept) < len(asked):
             about += f"; it refuses {len(asked) - len(kept)} of {len(asked)} texts"
             asked = [asked[i] for i in kept]
@@ -77,6 +77,13 @@ def judge(
     prompt: str | None = None,
 ) -> None:  # fmt: skip
     """Say of each vector whether it is the model's, and which mistake fits where some are not."""
+    if broken := [str(i + 1) for i in np.flatnonzero(~np.isfinite(vectors).all(1))]:
+        report.matches.append("NaN or infinity")
+        report.fail(
+            f"matches: NaN or infinity, in the vectors of texts {', '.join(broken)}. It comes of a division by 0, of a "
+            "mask that leaves nothing, or of a number too large for its format (float16 ends at 65,504)"
+        )
+        return
     maker = Maker(encoder, prompt_name, prompt)
     judging = Judge(maker, texts, vectors)
     right = np.concatenate([maker.vectors(text, maker.right) for text in texts])  # its rows are needed again
@@ -146,7 +153,7 @@ def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: A
 
 def unrelated(right: Array, vectors: Array) -> float | None:
     """Where no vector is near the right one: how far the similarities between texts agree; else None."""
-    if len(right) < 3 or not np.isfinite(vectors).all():
+    if len(right) < 3:
         return None
     a, b = normalized(right.astype(np.float64)), normalized(vectors.astype(np.float64))
     if np.abs(np.vecdot(a, b)).max() > OTHER:
@@ -182,7 +189,7 @@ def _of_each_text(judging: Judge, verdict: Verdict, right: Array) -> Iterator[st
     for i, (text, apart) in enumerate(zip(judging.texts, verdict.right.tolist(), strict=True)):
         own, theirs = right[i].astype(float), judging.vectors[i].astype(float)
         cosine = "-"
-        if own.shape == theirs.shape and np.isfinite(theirs).all() and own.any() and theirs.any():
+        if own.shape == theirs.shape and own.any() and theirs.any():
             cosine = f"{own @ theirs / np.sqrt((own @ own) * (theirs @ theirs)):.6f}"
         level = judging.level(apart)
         word = "the model's" if level == "float32" else f"as {level} rounds" if level else "DIFFERENT"
