@@ -1,4 +1,4 @@
-"""Reading .npy and .npz files of other programs: no pickle is opened, no array made that is larger than its file."""
+"""Reading .npy and .npz files of other programs: no pickle is opened, no array made that its file is too small for."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from minibert.files.lines import reading
 BROKEN = (ValueError, TypeError, KeyError, EOFError, SyntaxError, OverflowError, RecursionError, UnicodeError,
           BadZipFile, LargeZipFile, zlib.error, NotImplementedError, RuntimeError,
           TokenError)  # fmt: skip
+ROOM = 1 << 26  # bytes of all arrays of a .npz together; of a larger file `TIMES` its own
+TIMES = 8  # bfloat16 that was widened to float64 is packed to a quarter or a fifth, zeros to a thousandth
 HEADER = 10_000  # bytes at most, as NumPy itself wants of files that are not trusted
 
 
@@ -37,11 +39,15 @@ def npz_names(path: Path) -> list[str]:
 def read_npz(path: Path, names: Collection[str]) -> dict[str, Array]:
     """Read some arrays of a .npz file. Raises ValueError that names file and array."""
     found = {}
-    with reading(str(path), "NumPy", *BROKEN), ZipFile(path) as file:
+    room = max(ROOM, TIMES * path.stat().st_size)
+    with reading(str(path), "NumPy", *BROKEN):
+        file = ZipFile(path)
+    with file:
         for member in file.infolist():
             if (name := member.filename.removesuffix(".npy")) in names:
                 with reading(f"{path}: {name}", "NumPy", *BROKEN), file.open(member) as opened:
-                    found[name] = _array(opened, member.file_size)
+                    found[name] = _array(opened, min(member.file_size, room))
+                room -= found[name].nbytes
     return {name: array if array.dtype.kind == "U" else checked(array, f"{path}: {name}")
             for name, array in found.items()}  # fmt: skip
 
@@ -69,7 +75,7 @@ def _array(file: IO[bytes], size: int) -> Array:
         raise ValueError("it holds Python objects, and not numbers")
     wanted = prod(shape) * dtype.itemsize
     if wanted < 0 or min(shape, default=0) < 0 or wanted > size:
-        raise ValueError(f"its header describes an array of {wanted:,} bytes")
+        raise ValueError(f"its header describes an array of {wanted:,} bytes, where at most {size:,} can be")
     content = file.read(wanted)
     if len(content) < wanted:
         raise ValueError(f"it ends after {len(content):,} of {wanted:,} bytes")

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from minibert.cli import main
 from minibert.equations.input_layer import Array
+from minibert.verify.numpy_files import read_npz
 from minibert.verify.texts import TEXTS
 from minibert.verify.vector_files import read_texts, read_vectors
 
@@ -96,9 +97,23 @@ def test_an_npz_that_is_another_file_or_damaged_within_is_an_error_that_names_it
     np.savez_compressed(tmp_path / "within.npz", vectors=vectors)
     whole = (tmp_path / "within.npz").read_bytes()
     (tmp_path / "within.npz").write_bytes(whole[:80] + bytes([255]) * 40 + whole[120:])
-    for name in ("array.npz", "within.npz"):
+    for name in ("array.npz", "within.npz: vectors"):
         with pytest.raises(ValueError, match=f"{name}: not readable as NumPy"):
-            read_vectors(tmp_path / name)
+            read_vectors(tmp_path / name.partition(":")[0])
+
+
+def test_an_npz_whose_arrays_are_far_larger_than_itself_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros are packed to a thousandth: 0.8 MB were read as 1.6 GB."""
+    monkeypatch.setattr("minibert.verify.numpy_files.ROOM", 100_000)
+    zeros, numbers = np.zeros((10, 2_000), np.float32), np.random.default_rng(0).random((10, 10_000), np.float32)
+    np.savez_compressed(tmp_path / "v.npz", a=zeros, b=zeros)
+    assert set(read_npz(tmp_path / "v.npz", ["a"])) == {"a"}
+    with pytest.raises(ValueError, match=r"v\.npz: b: .* an array of 80,000 bytes, where at most [\d,]+ can be"):
+        read_npz(tmp_path / "v.npz", ["a", "b"])
+    np.savez_compressed(tmp_path / "v.npz", numbers)
+    assert np.array_equal(read_vectors(tmp_path / "v.npz")[0], numbers)
 
 
 def test_texts_that_are_printed_can_be_read_again(tmp_path: Path, capsys: Printed) -> None:
