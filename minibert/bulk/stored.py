@@ -107,7 +107,9 @@ class StoredVectors:
         if found is None:
             try:
                 found = np.lib.format.open_memmap(self.path / name, mode="r")
-            except ValueError as error:
+            except OSError:
+                raise  # which names the file
+            except Exception as error:  # noqa: BLE001  a damaged header is a TokenError, SyntaxError or OverflowError
                 raise ValueError(f"{self.path / name}: not readable as .npy ({error}); {MEND}") from None
             if len(self._maps) < MAPS:
                 self._maps[name] = found

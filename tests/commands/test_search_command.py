@@ -302,6 +302,11 @@ def zeros(name: str, folder: Path) -> None:
     (folder / name).write_bytes(bytes((folder / name).stat().st_size))
 
 
+def in_header(old: bytes, new: bytes, folder: Path) -> None:
+    file = folder / "vectors-00000.npy"
+    file.write_bytes(file.read_bytes().replace(old, new, 1))
+
+
 def longer(folder: Path) -> None:
     with open(next(folder.glob("vectors-00001*")), "ab") as file:
         file.write(b"x")
@@ -339,6 +344,8 @@ def reshaped(folder: Path) -> None:
         (longer, "vectors-00001.npy: expected a file of"),
         (reshaped, "vectors-00000.npy: "),
         (partial(zeros, "vectors-00000.npy"), "vectors-00000.npy: not readable as .npy"),
+        (partial(in_header, b"}", b" "), "vectors-00000.npy: not readable as .npy"),  # tokenize.TokenError
+        (partial(in_header, b"{", b"\n"), "vectors-00000.npy: not readable as .npy"),  # SyntaxError
         (partial(zeros, "ids-00000.json"), "ids-00000.json: expected 30 ids"),
     ],
 )  # fmt: skip
