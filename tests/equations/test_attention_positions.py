@@ -257,19 +257,6 @@ def test_bias_of_nothing_is_empty() -> None:
     assert positions.relative_bias(normal(32, 4), 3, 0).shape == (4, 3, 0)
 
 
-def test_sign_and_distance_off_by_one_are_told_apart() -> None:
-    distances = np.arange(-LONGEST, LONGEST + 1)
-    right = positions.relative_buckets(distances)
-    assert rejects(positions.relative_buckets(-distances), right)
-    assert rejects(positions.relative_buckets(distances + 1), right)
-    assert rejects(positions.relative_buckets(distances, max_distance=127), right)
-    assert rejects(positions.relative_buckets(distances, bidirectional=False), right)
-    # rounding to the nearest bucket where T5 truncates
-    n = np.maximum(np.abs(distances), 8)
-    nearest = np.minimum(8 + np.rint(8 * np.log(n / 8) / math.log(16)).astype(int), 15)
-    assert rejects(np.where(np.abs(distances) < 8, np.abs(distances), nearest) + 16 * (distances > 0), right)
-
-
 # DeBERTa
 
 
@@ -509,38 +496,3 @@ def test_deberta_numbers_come_from_the_config() -> None:
 def test_xlnet_numbers_come_from_the_config() -> None:
     scheme = schemes.xlnet_sinusoids({"d_model": 8, "attn_type": "uni", "clamp_len": 3})
     assert (scheme.dim, scheme.attention, scheme.clamp_length) == (8, "uni", 3)
-
-
-# misuse
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: positions.rotary_frequencies(0), ValueError, "dim >= 1"),
-        (lambda: positions.rotary_frequencies(4, -1.0), ValueError, "base > 0"),
-        (lambda: positions.rotary_angles([0.5], np.ones(2)), TypeError, "position_ids must be integers, found float64"),
-        (lambda: positions.rotate(np.ones(4), np.ones(4), np.ones(4), "pairs"), ValueError, "'neighbours', found 'pa"),
-        (lambda: positions.rotate(np.ones(4), np.ones(6), np.ones(6)), ValueError, "at most as wide as x"),
-        (lambda: positions.rotate(np.ones(4), np.ones(3), np.ones(3)), ValueError, "an even width"),
-        (lambda: positions.rotate(np.ones(4), np.ones(4), np.ones(2)), ValueError, "one shape"),
-        (lambda: positions.alibi_slopes(0), ValueError, "at least one head"),
-        (lambda: positions.alibi_bias([1, 1], 2), ValueError, r"\(batch, key\) of zeros and ones; found shape \(2,\)"),
-        (lambda: positions.alibi_bias([[0.0, -np.inf]], 2), ValueError, "zeros and ones"),
-        (lambda: positions.relative_buckets([1.0]), TypeError, "must be integers"),
-        (lambda: positions.relative_buckets([1], buckets=3), ValueError, "at least 4 buckets"),
-        (lambda: positions.relative_buckets([1], max_distance=8), ValueError, "max_distance > 8"),
-        (lambda: positions.relative_bias(np.ones((16, 2)), 20, 20), IndexError, "out of bounds"),
-        (lambda: positions.relative_bias(np.ones((32, 2)), -1, 2), ValueError, "must not be negative"),
-        (lambda: positions.relative_bias(np.ones((32, 2)), 1, 2, past_length=-1), ValueError, "past_length=-1"),
-        (lambda: positions.log_buckets([0], 1, 9), ValueError, "buckets >= 2"),
-        (lambda: positions.log_buckets([0], 16, 9), ValueError, "max_positions > 9"),
-        (lambda: positions.log_bucket_rows(-1, 2, 8, 17), ValueError, "must not be negative"),
-        (lambda: positions.relative_sinusoids(1, 1, 3), ValueError, "even dim"),
-        (lambda: positions.relative_sinusoids(-1, 1, 4), ValueError, "not negative"),
-        (lambda: positions.relative_sinusoids(1, 1, 4, "both"), ValueError, "'bi' or 'uni', found 'both'"),
-    ],
-)
-def test_misuse_is_refused(call: Callable[[], object], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -295,22 +294,3 @@ def test_parameters_that_are_not_sorted_by_layer_type_are_refused() -> None:
     for flat in ({"rope_type": "linear", "factor": 2.0}, {"type": "linear"}, {"factor": 2.0}):
         with pytest.raises(CheckpointError, match="must hold one set per layer type"):
             schemes.layered_rotary({**HEAD, "rope_parameters": flat})
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: scaling.linear_frequencies(np.ones(2), 0.0), "factor must be a number above 0, found 0.0"),
-        (lambda: scaling.dynamic_frequencies(2, 1e4, 2.0, 8, 16), "more than one pair"),
-        (lambda: scaling.dynamic_frequencies(4, 1e4, math.inf, 8, 16), "factor must be a number above 0, found inf"),
-        (lambda: scaling.yarn_frequencies(5, 1e4, 2.0, 8), "even dim"),
-        (lambda: scaling.yarn_attention_factor(-1.0), "factor must be a number above 0"),
-        (lambda: scaling.longrope_frequencies(4, 1e4, [1, 2], [1], 8, 8), r"long_factor must be 2 .* shape \(1,\)"),
-        (lambda: scaling.longrope_attention_factor(2.0, 1), "original_length must be above 1"),
-        (lambda: scaling.llama3_frequencies(np.ones(2), 2.0, 4.0, 1.0, 8), "high_freq_factor must be above"),
-        (lambda: scaling.proportional_frequencies(8, 1e4, 1.5), "share must be between 0 and 1, found 1.5"),
-    ],
-)
-def test_misuse_is_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from drawn import normal
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,13 +63,6 @@ def test_cosine_of_a_row_that_is_no_number_is_none() -> None:
     assert np.array_equal(found, [[np.nan, np.nan], [np.nan, 1.0]], equal_nan=True)
 
 
-def test_cosine_similarity_refuses_what_has_no_rows() -> None:
-    with pytest.raises(ValueError, match=r"x must have shape \(rows, dim\), found \(2,\); .* x\[None\]"):
-        similarity.cosine_similarity([1.0, 2.0])
-    with pytest.raises(ValueError, match="x has 2 columns, but y has 3"):
-        similarity.cosine_similarity([[1.0, 2.0]], [[1.0, 2.0, 3.0]])
-
-
 # nearest tokens
 
 
@@ -120,19 +112,6 @@ def test_nearest_tokens_need_little_memory_beside_the_table() -> None:
     )  # measured 19.2 MB; the table widened at once would be 188 MB
 
 
-def test_nearest_tokens_refuse_what_they_cannot_answer() -> None:
-    table = np.ones((3, 2))
-    with pytest.raises(ValueError, match=r"k must be in 1\.\.3, .* found 4"):
-        similarity.nearest_tokens(table, 0, k=4)
-    with pytest.raises(IndexError, match=r"query is -1, but the table has rows 0\.\.2"):
-        similarity.nearest_tokens(table, -1, k=1)
-    with pytest.raises(TypeError, match="query must be integers"):
-        similarity.nearest_tokens(table, 1.0, k=1)  # type: ignore[arg-type]
-    for vector in (np.ones(3), np.array([1.0, np.nan])):
-        with pytest.raises(ValueError, match="an id or 2 finite numbers"):
-            similarity.nearest_tokens(table, vector, k=1)
-
-
 # principal components
 
 
@@ -158,9 +137,3 @@ def test_principal_components_do_not_depend_on_the_sign_of_a_singular_vector() -
 def test_equal_rows_have_no_components_to_share() -> None:
     found = similarity.principal_components(np.ones((4, 3)))
     assert not np.any(found.coordinates) and not np.any(found.shares)
-
-
-@pytest.mark.parametrize("count", [0, 3])
-def test_principal_components_refuse_more_than_there_are(count: int) -> None:
-    with pytest.raises(ValueError, match=rf"count must be in 1\.\.2, .* found {count}"):
-        similarity.principal_components(np.ones((5, 2)), count)

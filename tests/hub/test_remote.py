@@ -188,7 +188,9 @@ def test_a_fetch_that_fails_stops_the_others(tmp_path: Path) -> None:
 
 def test_what_is_no_table_of_rows_comes_whole_and_read_only(tmp_path: Path) -> None:
     flat = np.random.default_rng(2).normal(size=70_000).astype(np.float32)
-    checkpoint = open_memory(Memory(tmp_path, {"model.safetensors": save({"flat": flat})}))
+    memory = Memory(tmp_path, {"model.safetensors": save({"flat": flat, "none": np.zeros((0, 4), np.float32)})})
+    checkpoint = open_memory(memory)
+    assert checkpoint.table("none").array().shape == (0, 4) and len(memory.asked) == 1  # a Hub refuses to send nothing
     for _ in range(2):  # fetched, then from the cache
         raw = checkpoint._file("model.safetensors").raw(checkpoint.tensor("flat"))
         assert np.array_equal(raw, flat)

@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import BERT, ROBERTA, T5, same_bits, tensors, write
-from hypothesis import assume, given
-from hypothesis import strategies as st
-from layers import CONFIGS
 
 import minibert
 from minibert import CheckpointError, UnknownFamilyError
@@ -24,20 +21,10 @@ GOOD = np.array([[5, 6, 7], [8, 9, 10]])
 
 
 def test_folder_absent(tmp_path: Path) -> None:
-    for name in (
-        tmp_path / "none",
-        str(tmp_path / "none"),
-        "./none/such",
-        "~/none/such/folder",
-        "~nobody-by-this-name/x",
-        "a/b/c",
-    ):
-        with pytest.raises(
-            CheckpointError, match=r"no such folder; expected a folder with config.json and model.safetensors"
-        ):
-            minibert.load(name)
-    for name in (tmp_path / ("x" * 5000), "./" + "x" * 5000, "./nul\0byte", "./\ud800"):
-        with pytest.raises(CheckpointError, match="no such folder"):
+    says = r"no such folder; expected a folder with config.json and model.safetensors"
+    for name in (tmp_path / "none", str(tmp_path / "none"), "./none/such", "~/none/such/folder", "~nobody/x", "a/b/c",
+                 tmp_path / ("x" * 5000), "./" + "x" * 5000, "./nul\0byte", "./\ud800"):  # fmt: skip
+        with pytest.raises(CheckpointError, match=says):
             minibert.load(name)
 
 
@@ -61,9 +48,7 @@ def test_without_a_name_it_is_what_minibert_model_names(tmp_path: Path, monkeypa
         monkeypatch.delenv("MINIBERT_MODEL", raising=False)
         if nothing is not None:
             monkeypatch.setenv("MINIBERT_MODEL", nothing)
-        with pytest.raises(
-            ValueError, match=r"no model is named: pass a folder or a Hub name.*, or set MINIBERT_MODEL"
-        ):
+        with pytest.raises(ValueError, match=r"no model is named: pass a folder or a Hub.*, or set MINIBERT_MODEL"):
             minibert.load()
     monkeypatch.setenv("MINIBERT_MODEL", str(tmp_path / "absent"))
     with pytest.raises(CheckpointError, match="absent: no such folder"):
@@ -85,9 +70,7 @@ def test_a_folder_by_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_folder_without_config(tmp_path: Path) -> None:
     (write(tmp_path) / "config.json").unlink()
-    with pytest.raises(
-        CheckpointError, match=r"has no config.json, which says what the tensors mean; fetch it beside them"
-    ):
+    with pytest.raises(CheckpointError, match=r"has no config.json, which says what the tensors mean; fetch it beside"):
         minibert.load(tmp_path)
     (tmp_path / "config.json").mkdir()
     with pytest.raises(CheckpointError, match=r"config.json is a folder, where a file of this name is read"):
@@ -98,20 +81,13 @@ def test_folder_without_config(tmp_path: Path) -> None:
     ("content", "says"),
     [
         (b"", "config.json: not readable as JSON"),
-        (b"{", "config.json: not readable as JSON"),
-        (b"{'model_type': 'bert'}", "config.json: not readable as JSON"),
         (b"\xff\xfe{\x00}\x00", "config.json: not readable as JSON"),
         (b"[]", "expected an object, found list"),
-        (b"null", "expected an object, found NoneType"),
-        (b"3", "expected an object, found int"),
-        (b'"bert"', "expected an object, found str"),
         (b"[" * 100_000, "config.json: not readable as JSON"),
         (b'{"model_type": "bert", "n": ' + b"1" * 5000 + b"}", "config.json"),
         (b'{"model_type": "bert", "n": ' + b"[" * 700 + b"]" * 700 + b"}", "config.json"),
         (b"version https://git-lfs.github.com/spec/v1\n", "config.json: not readable as JSON"),
         (b"{}", "config.json has no model_type; add the one it was saved from: albert"),
-        (b'{"model_type": null}', "config.json has no model_type"),
-        (b'{"model_type": 3}', "config.json has no model_type"),
         (b'{"model_type": ["bert"]}', "config.json has no model_type"),
         (b'{"model_type": "bert"}', "config.json: 'vocab_size' must be an integer >= 0, found None"),
     ],
@@ -132,9 +108,8 @@ def test_unknown_model_type(tmp_path: Path, model_type: str, near: str) -> None:
     assert f"model_type {model_type!r} is not known (did you mean {near}?); known are " in message
     assert all(known in message for known in FAMILIES)
     assert "load(..., family=Family(...))" in message
-    assert same_bits(
-        minibert.load(folder, family=FAMILIES["bert"])(GOOD), minibert.load(write(tmp_path / "known"))(GOOD)
-    )
+    known = minibert.load(write(tmp_path / "known"))
+    assert same_bits(minibert.load(folder, family=FAMILIES["bert"])(GOOD), known(GOOD))
 
 
 @pytest.mark.parametrize("model_type", ["", " ", "\ud800", "x" * 10_000, "__class__", "bert\n"])
@@ -144,68 +119,29 @@ def test_hostile_model_type(tmp_path: Path, model_type: str) -> None:
     str(caught.value).encode("utf-8")  # can be printed anywhere
 
 
-@pytest.mark.parametrize("value", ["1e-12", None, -1e-12, True, [1e-12], 10**400])
+@pytest.mark.parametrize("value", ["1e-12", -1e-12, 10**400, float("nan"), float("inf")])
 def test_bad_eps(tmp_path: Path, value: object) -> None:
     with pytest.raises(CheckpointError, match=r"config.json: 'layer_norm_eps' must be a number >= 0, found"):
         minibert.load(write(tmp_path, {**BERT, "layer_norm_eps": value}))
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e400"])
-def test_eps_that_is_no_finite_number(tmp_path: Path, value: str) -> None:
-    path = write(tmp_path) / "config.json"
-    path.write_text(path.read_text().replace("1e-12", value))
-    with pytest.raises(CheckpointError, match=r"config.json: 'layer_norm_eps' must be a number >= 0, found"):
-        minibert.load(tmp_path)
-
-
-@pytest.mark.parametrize("value", [17, 18, 10**6])
-def test_a_padding_row_that_leaves_no_position(tmp_path: Path, value: int) -> None:
-    with pytest.raises(CheckpointError, match="'max_position_embeddings' must be larger than 'pad_token_id' \\+ 1"):
-        minibert.load(write(tmp_path, {**ROBERTA, "pad_token_id": value}))
-
-
-@pytest.mark.parametrize("value", [None, -1, "1", 1.0])
-def test_a_padding_id_that_positions_need_is_missed_at_once(tmp_path: Path, value: object) -> None:
-    with pytest.raises(CheckpointError, match=r"config.json: 'pad_token_id' must be an integer >= 0, found"):
-        minibert.load(write(tmp_path, {**ROBERTA, "pad_token_id": value}))
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from([*BERT, "tie_word_embeddings", "text_config", "n_embd"]),
-        st.one_of(
-            st.none(),
-            st.booleans(),
-            st.integers(-2, 70),
-            st.floats(),
-            st.text(max_size=3),
-            st.lists(st.integers(), max_size=2),
-        ),
-        max_size=3,
-    ),
-    st.sampled_from(["bert", "roberta", "gpt2", "t5", "electra", "deberta-v2"]),
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (17, r"'max_position_embeddings' must be larger than 'pad_token_id' \+ 1"),
+        (None, "'pad_token_id' must be an integer >= 0, found"),
+        (-1, "'pad_token_id' must be an integer >= 0, found"),
+    ],
 )
-def test_arbitrary_configs(tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], name: str) -> None:
-    config = CONFIGS[name] | changes
-    padding_row = config.get("pad_token_id")
-    assume(name != "roberta" or padding_row not in (15, 16))  # a table that leaves room for fewer than three tokens
-    if isinstance(config.get("model_type"), str) and config["model_type"] in FAMILIES:
-        config["model_type"] = name
-    folder = write(tmp_path_factory.mktemp("config"), config, tensors(CONFIGS[name]))
-    try:
-        y = minibert.load(folder)(GOOD)
-    except (CheckpointError, UnknownFamilyError):
-        return
-    assert y.shape == (2, 3, 8)
+def test_a_padding_id_that_positions_need(tmp_path: Path, value: Any, says: str) -> None:
+    with pytest.raises(CheckpointError, match=says):
+        minibert.load(write(tmp_path, {**ROBERTA, "pad_token_id": value}))
 
 
 def test_a_section_that_is_none(tmp_path: Path) -> None:
-    for section in (3, "text", [1]):
-        config = {"model_type": "clip", "text_config": section}
-        with pytest.raises(CheckpointError, match=r"config.json: 'text_config' must be an object, found"):
-            minibert.load(
-                write(tmp_path, config, {"text_model.embeddings.token_embedding.weight": np.zeros((2, 2), "f4")})
-            )
+    table = {"text_model.embeddings.token_embedding.weight": np.zeros((2, 2), "f4")}
+    with pytest.raises(CheckpointError, match=r"config.json: 'text_config' must be an object, found"):
+        minibert.load(write(tmp_path, {"model_type": "clip", "text_config": 3}, table))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int32", "", "f", None, 3, np.int64, "nonsense"])

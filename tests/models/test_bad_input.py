@@ -45,16 +45,10 @@ def refuses(layer: EmbeddingLayer, arguments: dict[str, Any], kind: type[Excepti
 # -- ids -----------------------------------------------------------------------------------------------------------
 
 BAD_IDS: dict[str, tuple[Any, type[Exception], str]] = {
-    "negative": (
-        [[5, -1, 7]],
-        IndexError,
-        f"input_ids[0, 1] is -1, but the table has rows 0..{LAST}; is this the right",
-    ),
-    "past the table": (
-        [[5, 6], [7, VOCAB]],
-        IndexError,
-        f"input_ids[1, 1] is {VOCAB}, but the table has rows 0..{LAST}",
-    ),
+    "negative": ([[5, -1, 7]], IndexError,
+     f"input_ids[0, 1] is -1, but the table has rows 0..{LAST}; is this the right"),
+    "past the table": ([[5, 6], [7, VOCAB]], IndexError,
+     f"input_ids[1, 1] is {VOCAB}, but the table has rows 0..{LAST}"),
     "far past the table": ([[2**63]], IndexError, "input_ids[0, 0] is 9223372036854775808"),
     "one sequence past the table": ([VOCAB], IndexError, f"input_ids[0] is {VOCAB}"),
     "int8 that is negative": (np.array([[-128]], np.int8), IndexError, "input_ids[0, 0] is -128"),
@@ -71,14 +65,11 @@ BAD_IDS: dict[str, tuple[Any, type[Exception], str]] = {
     "a batch not unpacked": ({"input_ids": GOOD}, TypeError, "found a mapping; try layer(**layer.tokenize(text))"),
     "ragged": ([[5, 6], [7]], TypeError, "input_ids: every row must have the same length; pad the shorter ones"),
     "ragged in depth": ([[[5], [6]], [[7], 8]], TypeError, "input_ids: every row must have the same length"),
-    "three axes": (
-        [[[5, 6]]],
-        ValueError,
-        "input_ids must be (batch, seq) or one sequence of it, found 3 axes of shape (1, 1, 2)",
-    ),
+    "three axes": ([[[5, 6]]], ValueError,
+     "input_ids must be (batch, seq) or one sequence of it, found 3 axes of shape (1, 1, 2)"),
     "one number": (5, ValueError, "input_ids must be (batch, seq) or one sequence of it, found 0 axes of shape ()"),
     "three axes of none": (np.zeros((0, 2, 3), int), ValueError, "found 3 axes of shape (0, 2, 3)"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD_IDS)
@@ -105,42 +96,22 @@ def test_ids_that_work(load: Make) -> None:
 
 
 OTHER_IDS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    (
-        "bert",
-        {"token_type_ids": [[0, 1, 2], [0, 0, 0]]},
-        IndexError,
-        "token_type_ids[0, 2] is 2, but the table has rows 0..1",
-    ),
+    ("bert", {"token_type_ids": [[0, 1, 2], [0, 0, 0]]}, IndexError,
+     "token_type_ids[0, 2] is 2, but the table has rows 0..1"),
     ("bert", {"token_type_ids": [[0, -1, 0], [0, 0, 0]]}, IndexError, "token_type_ids[0, 1] is -1"),
     ("bert", {"token_type_ids": [[0.0, 1.0, 0.0]]}, TypeError, "token_type_ids must be integers, found float64"),
     ("bert", {"token_type_ids": [[True, False, True]]}, TypeError, "token_type_ids must be integers, found bool"),
-    (
-        "bert",
-        {"token_type_ids": [[0, 0], [0, 0]]},
-        ValueError,
-        "token_type_ids must be (2, 3) as the ids are, found shape (2, 2)",
-    ),
-    (
-        "bert",
-        {"token_type_ids": [[0] * 3] * 3},
-        ValueError,
-        "token_type_ids must be (2, 3) as the ids are, found shape (3, 3)",
-    ),
+    ("bert", {"token_type_ids": [[0, 0], [0, 0]]}, ValueError,
+     "token_type_ids must be (2, 3) as the ids are, found shape (2, 2)"),
+    ("bert", {"token_type_ids": [[0] * 3] * 3}, ValueError,
+     "token_type_ids must be (2, 3) as the ids are, found shape (3, 3)"),
     ("bert", {"token_type_ids": [[[0] * 3] * 2]}, ValueError, "token_type_ids must be (2, 3) as the ids are"),
     ("bert", {"token_type_ids": 0}, ValueError, "token_type_ids must be (2, 3) as the ids are, found shape ()"),
     ("bert", {"token_type_ids": [[0], [0, 0]]}, TypeError, "token_type_ids: every row must have the same length"),
-    (
-        "roberta",
-        {"token_type_ids": [[0, 1, 0], [0, 0, 0]]},
-        IndexError,
-        "token_type_ids[0, 1] is 1, but the table has rows 0..0",
-    ),
-    (
-        "gpt2",
-        {"token_type_ids": [[261, 0, 0]]},
-        IndexError,
-        "token_type_ids[0, 0] is 261, but the table has rows 0..260",
-    ),
+    ("roberta", {"token_type_ids": [[0, 1, 0], [0, 0, 0]]}, IndexError,
+     "token_type_ids[0, 1] is 1, but the table has rows 0..0"),
+    ("gpt2", {"token_type_ids": [[261, 0, 0]]}, IndexError,
+     "token_type_ids[0, 0] is 261, but the table has rows 0..260"),
     ("t5", {"token_type_ids": [[0, 0, 0]]}, TypeError, "t5 takes no token_type_ids in its input layer; leave it out"),
     ("t5", {"position_ids": [[0, 1, 2]]}, TypeError, "t5 takes no position_ids in its input layer; leave it out"),
     ("bert", {"langs": [[0, 0, 0]]}, TypeError, "bert takes no langs in its input layer; leave it out"),
@@ -149,30 +120,18 @@ OTHER_IDS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("bert", {"position_ids": [[0, 1, -1]]}, IndexError, "position_ids[0, 2] is -1"),
     ("bert", {"position_ids": [[0.5, 1, 2]]}, TypeError, "position_ids must be integers, found float64"),
     ("bert", {"position_ids": [0, 1]}, ValueError, "position_ids must be (2, 3) as the ids are, found shape (2,)"),
-    (
-        "bert",
-        {"position_ids": [[0], [1]]},
-        ValueError,
-        "position_ids must be (2, 3) as the ids are, found shape (2, 1)",
-    ),
-    (
-        "bert",
-        {"attention_mask": [[1, 1, 1]]},
-        ValueError,
-        "attention_mask must be (2, 3), as long as past and ids together, found shape (1, 3)",
-    ),
+    ("bert", {"position_ids": [[0], [1]]}, ValueError,
+     "position_ids must be (2, 3) as the ids are, found shape (2, 1)"),
+    ("bert", {"attention_mask": [[1, 1, 1]]}, ValueError,
+     "attention_mask must be (2, 3), as long as past and ids together, found shape (1, 3)"),
     ("bert", {"attention_mask": [[1] * 4] * 2}, ValueError, "attention_mask must be (2, 3)"),
     ("bert", {"attention_mask": [[[[1, 1, 1]]]] * 2}, ValueError, "found shape (2, 1, 1, 3)"),
     ("bert", {"attention_mask": [[1, 1, 1], [1]]}, TypeError, "attention_mask: every row must have the same length"),
     ("bert", {"attention_mask": [["a", "b", "c"]] * 2}, TypeError, "attention_mask must be numbers, found <U1"),
     ("bert", {"attention_mask": "yes"}, TypeError, "attention_mask must be numbers, found <U3"),
     ("bert", {"attention_mask": 1}, ValueError, "found shape ()"),
-    (
-        "deberta-v2",
-        {"attention_mask": [[0.0, -1e4, 0.0]] * 2},
-        ValueError,
-        "1 for a token and 0 for padding; an additive mask",
-    ),
+    ("deberta-v2", {"attention_mask": [[0.0, -1e4, 0.0]] * 2}, ValueError,
+     "1 for a token and 0 for padding; an additive mask"),
     ("deberta-v2", {"attention_mask": [[1, 2, 0]] * 2}, ValueError, "must hold 1 for a token and 0 for padding"),
     ("deberta-v2", {"attention_mask": [[1, np.nan, 0]] * 2}, ValueError, "must hold 1 for a token and 0 for padding"),
     ("deberta-v2", {"attention_mask": [[1] * 5] * 2, "past_length": 2}, ValueError, "attention_mask must be (2, 3)"),
@@ -182,20 +141,12 @@ OTHER_IDS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("bert", {"past_length": None}, TypeError, "past_length must be an integer, found NoneType None"),
     ("bert", {"past_length": "1"}, TypeError, "past_length must be an integer, found str '1'"),
     ("roberta", {"past_length": 10**30}, ValueError, "past_length must be >= 0 and no more than a cache can hold"),
-    (
-        "bert",
-        {"past_length": 14},
-        ValueError,
-        "a sequence of 3 tokens after 14 cached ones is too long: the position table ends at 16 tokens",
-    ),
+    ("bert", {"past_length": 14}, ValueError,
+     "a sequence of 3 tokens after 14 cached ones is too long: the position table ends at 16 tokens"),
     ("roberta", {"past_length": 14}, ValueError, "a sequence of 3 tokens after 14 cached ones is too long"),
-    (
-        "bert",
-        {"inputs_embeds": np.zeros((2, 3, 8))},
-        ValueError,
-        "pass input_ids (batch, seq) or inputs_embeds (batch, seq, 8), found both",
-    ),
-]
+    ("bert", {"inputs_embeds": np.zeros((2, 3, 8))}, ValueError,
+     "pass input_ids (batch, seq) or inputs_embeds (batch, seq, 8), found both"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "arguments", "kind", "says"), OTHER_IDS)
@@ -213,13 +164,9 @@ EMBEDS: list[tuple[str, Any, type[Exception], str]] = [
     ("bert", np.zeros((2, 3, 8), complex), TypeError, "inputs_embeds must be numbers, found complex128"),
     ("bert", [[["a"] * 8]], TypeError, "inputs_embeds must be numbers, found <U1"),
     ("bert", [[[0.0] * 8], [[0.0] * 7]], TypeError, "inputs_embeds: every row must have the same length"),
-    (
-        "bert",
-        np.zeros((1, 17, 8)),
-        ValueError,
-        "a sequence of 17 tokens is too long: the position table ends at 16 tokens",
-    ),
-]
+    ("bert", np.zeros((1, 17, 8)), ValueError,
+     "a sequence of 17 tokens is too long: the position table ends at 16 tokens"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "embeds", "kind", "says"), EMBEDS)
@@ -256,11 +203,6 @@ OUTS: list[tuple[Any, type[Exception], str]] = [
 @pytest.mark.parametrize(("out", "kind", "says"), OUTS)
 def test_bad_out(load: Make, out: Any, kind: type[Exception], says: str) -> None:
     refuses(load("bert"), {"input_ids": GOOD, "out": out}, kind, says)
-
-
-@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2", np.True_, np.int64(0), np.float32(2), np.array([2])])
-def test_bad_threads(load: Make, threads: Any) -> None:
-    refuses(load("bert"), {"input_ids": GOOD, "threads": threads}, ValueError, "threads must be an integer >= 1, found")
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint64])

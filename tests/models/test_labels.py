@@ -41,19 +41,6 @@ def test_labels_of_one_text_and_of_many() -> None:
     assert sum(each.probability for each in topics) != pytest.approx(1, abs=0.01)  # each by itself
 
 
-def test_classify_refuses() -> None:
-    encoder = opened("uses-inference")
-    for k in (0, -1, 1.0, True):
-        with pytest.raises(ValueError, match="k must be an integer >= 1"):
-            encoder.classify("we", k)
-    with pytest.raises(TypeError, match=r"texts\[1\] must be a str, found NoneType"):
-        encoder.classify(["we", None])
-    with pytest.raises(minibert.CheckpointError, match="there is no head 'classes'; its heads are token_classes"):
-        opened("uses-entities").classify("we")
-    with pytest.raises(minibert.CheckpointError, match="there is no head 'token_classes'; its heads are classes"):
-        encoder.entities("we")
-
-
 def test_nothing_is_chosen_by_what_is_no_number(tmp_path: Path) -> None:
     for name, method in (("topics", "classify"), ("entities", "entities")):
         bias = "classifier.out_proj.bias" if name == "topics" else "classifier.bias"

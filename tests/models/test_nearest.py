@@ -94,17 +94,6 @@ def test_a_word_without_a_row_is_told_what_it_is(word: str, says: str, minilm: P
         minibert.load(minilm).nearest(word)
 
 
-@pytest.mark.parametrize("k", [0, -1, 1.0, True, None])
-def test_k_is_a_number_of_words(k: int, minilm: Path) -> None:
-    with pytest.raises(ValueError, match="k must be an integer >= 1"):
-        minibert.load(minilm).nearest("king", k)
-
-
-def test_a_word_is_one_str(minilm: Path) -> None:
-    with pytest.raises(TypeError, match="word must be a str, found list"):
-        minibert.load(minilm).nearest(["king"])  # type: ignore[arg-type]
-
-
 def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
     """Of a table of 20 MB some blocks of rows are held at a time, and a few numbers for each row."""
     rows, dim = 20_000, 256

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import encoders
 import numpy as np
 import pytest
 import word_models
-from checkpoints import change_json
 from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,63 +221,6 @@ def test_a_word_is_chosen_as_often_as_it_is_likely(temperature: float) -> None:
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
-
-
-def test_what_no_mask_can_answer(bert: minibert.Encoder, gpt2: minibert.Encoder, minilm: Path) -> None:
-    with pytest.raises(ValueError, match=r"^text 1 has no \[MASK\]; write it in the place of a word to be found$"):
-        bert.fill(["[MASK]", "we lived"])
-    with pytest.raises(ValueError, match=r"^text 0 has 42 tokens, but the longest sequence is 24; shorten it$"):
-        bert.fill("[MASK]" * 40)
-    with pytest.raises(CheckpointError, match="there is no head 'masked_word'; its heads are next_word"):
-        gpt2.fill("[MASK]")
-    with (
-        minibert.load_encoder(minilm) as encoder,
-        pytest.raises(CheckpointError, match="there is no head 'masked_word'; it has no head, only input layer and"),
-    ):
-        encoder.fill("The capital of France is [MASK].")
-    for k in (0, -1, True, 2.0, "5", None):
-        with pytest.raises(ValueError, match="k must be an integer >= 1, found"):
-            bert.fill("[MASK]", k=k)  # type: ignore[arg-type]
-    for text in (None, 5, b"[MASK]", [None], ["[MASK]", 3]):
-        with pytest.raises(TypeError, match="must be a str"):
-            bert.fill(text)  # type: ignore[arg-type]
-    assert bert.fill([]) == []
-
-
-def test_what_has_no_next_word(bert: minibert.Encoder, gpt2: minibert.Encoder, gpt2_folder: Path) -> None:
-    for ask in (bert.next_words, bert.complete):
-        with pytest.raises(CheckpointError, match="there is no head 'next_word'; its heads are masked_word"):
-            ask("we lived")
-    copy = shutil.copytree(gpt2_folder, gpt2_folder.with_name("gpt2-seen"))
-    change_json(copy / "config.json", is_causal=False)  # with and without a cache the reference writes other texts then
-    with minibert.load_encoder(copy) as seen:
-        for ask in (seen.next_words, seen.complete):
-            with pytest.raises(CheckpointError, match=r"'next_word'; .* in this model each token sees those after it$"):
-                ask("we lived")
-    for ask in (gpt2.next_words, gpt2.complete):
-        with pytest.raises(ValueError, match=r"^text 0 has no token, so nothing can come next; begin with a word$"):
-            ask("")
-        with pytest.raises(ValueError, match=r"^text 0 has 30 tokens, but the longest sequence is 24; shorten it$"):
-            ask("e" * 30)
-        with pytest.raises(TypeError, match="must be a str"):
-            ask(None)
-    with pytest.raises(ValueError, match=r"^text 1 has no token"):
-        gpt2.next_words(["we", ""])
-    assert gpt2.next_words([]) == []
-
-
-def test_arguments_of_complete(gpt2: minibert.Encoder) -> None:
-    with pytest.raises(TypeError, match="text must be a str, found list; complete takes one text at a time"):
-        gpt2.complete(["we"])  # type: ignore[arg-type]
-    for tokens in (0, True, 2.0):
-        with pytest.raises(ValueError, match="tokens must be an integer >= 1, found"):
-            gpt2.complete("we", tokens=tokens)  # type: ignore[arg-type]
-    for temperature in (-1, np.nan, np.inf, 10**400, "1", True, None):
-        with pytest.raises(ValueError, match="temperature must be a number >= 0, where 0 takes the likeliest; found"):
-            gpt2.complete("we", temperature=temperature)  # type: ignore[arg-type]
-    for seed in (-1, 1.5, None):
-        with pytest.raises(ValueError, match="seed must be an integer >= 0, found"):
-            gpt2.complete("we", temperature=1.0, seed=seed)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "tensor"), [("bert", "cls.predictions.bias"), ("gpt2", "ln_f.bias")])

@@ -60,29 +60,6 @@ def test_pairs_of_every_kind_give_the_same_scores() -> None:
     assert opened("inference").predict(PAIRS[0]).shape == (3,)
 
 
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
-        ("we", "pairs must be one pair of texts or a list of pairs, found one text, 'we'"),
-        (b"we", "pairs must be one pair of texts or a list of pairs, found bytes"),
-        ({"we": "the"}, "found dict"),
-        (None, "found NoneType"),
-        (["we"], r"pairs\[0\] must be a pair of texts, \(query, document\), found one text, 'we'"),
-        (["we", "the", "a"], r"pairs\[0\] must be a pair of texts"),
-        ([PAIRS[0], ("we",)], r"pairs\[1\] must be a pair .* found a tuple of str"),
-        ([PAIRS[0], ("we", "the", "a")], r"pairs\[1\] must be a pair .* found a tuple of str, str, str"),
-        ([("we", None)], r"pairs\[0\] must be a pair .* found a tuple of str, NoneType"),
-        (["we", ("a", "b")], r"pairs\[0\] must be a pair .* found one text"),
-        ([[]], r"pairs\[0\] must be a pair .* found a list of nothing"),
-        ([{"text": "we", "text_pair": "a"}], r"pairs\[0\] must be a pair .* found dict"),
-        (np.array(3), "ndarray|iter"),
-    ],
-)
-def test_what_is_no_pair_is_refused(pairs: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        opened().predict(pairs)
-
-
 def test_a_table_is_refused_with_what_to_pass() -> None:
     class Table:
         columns = ("first", "second")
@@ -94,20 +71,10 @@ def test_a_table_is_refused_with_what_to_pass() -> None:
         opened().predict(Table())
 
 
-def test_a_pair_where_one_text_is_asked_for() -> None:
-    for encoder, method in (
-        (opened("inference"), "classify"), (opened("entities"), "entities"), (opened("sparse"), "encode_sparse"),
-    ):  # fmt: skip
-        with pytest.raises(TypeError, match=r"texts\[0\] must be a str, found tuple, a pair of texts; predict"):
-            getattr(encoder, method)([("we", "the clouds")])
-
-
 def test_a_lone_surrogate_is_named() -> None:
     for before in ([PAIRS[0]], [PAIRS[0]] * 3):  # equal pairs are computed once, and counted all the same
         with pytest.raises(ValueError, match=rf"text_pair\[{len(before)}\] has a lone surrogate"):
             opened().predict([*before, ("we", "\ud800")])
-    with pytest.raises(ValueError, match=r"text_pair\[2\] has a lone surrogate"):
-        opened().rank("we", ["a", "a", "\ud800"])
 
 
 def test_a_pair_without_a_token_is_counted_with_its_equals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,18 +98,6 @@ def test_nothing_is_ranked_by_what_is_no_number(tmp_path: Path) -> None:
     with pytest.raises(minibert.CheckpointError, match="the model gives NaN or infinity where a number was expected"):
         encoder.rank("we", ["the clouds"])
     assert encoder.rank("we", []) == []
-
-
-def test_other_folders_are_refused_by_their_use() -> None:
-    for name, kind in (("uses-sparse", "SparseEncoder"), ("sentences-dense", "SentenceTransformer")):
-        encoder = minibert.load_encoder(REFERENCE / name)
-        for call in (lambda e=encoder: e.predict(PAIRS), lambda e=encoder: e.rank("we", ["a"])):
-            with pytest.raises(
-                ValueError, match=f"was saved as a {kind}, .* for predict and rank load the folder of a CrossEncoder"
-            ):
-                call()
-    with pytest.raises(minibert.CheckpointError, match="there is no head 'classes'"):
-        minibert.load_encoder(REFERENCE / "sentences-bare").predict(PAIRS)
 
 
 def test_scores_do_not_depend_on_neighbours_or_chunks() -> None:
@@ -193,27 +148,6 @@ def test_rank_orders_what_predict_scores(documents: list[str], top_k: int | None
 RANKER = opened("reranker-logits")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
-        ((7, ["a"]), TypeError, "query must be a str, found int"),
-        (("we", "a text"), TypeError, "documents must be many texts, found one str"),
-        (("we", ["a", None]), TypeError, r"documents\[1\] must be a str, found NoneType"),
-        (("we", ["a"], 0), ValueError, "top_k must be an integer >= 1, found 0"),
-        (("we", ["a"], 2.0), ValueError, "top_k must be an integer >= 1, found 2.0"),
-        (("we", {"a": 1}), TypeError, "must be a str or a list of str, found dict"),
-    ],
-)
-def test_rank_refuses(arguments: tuple[Any, ...], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        RANKER.rank(*arguments)
-
-
-def test_rank_is_for_one_label() -> None:
-    with pytest.raises(ValueError, match="rank needs one number a pair, but this model has 3 labels; predict gives"):
-        opened("inference").rank("we", [])
-
-
 # -- arguments that people pass by habit -------------------------------------------------------------------------
 
 
@@ -222,15 +156,6 @@ def test_habits_that_change_nothing() -> None:
     want = encoder.predict(PAIRS)
     assert np.array_equal(encoder.predict(PAIRS, batch_size=2, show_progress_bar=False, device="cpu"), want)
     assert np.array_equal(encoder.predict(PAIRS, convert_to_numpy=True, convert_to_tensor=False), want)
-    for method, arguments in ((encoder.predict, (PAIRS,)), (encoder.rank, ("we", ["a"]))):
-        with pytest.raises(ValueError, match="device must be None or 'cpu', found 'cuda'"):
-            method(*arguments, device="cuda")
-        with pytest.raises(ValueError, match="batch_size must be an integer >= 1, found 0"):
-            method(*arguments, batch_size=0)
-        with pytest.raises(ValueError, match="prompt_name must be one of this model's 'ask', found 'query'"):
-            method(*arguments, prompt_name="query")
-    with pytest.raises(ValueError, match="convert_to_tensor must be False"):
-        encoder.predict(PAIRS, convert_to_tensor=True)
 
 
 def test_a_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,11 +179,6 @@ def test_a_caller_s_activation() -> None:
     seen: list[tuple[int, ...]] = []
     opened("inference").predict(PAIRS, activation_fn=lambda x: (seen.append(x.shape), x)[1])
     assert seen == [(4, 3)]
-    with pytest.raises(ValueError, match=r"must keep the shape \(4, 1\) of the logits, found \(4,\)"):
-        encoder.predict(PAIRS, activation_fn=lambda x: x[:, 0])
-    for wrong in ("sigmoid", 3, np.float32):
-        with pytest.raises(TypeError, match="activation_fn must be a function of an array, found"):
-            encoder.predict(PAIRS, activation_fn=wrong)
 
 
 def test_a_module_of_torch_is_known_by_its_name() -> None:

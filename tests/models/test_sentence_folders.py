@@ -39,26 +39,20 @@ def with_module(place: int, **entry: Any) -> Any:
     [
         ("modules.json", with_module(3, type="sentence_transformers.models.WordWeights"), "names 'sentence_tr.*WordWe"),
         ("modules.json", with_module(3, type="my_package.Normalize"), "names 'my_package.Normalize', but only Transf"),
-        ("modules.json", with_module(0, type="custom_st.Transformer"), "names 'custom_st.Transformer'"),
         ("modules.json", with_module(0, type="sentence_transformers.models.Router"), "names 'sentence_.*Router', but"),
         ("modules.json", lambda modules: modules[:1], "lists Transformer; expected a Transformer, a Pooling"),
         ("modules.json", lambda modules: modules[1:], "lists Pooling, Dense, Normalize; expected"),
         ("modules.json", lambda modules: [*modules, modules[1]], "expected a Transformer, a Pooling, then"),
         ("modules.json", lambda modules: [], "lists nothing"),
         ("1_Pooling/config.json", {"pooling_mode": "median"}, r"pooling \['median'\] is not known; known are cls"),
-        ("1_Pooling/config.json", {"pooling_mode": []}, r"pooling \[\] is not known"),
-        ("1_Pooling/config.json", {"pooling_mode": None}, r"pooling \[None\] is not known"),
         ("1_Pooling/config.json", {"pooling_mode_attention": False}, "has 'pooling_mode_attention', not known here"),
         ("1_Pooling/config.json", {"include_promt": False}, "has 'include_promt', not known here; known are embeddi"),
         ("1_Pooling/config.json", {"embedding_dimension": 9}, "pools vectors of 9 numbers, but this model's have 8"),
         ("2_Dense/config.json", {"in_features": 9}, "Dense maps 9 numbers to 6, but 8 come out"),
         ("2_Dense/config.json", {"out_features": 7}, r"'linear.weight' has shape \(6, 8\), but config.json says \(7"),
         ("2_Dense/config.json", {"activation_function": "os.system"}, "'os.system' is not one of torch.nn's"),
-        ("2_Dense/config.json", {"activation_function": "torch.nn.modules.GLU"}, "'torch.nn.modules.GLU' is not one"),
-        ("2_Dense/config.json", {"activation_function": None}, "activation_function None is not one of"),
         ("2_Dense/config.json", {"bias": False}, "the module that its config.json does not use: linear.bias"),
         ("2_Dense/config.json", {"use_residuals": True}, "config.json has 'use_residuals', not known here"),
-        ("2_Dense/config.json", {"activation_function": "evil.Tanh"}, "'evil.Tanh' is not one of torch.nn's"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "has 'module_input_name' 'token_embeddi"),
         ("3_Normalize/config.json", {"module_output_name": "other"}, "Normalize has 'module_output_name' 'other'"),
         ("3_Normalize/config.json", {"p": 1}, "config.json has 'p', not known here"),
@@ -75,12 +69,9 @@ def with_module(place: int, **entry: Any) -> Any:
         ),
         ("config_sentence_transformers.json", {"truncate_dim": 0}, "truncate_dim in config_sentence_transformers.json"),
         ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "'default_prompt_name' is 'x'; the pro"),
-        ("config_sentence_transformers.json", {"default_prompt_name": ["x"]}, "'default_prompt_name' is .'x'.; the p"),
-        ("config_sentence_transformers.json", {"similarity_fn_name": ["dot"]}, "must be one of cosine, dot"),
         ("config_sentence_transformers.json", {"prompts": {"a": 1}}, "'prompts' must be texts by name"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "must be one of cosine, dot"),
         ("config_sentence_transformers.json", {"model_type": "MultiVectorEncoder"}, "this is a MultiVectorEncoder; th"),
-        ("config_sentence_transformers.json", {"model_type": ["x"]}, "this is a .'x'.; those computed here are Sente"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "Pooling', but only .* in a SparseEnco"),
     ],
 )  # fmt: skip
@@ -89,10 +80,8 @@ def test_what_is_not_computed_here_is_refused_by_name(tmp_path: Path, file: str,
         changed(tmp_path, file, change)
 
 
-KINDS = {
-    "CrossEncoder": {"transformer_task": "sequence-classification", "module_output_name": "scores"},
-    "SparseEncoder": {"transformer_task": "fill-mask"},
-}
+PAIRS = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
+KINDS = {"CrossEncoder": PAIRS, "SparseEncoder": {"transformer_task": "fill-mask"}}
 
 
 def saved_as(kind: str, folder: Path, **files: Any) -> minibert.Encoder:
@@ -133,29 +122,15 @@ def test_a_folder_saved_for_another_use_gives_no_sentence_vectors(tmp_path: Path
         ("SparseEncoder", "modules.json", [], "lists nothing; expected a Transformer and a SpladePooling"),
         ("CrossEncoder", "sentence_bert_config.json", {}, "'transformer_task' is 'feature-extraction', which is not"),
         ("SparseEncoder", "sentence_bert_config.json", {}, "'transformer_task' is 'feature-extraction', which is not"),
-        (
-            "CrossEncoder",
-            "sentence_bert_config.json",
-            KINDS["CrossEncoder"] | {"module_output_name": "x"},
-            "is 'x', wh",
-        ),
-        (
-            "CrossEncoder",
-            "sentence_bert_config.json",
-            KINDS["CrossEncoder"] | {"modality_config": {"text": 1}},
-            "modal",
-        ),
+        ("CrossEncoder", "sentence_bert_config.json", PAIRS | {"module_output_name": "x"}, "is 'x', wh"),
+        ("CrossEncoder", "sentence_bert_config.json", PAIRS | {"modality_config": {"text": 1}}, "modal"),
         ("SparseEncoder", "1_SpladePooling/config.json", {"pooling_strategy": "mean"}, "'max' or 'sum', found 'mean'"),
         ("SparseEncoder", "1_SpladePooling/config.json", {"activation_function": None}, "'log1p_relu', found None"),
         ("SparseEncoder", "1_SpladePooling/config.json", {"top": 1}, "has 'top', not known here"),
-        (
-            "CrossEncoder",
-            "config_sentence_transformers.json",
-            {"model_type": "CrossEncoder", "activation_fn": 3},
-            "'activation_fn' must be the path of a class, found 3",
-        ),
+        ("CrossEncoder", "config_sentence_transformers.json", {"model_type": "CrossEncoder", "activation_fn": 3},
+         "'activation_fn' must be the path of a class, found 3"),
     ],
-)
+)  # fmt: skip
 def test_another_use_refuses_what_is_not_computed_here(
     tmp_path: Path, kind: str, file: str, content: Any, message: str
 ) -> None:
@@ -173,7 +148,7 @@ def test_a_reranker_with_more_modules_is_refused_by_their_name(tmp_path: Path, n
 
 @pytest.mark.parametrize(
     "path",
-    ["/etc", "..", "1_Pooling/../../other", "C:\\x", "C:x", "\\\\server\\share", "\\x", "a\\..\\b", "a\0b", 3, None],
+    ["/etc", "..", "1_Pooling/../../other", "C:\\x", "C:x", "\\\\server\\share", "a\\..\\b", "a\0b", 3],
 )
 def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: Any) -> None:
     for place in range(4):
@@ -252,7 +227,7 @@ def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) ->
     ],
 )
 def test_a_flag_is_true_or_false(tmp_path: Path, file: str, key: str) -> None:
-    for value in ("false", 1, 0, float("nan"), None, []):
+    for value in ("false", 1):
         with pytest.raises(minibert.CheckpointError, match=f"'{key}' must be true or false, found "):
             changed(tmp_path, file, {key: value})
 
@@ -284,29 +259,27 @@ def test_a_tensor_that_nothing_uses_is_refused(tmp_path: Path) -> None:
     shutil.copytree(REFERENCE / "sentences-dense", folder)
     path = folder / "2_Dense" / "model.safetensors"
     stored = load_file(path)
-    save_file({**stored, "residual.weight": np.ones((6, 8), np.float32)}, path)
-    with pytest.raises(
-        minibert.CheckpointError,
-        match=r"2_Dense/model.safetensors: .*config.json does not use: residual.w",
+    for tensors, says in (
+        ({**stored, "residual.weight": np.ones((6, 8), np.float32)}, "2_Dense/model.safetensors: .*use: residual.w"),
+        ({**stored, "linear.extra": np.ones(6, np.float32)}, r"config.json does not use: linear\.extra"),
+        (
+            {"linear.weight": stored["linear.weight"]},
+            "no tensor for 'linear.bias'; .*; the nearest name .*linear.weight",
+        ),
     ):
-        minibert.load_encoder(folder)
-    save_file({**stored, "linear.extra": np.ones(6, np.float32)}, path)
-    with pytest.raises(minibert.CheckpointError, match=r"config.json does not use: linear\.extra"):
-        minibert.load_encoder(folder)
-    save_file({"linear.weight": stored["linear.weight"]}, path)
-    with pytest.raises(
-        minibert.CheckpointError, match=r"no tensor for 'linear.bias'; .*; the nearest name there is 'linear.weight'"
-    ):
-        minibert.load_encoder(folder)
+        save_file(tensors, path)
+        with pytest.raises(minibert.CheckpointError, match=says):
+            minibert.load_encoder(folder)
 
 
 def test_layer_norm_fits_the_module_before(tmp_path: Path) -> None:
-    with pytest.raises(minibert.CheckpointError, match="LayerNorm is for 9 numbers, but 8 come out"):
-        changed(tmp_path, "2_LayerNorm/config.json", {"dimension": 9}, "sentences-modules")
-    with pytest.raises(minibert.CheckpointError, match="has 'eps', not known here; known are dimension"):
-        changed(tmp_path, "2_LayerNorm/config.json", {"eps": 1e-12}, "sentences-modules")
-    with pytest.raises(minibert.CheckpointError, match="has 'p', not known here; known are dropout"):
-        changed(tmp_path, "3_Dropout/config.json", {"p": 0.5}, "sentences-modules")
+    for module, change, says in (
+        ("2_LayerNorm", {"dimension": 9}, "LayerNorm is for 9 numbers, but 8 come out"),
+        ("2_LayerNorm", {"eps": 1e-12}, "has 'eps', not known here; known are dimension"),
+        ("3_Dropout", {"p": 0.5}, "has 'p', not known here; known are dropout"),
+    ):
+        with pytest.raises(minibert.CheckpointError, match=says):
+            changed(tmp_path, f"{module}/config.json", change, "sentences-modules")
 
 
 def test_dot_score_is_the_dot_product(tmp_path: Path) -> None:
@@ -326,11 +299,12 @@ def test_lengths_of_tasks_end_at_the_positions(tmp_path: Path) -> None:
 
 # -- what is there, and is no file -------------------------------------------------------------------------------
 
+SAYS = {"dangling": "is a link to nothing", "loop": "cannot be opened", "folder": "is a folder", "fifo": "is no file"}
 FILES = ("modules.json", "config.json", "1_Pooling/config.json", "sentence_bert_config.json", "tokenizer_config.json")
 
 
 @pytest.mark.parametrize("file", [*FILES, "config_sentence_transformers.json", "2_Dense/model.safetensors"])
-@pytest.mark.parametrize("kind", ["dangling", "loop", "folder", "fifo"])
+@pytest.mark.parametrize("kind", SAYS)
 def test_what_is_no_file_is_not_taken_as_absent(tmp_path: Path, file: str, kind: str) -> None:
     shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
     path = tmp_path / "model" / file
@@ -343,13 +317,7 @@ def test_what_is_no_file_is_not_taken_as_absent(tmp_path: Path, file: str, kind:
         path.mkdir()
     else:
         os.mkfifo(path)
-    says = {
-        "dangling": "is a link to nothing",
-        "loop": "cannot be opened",
-        "folder": "is a folder",
-        "fifo": "is no file",
-    }
-    with pytest.raises(minibert.CheckpointError, match=f"{file} {says[kind]}"):
+    with pytest.raises(minibert.CheckpointError, match=f"{file} {SAYS[kind]}"):
         minibert.load_encoder(tmp_path / "model")
 
 

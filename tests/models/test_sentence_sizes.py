@@ -93,9 +93,6 @@ def test_the_longest_length_can_be_set_and_acts_from_the_next_call_on() -> None:
 def test_a_length_that_cannot_be_is_refused_and_changes_nothing() -> None:
     encoder = opened()
     encoder.max_seq_length = 5
-    for wrong in (0, -1, 3.0, True, "8", [8]):
-        with pytest.raises(ValueError, match="max_seq_length must be an integer >= 1, found"):
-            encoder.max_seq_length = wrong  # type: ignore[assignment]
     with pytest.raises(ValueError, match="max_seq_length must be at most 32, the position table's rows; found 33"):
         encoder.max_seq_length = 33
     assert encoder.max_seq_length == 5
@@ -159,9 +156,6 @@ def test_the_length_acts_on_an_embedder() -> None:
         for _ in range(2):
             found = engine({"text": [LONG, "we"]})["vector"]
             assert np.abs(found - vectors_of([cut_to(6), "we"])).max() <= SAME
-    for wrong in (0, 2.5):
-        with pytest.raises(ValueError, match=f"max_seq_length must be an integer >= 1, found {wrong}"):
-            minibert.Embedder(DENSE, max_seq_length=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_seq_length is for sentence vectors"):
         minibert.Embedder(DENSE, "input", max_seq_length=6)
     with pytest.raises(ValueError, match="must be at most 32"):

@@ -68,24 +68,6 @@ def test_no_more_logits_are_kept_than_a_piece(monkeypatch: pytest.MonkeyPatch) -
         assert all(same(*each) for each in zip(encoder.encode_sparse(TEXTS), want, strict=True))
 
 
-def test_encode_sparse_refuses() -> None:
-    encoder = opened()
-    with pytest.raises(ValueError, match="max_active_dims must be an integer >= 1, found 0"):
-        encoder.encode_sparse("we", max_active_dims=0)
-    with pytest.raises(ValueError, match="prompt_name must be one of this model's 'query', 'document'"):
-        encoder.encode_sparse("we", "ask")
-    with pytest.raises(ValueError, match="batch_size must be an integer >= 1"):
-        encoder.encode_sparse("we", batch_size=0)
-    with pytest.raises(TypeError, match=r"texts\[1\] must be a str, found int"):
-        encoder.encode_sparse(["we", 3], prompt="a")
-    with pytest.raises(
-        ValueError, match=r"was saved as a CrossEncoder, .*; for encode_sparse load the folder of a Sparse"
-    ):
-        opened("reranker").encode_sparse("we")
-    with pytest.raises(minibert.CheckpointError, match="there is no head 'masked_word'; its heads are classes"):
-        opened("reranker-bare").encode_sparse("we")
-
-
 # -- compared ----------------------------------------------------------------------------------------------------
 
 

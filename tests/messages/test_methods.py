@@ -1,0 +1,167 @@
+"""What methods say of what they do not take: one table of message -> call. Elsewhere tests ask for the type alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import word_models
+from checkpoints import change_json
+from reference_files import REFERENCE
+
+import minibert
+from minibert.errors import CheckpointError
+
+Of = Callable[[str], Any]
+PAIR, IDS = ("we", "the clouds"), [[5, 6, 7]]
+
+
+@pytest.fixture(scope="module")
+def of(tmp_path_factory: pytest.TempPathFactory) -> Of:
+    """Open a model once: a tiny one that predicts words, or a folder of tests/reference."""
+
+    @functools.cache
+    def opened(name: str) -> Any:
+        folder = REFERENCE / name
+        if name in word_models.CLASS or name == "seen":
+            folder = word_models.write(tmp_path_factory.mktemp(name), "gpt2" if name == "seen" else name)
+        if name == "seen":  # with and without a cache the reference writes other texts then
+            change_json(folder / "config.json", is_causal=False)
+        return minibert.load_encoder(folder)
+
+    return opened
+
+
+# -- integers from 1 on --------------------------------------------------------------------------------------------
+
+POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
+    ("k", lambda of, n: of("bert").fill("[MASK]", k=n)),
+    ("k", lambda of, n: of("gpt2").next_words("we", k=n)),
+    ("k", lambda of, n: of("uses-inference").classify("we", n)),
+    ("k", lambda of, n: of("bert").embeddings.nearest("we", n)),
+    ("k", lambda of, n: minibert.search([[1.0]], np.ones((2, 1)), n)),
+    ("tokens", lambda of, n: of("gpt2").complete("we", tokens=n)),
+    ("top_k", lambda of, n: of("uses-reranker").rank("we", ["a"], n)),
+    ("batch_size", lambda of, n: of("uses-reranker").predict([PAIR], batch_size=n)),
+    ("batch_size", lambda of, n: of("uses-reranker").rank("we", ["a"], batch_size=n)),
+    ("batch_size", lambda of, n: of("uses-sparse").encode_sparse("we", batch_size=n)),
+    ("batch_size", lambda of, n: of("sentences-dense").encode(["we"], batch_size=n)),
+    ("max_active_dims", lambda of, n: of("uses-sparse").encode_sparse("we", max_active_dims=n)),
+    ("max_seq_length", lambda of, n: setattr(of("sentences-dense"), "max_seq_length", n)),
+    ("max_seq_length", lambda of, n: minibert.Embedder(REFERENCE / "sentences-dense", max_seq_length=n)),
+    ("threads", lambda of, n: of("bert").embeddings(IDS, threads=n)),
+    ("threads", lambda of, n: of("sentences-dense").encode("we", threads=n)),
+]
+
+
+@pytest.mark.parametrize("found", [0, -1, True, 2.0, "5", np.True_, np.int64(0), np.float32(2), np.array([2])])
+@pytest.mark.parametrize(("name", "call"), POSITIVE)
+def test_a_number_that_is_none(of: Of, name: str, call: Callable[[Of, Any], object], found: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be an integer >= 1, found"):
+        call(of, found)
+
+
+# -- the rest ------------------------------------------------------------------------------------------------------
+
+
+def call(name: str, method: str, *given: Any, **more: Any) -> Callable[[Of], object]:
+    """Call a method of a model."""
+    return lambda of: getattr(of(name), method)(*given, **more)
+
+
+RERANKER, DENSE, ONE_TEXT, A_STR = "uses-reranker", "sentences-dense", "texts must be a str or a list of str", "a str"
+NEXT = ("next_words", "complete")
+LENGTH, PLACE = "the longest sequence is 24; shorten it$", r"texts\[1\] must be a str, found "
+VALUES: list[tuple[str, Callable[[Of], object]]] = [
+    (r"^text 1 has no \[MASK\]; write it in the place of a word to be found$", call("bert", "fill", ["[MASK]", "we"])),
+    (rf"^text 0 has 42 tokens, but {LENGTH}", call("bert", "fill", "[MASK]" * 40)),
+    (r"^text 1 has no token", call("gpt2", "next_words", ["we", ""])),
+    *((r"^text 0 has no token, so nothing can come next; begin with a word$", call("gpt2", ask, "")) for ask in NEXT),
+    *((rf"^text 0 has 30 tokens, but {LENGTH}", call("gpt2", ask, "e" * 30)) for ask in NEXT),
+    *(("temperature must be a number >= 0, where 0 takes the", call("gpt2", "complete", "we", temperature=odd))
+      for odd in (-1, np.nan, np.inf, 10**400, "1", True, None)),
+    *(("seed must be an integer >= 0, found", call("gpt2", "complete", "we", temperature=1.0, seed=odd))
+      for odd in (-1, 1.5, None)),
+    (r"text_pair\[2\] has a lone surrogate", call(RERANKER, "rank", "we", ["a", "a", "\ud800"])),
+    ("device must be None or 'cpu', found 'cuda'", call(RERANKER, "predict", [PAIR], device="cuda")),
+    ("device must be None or 'cpu', found 'cuda'", call(RERANKER, "rank", "we", ["a"], device="cuda")),
+    ("one of this model's 'ask', found 'query'", call(RERANKER, "predict", [PAIR], prompt_name="query")),
+    ("one of this model's 'ask', found 'query'", call(RERANKER, "rank", "we", ["a"], prompt_name="query")),
+    ("convert_to_tensor must be False", call(RERANKER, "predict", [PAIR], convert_to_tensor=True)),
+    (r"must keep the shape \(1, 1\) of the", call(RERANKER, "predict", [PAIR], activation_fn=lambda x: x[:, 0])),
+    ("one number a pair, but this model has 3 labels; predict gives", call("uses-inference", "rank", "we", [])),
+    *((f"was saved as a {kind}, .* for predict and rank load the folder of a CrossEncoder", call(name, *given))
+      for name, kind in (("uses-sparse", "SparseEncoder"), (DENSE, "SentenceTransformer"))
+      for given in (("predict", [PAIR]), ("rank", "we", ["a"]))),
+    ("was saved as a CrossEncoder, .*; for encode_sparse load the folder of", call(RERANKER, "encode_sparse", "we")),
+    ("prompt_name must be one of this model's 'query', 'document'", call("uses-sparse", "encode_sparse", "we", "ask")),
+    *((f"{name} must be .*, found {odd!r}".replace("[", r"\["), call(DENSE, "encode", ["we"], **{name: odd}))
+      for name, odd in (
+          ("convert_to_numpy", False), ("convert_to_tensor", True), ("device", "cuda"), ("device", ["cpu", "cpu"]),
+          ("precision", "int4"), ("truncate_dim", 0), ("output_value", None), ("output_value", "vectors"),
+          ("prompt_name", "nobody"), ("task", "search"))),
+    ("one width, found embeddings1 .1, 2. and embeddings2 .1, 3.", call(DENSE, "similarity", [1, 0], [1, 0, 0])),
+    ("as many vectors of each, found 2 and 3",
+     call(DENSE, "similarity_pairwise", np.ones((2, 4)), np.ones((3, 4)))),
+    ("one width", call(DENSE, "similarity_pairwise", np.ones((2, 4)), np.ones((2, 1)))),
+]  # fmt: skip
+TYPES: list[tuple[str, Callable[[Of], object]]] = [
+    *((A_STR, call("bert", "fill", odd)) for odd in (None, 5, b"[MASK]", [None], ["[MASK]", 3])),
+    *((A_STR, call("gpt2", ask, None)) for ask in NEXT),
+    ("text must be a str, found list; complete takes one text at a time", call("gpt2", "complete", ["we"])),
+    ("word must be a str, found list", lambda of: of("bert").embeddings.nearest(["king"])),
+    *((message, call(RERANKER, "predict", pairs)) for message, pairs in (
+        ("pairs must be one pair of texts or a list of pairs, found one text, 'we'", "we"),
+        ("pairs must be one pair of texts or a list of pairs, found bytes", b"we"),
+        ("found dict", {"we": "the"}), ("found NoneType", None), ("ndarray|iter", np.array(3)),
+        (r"pairs\[0\] must be a pair of texts, \(query, document\), found one text, 'we'", ["we"]),
+        (r"pairs\[0\] must be a pair of texts", ["we", "the", "a"]),
+        (r"pairs\[1\] must be a pair .* found a tuple of str", [PAIR, ("we",)]),
+        (r"pairs\[1\] must be a pair .* found a tuple of str, str, str", [PAIR, ("we", "the", "a")]),
+        (r"pairs\[0\] must be a pair .* found a tuple of str, NoneType", [("we", None)]),
+        (r"pairs\[0\] must be a pair .* found one text", ["we", ("a", "b")]),
+        (r"pairs\[0\] must be a pair .* found a list of nothing", [[]]),
+        (r"pairs\[0\] must be a pair .* found dict", [{"text": "we", "text_pair": "a"}]))),
+    ("query must be a str, found int", call(RERANKER, "rank", 7, ["a"])),
+    ("documents must be many texts, found one str", call(RERANKER, "rank", "we", "a text")),
+    (r"documents\[1\] must be a str, found NoneType", call(RERANKER, "rank", "we", ["a", None])),
+    ("must be a str or a list of str, found dict", call(RERANKER, "rank", "we", {"a": 1})),
+    *(("activation_fn must be a function of an array, found", call(RERANKER, "predict", [PAIR], activation_fn=odd))
+      for odd in ("sigmoid", 3, np.float32)),
+    *((r"texts\[0\] must be a str, found tuple, a pair of texts; predict", call(f"uses-{name}", method, [PAIR]))
+      for name, method in (("inference", "classify"), ("entities", "entities"), ("sparse", "encode_sparse"))),
+    (PLACE + "NoneType", call("uses-inference", "classify", ["we", None])),
+    (PLACE + "int", call("uses-sparse", "encode_sparse", ["we", 3], prompt="a")),
+    *((PLACE + "int", call(DENSE, "encode", ["we", 3], prompt=prompt)) for prompt in ("", "the ")),
+    ("prompt must be a str, found int", call(DENSE, "encode", ["we"], prompt=3)),
+    *((ONE_TEXT, call(DENSE, "encode", odd)) for odd in (b"we", {"we": 1}, 3)),
+    *((f"{ONE_TEXT}, passed once, as texts, inputs, sen", call(DENSE, method, **given))
+      for method in ("encode", "encode_query", "encode_document")
+      for given in ({}, {"texts": None}, {"inputs": ["we"], "sentences": ["we"]}, {"texts": ["we"], "inputs": ["we"]})),
+    ("passed once", call(DENSE, "encode", ["we"], sentences=["we"])),
+    ("embeddings2 must be vectors", call(DENSE, "similarity", [1.0, 0], ["we"])),
+    ("embeddings2 must be vectors", call(DENSE, "similarity_pairwise", [1.0], ["we"])),
+]  # fmt: skip
+HEADS: list[tuple[str, Callable[[Of], object]]] = [
+    ("no head 'masked_word'; its heads are next_word", call("gpt2", "fill", "[MASK]")),
+    ("no head 'masked_word'; it has no head, only input layer and", call("sentences-bare", "fill", "[MASK]")),
+    *(("no head 'next_word'; its heads are masked_word", call("bert", ask, "we")) for ask in NEXT),
+    *((r"'next_word'; .* in this model each token sees those after it$", call("seen", ask, "we")) for ask in NEXT),
+    ("no head 'classes'", call("sentences-bare", "predict", [PAIR])),
+    ("no head 'classes'; its heads are token_classes", call("uses-entities", "classify", "we")),
+    ("no head 'token_classes'; its heads are classes", call("uses-inference", "entities", "we")),
+    ("no head 'masked_word'; its heads are classes", call("uses-reranker-bare", "encode_sparse", "we")),
+]  # fmt: skip
+
+
+ROWS = [(ValueError, *row) for row in VALUES] + [(TypeError, *row) for row in TYPES]
+ROWS += [(CheckpointError, *row) for row in HEADS]
+
+
+@pytest.mark.parametrize(("kind", "message", "do"), ROWS)
+def test_what_a_method_says(of: Of, kind: type[Exception], message: str, do: Callable[[Of], object]) -> None:
+    with pytest.raises(kind, match=message):
+        do(of)
