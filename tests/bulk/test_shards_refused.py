@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from shard_folders import BAD, FORMS, SETTINGS, add, begin, files, opened, refused
 
-from minibert.bulk.ledger import check_folder
+from minibert.bulk.ledger import as_json, check_folder, read_shards
 from minibert.bulk.shards import ShardFolder
 
 # -- what is not continued ---------------------------------------------------------------------------------------
@@ -94,6 +94,14 @@ def test_a_damaged_file(name: str, change: Callable[[bytes], bytes], error: str,
     assert change(old) != old
     (path / name).write_bytes(change(old))
     refused(path, error)
+
+
+@pytest.mark.parametrize("name", ["read", "rows", "cut", "bad_bytes"])
+def test_a_count_below_zero_in_a_line_that_is_whole(name: str, path: Path) -> None:
+    begin(path)
+    shard = read_shards(path)[0][0]._replace(**{name: -1}).sealed("")
+    (path / "shards.jsonl").write_bytes(as_json(shard._asdict()))
+    refused(path, "is not one of")
 
 
 @pytest.mark.parametrize("name", ["meta.json", "shards.jsonl"])

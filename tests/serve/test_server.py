@@ -80,6 +80,7 @@ def test_an_answer_has_openais_form(address: Address, encoder: minibert.Encoder)
 def test_dimensions_cut_and_normalize_again_where_the_model_does(address: Address, encoder: minibert.Encoder) -> None:
     short = encoder.encode(TEXTS, truncate_dim=3, normalize_embeddings=True)
     assert near(vectors(address.embed(TEXTS, dimensions=3)), short)
+    assert near(vectors(address.embed(TEXTS, dimensions=8)), encoder.encode(TEXTS))
     assert "at most 8, found 9" in address.embed("a", dimensions=9).error
     with served(server(LENGTHS)) as other:
         plain = minibert.load_encoder(REFERENCE / LENGTHS)
@@ -117,6 +118,21 @@ def test_truncated_texts_are_counted_or_refused(address: Address, encoder: minib
     assert (refused.status, refused.json["error"]["param"]) == (400, "input")
     assert refused.error.startswith("input[1] has more tokens than this model takes")
     assert address.embed("dog", truncate=False).status == 200
+    later = address.embed(["dog"] * 2000 + texts, truncate=False)  # in the second step of the worker
+    assert later.error.startswith("input[2001] has more tokens")
+
+
+def test_null_counts_as_left_out(address: Address) -> None:
+    nulls = dict.fromkeys(["model", "encoding_format", "dimensions", "user", "task", "truncate"])
+    assert address.embed("dog", **nulls).json == address.embed("dog").json
+    asked = {"query": "clouds", "documents": TEXTS}
+    nulls = dict.fromkeys(["model", "texts", "top_n", "return_documents", "raw_scores", "truncate"])
+    assert address.ask("/rerank", asked | nulls).json == address.ask("/rerank", asked).json
+
+
+def test_a_query_may_be_as_long_as_the_page_says(address: Address) -> None:
+    for length, status in ((10_000, 200), (10_001, 400)):
+        assert address.ask("/rerank", {"query": "a" * length, "documents": ["b"]}).status == status
 
 
 def test_rerank_gives_the_order_of_rank(address: Address) -> None:
