@@ -270,15 +270,16 @@ def t5_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
 
     >>> from types import SimpleNamespace
     >>> zeros = SimpleNamespace(vector=lambda names, shape: np.zeros(shape))
-    >>> t5_bias(Config({"relative_attention_num_buckets": 8, "num_attention_heads": 2}), zeros, "encoder")
-    RelativeBias(buckets=8, max_distance=128, bidirectional=True)
+    >>> numbers = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "num_attention_heads": 2}
+    >>> t5_bias(Config(numbers), zeros, "encoder")
+    RelativeBias(buckets=8, max_distance=20, bidirectional=True)
     """
-    buckets = whole(config, "relative_attention_num_buckets", default=32)
+    buckets = whole(config, "relative_attention_num_buckets")
     name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return RelativeBias(
         table=binder.vector((name,), (buckets, config.integer("num_attention_heads"))),
         buckets=buckets,
-        max_distance=whole(config, "relative_attention_max_distance", default=128),
+        max_distance=whole(config, "relative_attention_max_distance"),
         bidirectional=side == "encoder",
     )
 
@@ -317,13 +318,13 @@ def deberta_log_buckets(config: Mapping[str, Any], binder: Binder, side: str = "
         return None
     max_positions = whole(config, "max_relative_positions", default=-1, above=-math.inf)
     if max_positions < 1:
-        max_positions = whole(config, "max_position_embeddings", default=512)
+        max_positions = whole(config, "max_position_embeddings")
     buckets = whole(config, "position_buckets", default=-1, above=-math.inf)
     dim = whole(config, "hidden_size")
     table = binder.vector(("encoder.rel_embeddings.weight",), (2 * (buckets if buckets > 0 else max_positions), dim))
     if "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]:
         weight, bias = (binder.vector((f"encoder.LayerNorm.{part}",), (dim,)) for part in ("weight", "bias"))
-        table = layer_norm(table, weight, bias, number(config, "layer_norm_eps", default=1e-7))
+        table = layer_norm(table, weight, bias, number(config, "layer_norm_eps"))
     return LogBuckets(relative_embeddings=table, buckets=buckets, max_positions=max_positions)
 
 

@@ -20,7 +20,7 @@ def module_scale(config: Config) -> float:
     return sqrt_width(config) if scaled(config) else 1.0
 
 
-scaled = switch("scale_embedding", False)  # word rows are multiplied by sqrt(width)
+scaled = switch("scale_embedding")  # word rows are multiplied by sqrt(width)
 
 
 def sinusoids_in_halves(rows: int, dim: int) -> Any:
@@ -74,6 +74,7 @@ MARIAN = Family(
     tree={"{side}": "Marian{Side}"},
     checked_prefixes=(),
     aliases={**BART_WORDS, "decoder_vocab_size": "vocab_size"},
+    defaults={"pad_token_id": 58100},
     sides=BOTH,
 )
 

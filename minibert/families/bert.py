@@ -42,14 +42,14 @@ ERNIE = replace(
         POSITION,
         Add(
             path="embeddings.task_type_embeddings", ids="task_type_ids", rows="task_type_vocab_size", missing=0,
-            when=switch("use_task_id", False),
+            when=switch("use_task_id"),
         ),
         NORM,
     ),
     prefixes=("ernie.", "bert."),
     tree={"embeddings": "ErnieEmbeddings"},
     unused_endings=("position_ids", "task_type_embeddings.weight"),
-    defaults={**BERT_DEFAULTS, "task_type_vocab_size": 3},
+    defaults={**BERT_DEFAULTS, "task_type_vocab_size": 3, "use_task_id": False},
 )  # fmt: skip
 
 ELECTRA = replace(

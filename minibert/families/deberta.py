@@ -22,7 +22,7 @@ DEBERTA_V2 = replace(
     attention=scheme("deberta_log_buckets"),
     steps=(
         replace(WORD, width=NARROW),
-        replace(POSITION, width=NARROW, cached=False, when=switch("position_biased_input", True)),
+        replace(POSITION, width=NARROW, cached=False, when=switch("position_biased_input")),
         replace(TYPE, width=NARROW, when=typed),
         Project(path="embeddings.embed_proj", biased=False, when=projected),
         NORM,
@@ -33,7 +33,7 @@ DEBERTA_V2 = replace(
     order=(*PRINTED[:3], "embed_proj", "LayerNorm"),
     unused_endings=("position_ids", "position_embeddings.weight"),
     aliases={"embedding_size": "hidden_size"},
-    defaults={**BERT_DEFAULTS, "layer_norm_eps": 1e-7, "type_vocab_size": 0},
+    defaults={**BERT_DEFAULTS, "layer_norm_eps": 1e-7, "type_vocab_size": 0, "position_biased_input": True},
 )
 
 ROWS = (Row(DEBERTA_V2),)

@@ -16,6 +16,7 @@ GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width, prints_as="GemmaTextSca
 GEMMA = _llama_like(
     "gemma",
     "GemmaModel",
+    8192,
     "GemmaTokenizer",
     steps=(GEMMA_TOKENS,),
     defaults={"tie_word_embeddings": True, "pad_token_id": 0, "head_dim": 256},
@@ -32,6 +33,7 @@ GEMMA3_TEXT = replace(
     GEMMA,
     model_type="gemma3_text",
     attention=scheme("gemma3_rotary"),
+    defaults={**GEMMA.defaults, "max_position_embeddings": 131072},
     steps=(replace(GEMMA_TOKENS, prints_as="Gemma3TextScaledWordEmbedding"),),
     tree={"": "Gemma3TextModel"},
 )
@@ -82,7 +84,7 @@ GEMMA3_BLOCKS = Blocks(
     last_norm=rms("norm", "GemmaRMSNorm"),
     causal=lambda config: not config.flag("use_bidirectional_attention"),
     defaults={
-        "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "attention_bias": False, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "attention_bias": False,
         "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
     },
     only={"attn_logit_softcapping": None},

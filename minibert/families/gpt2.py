@@ -58,7 +58,7 @@ GPT_NEO = replace(
 
 
 def _gpt2_scale(config: Config, head_dim: int, i: int) -> float:
-    scale = 1 / math.sqrt(head_dim) if config.flag("scale_attn_weights", True) else 1.0
+    scale = 1 / math.sqrt(head_dim) if config.flag("scale_attn_weights") else 1.0
     return scale / (i + 1) if config.flag("scale_attn_by_inverse_layer_idx") else scale
 
 
@@ -80,7 +80,9 @@ GPT2_BLOCKS = Blocks(
     last_norm=NormAt(path="ln_f", eps="layer_norm_epsilon"),
     transposed=True,
     causal=lambda config: True,
-    defaults={"activation_function": "gelu_new"},
+    defaults={
+        "activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+    },
     checked_prefixes=("h.", "ln_f."),
     unused_endings=(".attn.bias", ".attn.masked_bias"),  # the causal mask, which older versions stored
     tree={"h.{i}": "GPT2Block", "h.{i}.attn": "GPT2Attention", "h.{i}.mlp": "GPT2MLP"},

@@ -15,7 +15,7 @@ GPT_NEOX = Family(
     prefixes=("gpt_neox.",),
     tree={"": "GPTNeoXModel"},
     checked_prefixes=(),
-    defaults={"tie_word_embeddings": False},
+    defaults={"tie_word_embeddings": False, "max_position_embeddings": 2048},
     later_arguments=("position_ids",),
 )
 

@@ -28,40 +28,51 @@ LLAMA = Family(
     prefixes=("model.",),
     tree={"": "LlamaModel"},
     checked_prefixes=(),
-    defaults={"tie_word_embeddings": False, "pad_token_id": None},
+    defaults={"tie_word_embeddings": False, "pad_token_id": None, "max_position_embeddings": 2048},
     later_arguments=("position_ids",),
 )
 
 
-def _llama_like(model_type: str, name: str, tokenizer: str = "TokenizersBackend", **own: Any) -> Family:
-    """A row of Llama's kin: its class in the reference, and what it changes."""
-    return replace(LLAMA, model_type=model_type, tree={"": name}, tokenizer=tokenizer, **own)
+def _llama_like(
+    model_type: str,
+    name: str,
+    longest: int,
+    tokenizer: str = "TokenizersBackend",
+    defaults: Mapping[str, Any] = {},
+    **own: Any,
+) -> Family:
+    """A row of Llama's kin: its class in the reference, that class's longest text, and what it changes."""
+    defaults = {**LLAMA.defaults, "max_position_embeddings": longest, **defaults}
+    return replace(LLAMA, model_type=model_type, tree={"": name}, tokenizer=tokenizer, defaults=defaults, **own)
 
 
-MISTRAL = _llama_like("mistral", "MistralModel")
-QWEN2 = _llama_like("qwen2", "Qwen2Model", "Qwen2Tokenizer", always_usual=True)
-QWEN3 = _llama_like("qwen3", "Qwen3Model", "Qwen2Tokenizer", defaults={**LLAMA.defaults, "head_dim": 128})
-MIXTRAL = _llama_like("mixtral", "MixtralModel", attention=scheme("rotary", theta=1000000.0))
-OLMO2 = _llama_like("olmo2", "Olmo2Model", defaults={**LLAMA.defaults, "pad_token_id": 1})
+MISTRAL = _llama_like("mistral", "MistralModel", 131072)
+QWEN2 = _llama_like("qwen2", "Qwen2Model", 32768, "Qwen2Tokenizer", always_usual=True)
+QWEN3 = _llama_like("qwen3", "Qwen3Model", 32768, "Qwen2Tokenizer", {"head_dim": 128})
+MIXTRAL = _llama_like("mixtral", "MixtralModel", 131072, attention=scheme("rotary", theta=1000000.0))
+OLMO2 = _llama_like("olmo2", "Olmo2Model", 2048, defaults={"pad_token_id": 1})
 
 PHI3 = _llama_like(
     "phi3",
     "Phi3Model",
+    4096,
     # a part of the head may rotate, and longrope goes by two older names
     attention=scheme("rotary", share=1.0, longrope_names=("su", "yarn")),
-    defaults={**LLAMA.defaults, "pad_token_id": 32000, "original_max_position_embeddings": 4096},
+    defaults={"pad_token_id": 32000, "original_max_position_embeddings": 4096},
 )
 
 GRANITE = _llama_like(
     "granite",
     "GraniteModel",
+    2048,
     steps=(*LLAMA.steps, Scale(factor=embedding_multiplier, embeds=True)),
-    defaults={**LLAMA.defaults, "embedding_multiplier": 1.0},
+    defaults={"embedding_multiplier": 1.0},
 )
 
 COHERE2 = _llama_like(
     "cohere2",
     "Cohere2Model",
+    8192,
     "CohereTokenizer",
     attention=scheme("rotary", pairing="neighbours"),  # in its sliding layers; the full ones have no positions
     defaults={"tie_word_embeddings": True, "pad_token_id": 0},
@@ -154,7 +165,7 @@ QWEN2_BLOCKS = _llama_blocks("Qwen2", QWEN_DEFAULTS, replace(ROTATED, biased=Tru
 
 QWEN3_BLOCKS = _llama_blocks(
     "Qwen3",
-    {**QWEN_DEFAULTS, "attention_bias": False, "head_dim": 128},
+    {**QWEN_DEFAULTS, "attention_bias": False},
     replace(BIASED, query_norm=rms("self_attn.q_norm"), key_norm=rms("self_attn.k_norm"), reach=_qwen_reach),
 )
 

@@ -17,11 +17,11 @@ MODERNBERT = Family(
     attention=scheme("layered_rotary"),
     steps=(
         Tokens(path="embeddings.tok_embeddings", head="decoder.weight"),
-        Norm(path="embeddings.norm", eps="norm_eps", biased=switch("norm_bias", False)),
+        Norm(path="embeddings.norm", eps="norm_eps", biased=switch("norm_bias")),
     ),
     prefixes=("model.",),
     tree={"embeddings": "ModernBertEmbeddings"},
-    defaults={"norm_eps": 1e-5, "norm_bias": False, "pad_token_id": 50283},
+    defaults={"norm_eps": 1e-5, "norm_bias": False, "pad_token_id": 50283, "max_position_embeddings": 8192},
     later_arguments=("position_ids",),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .bert import BERT, BERT_WORDS, NORM, TYPE, WORD
+from .bert import BERT, BERT_DEFAULTS, BERT_WORDS, NORM, TYPE, WORD
 from .block_names import Older
 from .block_parts import Blocks, NormAt, Residual
 from .frozen import replace
@@ -28,6 +28,7 @@ NOMIC_BERT = replace(
         "intermediate_size": "n_inner",
         "layer_norm_eps": "layer_norm_epsilon",
     },
+    defaults={**BERT_DEFAULTS, "max_position_embeddings": 2048},
     only={},
     later_arguments=("position_ids",),
 )

@@ -26,13 +26,13 @@ def sqrt_width(config: Config) -> float:
     return math.sqrt(config.integer("hidden_size"))
 
 
-def switch(key: str, default: bool) -> Callable[[Config], bool]:
+def switch(key: str) -> Callable[[Config], bool]:
     """The condition "this key of the config is true"."""
-    return partial(_is_on, key, default)  # keywords of a partial could be changed
+    return partial(_is_on, key)  # keywords of a partial could be changed
 
 
-def _is_on(key: str, default: bool, config: Config) -> bool:
-    return config.flag(key, default)
+def _is_on(key: str, config: Config) -> bool:
+    return config.flag(key)
 
 
 def scheme(name: str, **families_own: Any) -> Scheme:

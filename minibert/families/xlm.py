@@ -10,7 +10,7 @@ from .steps import Add, Mask, Norm, Positions, Tokens
 
 def many_languages(config: Config) -> bool:
     """XLM adds a row for the language where it knows more than one."""
-    return config.flag("use_lang_emb", True) and config.integer("n_langs") > 1
+    return config.flag("use_lang_emb") and config.integer("n_langs") > 1
 
 
 XLM = Family(
@@ -37,7 +37,9 @@ XLM = Family(
         "n_words": "vocab_size",
         "pad_index": "pad_token_id",
     },
-    defaults={"pad_token_id": 2, "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "n_langs": 1},
+    defaults={
+        "pad_token_id": 2, "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "n_langs": 1, "use_lang_emb": True,
+    },
 )  # fmt: skip
 
 ROWS = (Row(XLM),)

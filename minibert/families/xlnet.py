@@ -17,6 +17,7 @@ XLNET = Family(
     tree={"": "XLNetModel"},
     checked_prefixes=(),
     aliases={**D_MODEL, "n_token": "vocab_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
+    defaults={"pad_token_id": 5},
     later_arguments=("token_type_ids",),
 )
 

@@ -32,7 +32,9 @@ BLOCKS = 1e-5  # in the blocks; measured 5.3e-6 on all-MiniLM-L6-v2, 2.4e-6 on s
 RMS_TOLERANCE = 0.15  # relative, for the reference's own distance from float64; measured 0.092
 AFTER_NORM = re.compile(r"norm|proj|mapping", re.IGNORECASE)
 MANIFEST = "manifest.json"
-OTHERS = ("full_size.*", "golden.safetensors", "rotary_scaling.json", "tokenizer_ids.json")  # beside the cases' folders
+OTHERS = (  # beside the cases' folders
+    "full_size.*", "golden.safetensors", "rotary_scaling.json", "defaults.json", "tokenizer_ids.json",
+)  # fmt: skip
 SHIPPED = "all-MiniLM-L6-v2.safetensors"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors")
 
@@ -42,7 +44,7 @@ def sha256(path: Path) -> str:
 
 
 def files(folder: Path) -> list[str]:
-    """What `make.py` writes: folders with a case.json, the facts of full size, rotary scaling, ids, the golden file."""
+    """What `make.py` writes: folders with a case.json, and the files beside them."""
     found = [path for case in folder.glob("*/case.json") for path in case.parent.iterdir()]
     others = [found for name in OTHERS for found in folder.glob(name)]
     return sorted(path.relative_to(folder).as_posix() for path in (*found, *others))

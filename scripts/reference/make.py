@@ -12,7 +12,8 @@ The reference is transformers on torch, on one CPU thread. Each case of `cases.p
 
 golden.safetensors has the case `bert` in one file, for ports to other languages (tests/reference/GOLDEN.md).
 rotary_scaling.json has rotary frequencies and angles of scaled models (rotary.py), tokenizer_ids.json the ids of small
-tokenizers of every class (tokenizer_ids.py). `shipped` is the one file that is part of the package (shipped.py).
+tokenizers of every class (tokenizer_ids.py), defaults.json what the reference's config classes say for the keys that
+our rows have a default for. `shipped` is the one file that is part of the package (shipped.py).
 
 A key is the module's path in the base model, its value that module's output. `position_ids` are the rows asked
 for, before a family's own offset; `sum` is the input of the norm, or of the first block where there is no norm;
@@ -43,7 +44,9 @@ from shipped import FOLDER as SHIPPED_FOLDER
 from shipped import write_shipped
 from tokenizer_ids import write_tokenizer_ids
 
+import minibert
 from minibert.equations.input_layer import Array
+from minibert.families.rows import BLOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH, LENGTH = 2, 4
@@ -253,6 +256,17 @@ def make_case(case: Case, folder: Path) -> None:
     write_json(folder / "case.json", facts, depth=1)
 
 
+def write_defaults(target: Path) -> None:
+    """Write defaults.json: model_type -> config key -> the class's default, of the keys that our rows know."""
+    found = {}
+    for name, row in minibert.FAMILIES.items():
+        kind = type(transformers.AutoConfig.for_model(name))
+        kind = kind.sub_configs.get(row.section, kind)
+        known = {**row.defaults, **(BLOCKS[name].defaults if name in BLOCKS else {}), "tie_word_embeddings": True}
+        found[name] = {key: getattr(kind, key) for key in known if hasattr(kind, key)}
+    write_json(target / "defaults.json", found, depth=1)
+
+
 def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
     """Write every case that was asked for, and the facts of full size."""
     for case in CASES:
@@ -262,6 +276,8 @@ def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
         write_golden(target)
     if not only or "rotary_scaling" in only:
         write_rotary(target)
+    if not only or "defaults" in only:
+        write_defaults(target)
     if not only or "tokenizer_ids" in only:
         write_tokenizer_ids(target)
     if minilm is not None and (not only or "full_size" in only):
@@ -300,10 +316,10 @@ def make_reference(check: bool, only: list[str], minilm: Path | None) -> int:
 def main() -> int:
     parser = parser_of(__doc__, minilm=True)
     parser.add_argument("--only", action="append", default=[], metavar="CASE",
-                        help="one case, full_size, shipped, rotary_scaling or tokenizer_ids; repeatable")  # fmt: skip
+                        help="one case, or another file by its name without the ending; repeatable")  # fmt: skip
     arguments = parser.parse_args()
     of_minilm = {"full_size", "shipped"}
-    known = {case.name for case in CASES} | of_minilm | {"rotary_scaling", "tokenizer_ids"}
+    known = {case.name for case in CASES} | of_minilm | {"rotary_scaling", "defaults", "tokenizer_ids"}
     if unknown := set(arguments.only) - known:
         parser.error(f"no case {sorted(unknown)}; known are {sorted(known)}")
     minilm = Path(arguments.minilm) if arguments.minilm else None

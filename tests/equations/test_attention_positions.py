@@ -13,6 +13,7 @@ from binders import Stored, scheme_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+import minibert
 from minibert.equations import attention_positions as positions
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
@@ -392,6 +393,9 @@ HEAD = {"hidden_size": 64, "num_attention_heads": 4}  # heads of 16
         ({"head_dim": None}, "llama", 16, 10000.0),
         ({"partial_rotary_factor": 0.5}, "llama", 16, 10000.0),  # Llama's code never reads it
         ({"partial_rotary_factor": 0.5}, "phi3", 8, 10000.0),
+        ({}, "qwen3", 128, 10000.0),
+        ({}, "gemma", 256, 10000.0),
+        ({}, "mixtral", 16, 1000000.0),
         ({}, "gpt_neox", 4, 10000.0),
         ({"rotary_pct": 0.5, "rotary_emb_base": 20000, "rope_theta": 3.0}, "gpt_neox", 8, 20000.0),
         ({"rope_parameters": {"partial_rotary_factor": 1.0}, "rotary_pct": 0.5}, "gpt_neox", 16, 10000.0),
@@ -469,7 +473,7 @@ def test_deberta_numbers_come_from_the_config() -> None:
     def read(**more: Any) -> schemes.LogBuckets:
         binder.asked.clear()
         config = {"relative_attention": True, "hidden_size": 6, "max_position_embeddings": 17, **more}
-        scheme = schemes.deberta_log_buckets(config, binder)
+        scheme = schemes.deberta_log_buckets(minibert.FAMILIES["deberta-v2"].configure(config), binder)
         assert scheme is not None
         return scheme
 

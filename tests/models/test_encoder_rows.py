@@ -6,7 +6,6 @@ norm before. Therefore all of them are tried on all rows.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -174,28 +173,10 @@ def test_padding_inside_moves_no_other_text(case: EncoderCase) -> None:
             assert off(together[row], encoder(ids[row : row + 1], attention_mask=mask[row : row + 1])[0]) <= CUT
 
 
-ACTIVATION = {
-    "distilbert": "activation", "gpt2": "activation_function", "modernbert": "hidden_activation",
-    "gemma3_text": "hidden_activation",
-}  # fmt: skip
-DEFAULT = {
-    "gpt2": "NewGELUActivation()", "albert": "NewGELUActivation()", "gemma3_text": "GELUTanh()",
-    **dict.fromkeys(("nomic_bert", "llama", "mistral", "qwen2", "qwen3"), "SiLUActivation()"),
-}  # fmt: skip
 EPS = {
     "gpt2": "layer_norm_epsilon", "modernbert": "norm_eps",
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma3_text"), "rms_norm_eps"),
 }  # fmt: skip
-
-
-@every_row
-def test_what_a_config_leaves_out_is_the_reference_s_default(case: EncoderCase, tmp_path: Path) -> None:
-    folder, family = copied(case, tmp_path), case.facts["family"]
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    del config[ACTIVATION.get(family, "hidden_act")]
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with minibert.load_encoder(folder) as encoder:
-        assert f" {DEFAULT.get(family, 'GELUActivation()')}" in repr(encoder)
 
 
 @every_row
