@@ -231,8 +231,7 @@ class Maker:
             if i != recipe.without:
                 x = step(x)
         x = x[:, : None if recipe.width == self.own.dim else recipe.width]  # without a Dense there may be more
-        x = normalized(x) if recipe.norm else x
-        return x if recipe.stored is None else recipe.stored(x)
+        return normalized(x) if recipe.norm else x
 
 
 def distances(vector: Array, made: Array) -> Array:
@@ -246,6 +245,16 @@ def distances(vector: Array, made: Array) -> Array:
     return np.where(np.isfinite(apart), apart, np.inf)
 
 
+def as_stored(vector: Array, made: Array, rounding: Callable[[Array], Array]) -> Array:
+    """Round `made` (1, dim) to the format of a stored vector; a number that may go either way goes the vector's.
+
+    Between right programs a few numbers of a vector lie on two sides of a tie, and a whole step apart once rounded.
+    """
+    spread = SAME / 10 * np.abs(made).max(initial=0)
+    either = (vector == rounding(made - spread)) | (vector == rounding(made + spread))
+    return np.where(either, vector, rounding(made))
+
+
 def nearest(vector: Array, text: str, maker: Maker, recipe: Recipe) -> float:
     """The distance of a vector from the text's, by a recipe; of several ways that of the first that is the same.
 
@@ -253,7 +262,8 @@ def nearest(vector: Array, text: str, maker: Maker, recipe: Recipe) -> float:
     """
     best = np.inf
     try:
-        for length, made in maker.ways(text, recipe):
+        for length, made in maker.ways(text, recipe._replace(stored=None)):
+            made = made if recipe.stored is None else as_stored(vector, made, recipe.stored)
             best = min(best, float(distances(vector, made)[0]))
             if best <= SAME:
                 if length:

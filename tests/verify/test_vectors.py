@@ -14,8 +14,9 @@ from minibert.models.load_encoder import load_encoder
 from minibert.verify.report import Report
 from minibert.verify.texts import TEXTS
 from minibert.verify.vector_mistakes import mistakes
-from minibert.verify.vector_recipes import SAME, Maker, misses
+from minibert.verify.vector_recipes import SAME, Maker, as_stored, misses
 from minibert.verify.vectors import judge
+from minibert.verify.wrong_formulas import to_float16
 
 # of the shipped texts those that the small vocabulary can tell apart, and a few in its own words
 TOLD = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "the we above",
@@ -85,6 +86,18 @@ def test_a_mistake_is_named_and_no_other(name: str, folder: Path) -> None:
     report = judged(folder, VectorPort(folder, *wrong)(TOLD))
     assert not report.passed
     assert names(report) == {frozenset(each.split(" + ")) for each in expected}, "\n".join(report.lines)
+
+
+def test_a_number_near_a_tie_may_be_rounded_to_either_side_and_no_other_may() -> None:
+    # the other texts of a batch change a vector by 1e-6: of 384 numbers in float16 one is then a whole step away
+    low, high = np.float16(0.1), np.nextafter(np.float16(0.1), np.float16(1))
+    right = np.array([[0.5, (np.float32(low) + high) / 2, 0.3]], np.float32)
+    for side in (low, high):
+        stored = right.astype(np.float16)[0]
+        stored[1] = side
+        assert (as_stored(stored.astype(np.float32), right, to_float16) == stored).all()
+    stored[2] = np.nextafter(stored[2], np.float16(1))
+    assert as_stored(stored.astype(np.float32), right, to_float16)[0, 2] != stored[2]
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(np.float16, "float16")])
