@@ -56,6 +56,20 @@ def test_whoever_waits_does_what_no_thread_does() -> None:
     assert done[5:] == [5, 6]
 
 
+def test_a_thread_that_could_not_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(pool, "MOST_THREADS", 1)
+    pool._pool.cache_clear()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", fails)
+        spread(str, range(2), 2)
+    together = threading.Barrier(2)
+    spread(lambda _: together.wait(PATIENCE), range(2), 2)
+    pool._pool.cache_clear()
+
+
 def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     start = threading.Thread.start
@@ -209,9 +223,9 @@ from minibert.threads import computing, pool
 def made():
     return [each.cache_info().currsize for each in (computing._slots, pool._pool)]
 here = made()
-turns = computing._slots()
+turns, threads = computing._slots(), pool._pool()
 if hasattr(os, "fork") and not os.fork():
-    ready = made() == [1, 1]
+    ready = made() == [1, 1] and pool._pool() is not threads  # whose threads a child does not have
     own = computing._slots() is not turns and computing._slots().lock.acquire(blocking=False)
     os._exit(0 if ready and own else 7)
 print(here, os.waitstatus_to_exitcode(os.wait()[1]) if hasattr(os, "fork") else 0)
