@@ -18,6 +18,7 @@ from minibert.equations.input_layer import Array
 from .compare import rms
 from .vector_mistakes import VectorMistake, endings, in_general, mistakes
 from .vector_recipes import SAME, Maker, Recipe, misses
+from .wrong_formulas import to_bfloat16, to_float16
 
 # measured on all-MiniLM-L6-v2: 1.6e-3 where torch computes in float16, 1.4e-2 in bfloat16
 LEVELS = (("float16", 5.0), ("bfloat16", 3.0), ("int8", 3.0))  # times what rounded weights change
@@ -28,6 +29,8 @@ ALONE, PAIR = 0.8, 0.5
 # is 1.9e-5 from torch on one text, and torch as far from float64.
 STRAY = 1e-4
 ALIKE = 1.05  # what leaves about as little fits as well
+LEAST_ON_GRID = 8  # numbers: fewer are on some grid by chance
+OFF_STEP, TINY = 0.02, 1e-30  # of a step, for what float32 rounds
 LOOSE = 3.0  # times the plain texts' largest distance: longer texts round more
 
 
@@ -106,6 +109,24 @@ class Judge:
         exact = fits and all(_same(fit.apart) for fit in fits)
         level = "float32" if exact else self.level(max((fit.worst for fit in fits), default=np.inf))
         return Verdict(fits, level, whole.apart, self._ruled_out(alone, plain, fits), nearest)
+
+    def form(self, verdict: Verdict) -> str | None:
+        """The format that explains each number; "" for the model's own, None where none does.
+
+        A difference that is only as large as rounding explains nothing: a bias that is missing can be smaller.
+        """
+        if not verdict.fits or not all(fit.rounded for fit in verdict.fits) or not all(map(self.level, verdict.right)):
+            return None
+        for fit in verdict.fits:
+            if _same(fit.apart):
+                return fit.mistakes[0].rounding if fit.mistakes else ""
+        for name, rounding in (("float16", to_float16), ("bfloat16", to_bfloat16)):
+            if (name == "bfloat16" or verdict.right.max() <= self.scales[name]) and np.array_equal(
+                rounding(self.vectors), self.vectors
+            ):
+                return name
+        right = np.concatenate([self.maker.vectors(text, self.maker.right) for text in self.texts])
+        return "int8" if on_grid(self.vectors, right) or on_grid(self.vectors.T, right.T) else None
 
     # -- distances -------------------------------------------------------------------------------------------
 
@@ -231,6 +252,19 @@ class Judge:
             for fit in alone
             if fit.name not in kept and fit.worst > limit
         ]
+
+
+def on_grid(x: Array, right: Array) -> bool:
+    """Whether each row of x is what 256 equal steps round the right one to: a vector's scale, or a dimension's."""
+    if x.shape[1] < LEAST_ON_GRID:
+        return False
+    low, high = (f(x, axis=1, keepdims=True).astype(np.float64) for f in (np.min, np.max))
+    found = np.zeros(len(x), bool)
+    for steps in range(1, 256):
+        step = np.maximum((high - low) / steps, TINY)
+        whole = np.abs((x - low) / step - np.rint((x - low) / step)) <= OFF_STEP
+        found |= (whole & (np.abs(x - right) <= (0.5 + OFF_STEP) * step)).all(1)
+    return bool(found.all())
 
 
 def _same(apart: Array) -> bool:

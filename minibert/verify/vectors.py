@@ -98,17 +98,23 @@ def judge(
         for text, apart in zip(judging.texts, verdict.right.tolist(), strict=True)
     ]
     report.ruled_out = [name for name, _ in verdict.ruled]
-    if verdict.fits and all(fit.rounded for fit in verdict.fits):
+    form = judging.form(verdict)
+    if form is not None:
         names = [fit.name for fit in verdict.fits if fit.mistakes]
-        exact = [mistake.rounding for fit in verdict.fits for mistake in fit.mistakes]
-        report.rounding = exact[0] if exact else verdict.level if verdict.level != "float32" else ""
-        rounded = f", in {report.rounding}" if report.rounding else ""
+        report.rounding = form
+        rounded = f", in {form}" if form else ""
         report.say(f"this is the model{rounded}" + (f" (as {' or '.join(names)} would be)" if names else ""))
-        if verdict.level == "int8":  # no format explains each number
-            report.say("a checkpoint that was trained a little further can be as near; these vectors cannot tell")
         return
     report.passed = False
-    if verdict.fits:
+    if verdict.fits and all(fit.rounded for fit in verdict.fits):
+        wrong = [str(i + 1) for i, apart in enumerate(verdict.right) if not judging.level(apart)]
+        report.say(
+            f"not passed: most vectors are as near as {verdict.level} rounds, but not those of texts {', '.join(wrong)}"
+            if wrong else
+            f"not passed: the vectors are as near as {verdict.level} rounds, but their numbers are in no format that "
+            "explains them; a missing bias, or a checkpoint that was trained further, can be as near"
+        )  # fmt: skip
+    elif verdict.fits:
         _say_matches(report, verdict)
     else:
         _say_nothing_fits(report, judging, verdict, right)

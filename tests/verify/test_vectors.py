@@ -106,6 +106,31 @@ def test_rounded_vectors_are_the_model_s_and_the_format_is_named(dtype: type, ro
     assert report.passed and report.rounding == rounding and not report.matches
 
 
+def in_steps(x: Array, axis: int) -> Array:
+    """Stored as int8: 256 steps from the smallest number of each row or each column to its largest."""
+    low, high = x.min(axis, keepdims=True), x.max(axis, keepdims=True)
+    return np.asarray(np.rint((x - low) / (high - low) * 255) * ((high - low) / 255) + low, np.float32)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_vectors_stored_as_int8_are_on_a_grid_and_others_as_near_do_not_pass(axis: int, folder: Path) -> None:
+    right = VectorPort(folder)(TOLD)
+    stored = in_steps(right, axis)
+    report = judged(folder, stored)
+    assert report.passed and report.rounding == "int8", "\n".join(report.lines)
+    report = judged(folder, right + 0.9 * (stored - right))  # as large, and on no grid
+    assert not report.passed and not report.rounding
+    assert report.lines[-1].startswith("not passed: the vectors are as near as ")
+
+
+@pytest.mark.parametrize("size", [1e-3, 3e-3, 1e-2, 3e-2])
+def test_one_value_of_a_bias_never_passes(size: float, folder: Path) -> None:
+    port = VectorPort(folder)
+    port.port.tensors["encoder.layer.0.attention.self.value.bias"][3] += np.float32(size)
+    report = judged(folder, port(TOLD))
+    assert not report.passed and not report.rounding, "\n".join(report.lines)
+
+
 def test_numbers_that_nothing_explains_are_given_no_name(folder: Path) -> None:
     right = VectorPort(folder)(TOLD)
     noise = np.sin(np.arange(right.size, dtype=np.float32)).reshape(right.shape)
