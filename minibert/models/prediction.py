@@ -210,8 +210,8 @@ def _refuse_too_many(longest: int | None, begun: int, tokens: int) -> None:
 
 
 def _check_chance(temperature: Any, seed: Any) -> None:
-    number = isinstance(temperature, int | float | np.number) and not isinstance(temperature, bool)
-    if not number or not 0 <= temperature <= sys.float_info.max:
+    own = temperature.item() if isinstance(temperature, np.number) else temperature  # float32 has no place for the most
+    if isinstance(own, bool) or not isinstance(own, int | float) or not 0 <= own <= sys.float_info.max:
         raise ValueError(f"temperature must be a number >= 0, where 0 takes the likeliest; found {temperature!r}")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed must be an integer >= 0, found {seed!r}")

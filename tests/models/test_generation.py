@@ -91,3 +91,13 @@ def test_a_penalty_that_is_none(tmp_path: Path, penalty: Any) -> None:
     encoder = opened(tmp_path, {"repetition_penalty": penalty})
     with pytest.raises(CheckpointError, match=rf"{FILE}: 'repetition_penalty' must be a number > 0, found"):
         encoder.complete("we")
+
+
+def test_a_temperature_of_any_type_of_numpy_is_taken_without_a_warning(tmp_path: Path) -> None:
+    """Compared with the largest float64 in its own type, one of float32 would warn of an overflow."""
+    encoder = opened(tmp_path, {})
+    for kind in (np.float16, np.float32, np.int8):
+        assert encoder.complete(TEXT, 4, temperature=kind(2)) == encoder.complete(TEXT, 4, temperature=2.0)
+    for wrong in (np.float32(np.inf), np.complex64(1)):
+        with pytest.raises(ValueError, match="temperature must be a number >= 0"):
+            encoder.complete(TEXT, 4, temperature=wrong)  # type: ignore[arg-type]
