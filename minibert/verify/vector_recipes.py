@@ -15,7 +15,7 @@ from minibert.equations import fast
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.families.plan import value
+from minibert.families.plan import Step, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
 
@@ -75,23 +75,23 @@ class Plain:
     """An encoder whose blocks compute by their steps, padding too, with a mistake if there is one."""
 
     def __init__(self, encoder: Encoder, mistake: Mistake | None = None) -> None:
-        self.embeddings, self.dim, self._mistake = encoder.embeddings, encoder.dim, mistake
-        self._places = list(places(encoder))
+        self.embeddings, self.dim = encoder.embeddings, encoder.dim
+        plans = [(mistake and with_mistake(mistake, at)) or at.plan for at in places(encoder)]
+        self._plans = [{key: _in_fewer_passes(step) for key, step in plan.items()} for plan in plans]
 
     def __call__(self, input_ids: Any, **batch: Any) -> Array:
         x = self.embeddings(input_ids, **batch)
-        for at in self._places:  # what a block computes is dropped: probabilities of 512 tokens are many megabytes
-            wrong = with_mistake(self._mistake, at) if self._mistake else None
-            plan = wrong or at.plan
-            for step in plan.values():
-                if step.kind == "softmax" and step.formula is softmax:
-                    plan = {**plan, step.key: step._replace(formula=fast.softmax)}
-                elif step.kind == "activation":
-                    formula = fast.ACTIVATIONS.get(step.formula, step.formula)
-                    plan = {**plan, step.key: step._replace(formula=formula)}
-            *_, last = plan
-            x = value(last, plan, begin({"input_ids": input_ids, **batch}, x) | {f"hidden_states.{at.i}": x})
+        for i, plan in enumerate(self._plans):  # what a block computes is dropped: of 512 tokens it is many megabytes
+            values = begin({"input_ids": input_ids, **batch}, x) | {f"hidden_states.{i}": x}
+            x = value(f"hidden_states.{i + 1}", plan, values)
         return x
+
+
+def _in_fewer_passes(step: Step) -> Step:
+    if step.kind == "softmax" and step.formula is softmax:
+        return step._replace(formula=fast.softmax)
+    formula: Any = step.formula
+    return step._replace(formula=fast.ACTIVATIONS.get(formula, formula)) if step.kind == "activation" else step
 
 
 class NoTokensError(ValueError):

@@ -134,7 +134,7 @@ def test_one_value_of_a_bias_never_passes(size: float, folder: Path) -> None:
 def test_numbers_that_nothing_explains_are_given_no_name(folder: Path) -> None:
     right = VectorPort(folder)(TOLD)
     noise = np.sin(np.arange(right.size, dtype=np.float32)).reshape(right.shape)
-    for unknown in (np.abs(right), right + noise, right[:, ::-1]):
+    for unknown in (np.abs(right), right + noise):
         report = judged(folder, unknown)
         assert not report.passed and not {*report.matches} - {"another model's vectors", "weights read wrongly"}
         assert any(line.startswith("ruled out") for line in report.lines)
