@@ -205,6 +205,7 @@ class Suspect:
         kinds = sorted((kind for kind in d.kinds if d.key in theirs[kind]), key=lambda kind: theirs[kind][d.key].size)
         same = {kind: self._compared(kind, fed[kind].found[d.key]).passes for kind in kinds}
         self.kinds = sorted(kinds, key=same.__getitem__)  # what rules a mistake out soonest comes first
+        self.left_by = cache(self._left_by)
 
     def names(self) -> list[str]:
         """Name what explains the difference in all batches: a narrower format, else what the formula can have wrong,
@@ -229,7 +230,7 @@ class Suspect:
         modules = ("dense", "norm", "activation")
         return self.key in changed or any(self.at.plan[key].kind not in modules for key in changed)
 
-    def left_by(self, mistake: Mistake) -> float | None:
+    def _left_by(self, mistake: Mistake) -> float | None:
         """What a mistake of the list leaves; scores may have the mask added already."""
         plans = cache(lambda wide: with_mistake(mistake, self.at_wide if wide else self.at) or {})
         if not plans(False):
@@ -252,6 +253,8 @@ class Suspect:
                 x = made(kind)
             except (ValueError, IndexError, TypeError):  # it cannot be made with these shapes
                 return None
+            if x is None and kind != self.kinds[0]:  # what it changes is not behind this key, where they have more
+                x = self.fed[kind].found[self.key]
             if x is None or x.shape != self.theirs[kind][self.key].shape:
                 return None
             rest = self._compared(kind, x)

@@ -274,6 +274,21 @@ QUERY, ACT, NORM = (f"encoder.layer.0.{path}" for path in (
     "attention.self.query", "intermediate.intermediate_act_fn", "output.LayerNorm"))  # fmt: skip
 
 
+def test_a_mistake_shows_where_a_file_has_less(folders: dict[str, Path]) -> None:
+    """Weights of a long text are not in a file: a window shows in what is gathered, in that batch alone."""
+    with load_encoder(folders["mistral"]) as encoder:
+        inputs = few(encoder, "one_token", "plain")
+        subject = EncoderSubject(encoder, partial(load_encoder, folders["mistral"]))
+        theirs = {kind: ported(encoder, x, *named(encoder, "window forgotten")) for kind, x in inputs.items()}
+        kept = {
+            key for block in encoder.stack.blocks for key in (block.attention.scores, block.attention.probabilities)
+        }
+        theirs["plain"] = {key: x for key, x in theirs["plain"].items() if key not in kept}
+        found = local_mistakes(subject, inputs, theirs).found
+    assert [each.key for each in found] == [f"layers.{i}.self_attn.context" for i in (0, 1)]
+    assert all("window forgotten" in each.fits for each in found)
+
+
 def signs(x: Array) -> Array:
     return np.random.default_rng(3).choice([-1.0, 1.0], x.shape)
 
