@@ -111,8 +111,6 @@ FLAT = [
     ("qwen2", "Qwen2", {"num_key_value_heads": 2, "rope_theta": 1e6}),
     ("qwen3", "Qwen3", {"num_key_value_heads": 2}),
     ("mixtral", "Mixtral", {"num_key_value_heads": 2}),
-    ("gemma", "Gemma", {}),
-    ("gemma2", "Gemma2", {}),
     ("olmo2", "Olmo2", {}),
     ("granite", "Granite", {}),
     ("phi3", "Phi3", {"pad_token_id": 0}),
