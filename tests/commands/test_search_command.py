@@ -298,6 +298,12 @@ def without(name: str, folder: Path) -> None:
     (folder / "meta.json").write_text(json.dumps(meta), "utf-8")
 
 
+def one_id_less(folder: Path) -> None:
+    path = folder / "ids-00000.json"
+    size = path.stat().st_size
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8"))[:-1]).ljust(size), "utf-8")
+
+
 def zeros(name: str, folder: Path) -> None:
     (folder / name).write_bytes(bytes((folder / name).stat().st_size))
 
@@ -347,6 +353,7 @@ def reshaped(folder: Path) -> None:
         (partial(in_header, b"}", b" "), "vectors-00000.npy: not readable as .npy"),  # tokenize.TokenError
         (partial(in_header, b"{", b"\n"), "vectors-00000.npy: not readable as .npy"),  # SyntaxError
         (partial(zeros, "ids-00000.json"), "ids-00000.json: expected 30 ids"),
+        (one_id_less, "ids-00000.json: expected 30 ids"),
     ],
 )  # fmt: skip
 def test_folders_that_are_not_what_bulk_wrote(
