@@ -28,8 +28,8 @@ HAN = "(?<=[\u4e00-\u9fa5])(?=[\u4e00-\u9fa5])"  # BERT's splitting makes each o
 MARKS = '!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'  # punctuation of ASCII; ' begins pieces such as 's
 
 CHANGES = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Strip", "Precompiled"}
-# what Replace looks for: of these none matches across the cut
-REPLACED = {"``", "''", " "}
+# what Replace looks for, to put " or a space there: none matches across the cut, and a space before a letter stays one
+REPLACED = {"``", "''"}
 REPLACED_BY_REGEX = {r"\s{2,}|[\n\r\t]", r"\n", r" {2,}", r"\s+"}
 WORDS = {"BertPreTokenizer", "WhitespaceSplit", "Whitespace"}  # each splits at every white space
 INSIDE = {"Digits", "Punctuation"}  # split further, and never join
@@ -88,7 +88,8 @@ def _steps(component: Any, key: str) -> list[dict[str, Any]]:
 def _changes_nothing_across(step: dict[str, Any]) -> bool:
     if step["type"] == "Replace":
         pattern = step["pattern"]
-        return pattern.get("String") in REPLACED or pattern.get("Regex") in REPLACED_BY_REGEX
+        known = {'"': pattern.get("String") in REPLACED, " ": pattern.get("Regex") in REPLACED_BY_REGEX}
+        return known.get(step["content"], False)
     return step["type"] in CHANGES
 
 

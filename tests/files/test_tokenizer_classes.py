@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from checkpoints import BERT, ROBERTA, change_json, write, write_wordpiece
-from tokenizer_folders import BASES, PAIR, TEXTS, tokenizer_json, variants, vocabulary, write_tokenizer
+from tokenizer_folders import BASES, OF_OTHER_RULES, PAIR, TEXTS, tokenizer_json, variants, vocabulary, write_tokenizer
 
 import minibert
 from minibert import TokenizerError
@@ -275,5 +275,30 @@ def test_config_json_names_a_class(tmp_path: Path) -> None:
     assert layer.tokens(layer.tokenize("We")["input_ids"][0]) == ["[CLS]", "we", "[SEP]"]
 
 
+@pytest.mark.parametrize("declared", ["BertTokenizer", "HerbertTokenizer"])
+def test_a_type_whose_files_name_a_wrong_class_is_read_as_it_stands(tmp_path: Path, declared: str) -> None:
+    """ModernBERT's usual class goes before a declared one, which would change the rules or be refused."""
+    usual = minibert.FAMILIES["modernbert"].tokenizer
+    folder = write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": {"tokenizer_class": declared}})
+    assert ids_of(opened(folder, usual)) == stored()["PreTrainedTokenizerFast"]["plain"]
+    assert ids_of(opened(folder, usual)) != stored()["BertTokenizer"]["plain"]
+
+
+@pytest.mark.parametrize(("trims", "first"), [(None, 3), (True, 3), (False, 2)])
+def test_a_token_s_place_has_its_space_only_if_settings_say_so(tmp_path: Path, trims: bool | None, first: int) -> None:
+    config = {} if trims is None else {"trim_offsets": trims}
+    tokenizer = opened(write_tokenizer(tmp_path, "RobertaTokenizer", {"tokenizer_config.json": config}))
+    ((encoded, spans),) = tokenizer.encode_with_spans(["he we"])
+    assert tokenizer.tokens(pair_ids(encoded))[2] == "\u0120w" and spans[2] == (first, 4)
+
+
+@pytest.mark.parametrize("name", OF_OTHER_RULES)
+def test_a_class_of_other_rules_is_refused(tmp_path: Path, name: str) -> None:
+    folder = write_tokenizer(tmp_path, "BertTokenizer", {}, "bert")
+    with pytest.raises(TokenizerError, match=f"class {name} has rules of its own"):
+        opened(folder, declared=name)
+
+
 def test_the_two_lists_are_apart() -> None:
+    assert {*OF_OTHER_RULES} == ELSEWHERE, "each must be tried"
     assert not CLASSES.keys() & ELSEWHERE and not any(name.endswith("Fast") for name in (*CLASSES, *ELSEWHERE))

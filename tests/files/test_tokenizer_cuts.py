@@ -165,6 +165,11 @@ def added(content: str) -> dict[str, Any]:
     return {"added_tokens": [{**token, "lstrip": False, "rstrip": False}]}
 
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+JOINED = [
+    {"type": "Replace", "pattern": pattern, "content": "x"}
+    for pattern in ({"String": " "}, {"String": "``"}, {"Regex": r"\s+"})
+]
 SPLIT = {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated", "invert": False}
 
 
@@ -188,6 +193,7 @@ SPLIT = {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated", "in
         ({"normalizer": {"type": "Replace", "pattern": {"String": "e l"}, "content": "x"}}, None),
         ({"normalizer": {"type": "Replace", "pattern": {"Regex": "e.l"}, "content": "x"}}, None),
         ({"normalizer": {"type": "Nmt"}}, None),
+        *(({"normalizer": replaced, "pre_tokenizer": BYTES}, None) for replaced in JOINED),  # this would join words
         ({"pre_tokenizer": None}, None),
         ({"pre_tokenizer": {"type": "FixedLength", "length": 3}}, None),
         ({"pre_tokenizer": SPLIT}, None),
@@ -207,6 +213,14 @@ def test_where_a_text_may_be_cut(changes: dict[str, Any], cut: str | None) -> No
         assert not cuts.search("a.b") and cuts.search("a,b") and cuts.search("\u4e2d\u6587")
     if "normalizer" in changes:  # which would put spaces around
         assert cuts.search("a.b") and not cuts.search("\u4e2d\u6587")
+
+
+def test_splitting_of_bytes_is_cut_at_marks_only_where_no_letter_is_changed() -> None:
+    """Whatever puts letters in a mark's place would join them to the word before it."""
+    plain = safe_cuts(changed(normalizer=None, pre_tokenizer=BYTES))
+    lowercase = safe_cuts(changed(normalizer={"type": "Lowercase"}, pre_tokenizer=BYTES))
+    assert plain is not None and [found.start() for found in plain.finditer("we.b we")] == [2, 4]
+    assert lowercase is not None and [found.start() for found in lowercase.finditer("we.b we")] == [4]
 
 
 def test_what_stands_around_a_cut_has_no_part_in_what_stands_beyond() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_folders import BASES, PAIR, TEXTS, tokenizer_json, variants, write_tokenizer
+from tokenizer_folders import BASES, OF_OTHER_RULES, PAIR, TEXTS, tokenizer_json, variants, write_tokenizer
 
 import minibert
 from minibert.files.tokenizer import Tokenizer
@@ -89,6 +89,13 @@ def test_ids_become_the_reference_s_text(tmp_path: Path, name: str) -> None:
         for ids in (*singly, *(theirs(text)["input_ids"] for text in TEXTS), list(range(ours.size))):
             for skip in (False, True):
                 assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip_special_tokens=skip)
+
+
+@pytest.mark.parametrize("name", OF_OTHER_RULES)
+def test_a_refused_class_is_one_that_the_reference_has(name: str) -> None:
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+    assert tokenizer_class_from_name(name).__name__ == name
 
 
 # of these transformers reads other files, or adds a language; here tokenizer.json is read as it stands
