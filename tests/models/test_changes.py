@@ -147,6 +147,32 @@ def test_without_positions_the_order_of_the_words_is_lost(name: str, loaded: Any
     assert off(encoder(IDS, change=change)[:, order], encoder(IDS[:, order], change=change)) <= CUT
 
 
+def test_without_positions_each_query_head_has_its_own_key_head(loaded: Any) -> None:
+    """Two keys for four queries: heads 0 and 1 share the first, which another order would not show in the words."""
+    encoder = loaded("llama")
+    own, trace = (
+        encoder.stack.blocks[0].attention,
+        encoder.trace(IDS, change=minibert.knock_out(encoder, positions=True)),
+    )
+    q, k = (trace[path].reshape(*IDS.shape, -1, own.head_dim) for path in own.maps[:2])
+    assert (q.shape[2], k.shape[2]) == (4, 2)
+    for head in range(4):
+        want = own.scale * q[:, :, head] @ k[:, :, head // 2].swapaxes(1, 2)
+        assert off(trace[own.scores][:, head], want) <= CUT
+
+
+def test_a_change_of_texts_with_other_holes(loaded: Any) -> None:
+    """Of one length, but with padding at other places between: where distance counts, each is as it is alone."""
+    mask = np.array([[1, 0, 1, 1, 0, 1], [1, 1, 1, 0, 0, 1], [1, 0, 1, 1, 0, 1]])
+    for name in ("mpnet", "mistral", "modernbert"):
+        encoder = loaded(name)
+        change = minibert.knock_out(encoder, positions=True, blocks=[1])
+        found = encoder(IDS, attention_mask=mask, change=change)
+        for i in range(len(IDS)):
+            alone = encoder(IDS[i : i + 1], attention_mask=mask[i : i + 1], change=change)
+            assert off(found[i], alone[0]) <= CUT, name
+
+
 @pytest.mark.parametrize("name", ["gpt2", "mistral", "modernbert"])
 def test_without_the_mask_every_token_is_seen(name: str, loaded: Any) -> None:
     encoder = loaded(name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import checkpoints
 import encoders
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from peaks import with_peak
 from safetensors.numpy import load_file
 from textbook import bert_weights, gpt2_weights
+from tokenizer_folders import BASES, vocabulary
 
 import minibert
 from minibert import CheckpointError, TokenizerError
@@ -185,6 +187,16 @@ def test_a_text_goes_on_with_the_likeliest_words(
             break
     want = gpt2.embeddings.tokenizer.decode(ids, skip_special_tokens=True)
     assert gpt2.complete(begun, tokens=tokens) == want
+
+
+def test_what_comes_is_decoded_with_the_text_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded alone, the first word would lose its space; each token alone, the bytes of a letter would be none."""
+    config = word_models.settings("gpt2", vocab_size=len(vocabulary(BASES["LlamaTokenizer"])))
+    checkpoints.write(tmp_path, config, encoders.tensors(config))
+    tokens = map(vocabulary(BASES["LlamaTokenizer"]).index, ["\u2581w", "e", "<0xC3>", "<0xA9>"])
+    monkeypatch.setattr(prediction, "choose", lambda *_: next(tokens))
+    with minibert.load_encoder(word_models.tokenizer(tmp_path, "LlamaTokenizer", config)) as encoder:
+        assert encoder.complete("the", tokens=4) == "the we\u00e9"
 
 
 def test_a_text_goes_on_to_the_end_of_the_position_table(gpt2_folder: Path) -> None:
