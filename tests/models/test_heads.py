@@ -222,6 +222,27 @@ def test_packed_texts_are_those_of_a_batch(case: HeadCase) -> None:
         assert off(packed_logits(encoder, head, TWO), np.concatenate(want)) <= CUT
 
 
+@pytest.mark.parametrize("case", HEAD_CASES, ids=str)
+def test_padding_between_tokens(case: HeadCase) -> None:
+    """Other holes in each text: every logit is that of the hidden state in its place, and none is of padding."""
+    ids = np.array([[5, 6, 7, 8, 9, 3], [9, 4, 3, 11, 5, 7], [7, 8, 6, 4, 10, 9]])
+    mask = np.array([[1, 0, 1, 1, 0, 1], [1, 1, 0, 0, 1, 1], [1, 0, 0, 1, 1, 1]])
+    with case.load() as encoder:
+        head = encoder.head()
+        if head.takes == "last" and head.pad_id is None:  # which takes one text at a time
+            ids, mask = ids[:1], mask[:1]
+        x = encoder(ids, attention_mask=mask)
+        x, keep = (x[mask != 0], mask != 0) if head.takes == "every" else (x, np.full(len(ids), True))
+        if head.takes == "mean":
+            x = np.stack([rows[own].mean(axis=0) for rows, own in zip(x, mask != 0, strict=True)])
+        elif head.takes != "every":
+            x = x[:, 0 if head.takes == "first" else -1]
+        y = encoder.logits(ids, attention_mask=mask)
+        assert not y[~keep].any()
+        for words, piece in logit_pieces(head, x):
+            assert off(y[keep].reshape(len(x), -1)[:, words], piece) <= CUT
+
+
 def test_the_last_word_of_packed_texts_is_judged_by_ids() -> None:
     with HEAD_CASE["gpt2-classes"].load() as encoder:
         want = np.concatenate([encoder.logits([[0, 0]]), encoder.logits([[5, 6, 0]])])
