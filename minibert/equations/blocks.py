@@ -56,14 +56,15 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> Array:
     """Divide each row by the root of its mean square: `y = x / sqrt(mean(x^2) + eps) * weight`.
 
     x (..., dim), weight (dim,) -> (..., dim). A LayerNorm that neither subtracts the mean nor adds a bias.
-    Gemma's files hold the weight less 1: there pass `1 + weight`.
+    Gemma's files hold the weight less 1: there pass `1 + weight`. With eps 0 a row of zeros becomes nan.
     Source: Zhang, Sennrich 2019 (arXiv:1910.07467); Llama, Qwen and Gemma have it.
 
     >>> rms_norm(np.array([[1.0, 7.0]]), weight=np.array([1.0, 2.0]), eps=0.0)
     array([[0.2, 2.8]])
     """
     square = np.mean(x * x, axis=-1, keepdims=True)
-    return np.asarray(x / np.sqrt(square + x.dtype.type(eps)) * weight)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(x / np.sqrt(square + x.dtype.type(eps)) * weight)
 
 
 def erf(x: Array) -> Array:

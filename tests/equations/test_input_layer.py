@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert.equations import input_layer as equations
+from minibert.equations.blocks import rms_norm
 from minibert.equations.input_layer import Array
 
 # All three are per unit of `condition`, which says how many digits a row loses when its mean is taken away.
@@ -85,6 +86,15 @@ def test_norm_of_equal_numbers_is_the_bias() -> None:
     bias = normal((6,), 1)
     y = equations.layer_norm(np.full((2, 6), 7.25, np.float32), normal((6,), 0), bias, eps=1e-12)
     assert same_bits(y, np.stack([bias, bias]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_norm_without_eps_of_a_row_that_has_no_spread_is_nan_without_a_warning(dtype: str) -> None:
+    """As torch gives it; the row beside it is not touched. A warning would be an error here."""
+    x, ones = np.array([[2, 2], [1, -1]], dtype), np.ones(2, dtype)
+    wanted = np.array([[np.nan, np.nan], [1, -1]], dtype)
+    np.testing.assert_array_equal(equations.layer_norm(x, ones, eps=0.0), wanted)
+    np.testing.assert_array_equal(rms_norm(x * [[0], [1]], ones, eps=0.0), wanted)
 
 
 def test_norm_needs_two_passes() -> None:
