@@ -16,8 +16,9 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.bound_blocks import BoundBlock, Dense
-from minibert.families.modules import LayerNorm, Linear
+from minibert.families.modules import Embedding, LayerNorm, Linear
 from minibert.families.steps import Add, Bound, Norm, Positions
+from minibert.files.tables import as_table
 from minibert.models.blocks import Stack
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
@@ -290,7 +291,7 @@ def endings(maker: Maker, width: int) -> Found:
 
 
 def _rounded(rounding: Formula, everything: bool, encoder: Encoder) -> Encoder:
-    """Weights rounded: of the linear maps alone, or every parameter of the blocks too."""
+    """Weights rounded: of the linear maps alone, or every parameter, tables too."""
 
     def change(module: Any) -> Any:
         if isinstance(module, Dense):
@@ -298,9 +299,12 @@ def _rounded(rounding: Formula, everything: bool, encoder: Encoder) -> Encoder:
         elif everything and isinstance(module, LayerNorm | Linear):
             changed = copy(module)
             changed.weight = rounding(module.weight)
+        elif everything and isinstance(module, Embedding):
+            changed = copy(module)
+            changed.table = as_table(rounding(module.table.array()))
         else:
             return module
-        if everything and module.bias is not None:
+        if everything and getattr(module, "bias", None) is not None:
             changed.bias = rounding(module.bias)
         return changed
 
