@@ -152,9 +152,7 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
         return {"sentence vectors": f"not available: {error}"}
     if own.kind not in ("", "SentenceTransformer"):
         return {"made for": f"{USES[own.kind]}, as a {own.kind}"}
-    longest = (
-        "no limit" if own.longest is None else f"{own.longest} tokens ({own.longest_from}), a longer one is truncated"
-    )
+    longest = "no limit" if own.longest is None else f"{own.longest} tokens ({own.longest_from})"
     numbers = f"{own.width()} numbers, {' and '.join(own.poolings)} over a text's tokens"
     usual = {own.default_prompt: " (if none is named)"}
     prompts = [f"{name} {prompt!r}{usual.get(name, '')}" for name, prompt in own.prompts.items() if prompt]

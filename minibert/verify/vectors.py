@@ -109,7 +109,7 @@ def judge(
     if verdict.fits and all(fit.rounded for fit in verdict.fits):
         wrong = [str(i + 1) for i, apart in enumerate(verdict.right) if not judging.level(apart)]
         report.say(
-            f"not passed: most vectors are as near as {verdict.level} rounds, but not those of texts {', '.join(wrong)}"
+            f"not passed: most vectors are as near as a narrower format rounds, not texts {', '.join(wrong)}"
             if wrong else
             f"not passed: the vectors are as near as {verdict.level} rounds, but their numbers are in no format that "
             "explains them; a missing bias, or a checkpoint that was trained further, can be as near"

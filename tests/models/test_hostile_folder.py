@@ -32,6 +32,7 @@ RUNS_WHAT_IT_IS_GIVEN = re.compile(
 # a wing finds its own files by name; no checkpoint has a say in it
 OWN_FILES = {
     ("families/__init__.py", 'import_module(f"{__name__}.{file}")'),
+    ("families/rows.py", 'import_module(f"{__package__}.{FILES[model_type]}")'),  # of its table of files
     ("equations/__init__.py", 'import_module(f".{file}", __name__)'),  # of its table of files
     ("__init__.py", "import_module(file)"),  # of its table of public names
     ("cli.py", 'import_module(f"minibert.commands.{name}")'),  # one of COMMANDS

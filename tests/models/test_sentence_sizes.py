@@ -219,7 +219,7 @@ def test_the_sentences_own_sizes_go_by_their_usual_names(folder: str) -> None:
             "sentences-dense",
             (
                 "6 numbers, mean over a text's tokens; by cosine",
-                "32 tokens (model_max_length in tokenizer_config.json), a longer one is truncated",
+                "32 tokens (model_max_length in tokenizer_config.json)",
             ),
         ),
         (
