@@ -273,7 +273,9 @@ def _longest(
 
 def _tokenizer_length(files: FolderFiles) -> int | None:
     length = files.object("tokenizer_config.json").get("model_max_length")
-    return int(length) if isinstance(length, int | float) and 1 <= length < math.inf else None
+    if isinstance(length, bool) or not isinstance(length, int | float) or not 1 <= length < math.inf:
+        return None
+    return int(length)
 
 
 def _with_prompts(found: SentenceConfig, files: FolderFiles) -> SentenceConfig:

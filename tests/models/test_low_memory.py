@@ -24,7 +24,7 @@ import minibert
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
 from minibert.families.bound_blocks import Dense
-from minibert.files.tables import StoredTable
+from minibert.files.tables import ScratchBuffers, StoredTable
 from minibert.files.tokenizer import Encoded
 from minibert.models import blocks, heads, packing
 from minibert.models.key_value_cache import KeyValueCache
@@ -261,3 +261,17 @@ def test_a_block_s_weight_is_widened_once_for_several_tiles(
         len(kept.stack.blocks) * (kept.block_family.shared is not None),
     )
     assert max(times) <= groups * max(1, shared) < len(got)
+
+
+def test_several_tiles_hold_the_weights_of_one_block_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept through the run they would be all of the model, widened."""
+    held: list[int] = []
+    real = ScratchBuffers.converted
+    monkeypatch.setattr(packing, "TILE_TOKENS", 13)
+    monkeypatch.setattr(
+        ScratchBuffers, "converted", lambda own, table: [real(own, table), held.append(len(own._held))][0]
+    )
+    _, kept = both(narrowed(CASE["bert"].folder, tmp_path), threads=1)
+    packed = kept.embeddings.pack([Encoded([5, 6, 7, 8], None)] * 48)
+    kept.compute(packed, lambda tile, x: None)
+    assert len(kept.stack.blocks) > 1 and max(held) == 6  # query, key, value, output, up and down

@@ -195,6 +195,19 @@ def test_longest_lengths(name: str, file: str, change: Any, longest: int, said: 
     assert (own.longest, own.longest_from) == (longest, said)
 
 
+def test_true_is_no_number_of_tokens(tmp_path: Path) -> None:
+    """transformers takes the whole text then; where the settings name no number of their own, it is refused."""
+    true = {"model_max_length": True}
+    with pytest.raises(minibert.CheckpointError, match="must be a number >= 1, found True"):
+        changed(tmp_path, "tokenizer_config.json", true)
+    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "own")
+    for name, settings in (("tokenizer_config.json", true), (SETTINGS, {"max_seq_length": 5})):
+        path = tmp_path / "own" / name
+        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | settings), encoding="utf-8")
+    own = minibert.load_encoder(tmp_path / "own").sentence_config
+    assert (own.longest, own.tokenizer_length) == (5, None)
+
+
 @pytest.mark.parametrize("name", ["sentences-dense", "sentences-flags"])  # the second one lowercases on its own
 def test_a_long_text_is_cut_where_the_tokenizer_says(tmp_path: Path, name: str) -> None:
     whole = "We lived above the clouds"
