@@ -123,12 +123,8 @@ def refuse_used(output: Path, source: Path) -> None:
 
 def embedder_of(arguments: argparse.Namespace) -> minibert.Embedder:
     """Open the model once here: an error comes before anything starts, and all workers get the commit found now."""
-    options: dict[str, Any] = dict(
-        truncation=arguments.truncate,
-        prompt_name=arguments.prompt_name,
-        prompt=arguments.prompt,
-        local_files_only=arguments.local_files_only,
-    )
+    names = ("prompt_name", "prompt", "local_files_only")
+    options: dict[str, Any] = {name: getattr(arguments, name) for name in names} | {"truncation": arguments.truncate}
     found = open_vectors(arguments.model, arguments.vectors, revision=arguments.revision, **options)
     commit = found.opened.commit
     found.model.close()

@@ -61,66 +61,66 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # its files are the package `bench`
 
-from bench.measure import OtherWork, Row, Settings, as_json, machine, markdown
+from bench.children import child
+from bench.measure import OtherWork, Row, Settings, installed, machine, markdown
+from bench.models import real_model
 
-SECTIONS = (
-    "cold",
-    "forward",
-    "embed",
-    "memory",
-    "load",
-    "growth",
-    "encoder",
-    "sentences",
-    "cores",
-    "soak",
-    "serve",
-    "bulk",
-    "weights",
-    "search",
-)
-FILES = {
-    "bench.processes": ("cold", "load", "memory"),
-    "bench.turns": ("encoder", "sentences"),
-    "bench.cores": ("cores",),
-    "bench.soak": ("soak",),
-    "bench.serve": ("serve",),
-    "bench.bulk": ("bulk",),
-    "bench.weights": ("weights",),
-    "bench.search": ("search",),
+SECTIONS = {  # each is a function of a file and gives rows; what it needs
+    "cold": ("processes", ()),
+    "forward": ("arrays", ()),
+    "embed": ("arrays", ("MiniLM",)),
+    "memory": ("memory", ("Linux",)),
+    "load": ("memory", ("Linux",)),
+    "growth": ("arrays", ()),
+    "encoder": ("turns", ("MiniLM",)),
+    "sentences": ("turns", ("MiniLM",)),
+    "cores": ("turns", ("MiniLM", "Linux")),
+    "soak": ("memory", ("MiniLM", "Linux")),
+    "serve": ("serve", ("MiniLM", "Linux", "server")),
+    "bulk": ("bulk", ("MiniLM", "Linux")),
+    "weights": ("memory", ("Linux",)),
+    "search": ("arrays", ("Linux",)),
+}
+THERE = {
+    "Linux": (sys.platform == "linux", "needs Linux"),
+    "MiniLM": ((real_model() / "model.safetensors").is_file(), "needs all-MiniLM-L6-v2; scripts/demo installs it"),
+    "server": (installed("starlette") and installed("uvicorn"), "needs the extra `serve`"),
 }
 
 
 def measure(section: str, settings: Settings) -> list[Row]:
+    file, needs = SECTIONS[section]
+    missing = [why for there, why in map(THERE.get, needs) if not there]
+    if missing:
+        return [Row(section, note=f"not measured: {', '.join(missing)}")]
     # arrays.py loads numpy: not into a process that measures how little others need
-    file = next((name for name, sections in FILES.items() if section in sections), "bench.arrays")
-    return list(getattr(import_module(file), section)(settings))
+    return list(getattr(import_module(f"bench.{file}"), section)(settings))
 
 
-def several(sections: Sequence[str], settings: Settings) -> list[dict[str, object]]:
-    """Each section in a process of its own; tables go to stdout as they come."""
-    found = []
-    for section in sections:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "rows.json")
-            command = [
-                sys.executable,
-                str(Path(__file__).parent),
-                section,
-                "--json",
-                str(file),
-                "--models",
-                str(settings.models),
-            ]
-            subprocess.run([*command, *(["--quick"] if settings.quick else [])], check=True)
-            found += json.loads(file.read_text(encoding="utf-8"))
-    return found
+def measured(section: str, settings: Settings) -> dict[str, Any]:
+    """Measure a section here, print its table and give its figures."""
+    other = OtherWork()
+    rows = measure(section, settings)
+    where = machine(child("children.kernel")) | {"other_work": other.share()}
+    print(markdown(section, rows, where), flush=True)
+    return {"section": section, "machine": where, "rows": [asdict(row) for row in rows]}
+
+
+def elsewhere(section: str, settings: Settings, scratch: str) -> dict[str, Any]:
+    """The same in a process of its own, which inherits nothing from another section."""
+    file = Path(scratch, "rows.json")
+    command = [sys.executable, str(Path(__file__).parent), section, "--json", str(file)]
+    command += ["--models", str(settings.models)] + ["--quick"] * settings.quick
+    subprocess.run(command, check=True)
+    found: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    return found[0]
 
 
 def main() -> None:
@@ -133,13 +133,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         settings = Settings((arguments.models or Path(scratch)).resolve(), arguments.quick)
         if arguments.section is None:
-            found = several(SECTIONS, settings)
+            found = [elsewhere(section, settings, scratch) for section in SECTIONS]
         else:
-            other = OtherWork()
-            rows = measure(arguments.section, settings)
-            where = machine() | {"other_work": other.share()}
-            print(markdown(arguments.section, rows, where), flush=True)
-            found = [as_json(arguments.section, rows, where)]
+            found = [measured(arguments.section, settings)]
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

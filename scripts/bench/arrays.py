@@ -1,20 +1,26 @@
-"""Sections that measure calls within one process: forward, embed, growth."""
+"""Sections that measure calls within one process: forward, embed, growth, search."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import minibert
+from minibert.bulk.shards import ShardFolder
+from minibert.bulk.stored import StoredVectors
+from minibert.equations.quantization import STEPS, quantized, ranges_of
+from minibert.equations.sentences import normalized
 from minibert.threads.cores import cores
 
-from .measure import Limit, Row, Settings, absent, compare, installed, interleaved, unmeasured
-from .models import BULK_TEXTS, NARROW, full_size, has_reference, narrow, real_model, reference, short_texts
+from .children import Peak, child, kibibytes, there
+from .measure import MIB, OURS, Figures, Limit, Row, Settings, timed
+from .models import NARROW, full_size, narrow, real_model, short_texts
 
 Array = Any
 SHAPES = ((1, 7), (1, 512), (8, 128), (32, 128), (64, 512))
@@ -24,21 +30,18 @@ AGAINST_REFERENCE = {
     "gpt2": {**dict.fromkeys(SHAPES, Limit(">=", 0.9)), (64, 512): Limit(">=", 2)},
 }  # fmt: skip
 GATHER = {"bert": Limit(">=", 0.4)}
-NARROW_TIME = Limit("<=", 1.5)
 
 
-def forward(settings: Settings) -> list[Row]:
+def forward(settings: Settings) -> Iterable[Row]:
     """The layer with all its checks, against the reference's module and against gathering the rows alone."""
-    rows: list[Row] = []
     for model_type in ("bert", "gpt2"):
         folder = full_size(settings.models, model_type)
-        module = reference(folder, model_type, cores()) if has_reference() else None
+        module = reference(folder, model_type, cores()) if there("transformers") else None
         with minibert.load(folder) as layer:
             for shape in SHAPES:
-                rows += _forward(settings, model_type, layer, module, shape)
+                yield from _forward(settings, model_type, layer, module, shape)
     for shape in SHAPES:
-        rows += _narrow(settings, shape)
-    return rows
+        yield from _narrow(settings, shape)
 
 
 def _forward(settings: Settings, model_type: str, layer: Any, module: Any, shape: tuple[int, int]) -> list[Row]:
@@ -47,38 +50,30 @@ def _forward(settings: Settings, model_type: str, layer: Any, module: Any, shape
     ids = np.random.default_rng(0).integers(0, len(table), shape)
     out, copied = np.empty((*shape, layer.dim), np.float32), np.ones((*shape, layer.dim), np.float32)
     calls: dict[str, Callable[[], Any]] = {
-        "layer": lambda: layer(ids),
-        "layer, out=": lambda: layer(ids, out=out),
-        "one thread": lambda: layer(ids, out=out, threads=1),
-        "rows": lambda: np.take(table, ids, axis=0, mode="clip"),
-        "rows, out=": lambda: np.take(table, ids, axis=0, out=out, mode="clip"),
-        "copy": lambda: np.copyto(out, copied),
+        OURS: lambda: layer(ids),
+        f"{OURS}, out=": lambda: layer(ids, out=out),
+        "threads=1": lambda: layer(ids, out=out, threads=1),
+        "the rows alone, np.take": lambda: np.take(table, ids, axis=0, mode="clip"),
+        "the rows alone, np.take, out=": lambda: np.take(table, ids, axis=0, out=out, mode="clip"),
+        "a copy of as much": lambda: np.copyto(out, copied),
     }
     note, peers, context = "", {}, nullcontext()
     if module is not None:
         note, peers, context = _reference(module, ids, layer(ids))
     with context:
-        times = interleaved(calls | peers, settings.rounds(15))
-    what = f"{model_type} {shape[0]} x {shape[1]}"
-    limit = AGAINST_REFERENCE[model_type][shape]
+        times = timed(calls | peers, settings.rounds(15))
+    what, ends, end = f"{model_type} {shape[0]} x {shape[1]}", ("", ", out="), ", out="
+    row = partial(times.row, faster=True)
     # with one thread and with all in every round; the faster one is the peer: threads that sleep are slow to wake
-    against = min(peers, key=lambda name: np.median(times[name]), default="")
-    rows = []
-    for end in ("", ", out="):
-        if module is None:
-            rows.append(absent(what + end, "transformers", limit))
-        else:
-            rows.append(compare(what + end, times["layer" + end], times[against], against, faster=True,
-                                limit=limit, note=note))  # fmt: skip
+    peer = times.fastest(*peers, *([] if peers else ["transformers"]))
+    limit = AGAINST_REFERENCE[model_type][shape]
+    rows = [row(what + end, peer, OURS + end, limit=limit, note=note) for end in ends]
     if shape == SHAPES[-1]:  # larger than any cache: here memory sets the limit
-        rows += [
-            compare(what + end, times["layer" + end], times["rows" + end], "the rows alone, np.take", faster=True,
-                    limit=GATHER.get(model_type))
-            for end in ("", ", out=")
-        ]  # fmt: skip
-        rows.append(compare(f"{what}, out=", times["layer, out="], times["copy"], "a copy of as much", faster=True))
+        take, limit = "the rows alone, np.take", GATHER.get(model_type)
+        rows += [row(what + end, take + end, OURS + end, against=take, limit=limit) for end in ends]
+        rows.append(row(what + end, "a copy of as much", OURS + end))
     if shape[0] > 1:
-        rows.append(compare(f"{what}, out=", times["layer, out="], times["one thread"], "threads=1", faster=True))
+        rows.append(row(what + end, "threads=1", OURS + end))
     return rows
 
 
@@ -100,59 +95,71 @@ def _reference(module: Any, ids: Array, ours: Array) -> tuple[str, dict[str, Cal
     return f"results differ by {far:.1g}", calls, torch.inference_mode()
 
 
+def reference(folder: Path | str, model_type: str, threads: int) -> Callable[[Any], Any]:
+    """The input layer of transformers' own model, in eval mode: ids (a torch tensor) -> a torch tensor.
+
+    Call it under `torch.inference_mode()`. GPT2Model has no module for its input layer; these are the lines of its
+    forward that come before the first block.
+    """
+    import torch
+    from transformers import BertModel, GPT2Model
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # of the blocks, which these files leave out
+    torch.set_num_threads(threads)
+    if model_type == "bert":
+        embeddings = BertModel.from_pretrained(folder, add_pooling_layer=False).eval().embeddings
+        return lambda ids: embeddings(input_ids=ids)
+    model = GPT2Model.from_pretrained(folder).eval()
+    return lambda ids: model.drop(model.wte(ids) + model.wpe(torch.arange(ids.shape[1]).unsqueeze(0)))
+
+
 def _narrow(settings: Settings, shape: tuple[int, int]) -> list[Row]:
     folders = {"F32": full_size(settings.models, "bert")} | {key: narrow(settings.models, key) for key in NARROW}
     layers = {stored: minibert.load(folder) for stored, folder in folders.items()}
     ids = np.random.default_rng(0).integers(0, 30522, shape)
     out = np.empty((*shape, layers["F32"].dim), np.float32)
-    calls = {stored: lambda layer=layer: layer(ids, out=out) for stored, layer in layers.items()}
-    times = interleaved(calls, settings.rounds(15))
+    times = timed({stored: partial(layer, ids, out=out) for stored, layer in layers.items()}, settings.rounds(15))
+    what, limit = f"tables, {shape[0]} x {shape[1]}, out=", Limit("<=", 1.5)
     return [
-        compare(f"{name} tables, {shape[0]} x {shape[1]}, out=", times[stored], times["F32"], "float32 tables",
-                limit=NARROW_TIME)
+        times.row(f"{name} {what}", "F32", stored, against="float32 tables", limit=limit)
         for stored, name in NARROW.items()
-    ]  # fmt: skip
+    ]
 
 
 # -- embed -------------------------------------------------------------------------------------------------------
 
+TEXTS = 20_000
+IN_THREADS, ONE_BY_ONE = "model2vec, batches in threads", "model2vec, one batch after another"
+
 
 def embed(settings: Settings) -> list[Row]:
     """20,000 short texts to vectors: the whole input layer against model2vec's mean of rows, and tokenizing alone."""
-    what, folder = f"embed {BULK_TEXTS} texts, mean", real_model()
-    limits = Limit(">=", 0.7, aim=1.0), Limit("<=", 1.8, aim=1.4)
-    if folder is None:
-        return [
-            unmeasured(what, "all-MiniLM-L6-v2 is not installed; scripts/demo installs it", limit) for limit in limits
-        ]
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(real_model() / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    texts = short_texts(tokenizer, BULK_TEXTS)
-    with minibert.load(folder) as layer:
+    texts = short_texts(real_model(), TEXTS)
+    with minibert.load(real_model()) as layer:
         calls: dict[str, Callable[[], Any]] = {
-            "ours": lambda: layer.embed(texts, pooling="mean"),
-            "one thread": lambda: layer.embed(texts, pooling="mean", threads=1),
-            "tokenizing": lambda: tokenizer.encode_batch_fast(texts),
+            OURS: lambda: layer.embed(texts, pooling="mean"),
+            "threads=1": lambda: layer.embed(texts, pooling="mean", threads=1),
+            "tokenizing alone": lambda: tokenizer.encode_batch_fast(texts),
         }
-        if installed("model2vec"):
+        if there("model2vec"):
             calls |= _model2vec(np.array(layer.word_embeddings.weight), tokenizer, texts)
-        times = interleaved(calls, settings.rounds(9))
-    tokens = sum(len(one.ids) for one in tokenizer.encode_batch_fast(texts))
-    note = f"{tokens / BULK_TEXTS:.1f} tokens a text"
-    rows = []
-    if not installed("model2vec"):
-        rows.append(absent(what, "model2vec", limits[0]))
-    else:
-        # both of its settings run in every round; the one that is faster on this machine is the peer
-        setting = min(("batches in threads", "one batch after another"), key=lambda name: np.median(times[name]))
-        rows.append(compare(what, times["ours"], times[setting], f"model2vec, {setting}", faster=True,
-                            limit=limits[0], note="it takes no positions, no norm, no special tokens"))  # fmt: skip
-    rows.append(compare(what, times["ours"], times["tokenizing"], "tokenizing alone", limit=limits[1], note=note))
-    rows.append(compare(what, times["ours"], times["one thread"], "threads=1", faster=True))
-    return rows
+        times = timed(calls, settings.rounds(9))
+    tokens, what = sum(len(one.ids) for one in tokenizer.encode_batch_fast(texts)), f"embed {TEXTS} texts, mean"
+    peer = times.fastest(IN_THREADS, ONE_BY_ONE)  # both settings run in every round; the faster one is the peer
+    return [
+        times.row(what, peer, faster=True, limit=Limit(">=", 0.7, aim=1.0),
+                  note="it takes no positions, no norm, no special tokens"),
+        times.row(what, "tokenizing alone", limit=Limit("<=", 1.8, aim=1.4),
+                  note=f"{tokens / TEXTS:.1f} tokens a text"),
+        times.row(what, "threads=1", faster=True),
+    ]  # fmt: skip
 
 
 def _model2vec(table: Array, tokenizer: Any, texts: list[str]) -> dict[str, Callable[[], Any]]:
@@ -169,43 +176,105 @@ def _model2vec(table: Array, tokenizer: Any, texts: list[str]) -> dict[str, Call
             if before is not None:
                 os.environ["TOKENIZERS_PARALLELISM"] = before
 
-    return {"batches in threads": lambda: encode(True), "one batch after another": lambda: encode(False)}
+    return {IN_THREADS: lambda: encode(True), ONE_BY_ONE: lambda: encode(False)}
 
 
 # -- growth ------------------------------------------------------------------------------------------------------
 
 
-def growth(settings: Settings) -> list[Row]:
+def growth(settings: Settings) -> Iterable[Row]:
     """Time a token of bert-base's layer from 2^10 to 2^20 tokens, in sequences of 512."""
     largest = 16 if settings.quick else 20
-    while largest > 10 and 2 * 2**largest * 768 * 4 > _available():
+    while largest > 10 and 2 * 2**largest * 768 * 4 > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"):
         largest -= 1
-    limit = Limit("<=", 2)
-    rows: list[Row] = []
+    powers = range(10, largest + 1, 2)
     with minibert.load(full_size(settings.models, "bert")) as layer:
         out = np.zeros((2**largest // 512, 512, layer.dim), np.float32)
         ids = np.random.default_rng(0).integers(0, 30522, out.shape[:2])
-        for target in (out, None):
-            calls = {power: _call(layer, ids, target, 2**power // 512) for power in range(10, largest + 1, 2)}
-            times = interleaved(calls, settings.rounds(5))
-            each = {power: [seconds / 2**power for seconds in taken] for power, taken in times.items()}
+        for target, end in ((out, ", out="), (None, "")):
+            batches = {f"at 2^{power}": 2**power // 512 for power in powers}
+            times = timed(
+                {
+                    name: partial(layer, ids[:batch], out=None if target is None else target[:batch])
+                    for name, batch in batches.items()
+                },
+                settings.rounds(5),
+            )
+            each = Figures({name: [seconds / batches[name] / 512 for seconds in times[name]] for name in times})
             slowest, fastest = ([pick(found) for found in zip(*each.values(), strict=True)] for pick in (max, min))
-            end = "" if target is None else ", out="
-            rows.append(
-                compare(f"time a token, the slowest size of a round{end}", slowest, fastest, "the fastest size",
-                        limit=limit, note=f"2^10 to 2^{largest} tokens")
-            )  # fmt: skip
-            rows += [
-                compare(f"time a token at 2^{power}{end}", each[power], each[10], "at 2^10")
-                for power in each if power > 10
-            ]  # fmt: skip
-    return rows
+            both = Figures({OURS: slowest, "the fastest size": fastest})
+            what, note = f"time a token, the slowest size of a round{end}", f"2^10 to 2^{largest} tokens"
+            yield both.row(what, "the fastest size", limit=Limit("<=", 2), note=note)
+            for name in list(each)[1:]:
+                yield each.row(f"time a token {name}{end}", "at 2^10", name)
 
 
-def _call(layer: Any, ids: Array, out: Array | None, batch: int) -> Callable[[], Any]:
-    return lambda: layer(ids[:batch], out=None if out is None else out[:batch])
+# -- search ------------------------------------------------------------------------------------------------------
+
+ROWS, DIM, SHARD = 1_000_000, 384, 16_384
+PRODUCT = "vectors @ queries.T"
+OWN = Limit("<=", 250, "MiB")
+MEASURED = (("npy", "float32"), ("npy", "float16"), ("npy", "int8"), ("npy", "ubinary"), ("parquet", "float32"))
 
 
-def _available() -> int:
-    """Memory that can be had, in bytes; all of it where the system does not say."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+def search(settings: Settings) -> Iterable[Row]:
+    """Ten best rows of a million made-up vectors in a folder as `bulk` writes it, for one question and for 16 at once.
+
+    The peer is the product with the same million in one array in memory, with nothing sorted. A folder stays mapped
+    between searches; the first search of a process maps it, which takes as long as comparing, and does not count.
+    Memory is what belongs to the searching process alone (RssAnon), so the mapped files do not count.
+    """
+    vectors = np.empty((ROWS // 10 if settings.quick else ROWS, DIM), np.float32)
+    generator = np.random.default_rng(0)
+    for start in range(0, len(vectors), SHARD):
+        some = vectors[start : start + SHARD]
+        some[:] = normalized(generator.standard_normal(some.shape, np.float32))
+    for form, precision in MEASURED:
+        what = f"{form}, {precision}"
+        folder = settings.models / f"search-{len(vectors)}-{form}-{precision}"
+        if not folder.exists():
+            _write(folder, vectors, form, precision)
+        stored, plain = StoredVectors(folder), what == "npy, float32"  # this has a limit; a look is enough at others
+        for number in (1, 16) if plain else (16,):
+            queries = _questions(number)
+            calls = {OURS: partial(stored.search, queries, 10), PRODUCT: partial(np.matmul, vectors, queries.T)}
+            times = timed(calls, settings.rounds(7 if plain else 3))
+            asked = f"{number} question{'s' * (number > 1)}, {len(vectors):,} vectors, {what}"
+            yield times.row(asked, PRODUCT, limit=Limit("<=", 1.5) if plain else None)
+        before, most = child("arrays.search_memory", folder)
+        own = most - before
+        yield Row(
+            f"its own memory, 16 questions, {what}", f"{own / MIB:.1f} MiB", limit=str(OWN), met=OWN.met(own / MIB),
+            note=f"and {before / MIB:.1f} MiB of Python, NumPy and minibert", figures=(own, before),
+        )  # fmt: skip
+
+
+def _questions(number: int) -> Array:
+    return normalized(np.random.default_rng(1).standard_normal((number, DIM)).astype(np.float32))
+
+
+def _write(folder: Path, vectors: Array, form: str, precision: str) -> None:
+    """Write a folder as a run of `bulk` leaves it."""
+    ranges = ranges_of(vectors[:SHARD]) if precision in STEPS else None
+    settings = {
+        "model": "made up", "commit": None, "vectors": "sentence", "sha256": {}, "text_column": "text",
+        "id_column": None, "dim": DIM, "precision": precision, "similarity": "cosine", "normalized": True,
+        "format": form, "input": [{"name": "-", "bytes": None}],
+    }  # fmt: skip
+    shards = ShardFolder(folder, form)
+    with shards.opened(settings, {"paths": [None], "format": None, "model": "made up"}):
+        if ranges is not None:
+            shards.keep_ranges(ranges)
+        for start in range(0, len(vectors), SHARD):
+            some = quantized(vectors[start : start + SHARD], precision, ranges)
+            shards.add(range(start, start + len(some)), [some], len(some), 0, "", [])
+        shards.finish()
+
+
+def search_memory(folder: str) -> tuple[int, int]:
+    """In a process of its own: what belongs to it before, and at most while it searches."""
+    stored, queries, before = StoredVectors(Path(folder)), _questions(16), kibibytes("status", "RssAnon")
+    peak = Peak()
+    numbers, _ = stored.search(queries, 10)
+    stored.ids(numbers.ravel().tolist())
+    return before, peak.most

@@ -1,98 +1,76 @@
 """The section bulk: files of many texts to folders of vectors; and what a billion texts would take.
 
-Speeds are taken in turn between processes that are held while another works, as in turns.py. Memory is what the kernel
-counts of a whole run of the command, sampled while it works. Nothing heavy is imported here.
+Speeds are taken in turn between processes that are held while another works. Memory is what the kernel counts of a
+whole run of the command, sampled while it works.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any
 
-from .measure import MIB, ROOT, Limit, Row, Settings, absent, compare, environment, installed, unmeasured
-from .models import real_model
-from .turns import Contender
+import numpy as np
+from tokenizers import Tokenizer
+
+import minibert
+from minibert.bulk import job
+from minibert.bulk.records import Records
+from minibert.bulk.shards import ShardFolder
+from minibert.models.vectors import open_vectors
+
+from .children import ROOT, THREADS, child, contenders, environment, kibibytes
+from .contenders import torch_encode
+from .measure import MIB, Figures, Limit, Row, Settings, compare, in_turn
+from .models import real_model, short_texts
 
 OURS = "minibert bulk"
-SENTENCES, INPUTS, SHORT = 2_000, 60_000, 1_000_000  # texts
+SHORT = 1_000_000  # texts
 EVERY = 0.1  # seconds between two looks at a run's memory
-THREADS = 2  # of a contender
 DAY = 86_400
 
-# who, the limit of our speed beside it, what there must be
-PEERS: dict[str, dict[str, tuple[Limit | None, str]]] = {
-    "sentence": {
-        "encode in memory": (Limit(">=", 0.9), "numpy"),
-        "sentence-transformers": (None, "sentence-transformers"),
-    },
-    "input": {
-        "embed in memory": (Limit(">=", 0.8), "numpy"),
-        "tokenizing alone": (None, "tokenizers"),
-        "model2vec": (None, "model2vec"),
-    },
+# kind of vectors -> how many texts; the limit of our speed beside each peer
+KINDS: dict[str, tuple[int, dict[str, Limit | None]]] = {
+    "sentence": (2_000, {"encode in memory": Limit(">=", 0.9), "sentence-transformers": None}),
+    "input": (60_000, {"embed in memory": Limit(">=", 0.8), "tokenizing alone": None, "model2vec": None}),
 }
 
 
-def bulk(settings: Settings) -> list[Row]:
+def bulk(settings: Settings) -> Iterable[Row]:
     """JSON lines of 5 to 40 words to Parquet, on two threads; MiniLM."""
-    model = real_model()
-    if model is None:
-        return [unmeasured("minibert bulk", "all-MiniLM-L6-v2 is not installed; scripts/demo installs it")]
-    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as scratch:
-        for kind, count in {"sentence": SENTENCES, "input": INPUTS}.items():
-            texts = _texts(model, count, Path(scratch, f"{kind}.jsonl"))
-            rows += _speeds(settings, kind, count, model, texts)
-            rows += _two_processes(kind, count, model, texts, Path(scratch))
-        rows += _memory(settings, model, Path(scratch))
-        rows += _hundred_workers(model)
-    return rows
+        for kind in KINDS:
+            texts = Path(scratch, f"{kind}.jsonl")
+            child("bulk.write_texts", texts, KINDS[kind][0], 5, 40)
+            yield from _speeds(settings, kind, texts)
+            yield _two_processes(kind, texts, Path(scratch))
+        yield from _memory(settings, Path(scratch))
+    for who, (requests, sent) in child("bulk.asks").items():
+        yield Row(f"what 100 workers ask of the Hub, {who}", f"{100 * requests:,} requests",
+                  note=f"{100 * sent / 1e9:.1f} GB; each {requests} requests, {sent / 1e6:.1f} MB")  # fmt: skip
 
 
-def _texts(model: Path, count: int, file: Path, fewest: int = 5, most: int = 40) -> Path:
-    """Write seeded texts as JSON lines, by another process: here they would cost this one its memory."""
-    _child("texts", model, count, file, fewest, most)
-    return file
-
-
-def _child(*arguments: object) -> str:
-    command = [sys.executable, "-m", "bench.many", *map(str, arguments)]
-    return subprocess.run(command, env=environment(), cwd=ROOT, check=True, capture_output=True, text=True).stdout
-
-
-# -- speed -------------------------------------------------------------------------------------------------------
-
-
-def _speeds(settings: Settings, kind: str, count: int, model: Path, texts: Path) -> list[Row]:
-    what = f"{kind} vectors of {count:,} texts"
-    there = {who: limit for who, (limit, needs) in PEERS[kind].items() if installed(needs)}
-    times: dict[str, list[float]] = {who: [] for who in (OURS, *there)}
-    with ExitStack() as stack:
-        contenders = {}
-        for who in times:
-            contenders[who] = Contender(f"bulk, {kind}", who, str(model), str(texts))
-            stack.callback(contenders[who].end)
-        for number in range(settings.rounds(5)):
-            for who in list(times) if number % 2 == 0 else list(times)[::-1]:
-                times[who].append(contenders[who].ask(case=[]))
-    note = f"{count / _median(times[OURS]):,.0f} rows/s"
-    rows = [compare(what, times[OURS], times[who], who, faster=True, limit=there[who], note=note) for who in there]
-    days = _median(times[OURS]) / count * 1e9 * THREADS / DAY
-    plan = Row(
+def _speeds(settings: Settings, kind: str, texts: Path) -> Iterable[Row]:
+    number, peers = KINDS[kind]
+    what = f"{kind} vectors of {number:,} texts"
+    with contenders("bulk.contender", (OURS, *peers), kind, texts) as made:
+        times = Figures(in_turn({who: each.ask for who, each in made.items()}, settings.rounds(5)))
+    seconds = statistics.median(times[OURS])
+    for who, limit in peers.items():
+        yield times.row(what, who, OURS, faster=True, limit=limit, note=f"{number / seconds:,.0f} rows/s")
+    days = seconds / number * 1e9 * THREADS / DAY
+    yield Row(
         f"a billion {kind} vectors at this rate", f"{days:,.1f} days of one core", note="the rate above, times 1e9"
     )
-    return [*rows, plan, *(absent(what, who) for who in PEERS[kind] if who not in there)]
-
-
-def _median(taken: Sequence[float]) -> float:
-    return sorted(taken)[len(taken) // 2]
 
 
 # -- whole runs of the command -----------------------------------------------------------------------------------
@@ -101,30 +79,26 @@ def _median(taken: Sequence[float]) -> float:
 class Run:
     """One run of the command on some cores: seconds, and its resident memory while it worked."""
 
-    def __init__(self, kind: str, model: Path, texts: Path, folder: Path, cores: set[int]) -> None:
+    def __init__(self, kind: str, texts: Path, folder: Path, cores: Sequence[int]) -> None:
         command = [sys.executable, "-m", "minibert", "bulk", str(texts), "-o", str(folder), "--vectors", kind]
         self.started = time.perf_counter()
         self.memory: list[float] = []
         self.process = subprocess.Popen(
-            [*command, "--model", str(model)],
-            env=environment() | {"OMP_NUM_THREADS": str(len(cores))},
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )
+            [*command, "--model", str(real_model())], env=environment() | {"OMP_NUM_THREADS": str(len(cores))},
+            cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )  # fmt: skip
 
     def look(self) -> bool:
         """Note how much memory it has, and say whether it still works."""
-        if self.process.poll() is not None:
-            return False
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                self.memory.append(float(line.split()[1]) * 1024)
-        return True
+        if self.process.poll() is None:
+            try:
+                self.memory.append(float(kibibytes("status", "VmRSS", self.process.pid)))
+            except ValueError:  # it has just ended
+                return False
+        return self.process.poll() is None
 
 
-def _wait(runs: Sequence[Run]) -> float:
+def _wait(*runs: Run) -> float:
     """Wait for all of them; seconds from the first one's start to the last one's end."""
     while [run for run in runs if run.look()]:
         time.sleep(EVERY)
@@ -136,54 +110,111 @@ def _wait(runs: Sequence[Run]) -> float:
     return seconds
 
 
-def _two_processes(kind: str, count: int, model: Path, texts: Path, scratch: Path) -> list[Row]:
+def _two_processes(kind: str, texts: Path, scratch: Path) -> Row:
     """The same texts by one process with two cores, and by two with one core each and half of the texts."""
-    what = f"{kind} vectors of {count:,} texts, whole runs"
-    cores = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_setaffinity") else []
-    if len(cores) < 2:
-        return [unmeasured(what, "needs two cores and Linux")]
+    number, cores = KINDS[kind][0], sorted(os.sched_getaffinity(0))[:2]
     lines = texts.read_text().splitlines(keepends=True)
     halves = [scratch / f"{kind}-{part}.jsonl" for part in range(2)]
     for part, half in enumerate(halves):
-        half.write_text("".join(lines[part * count // 2 : (part + 1) * count // 2]))
-    del lines
-    one, two = [], []
-    for number in range(4):
-        folders = [scratch / f"{kind}-{number}-{part}" for part in range(3)]
-        alone = Run(kind, model, texts, folders[0], set(cores))
-        one.append(_wait([alone]))
-        pair = [Run(kind, model, halves[part], folders[1 + part], {cores[part]}) for part in range(2)]
-        two.append(_wait(pair))
-    note = f"{count / _median(two[1:]):,.0f} rows/s; each {max(pair[0].memory) / MIB:.0f} MiB, the model's pages shared"
-    return [compare(what, two[1:], one[1:], "one process, two cores", faster=True, note=f"two processes: {note}")]
+        half.write_text("".join(lines[part * number // 2 : (part + 1) * number // 2]))
+    folders, most = (scratch / f"{kind}-{i}" for i in count()), 0.0
+
+    def two() -> float:
+        nonlocal most
+        pair = [Run(kind, half, next(folders), [core]) for half, core in zip(halves, cores, strict=False)]
+        seconds = _wait(*pair)
+        most = max(pair[0].memory)
+        return seconds
+
+    against = "one process, two cores"
+    takes = {against: lambda: _wait(Run(kind, texts, next(folders), cores)), OURS: two}
+    times = Figures(in_turn(takes, 3, start=1))
+    rate = number / statistics.median(times[OURS])
+    note = f"two processes: {rate:,.0f} rows/s; each {most / MIB:.0f} MiB, the model's pages shared"
+    return times.row(f"{kind} vectors of {number:,} texts, whole runs", against, OURS, faster=True, note=note)
 
 
-def _memory(settings: Settings, model: Path, scratch: Path) -> list[Row]:
+def _memory(settings: Settings, scratch: Path) -> list[Row]:
     """A million short texts through the input layer: does memory grow with them?"""
-    count = 100_000 if settings.quick else SHORT
-    what = f"input vectors of {count:,} short texts: peak memory"
-    if sys.platform != "linux":
-        return [unmeasured(what, "needs /proc")]
-    run = Run("input", model, _texts(model, count, scratch / "short.jsonl", 1, 4), scratch / "short", {0, 1})
-    seconds = _wait([run])
-    quarter = len(run.memory) // 4
+    number, texts = 100_000 if settings.quick else SHORT, scratch / "short.jsonl"
+    child("bulk.write_texts", texts, number, 1, 4)
+    run = Run("input", texts, scratch / "short", sorted(os.sched_getaffinity(0))[:2])
+    seconds = _wait(run)
+    quarter, what = len(run.memory) // 4, f"input vectors of {number:,} short texts: peak memory"
     early, late = max(run.memory[quarter : 2 * quarter]), max(run.memory[3 * quarter :])
-    note = f"{count / seconds:,.0f} rows/s"
     return [
-        compare(what, [max(run.memory)], [500 * MIB], "allowed", "B", limit=Limit("<=", 500, "MiB"), note=note),
+        compare(what, [max(run.memory)], [500 * MIB], "allowed", "B", limit=Limit("<=", 500, "MiB"),
+                note=f"{number / seconds:,.0f} rows/s"),
         compare("its memory in the last quarter", [late], [early], "in the second quarter", "B",
                 limit=Limit("<=", 1.1)),
     ]  # fmt: skip
 
 
-# -- the Hub -----------------------------------------------------------------------------------------------------
+# -- what processes of their own do --------------------------------------------------------------------------------
 
 
-def _hundred_workers(model: Path) -> list[Row]:
-    """What one worker with an empty cache asks of the Hub, and what the next one on the same machine asks."""
-    found = json.loads(_child("asks", model))
-    return [
-        Row(f"what 100 workers ask of the Hub, {who}", f"{100 * requests:,} requests",
-            note=f"{100 * sent / 1e9:.1f} GB; each {requests} requests, {sent / 1e6:.1f} MB")
-        for who, (requests, sent) in found.items()
-    ]  # fmt: skip
+def write_texts(file: str, number: str, fewest: str, most: str) -> None:
+    """Write seeded texts as JSON lines with ids."""
+    made = short_texts(real_model(), int(number), int(fewest), int(most))
+    with Path(file).open("w", encoding="utf-8") as out:
+        out.writelines(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(made))
+
+
+def contender(who: str, kind: str, file: str) -> Callable[[], tuple[Callable[[], Any], int]]:
+    model = str(real_model())
+    with Path(file).open(encoding="utf-8") as lines:
+        texts = [json.loads(line)["text"] for line in lines]
+    call = {
+        OURS: lambda: ours(kind, file),
+        "encode in memory": lambda: partial(minibert.load_encoder(model).encode, texts),
+        "embed in memory": lambda: partial(minibert.load(model).embed, texts),
+        "tokenizing alone": lambda: partial(tokenizer().encode_batch_fast, texts),
+        "model2vec": lambda: partial(model2vec().encode, texts),
+        "sentence-transformers": lambda: partial(torch_encode(model), texts),
+    }[who]()
+    return lambda: (call, 1)
+
+
+def ours(kind: str, file: str) -> Callable[[], Any]:
+    """From a file to a folder of Parquet, as the command does it, each time into a new folder; the model stays open."""
+    model = open_vectors(str(real_model()), kind, truncation=True)
+    folders = (Path(f"{file}-{number}") for number in count())  # the section removes them all
+    return lambda: job.bulk(Records([file]), ShardFolder(next(folders), "parquet"), model, {})
+
+
+def tokenizer() -> Any:
+    made = Tokenizer.from_file(str(real_model() / "tokenizer.json"))
+    made.no_padding()
+    made.no_truncation()
+    return made
+
+
+def model2vec() -> Any:
+    """Its own defaults; with the table of the same model, so that it does the same lookups."""
+    from model2vec import StaticModel
+
+    with minibert.load(real_model()) as layer:
+        return StaticModel(np.array(layer.word_embeddings.weight), tokenizer())
+
+
+def asks() -> dict[str, tuple[int, int]]:
+    """Count the requests and bytes of workers that open a model by its name, on a server of this machine."""
+    from fake_hub import FakeHub
+
+    files = {str(path.relative_to(real_model())): path for path in real_model().rglob("*") if path.is_file()}
+    found = {}
+    with FakeHub() as hub, tempfile.TemporaryDirectory() as home:
+        commit = hub.add("org/model", files).commit
+        os.environ |= {"HF_ENDPOINT": hub.endpoint, "HF_HOME": home, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+        from minibert import Embedder
+
+        cases = {
+            "each with an empty cache": commit,
+            "the model in their machines' caches, a branch named": None,
+            "the model in their machines' caches, its commit named": commit,
+        }
+        for who, revision in cases.items():
+            hub.forget()
+            Embedder("org/model", revision=revision)({"text": ["a text"]})
+            found[who] = len(hub.requests), sum(request.sent for request in hub.requests)
+    return found

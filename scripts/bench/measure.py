@@ -1,27 +1,24 @@
-"""Times, ratios, rows of a table, and the machine they come from.
+"""Figures taken in turn, rows of a table, and the machine they come from.
 
-Only the standard library: a process that measures others must stay smaller than they are (see `process`).
+Only the standard library: a process that measures others must stay smaller than they are (see children.py).
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import resource
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-K = TypeVar("K")
+T = TypeVar("T")
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+OURS = "minibert"
 PAUSE = 0.01  # seconds between two measurements: the threads that torch leaves spinning have gone to sleep by then
 WARM = 0.05  # seconds for which a call is repeated before it counts: threads that slept take a while to be quick again
 BLOCK = 0.1  # seconds for which a short call is repeated in each round
@@ -109,13 +106,20 @@ def compare(
     )  # fmt: skip
 
 
-def absent(what: str, peer: str, limit: Limit | None = None) -> Row:
-    """The row of a peer that is not there."""
-    return Row(what, other=f"{peer} is not installed", limit=str(limit) if limit else "", note="not measured")
+class Figures(dict[str, list[float]]):
+    """Figures of several contenders, one a round, by their names. Those that are not installed have none."""
 
+    def row(self, what: str, other: str, ours: str = OURS, against: str = "", **options: Any) -> Row:
+        """Make the row of two of them, or the one that says that the other is absent; options: see `compare`."""
+        if other in self:
+            return compare(what, self[ours], self[other], against or other, **options)
+        limit = options.get("limit")
+        return Row(what, other=f"{other} is not installed", limit=str(limit) if limit else "", note="not measured")
 
-def unmeasured(what: str, why: str, limit: Limit | None = None) -> Row:
-    return Row(what, limit=str(limit) if limit else "", note=f"not measured: {why}")
+    def fastest(self, *names: str) -> str:
+        """Say which of some contenders is the fastest here; the first where none of them is."""
+        return min((name for name in names if name in self), key=lambda name: statistics.median(self[name]),
+                   default=names[0])  # fmt: skip
 
 
 def in_unit(figure: float, unit: str) -> float:
@@ -130,21 +134,26 @@ def written(figure: float, unit: str) -> str:
     return f"{figure * 1e3:.3g} ms" if figure >= 1e-3 else f"{figure * 1e6:.3g} µs"
 
 
-# -- times -------------------------------------------------------------------------------------------------------
+# -- figures -----------------------------------------------------------------------------------------------------
 
 
-def interleaved(calls: Mapping[K, Callable[[], object]], rounds: int) -> dict[K, list[float]]:
-    """Time calls in turn, round by round, and back to front in every second one: seconds, one median a round.
+def in_turn(take: Mapping[str, Callable[[], T]], rounds: int, start: int = 0) -> dict[str, list[T]]:
+    """Take each figure once a round, back to front in every second round. Those of the first `start` do not count."""
+    found: dict[str, list[T]] = {name: [] for name in take}
+    for number in range(start + rounds):
+        for name in list(take)[:: 1 if number % 2 == 0 else -1]:
+            time.sleep(PAUSE)
+            found[name].append(take[name]())
+    return {name: taken[start:] for name, taken in found.items()}
+
+
+def timed(calls: Mapping[str, Callable[[], object]], rounds: int) -> Figures:
+    """Time calls in turn: seconds, one median a round.
 
     In a round each call is repeated for `BLOCK` seconds, after `WARM` seconds that do not count: by then its own data
     is in the caches and its threads are awake.
     """
-    times: dict[K, list[float]] = {name: [] for name in calls}
-    for number in range(rounds):
-        for name in list(calls) if number % 2 == 0 else list(calls)[::-1]:
-            time.sleep(PAUSE)
-            times[name].append(seconds_of(calls[name]))
-    return times
+    return Figures(in_turn({name: partial(seconds_of, call) for name, call in calls.items()}, rounds))
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -162,39 +171,6 @@ def seconds_of(call: Callable[[], object]) -> float:
     return statistics.median(taken)
 
 
-# -- processes ---------------------------------------------------------------------------------------------------
-
-
-def environment() -> dict[str, str]:
-    """What children run in: this source, no network, and compiled modules kept as an installed package keeps them."""
-    paths = [str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
-    return env
-
-
-def process(command: Sequence[str]) -> tuple[float, float]:
-    """Run a process to its end: seconds and the peak of its memory in bytes.
-
-    The trap: Linux counts the memory of the process that started it into a child's peak, so this one must be the
-    smaller of the two. Raises RuntimeError where it is not, and where the child fails.
-    """
-    with tempfile.TemporaryFile() as errors:
-        started = time.perf_counter()
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env=environment()
-        )
-        _, status, usage = os.wait4(child.pid, 0)
-        seconds = time.perf_counter() - started
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
-            errors.seek(0)
-            raise RuntimeError(f"{' '.join(command)} failed: {errors.read().decode(errors='replace')[-2000:]}")
-    if usage.ru_maxrss <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
-        raise RuntimeError("the measuring process is larger than the one it measures; start the section by itself")
-    return seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def installed(name: str) -> bool:
     """Whether a distribution is there, found out without importing it."""
     try:
@@ -207,18 +183,8 @@ def installed(name: str) -> bool:
 # -- the machine and the table -----------------------------------------------------------------------------------
 
 
-def kernel() -> str:
-    """The kernel that NumPy's BLAS chose for this processor, asked in another process; "" where it does not tell."""
-    code = (
-        "import numpy\nfrom minibert.threads.computing import libraries\n"
-        "print(*(each.architecture for each in libraries()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
-def machine() -> dict[str, Any]:
-    """Where the figures come from."""
+def machine(kernel: str) -> dict[str, Any]:
+    """Where the figures come from. kernel: of NumPy's BLAS."""
     names = (
         "numpy", "tokenizers", "safetensors", "torch", "transformers", "sentence-transformers", "onnxruntime",
         "model2vec",
@@ -226,13 +192,13 @@ def machine() -> dict[str, Any]:
     chosen = os.environ.get("OPENBLAS_CORETYPE")
     return {
         "processor": _processor(),
-        "cores": _cores(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "caches": _caches(),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "versions": {"Python": platform.python_version()}
         | {name: version(name) for name in names if installed(name)}
-        | {"BLAS kernel": kernel() or "unknown"}
+        | {"BLAS kernel": kernel or "unknown"}
         | ({"OPENBLAS_CORETYPE": chosen} if chosen else {}),
     }
 
@@ -263,10 +229,6 @@ class OtherWork:
         spent = [int(number) / os.sysconf("SC_CLK_TCK") for number in first.split()[1:9]]
         idle = spent[3] + spent[4]  # nothing to do, and waiting for the disk
         return sum(spent) - idle, sum(os.times()[:4]), sum(spent)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:
@@ -301,7 +263,3 @@ def markdown(section: str, rows: Sequence[Row], where: Mapping[str, Any]) -> str
         if other > BUSY:
             about += " **The machine was busy: do not quote these figures.**"
     return "\n".join([*lines, "", about, ""])
-
-
-def as_json(section: str, rows: Sequence[Row], where: Mapping[str, Any]) -> dict[str, Any]:
-    return {"section": section, "machine": dict(where), "rows": [asdict(row) for row in rows]}

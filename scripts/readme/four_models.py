@@ -59,10 +59,9 @@ def t5_row() -> list[str]:
             found = f"{largest:.2g}" if report.passed else "DIFFERENT"
         except (minibert.HubError, OSError):
             pass  # no Hub: not run
-    return [
-        T5, "transformers, run beside it", "every intermediate of every kind of batch", found,
-        f"`minibert verify {T5}`, where torch and transformers are installed",
-    ]  # fmt: skip
+    where = "every intermediate of every kind of batch"
+    command = f"`minibert verify {T5}`, where torch and transformers are installed"
+    return [T5, "transformers, run beside it", where, found, command]
 
 
 def minilm_row(folder: str) -> list[str]:

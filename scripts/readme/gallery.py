@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 
@@ -71,19 +71,27 @@ def tokens(layer: minibert.EmbeddingLayer) -> Figure:
 PICTURES: tuple[Callable[[minibert.EmbeddingLayer], Figure], ...] = (steps, similarity, sinusoids, tokens)
 
 
-def write(figure: Figure, path: Path) -> int:
-    """Write a figure as a PNG with a palette; the number of its bytes."""
+def write(figure: Figure, path: Path) -> None:
     from PIL import Image
 
     drawn = BytesIO()
     figure.savefig(drawn, dpi=WIDTH / figure.get_figwidth())
-    # 256 colours are as many as the colour map has, and take a third of the bytes
-    Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
-    return path.stat().st_size
+    write_image(Image.open(drawn).convert("RGB"), path, LARGEST)
 
 
-def write_page(model: str, path: Path) -> int:
-    """Write both parts of the page of one sentence, one below the other; the number of bytes."""
+def write_image(image: Any, path: Path, largest: int) -> None:
+    """Write a PNG with a palette: 256 colours are as many as the colour map has, and take a third of the bytes."""
+    from PIL import Image
+
+    image.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+    size = path.stat().st_size
+    print(f"{path}  {size / 1000:.0f} kB")
+    if size > largest:
+        raise SystemExit(f"{path.name} is larger than {largest / 1000:.0f} kB; draw less of it")
+
+
+def write_page(model: str, path: Path) -> None:
+    """Write both parts of the page of one sentence, one below the other."""
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
@@ -107,8 +115,7 @@ def write_page(model: str, path: Path) -> int:
     joined = Image.new("RGB", (drawn.width, sum(part.height for part in parts)), "white")
     joined.paste(parts[0], (0, 0))
     joined.paste(parts[1], (0, parts[0].height))
-    joined.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
-    return path.stat().st_size
+    write_image(joined, path, LARGEST_PAGE)
 
 
 def main() -> None:
@@ -122,16 +129,8 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     with minibert.load(arguments.model) as layer:
         for draw in PICTURES:
-            path = arguments.output / f"{draw.__name__}.png"
-            size = write(draw(layer), path)
-            print(f"{path}  {size / 1000:.0f} kB")
-            if size > LARGEST:
-                raise SystemExit(f"{path.name} is larger than {LARGEST / 1000:.0f} kB; draw less of it")
-    path = arguments.output / "page.png"
-    size = write_page(arguments.model, path)
-    print(f"{path}  {size / 1000:.0f} kB")
-    if size > LARGEST_PAGE:
-        raise SystemExit(f"{path.name} is larger than {LARGEST_PAGE / 1000:.0f} kB; draw less of it")
+            write(draw(layer), arguments.output / f"{draw.__name__}.png")
+    write_page(arguments.model, arguments.output / "page.png")
 
 
 if __name__ == "__main__":

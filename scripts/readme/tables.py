@@ -22,11 +22,8 @@ PART = re.compile(r"(<!-- \$ (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def main(words: list[str]) -> None:
     """Rewrite the pages."""
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "COLUMNS": "80",
-    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "COLUMNS": "80"}
 
     def fill(part: re.Match[str]) -> str:
         head, command, tail = part.groups()

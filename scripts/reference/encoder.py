@@ -25,20 +25,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import check
 import numpy as np
 import torch
 import transformers
-from check import compare_arrays, compare_json, make_or_check, parser_of, quiet, save_alone, write_json, write_manifest
+from check import ROOT, fill, seeded
 from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.families.block_names import by_module
 from minibert.models.blocks import Stack
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-import seeded  # noqa: E402  (it is in tests/support, which is not a package)
 
 TARGET = ROOT / "tests" / "reference" / "encoder"
 VOCAB, WIDTH, HEADS, INNER, BLOCKS, POSITIONS = 29, 12, 2, 20, 2, 12
@@ -137,12 +134,8 @@ def build(case: Case, folder: Path) -> torch.nn.Module:
     """Save the case's model as its class does, then read it with the base model's class, as a user would."""
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     model = getattr(transformers, case.save)(config)
-    for name, parameter in model.named_parameters():
-        made = np.float32(case.spread) * seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
-        if parameter.ndim == 1 and name.endswith("weight") and case.family != "gemma3_text":  # a norm's: around 1
-            made += np.float32(1)
-        parameter.data.copy_(torch.from_numpy(made))
-    save_alone(model, folder, save_original_format=not case.today)
+    fill(model, case.spread, around=case.family != "gemma3_text")
+    check.save_alone(model, folder, save_original_format=not case.today)
     return load(getattr(transformers, case.base), folder)
 
 
@@ -243,13 +236,13 @@ def write(folder: Path, source: Path, model: torch.nn.Module, batches: dict[str,
         stored |= {f"{kind}|{key}": value for key, value in trace.items()}
     save_file(stored, folder / "trace.safetensors")
     facts = {**about, "kinds": list(batches), "order": order, "printed": repr(model)}
-    write_json(folder / "case.json", facts, depth=1)
+    check.write_json(folder / "case.json", facts, depth=1)
 
 
 def make_all(target: Path, minilm: Path) -> None:
     """Write every case, and MiniLM's trace of one sentence."""
     shutil.rmtree(target, ignore_errors=True)
-    quiet()
+    check.quiet()
     for case in CASES:
         folder = target / case.name
         folder.mkdir(parents=True)
@@ -261,7 +254,7 @@ def make_all(target: Path, minilm: Path) -> None:
     ids = transformers.AutoTokenizer.from_pretrained(minilm)(TEXT)["input_ids"]
     model = load(transformers.BertModel, minilm)
     write(folder, minilm, model, {"plain": {"input_ids": np.array([ids])}}, {"family": "bert", "text": TEXT})
-    write_manifest(target, "scripts/reference/encoder.py")
+    check.write_manifest(target, "scripts/reference/encoder.py")
 
 
 def differences(old: Path, new: Path) -> list[str]:
@@ -272,22 +265,22 @@ def differences(old: Path, new: Path) -> list[str]:
             found.append(f"{name}: is only in {'new' if (new / name).exists() else 'old'}")
         elif name.endswith(".json"):
             a, b = (json.loads((folder / name).read_text(encoding="utf-8")) for folder in (old, new))
-            found += compare_json(name, a, b)
+            found += check.compare_json(name, a, b)
         else:
             before, after = load_file(old / name), load_file(new / name)
             entering = {key for key in before if key.endswith("|hidden_states.0")}  # GPT-2's is a sum, others' a norm
             exact = {key for key in before if "model" in name or "|inputs|" in key}
             exact |= entering if name.startswith("gpt2") else set()
-            found += compare_arrays(name, before, after, exact, set(before) - entering)
+            found += check.compare_arrays(name, before, after, exact, set(before) - entering)
     return found
 
 
 def main() -> int:
-    parser = parser_of(__doc__, minilm=True)
+    parser = check.parser_of(__doc__, minilm=True)
     arguments = parser.parse_args()
     if arguments.minilm is None:
         parser.error("needs --minilm FOLDER or the environment variable MINIBERT_MODEL")
-    return make_or_check(arguments.check, TARGET, partial(make_all, minilm=Path(arguments.minilm)), differences)
+    return check.make_or_check(arguments.check, TARGET, partial(make_all, minilm=Path(arguments.minilm)), differences)
 
 
 if __name__ == "__main__":

@@ -88,11 +88,8 @@ def main() -> None:
     recipes: dict[str, list[str]] = defaultdict(list)
     for name, family in minibert.FAMILIES.items():
         recipes[formula(family)].append(name)
-    print(
-        f"{len(minibert.FAMILIES)} model types, {len(recipes)} distinct recipes, "
-        f"{batches} batches of {len(folders)} files."
-    )
-    print()
+    counts = f"{len(minibert.FAMILIES)} model types, {len(recipes)} distinct recipes"
+    print(f"{counts}, {batches} batches of {len(folders)} files.\n")
     print("| recipe | model types | before norm or projection | output |")
     print("|---|---|---|---|")
     for recipe, names in sorted(recipes.items(), key=lambda item: -len(item[1])):

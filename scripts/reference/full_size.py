@@ -11,21 +11,19 @@ reference's own output is from float64. full_size.safetensors has some complete 
 from __future__ import annotations
 
 import hashlib
-import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from check import write_json
+from check import seeded, write_json
 from safetensors.numpy import save_file
 
 from minibert.equations.input_layer import Array
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
-import seeded
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 WHOLE = ("We lived above the clouds", "I am Sinan")  # all rows of these are stored, of the others row 1
@@ -48,21 +46,32 @@ def rms(difference: Array) -> float:
     return float(np.sqrt(np.mean(np.square(difference))))
 
 
-def bert_trace(embeddings: Any, inputs: dict[str, Array]) -> dict[str, Array]:
-    """The reference's intermediates: word, token_type, position, sum, output. The attention mask is not read."""
+MODULES = ("word_embeddings", "token_type_embeddings", "position_embeddings", "LayerNorm")
+
+
+@contextmanager
+def hooked(embeddings: Any) -> Iterator[dict[str, torch.Tensor]]:
+    """Keep the intermediates of BERT's input layer: modules' outputs, `position_ids`, and `sum`, the norm's input."""
     kept: dict[str, torch.Tensor] = {}
     hooks = [
-        module.register_forward_hook(lambda _m, _i, output, key=key: kept.update({key: output}))
-        for key, module in (("word", embeddings.word_embeddings), ("token_type", embeddings.token_type_embeddings),
-                            ("position", embeddings.position_embeddings))
-    ]  # fmt: skip
-    hooks.append(embeddings.LayerNorm.register_forward_pre_hook(lambda _m, given: kept.update(sum=given[0])))
-    named = {name: torch.from_numpy(array) for name, array in inputs.items() if name != "attention_mask"}
+        getattr(embeddings, name).register_forward_hook(lambda _m, _i, output, name=name: kept.update({name: output}))
+        for name in MODULES
+    ]
+    for name, key in (("position_embeddings", "position_ids"), ("LayerNorm", "sum")):
+        module = getattr(embeddings, name)
+        hooks.append(module.register_forward_pre_hook(lambda _m, given, key=key: kept.update({key: given[0]})))
     with torch.no_grad():
-        kept["output"] = embeddings(**named)
+        yield kept
     for hook in hooks:
         hook.remove()
-    return {key: value.numpy() for key, value in kept.items()}
+
+
+def bert_trace(embeddings: Any, inputs: dict[str, Array]) -> dict[str, Array]:
+    """The reference's intermediates: word, token_type, position, sum, output. The attention mask is not read."""
+    with hooked(embeddings) as kept:
+        embeddings(**{name: torch.from_numpy(array) for name, array in inputs.items() if name != "attention_mask"})
+    named = {name.removesuffix("_embeddings"): kept[name] for name in MODULES[:3]}
+    return {key: value.numpy() for key, value in {**named, "sum": kept["sum"], "output": kept["LayerNorm"]}.items()}
 
 
 def bert_facts(embeddings: Any, vocab: int, rows: dict[str, Array], prefix: str) -> dict[str, Any]:

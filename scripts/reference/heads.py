@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,15 +26,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import transformers
-from check import make_or_check, parser_of, quiet, save_alone, versions, write_json, write_manifest
-from encoder import DISTIL, GEMMA, GPT, MODERN, SIZES, TURNED, Case, differences, load, make_inputs, seeded
+from check import ROOT, fill, make_or_check, parser_of, quiet, save_alone, versions, write_json, write_manifest
+from encoder import DISTIL, GEMMA, GPT, MODERN, SIZES, TURNED, Case, differences, load, make_inputs
 from safetensors.numpy import load_file, save, save_file
 from shipped import hashed, parameters, trace
 
 import minibert
 from minibert.equations.input_layer import Array
 
-ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "tests" / "reference" / "heads"
 DATA = ROOT / "minibert" / "verify" / "data"
 Tensors = dict[str, Array]
@@ -190,12 +188,7 @@ def build(case: HeadCase, folder: Path) -> torch.nn.Module:
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     kind = getattr(transformers, case.save)
     model = kind(config)
-    for name, parameter in model.named_parameters():
-        seed = seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
-        made = np.float32(5) * seed + np.float32(
-            parameter.ndim == 1 and name.endswith("weight") and case.family != "gemma3_text"
-        )
-        parameter.data.copy_(torch.from_numpy(made))
+    fill(model, 5, around=case.family != "gemma3_text")
     save_alone(model, folder)
     tensors = load_file(folder / "model.safetensors")
     save_file(case.changed(tensors), folder / "model.safetensors", {"format": "pt"})

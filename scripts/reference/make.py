@@ -26,17 +26,18 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import check
 import numpy as np
 import torch
 import transformers
 from cases import CASES, PAST, VOCAB, Case
-from check import compare_folders, compare_shipped, parser_of, quiet, save_alone, write_json, write_manifest
-from full_size import seeded, write_full_size  # puts tests/support on the path
+from check import ROOT, fill, seeded
+from full_size import write_full_size
 from golden import write_golden
 from rotary import write_rotary
 from safetensors.numpy import save_file
@@ -48,32 +49,16 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.families.rows import BLOCKS
 
-ROOT = Path(__file__).resolve().parents[2]
 BATCH, LENGTH = 2, 4
 OTHER_INPUTS = {"types": ("token_type_ids", 2), "languages": ("langs", 3), "tasks": ("task_type_ids", 3)}
-
-
-def fill(model: torch.nn.Module) -> None:
-    """Give every parameter, pad rows and norms too, values that depend on its name alone.
-
-    Fixed sinusoids stay: they are not parameters that a file may choose, and some files leave them out.
-    """
-    fixed = {id(m.weight) for m in model.modules() if "Sinusoidal" in type(m).__name__}
-    for name, parameter in model.named_parameters():
-        if id(parameter) in fixed:
-            continue
-        made = seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
-        if parameter.ndim == 1 and name.endswith("weight"):  # a norm's: around 1
-            made = np.float32(1) + np.float32(5) * made
-        parameter.data.copy_(torch.from_numpy(made))
 
 
 def save(case: Case, folder: Path) -> torch.nn.Module:
     """Build the case's model and save it as its class does; only config.json and model.safetensors stay."""
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     model = getattr(transformers, case.save)(config)
-    fill(model)
-    save_alone(model, folder)
+    fill(model, norms=5)
+    check.save_alone(model, folder)
     return model
 
 
@@ -253,7 +238,7 @@ def make_case(case: Case, folder: Path) -> None:
         "family": case.family, "side": case.side or None, "architecture": case.save, "base": case.base,
         "kinds": list(case.kinds), "past_length": past, "order": order, "printed": printed(model, case.parts),
     }  # fmt: skip
-    write_json(folder / "case.json", facts, depth=1)
+    check.write_json(folder / "case.json", facts, depth=1)
 
 
 def write_defaults(target: Path) -> None:
@@ -264,7 +249,7 @@ def write_defaults(target: Path) -> None:
         kind = kind.sub_configs.get(row.section, kind)
         known = {**row.defaults, **(BLOCKS[name].defaults if name in BLOCKS else {}), "tie_word_embeddings": True}
         found[name] = {key: getattr(kind, key) for key in known if hasattr(kind, key)}
-    write_json(target / "defaults.json", found, depth=1)
+    check.write_json(target / "defaults.json", found, depth=1)
 
 
 def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
@@ -272,49 +257,41 @@ def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
     for case in CASES:
         if not only or case.name in only:
             make_case(case, target / case.name)
-    if not only or "bert" in only:
-        write_golden(target)
-    if not only or "rotary_scaling" in only:
-        write_rotary(target)
-    if not only or "defaults" in only:
-        write_defaults(target)
-    if not only or "tokenizer_ids" in only:
-        write_tokenizer_ids(target)
+    others = {"rotary_scaling": write_rotary, "defaults": write_defaults, "tokenizer_ids": write_tokenizer_ids}
+    for name, write in {"bert": write_golden, **others}.items():
+        if not only or name in only:
+            write(target)
     if minilm is not None and (not only or "full_size" in only):
         write_full_size(target, minilm)
 
 
-def make_shipped(check: bool, only: list[str], minilm: Path | None) -> int:
+def make_shipped(again: bool, only: list[str], minilm: Path | None) -> int:
     """Write the package's own file, or make it elsewhere and compare; 1 if they differ."""
     if minilm is None or (only and "shipped" not in only):
         return 0
-    if not check:
-        write_shipped(SHIPPED_FOLDER, minilm)
-        return 0
-    with tempfile.TemporaryDirectory() as scratch:
-        write_shipped(Path(scratch), minilm)
-        return compare_shipped(SHIPPED_FOLDER, Path(scratch))
+    compare = partial(check.compare_file, name=check.SHIPPED)
+    return check.make_or_check(again, SHIPPED_FOLDER, partial(write_shipped, folder=minilm), compare)
 
 
-def make_reference(check: bool, only: list[str], minilm: Path | None) -> int:
+def make_reference(again: bool, only: list[str], minilm: Path | None) -> int:
     """Write tests/reference, or make it elsewhere and compare; 1 if they differ."""
     if only == ["shipped"]:
         return 0
     target = ROOT / "tests" / "reference"
-    if not check:
-        for old in target.glob("*/case.json"):
+
+    def make(folder: Path) -> None:
+        for old in folder.glob("*/case.json"):
             if not only or old.parent.name in only:
                 shutil.rmtree(old.parent)
-        make_all(target, only, minilm)
-        write_manifest(target)
-        return 0
-    with tempfile.TemporaryDirectory() as scratch:
-        make_all(Path(scratch), only, minilm)
-        return compare_folders(target, Path(scratch), only)
+        make_all(folder, only, minilm)
+        if folder == target:
+            check.write_manifest(target)
+
+    return check.make_or_check(again, target, make, partial(check.compare_folders, only=only))
 
 
 def main() -> int:
-    parser = parser_of(__doc__, minilm=True)
+    parser = check.parser_of(__doc__, minilm=True)
     parser.add_argument("--only", action="append", default=[], metavar="CASE",
                         help="one case, or another file by its name without the ending; repeatable")  # fmt: skip
     arguments = parser.parse_args()
@@ -325,7 +302,7 @@ def main() -> int:
     minilm = Path(arguments.minilm) if arguments.minilm else None
     if minilm is None and (not arguments.only or of_minilm & set(arguments.only)):
         parser.error("full_size and shipped need --minilm FOLDER or the environment variable MINIBERT_MODEL")
-    quiet()
+    check.quiet()
     return max(make(arguments.check, arguments.only, minilm) for make in (make_shipped, make_reference))
 
 

@@ -17,28 +17,24 @@ import json
 import shutil
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import check
+import checkpoints
 import numpy as np
 import torch
 import transformers
-from check import make_or_check, parser_of, write_json
+from check import ROOT, make_or_check, parser_of, write_json
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling
 from torch import nn
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-import checkpoints  # noqa: E402  (it is in tests/support, which is not a package)
-import seeded  # noqa: E402
-
 TOLERANCE = 3e-6  # of a vector's largest number, between torch's kernels for AVX-512, AVX2, SSE4.1; measured 1.1e-6
-LARGER = np.float32(8)  # seeded numbers are small: without it attention would be nearly even
 TEXTS = (
     "", "we", "We lived above the clouds!", "clouds above", "a b c d e f g h i j k l m n o p q r s t u v w x y z",
     "[CLS] the [SEP]", "ÉTÉ été", "THE CLOUDS", "the clouds",
@@ -52,12 +48,7 @@ Call = tuple[str, list[str] | str, dict[str, Any]]
 
 
 def fill(model: nn.Module) -> None:
-    """Give every parameter values that depend on its name alone."""
-    for name, parameter in model.named_parameters():
-        made = LARGER * seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
-        if parameter.ndim == 1 and name.endswith("weight"):  # a norm's: around 1
-            made = np.float32(1) + made / 2
-        parameter.data.copy_(torch.from_numpy(made))
+    check.fill(model, spread=8, norms=4)  # seeded numbers are small: without it attention would be nearly even
 
 
 def bert(folder: Path, cased: bool = False, **tokenizer: Any) -> Path:
@@ -112,15 +103,11 @@ def today(folder: Path, name: str, ends: bool = False, **config: Any) -> Path:
     return folder
 
 
-def save(model: SentenceTransformer, folder: Path) -> None:
-    fill_dense(model)
-    model.save(str(folder), create_model_card=False)
-
-
-def fill_dense(model: SentenceTransformer) -> None:
-    for module in model:
+def save(chain: list[Any], folder: Path, **options: Any) -> None:
+    for module in chain:
         if isinstance(module, (Dense, LayerNorm)):
             fill(module)
+    SentenceTransformer(modules=chain, device="cpu", **options).save(str(folder), create_model_card=False)
 
 
 def rewrite(path: Path, change: Callable[[Any], Any]) -> None:
@@ -133,7 +120,7 @@ def rewrite(path: Path, change: Callable[[Any], Any]) -> None:
 def dense(parts: Path, folder: Path) -> list[Call]:
     """Mean, a dense layer with tanh, Normalize: the newest spelling throughout; compared by cosine."""
     chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), Dense(8, 6), Normalize()]
-    save(SentenceTransformer(modules=chain, device="cpu"), folder)
+    save(chain, folder)
     texts = list(TEXTS)
     return [
         ("encode", texts, {}),
@@ -148,7 +135,7 @@ def dense(parts: Path, folder: Path) -> list[Call]:
 def cls(parts: Path, folder: Path) -> list[Call]:
     """The first token, cut at 8 tokens; the oldest spelling: flags, sentence_roberta_config.json, a subfolder."""
     chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "cls")]
-    save(SentenceTransformer(modules=chain, device="cpu", similarity_fn_name="dot"), folder)
+    save(chain, folder, similarity_fn_name="dot")
     (folder / "0_Transformer").mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         (folder / name).rename(folder / "0_Transformer" / name)
@@ -158,11 +145,11 @@ def cls(parts: Path, folder: Path) -> list[Call]:
     flags = {f"pooling_mode_{name}": False for name in ("mean_tokens", "max_tokens", "mean_sqrt_len_tokens")}
     flags = {"word_embedding_dimension": 8, "pooling_mode_cls_token": True, **flags}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags), encoding="utf-8")
-    types = {
-        "0_Transformer": "sentence_transformers.models.Transformer",
-        "1_Pooling": "sentence_transformers.models.Pooling",
-    }
-    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(types.items())]
+    kinds = "Transformer", "Pooling"
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
     (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     return [
         ("encode", list(TEXTS), {}),
@@ -175,10 +162,7 @@ def prompts(parts: Path, folder: Path) -> list[Call]:
     """Prompts, one of them the default; their tokens are not pooled; all six poolings in an order of their own."""
     chain = [Transformer(str(bert(parts / "t", model_max_length=12))), Pooling(8, ALL, include_prompt=False)]
     named = {"query": "the clouds: ", "passage": "above! "}
-    model = SentenceTransformer(
-        modules=chain, device="cpu", prompts=named, default_prompt_name="passage", similarity_fn_name="euclidean"
-    )
-    save(model, folder)
+    save(chain, folder, prompts=named, default_prompt_name="passage", similarity_fn_name="euclidean")
     texts = list(TEXTS)
     return [
         ("encode", texts, {}),
@@ -194,13 +178,9 @@ def prompts(parts: Path, folder: Path) -> list[Call]:
 
 def flags(parts: Path, folder: Path) -> list[Call]:
     """All older flags at once, laid side by side in their order; lower case; vectors cut by the folder itself."""
-    chain = [
-        Transformer(
-            str(bert(parts / "t", cased=True, model_max_length=1000000000000000019884624838656)), do_lower_case=True
-        ),
-        Pooling(8, ALL),
-    ]
-    save(SentenceTransformer(modules=chain, device="cpu", truncate_dim=40, similarity_fn_name="manhattan"), folder)
+    raw = bert(parts / "t", cased=True, model_max_length=1000000000000000019884624838656)
+    chain = [Transformer(str(raw), do_lower_case=True), Pooling(8, ALL)]
+    save(chain, folder, truncate_dim=40, similarity_fn_name="manhattan")
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": None, "do_lower_case": True}))
     names = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
     made = {"word_embedding_dimension": 8, **{f"pooling_mode_{name}": True for name in names}}
@@ -226,7 +206,7 @@ def residual(parts: Path, folder: Path) -> list[Call]:
         Dense(12, 5, activation_function=torch.nn.ReLU(), use_residual=True),
         Dense(5, 5, activation_function=torch.nn.SiLU()),
     ]
-    save(SentenceTransformer(modules=chain, device="cpu"), folder)
+    save(chain, folder)
     return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {}), ("encode_document", list(TEXTS), {})]
 
 
@@ -236,14 +216,14 @@ def modules(parts: Path, folder: Path) -> list[Call]:
     for activation in (nn.Sigmoid(), nn.LeakyReLU(), nn.ELU(), nn.Hardswish(), nn.Mish()):
         chain += [Dense(8, 8, activation_function=activation), LayerNorm(8)]
     chain.append(Dense(8, 6, activation_function=nn.Softmax(dim=-1)))
-    save(SentenceTransformer(modules=chain, device="cpu"), folder)
+    save(chain, folder)
     return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
 
 
 def causal(parts: Path, folder: Path) -> list[Call]:
     """GPT-2: no token looks ahead, no special tokens around a text."""
     chain = [Transformer(str(gpt2(parts / "t"))), Pooling(8, ("weightedmean", "lasttoken"), include_prompt=False)]
-    save(SentenceTransformer(modules=chain, device="cpu"), folder)
+    save(chain, folder)
     texts = [text for text in TEXTS if text]  # it fails where a batch holds no token at all
     return [("encode", texts, {}), ("encode", texts, {"prompt": "he: "})]
 
@@ -259,7 +239,7 @@ def last_token(parts: Path, folder: Path) -> list[Call]:
     """As Qwen3-Embedding: Qwen3, the last token, which ends each text, an instruction before queries, left padding."""
     chain = [Transformer(str(today(parts / "t", "qwen3", ends=True))), Pooling(8, "lasttoken"), Normalize()]
     named = {"query": "Instruct: find\nQuery:", "document": ""}
-    save(SentenceTransformer(modules=chain, device="cpu", prompts=named), folder)
+    save(chain, folder, prompts=named)
     texts = [*TEXTS, "long " * 40]
     return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {})]
 
@@ -275,7 +255,7 @@ def two_dense(parts: Path, folder: Path) -> list[Call]:
     wide, back = (Dense(*sizes, bias=False, activation_function=identity) for sizes in ((8, 16), (16, 8)))
     chain = [Transformer(str(gemma)), Pooling(8, "mean"), wide, back, Normalize()]
     named = {"query": "task: search result | query: ", "document": "title: none | text: "}
-    save(SentenceTransformer(modules=chain, device="cpu", prompts=named), folder)
+    save(chain, folder, prompts=named)
     texts = list(TEXTS)
     return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {"truncate_dim": 4})]
 
@@ -288,7 +268,7 @@ def search(parts: Path, folder: Path) -> list[Call]:
     model.save_pretrained(parts / "t")
     chain = [Transformer(str(parts / "t")), Pooling(8, "mean")]
     named = {"query": "search_query: ", "document": "search_document: "}
-    save(SentenceTransformer(modules=chain, device="cpu", prompts=named), folder)
+    save(chain, folder, prompts=named)
     return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {}), ("encode_document", list(TEXTS), {})]
 
 
@@ -299,7 +279,7 @@ def first_token(parts: Path, folder: Path) -> list[Call]:
     fill(model)
     bert(parts / "t")
     model.save_pretrained(parts / "t")
-    save(SentenceTransformer(modules=[Transformer(str(parts / "t")), Pooling(8, "cls")], device="cpu"), folder)
+    save([Transformer(str(parts / "t")), Pooling(8, "cls")], folder)
     return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
 
 
@@ -315,29 +295,28 @@ def vectors(model: SentenceTransformer, call: Call) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(given, np.float32)
 
 
-def tidy(folder: Path) -> None:
-    for extra in (folder / name for name in ("README.md", "special_tokens_map.json")):
-        extra.unlink(missing_ok=True)
-    for path in folder.rglob("*.safetensors"):
-        path.chmod(0o644)  # safetensors makes files that only their owner may read
-
-
-def make(target: Path) -> None:
+def make_folders(
+    target: Path, prefix: str, builders: tuple[Callable[[Path, Path], list[Call]], ...],
+    finish: Callable[[Path, list[Call]], dict[str, dict[str, Any]]],
+) -> None:  # fmt: skip
+    """Build each folder anew; `finish` makes of its calls what calls.json tells."""
     torch.set_num_threads(1)
-    for build in FOLDERS:
-        name = build.__name__.replace("_", "-")
-        folder = target / f"sentences-{name}"
+    for build in builders:
+        folder = target / f"{prefix}-{build.__name__.replace('_', '-')}"
         shutil.rmtree(folder, ignore_errors=True)
         with tempfile.TemporaryDirectory() as parts:
             calls = build(Path(parts), folder)
-            model = SentenceTransformer(str(folder), device="cpu")  # as a user would: read from the files
-            made = {str(i): vectors(model, call) for i, call in enumerate(calls)}
-        save_file(made, folder / "vectors.safetensors")
-        keys = ("method", "texts", "options")
-        write_json(
-            folder / "calls.json", {str(i): dict(zip(keys, call, strict=True)) for i, call in enumerate(calls)}, 1
-        )
-        tidy(folder)
+            write_json(folder / "calls.json", finish(folder, calls), 1)
+        for extra in (folder / name for name in ("README.md", "special_tokens_map.json")):
+            extra.unlink(missing_ok=True)
+        for path in folder.rglob("*.safetensors"):
+            path.chmod(0o644)  # safetensors makes files that only their owner may read
+
+
+def with_vectors(folder: Path, calls: list[Call]) -> dict[str, dict[str, Any]]:
+    model = SentenceTransformer(str(folder), device="cpu")  # as a user would: read from the files
+    save_file({str(i): vectors(model, call) for i, call in enumerate(calls)}, folder / "vectors.safetensors")
+    return {str(i): dict(zip(("method", "texts", "options"), call, strict=True)) for i, call in enumerate(calls)}
 
 
 def away(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> bool:
@@ -358,6 +337,7 @@ def differences(old: Path, new: Path) -> list[str]:
 
 
 def main() -> int:
+    make = partial(make_folders, prefix="sentences", builders=FOLDERS, finish=with_vectors)
     return make_or_check(parser_of(__doc__).parse_args().check, ROOT / "tests" / "reference", make, differences)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import transformers
 from check import SHIPPED, versions
-from full_size import check_minilm
+from full_size import MODULES, check_minilm, hooked
 from safetensors.numpy import save
 
 from minibert.equations.input_layer import Array
@@ -39,24 +39,11 @@ THROUGH_BLOCKS = ("text 1",)
 
 def trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, Array]:
     """The input layer's intermediates in their order, then `hidden_states.1` and so on."""
-    kept: dict[str, torch.Tensor] = {}
-    layer = model.embeddings
-    hooks = [
-        getattr(layer, name).register_forward_hook(
-            lambda _m, _i, output, name=name: kept.update({f"embeddings.{name}": output})
-        )
-        for name in ("word_embeddings", "token_type_embeddings", "position_embeddings", "LayerNorm")
-    ]
-    hooks.append(
-        layer.position_embeddings.register_forward_pre_hook(lambda _m, given: kept.update(position_ids=given[0]))
-    )
-    hooks.append(layer.LayerNorm.register_forward_pre_hook(lambda _m, given: kept.update(sum=given[0])))
-    with torch.no_grad():
+    with hooked(model.embeddings) as found:
         states = model(**inputs, output_hidden_states=True).hidden_states
-    for hook in hooks:
-        hook.remove()
-    if not torch.equal(states[0], kept["embeddings.LayerNorm"]):
+    if not torch.equal(states[0], found["LayerNorm"]):
         raise SystemExit("what enters the first block is not what the hooks saw last")
+    kept = {f"embeddings.{key}" if key in MODULES else key: value for key, value in found.items()}
     kept |= {f"hidden_states.{i}": state for i, state in enumerate(states) if i}
     return {key: value.clone().numpy() for key, value in kept.items()}
 

@@ -15,21 +15,20 @@ holds a model of seeded numbers, as these libraries save it or as they did in ol
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from check import make_or_check, parser_of, write_json
+from check import ROOT, compare_json, make_or_check, parser_of, seeded
 from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
-from sentences import ROOT, SIZES, checkpoints, fill, rewrite, seeded, tidy, with_wordpiece
+from sentences import SIZES, checkpoints, fill, make_folders, rewrite, with_wordpiece
 from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 TOLERANCE = 5e-6  # relative to max(1, |value|), between torch's kernels for AVX-512, AVX2, SSE4.1
@@ -227,43 +226,20 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def make(target: Path) -> None:
-    torch.set_num_threads(1)
-    for build in FOLDERS:
-        folder = target / f"uses-{build.__name__.replace('_', '-')}"
-        shutil.rmtree(folder, ignore_errors=True)
-        with tempfile.TemporaryDirectory() as parts:
-            calls = build(Path(parts), folder)
-        tidy(folder)
-        keys = ("method", "arguments", "options", "gave")
-        write_json(
-            folder / "calls.json",
-            {str(i): dict(zip(keys, (*call, gave(folder, call)), strict=True)) for i, call in enumerate(calls)},
-            1,
-        )
-
-
-def differences(old: Any, new: Any, where: str) -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
-        for key in old:
-            yield from differences(old[key], new[key], f"{where}.{key}")
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for i, (a, b) in enumerate(zip(old, new, strict=True)):
-            yield from differences(a, b, f"{where}[{i}]")
-    elif isinstance(old, float) and isinstance(new, float):
-        if not abs(old - new) <= TOLERANCE * max(1, abs(old)):
-            yield f"{where}: {old} became {new}"
-    elif old != new:
-        yield f"{where}: {old!r:.100} became {new!r:.100}"
+def with_answers(folder: Path, calls: list[Call]) -> dict[str, dict[str, Any]]:
+    keys = ("method", "arguments", "options", "gave")
+    return {str(i): dict(zip(keys, (*call, gave(folder, call)), strict=True)) for i, call in enumerate(calls)}
 
 
 def compare(old: Path, new: Path) -> Iterator[str]:
     for folder in sorted(new.iterdir()):
         files = (each / folder.name / "calls.json" for each in (old, new))
-        yield from differences(*(json.loads(file.read_text(encoding="utf-8")) for file in files), folder.name)
+        before, after = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+        yield from compare_json(folder.name, before, after, tolerance=TOLERANCE)
 
 
 def main() -> int:
+    make = partial(make_folders, prefix="uses", builders=FOLDERS, finish=with_answers)
     return make_or_check(parser_of(__doc__).parse_args().check, ROOT / "tests" / "reference", make, compare)
 
 

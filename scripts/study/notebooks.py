@@ -92,9 +92,7 @@ def make_lab(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="make the study files into executed notebooks and HTML pages")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
-    parser.add_argument(
-        "--lab", action="store_true", help="make the lab, in the folder lab of OUTPUT, and no study file"
-    )
+    parser.add_argument("--lab", action="store_true", help="make the lab alone, in the folder lab of FOLDER")
     parser.add_argument("--output", type=Path, default=HERE.parents[1] / "build" / "study", metavar="FOLDER")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(STUDIES)):

@@ -53,25 +53,15 @@ BLOCKS = "b14f8aed0626e32fbe92e9b52253bd24f7264e86b2235e39bd3ba0a411d95a1b"
 # LayerNorm's result may differ from the reference's by this much, beside half of the last printed digit
 NORM_TOLERANCE = 2e-6
 
-# the sizes of t5-small, and how wide each table is scattered before training
-UNTRAINED: dict[str, tuple[dict[str, Any], dict[str, tuple[tuple[int, int], float]]]] = {
-    "t5": (
-        {
-            "model_type": "t5",
-            "vocab_size": 32128,
-            "d_model": 512,
-            "d_kv": 64,
-            "num_heads": 8,
-            "num_layers": 6,
-            "n_positions": 512,
-            "relative_attention_num_buckets": 32,
-            "task_specific_params": {"translation_en_to_de": {"max_length": 300}},
-        },
-        {
-            "shared.weight": ((32128, 512), 1.0),
-            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": ((32, 8), 512**-0.5),
-        },
-    ),
+# an untrained T5: the sizes of t5-small, and how wide each table is scattered before training
+T5 = {
+    "model_type": "t5", "vocab_size": 32128, "d_model": 512, "d_kv": 64, "num_heads": 8, "num_layers": 6,
+    "n_positions": 512, "relative_attention_num_buckets": 32,
+    "task_specific_params": {"translation_en_to_de": {"max_length": 300}},
+}  # fmt: skip
+T5_TABLES = {
+    "shared.weight": ((32128, 512), 1.0),
+    "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": ((32, 8), 512**-0.5),
 }
 
 
@@ -164,7 +154,7 @@ def load(model_type: str) -> Model:
         return _told(Model(minibert.load("bert-base-uncased"), "bert-base-uncased", trained=True))
     if model_type == "gpt2":
         return _told(Model(minibert.load(GPT2), str(GPT2), trained=True), f"; name another with --model or {variable}")
-    return _told(Model(untrained(model_type), "T5", trained=False), f"; name a trained one with --model or {variable}")
+    return _told(Model(untrained_t5(), "T5", trained=False), f"; name a trained one with --model or {variable}")
 
 
 def _told(model: Model, more: str = "") -> Model:
@@ -175,25 +165,21 @@ def _told(model: Model, more: str = "") -> Model:
     return model
 
 
-def untrained(model_type: str) -> minibert.EmbeddingLayer:
-    """Make a model as it is before its first step of training: every table is normal noise of its own width."""
-    config, tables = UNTRAINED[model_type]
-    generator = np.random.default_rng(0)
-    drawn = {
-        name: generator.standard_normal(shape, np.float32) * np.float32(width)
-        for name, (shape, width) in tables.items()
-    }
-    return minibert.load(_saved(config, drawn))
+def untrained_t5() -> minibert.EmbeddingLayer:
+    """Make a T5 as it is before its first step of training: every table is normal noise of its own width.
 
-
-def _saved(config: dict[str, Any], tensors: dict[str, Array]) -> Path:
-    """Write a checkpoint into a folder of its own; a layer reads from it until Python ends."""
+    It is a checkpoint in a folder of its own; the layer reads from it until Python ends.
+    """
     from safetensors.numpy import save_file
 
-    folder = temporary()
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(tensors, folder / "model.safetensors")
-    return folder
+    generator, folder = np.random.default_rng(0), temporary()
+    drawn = {
+        name: generator.standard_normal(shape, np.float32) * np.float32(width)
+        for name, (shape, width) in T5_TABLES.items()
+    }
+    (folder / "config.json").write_text(json.dumps(T5), encoding="utf-8")
+    save_file(drawn, folder / "model.safetensors")
+    return minibert.load(folder)
 
 
 def temporary() -> Path:

@@ -324,7 +324,7 @@ def test_t5s_bias_lies_in_block_0_and_its_buckets_are_as_said(monkeypatch: pytes
     ends = [f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight" for side in ("encoder", "decoder")]
     assert [name for name, _ in model.named_parameters() if "relative" in name] == ends
     lines = iter(str(model.encoder).splitlines())
-    assert all(line in lines for line in study.with_relative_bias(study.untrained("t5")).splitlines())
+    assert all(line in lines for line in study.with_relative_bias(study.untrained_t5()).splitlines())
 
     distances = torch.arange(-400, 401)  # key - query
     bucket = model.encoder.block[0].layer[0].SelfAttention._relative_position_bucket

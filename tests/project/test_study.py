@@ -437,7 +437,7 @@ def test_the_general_variable_stands_in_where_its_family_fits(
     assert study.load("gpt2").source == folders["gpt2"]
     capsys.readouterr()
     with monkeypatch.context() as patch:
-        patch.setattr(study, "untrained", lambda family: f"{family} made")
+        patch.setattr(study, "untrained_t5", lambda: "t5 made")
         model = study.load("t5")
     assert (model.layer, model.trained) == ("t5 made", False)
     told = "model: an UNTRAINED T5, random numbers; name a trained one with --model or MINIBERT_T5\n\n"
