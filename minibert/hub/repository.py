@@ -110,7 +110,7 @@ def _ask(address: Address, transfer: Transfer) -> About:
 class Repository:
     """One model at one commit: files, and a checkpoint. Several threads may use it at once.
 
-    unreachable: why the Hub must not or cannot be asked; None where it can.
+    unreachable: why we are offline, if we are.
     """
 
     def __init__(

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from command_line import Printed, failure, pipe, typed
 from reference_files import REFERENCE
@@ -181,10 +180,3 @@ def test_an_empty_variable_names_no_model(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("MINIBERT_MODEL", "")
     with pytest.raises(ValueError, match="no model is named"):
         minibert.load()
-
-
-def test_lines_of_stdin_have_the_vectors_of_their_texts(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    pipe(monkeypatch, b"\xef\xbb\xbfwe li", b"ved\r", b"\nclouds")
-    assert main(["encode", "-m", DENSE]) == 0
-    found = np.array([line.split() for line in capsys.readouterr().out.splitlines()], np.float32)
-    assert np.allclose(found, minibert.load_encoder(DENSE).encode(["we lived", "clouds"]), 0, 1e-6)
