@@ -251,7 +251,8 @@ def as_stored(vector: Array, made: Array, rounding: Callable[[Array], Array]) ->
     Between right programs a few numbers of a vector lie on two sides of a tie, and a whole step apart once rounded.
     """
     spread = SAME / 10 * np.abs(made).max(initial=0)
-    either = (vector == rounding(made - spread)) | (vector == rounding(made + spread))
+    with np.errstate(invalid="ignore"):  # a mistake may leave infinities, which are nobody's number
+        either = (vector == rounding(made - spread)) | (vector == rounding(made + spread))
     return np.where(either, vector, rounding(made))
 
 

@@ -19,6 +19,10 @@ pytestmark = pytest.mark.reference
 # bfloat16 has eight bits as int8 has; numbers as narrow as the checkpoint's own are told apart by their size alone
 ROUNDINGS = {"float32": [""], "float16 weights": ["float16"], "computed in float16": ["float16"],
              "computed in bfloat16": ["bfloat16", "int8"]}  # fmt: skip
+# what rounds more than the recipe of rounded weights does: a Dense, Qwen3's and MPNet's own parameters, a narrow file;
+# and a norm of few numbers in bfloat16. They are near by their size alone, which is no pass and no mistake's name
+BY_SIZE = {("dense", "float16 weights"), ("last-token", "float16 weights"), ("mpnet", "float16 weights"),
+           ("bfloat16", "float16 weights"), ("cls", "computed in bfloat16")}  # fmt: skip
 NOTHING = {"another model's vectors", "weights read wrongly"}  # said where no mistake of the list fits
 # a Qwen3 has one special token, at the end
 ALSO = {("last-token", "special tokens missing"): "no special token at the end"}
@@ -44,8 +48,9 @@ def judged(folder: Path, made: Array) -> Report:
 @pytest.mark.parametrize("how", HONEST)
 def test_honest_vectors_are_the_model_s(how: str, named: tuple[str, Path]) -> None:
     report = judged(named[1], vectors(named[1], HONEST[how]))
-    assert report.passed and not report.matches, "\n".join(report.lines)
-    assert report.rounding in ROUNDINGS[how]
+    assert not report.matches, "\n".join(report.lines)
+    assert report.passed == ((named[0], how) not in BY_SIZE), "\n".join(report.lines)
+    assert not report.passed or report.rounding in ROUNDINGS[how]
 
 
 def test_planted_mistakes_are_named_and_never_a_wrong_one_alone(named: tuple[str, Path]) -> None:

@@ -24,7 +24,7 @@ from minibert.verify.verify import verify
 verify_encoder = partial(verify, encoder=True)
 pytestmark = pytest.mark.reference
 
-ROTARY_TOLERANCE = 1e-5  # the same where cos and sin are float32 here; measured 5.4e-6 at 128 tokens
+ROTARY_TOLERANCE = 4e-5  # the same where cos and sin are float32 here; measured 1.9e-5 at 300 tokens
 # each head, and each way in which a model's differs: what tests/live/test_heads_live.py compares of all
 HEADS = (
     "bert-masked_word-untied", "bert-masked_word-both_and_unlike", "bert-classes", "bert-next_sentence",
