@@ -144,6 +144,8 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
     ("passed once", call(DENSE, "encode", ["we"], sentences=["we"])),
     ("embeddings2 must be vectors", call(DENSE, "similarity", [1.0, 0], ["we"])),
     ("embeddings2 must be vectors", call(DENSE, "similarity_pairwise", [1.0], ["we"])),
+    ("^queries must be vectors", lambda of: minibert.search(None, [[1.0]], 1)),
+    ("^vectors must be vectors", lambda of: minibert.search([[1.0]], None, 1)),
 ]  # fmt: skip
 HEADS: list[tuple[str, Callable[[Of], object]]] = [
     ("no head 'masked_word'; its heads are next_word", call("gpt2", "fill", "[MASK]")),

@@ -212,6 +212,8 @@ def test_the_page_of_a_real_model(minilm: Path) -> None:
     assert headings == [f"{name}  (1, 7, 384){function}" for name, function in zip(names, functions, strict=True)]
     trace = layer.trace(**layer.tokenize(SENTENCE))
     page = "\n".join(lines)
+    assert "\n  Embedding(2, 384): the row of each type\n" in page
+    assert "\n  (x - mean) / sqrt(variance + 1e-12) * weight + bias, each row by itself\n" in page
     for rows in list(trace.values())[1:]:
         assert "\n  " + torch_text(rows, indent=2) + "\n" in page
     assert "differs from the layer by 0\n" in page
