@@ -59,6 +59,9 @@ def test_what_cannot_be_compared_is_said(minilm: Path, tmp_path: Path) -> None:
         page(gpt2, "he was", beside="")
     with pytest.raises(ValueError, match="here are none"):
         page(gpt2, "", beside="he was")
+    with pytest.raises(ValueError, match="the longest sequence is"):
+        page(gpt2, "he was", beside="he was " * 100)
+    assert "besidedata" in page(gpt2, "he was", truncation=True, beside="he was " * 100)
 
 
 def test_the_command_compares_two_texts(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
