@@ -151,5 +151,4 @@ def test_committed_references_are_made_again(minilm: Path) -> None:
     command = [sys.executable, str(script), "--check", "--minilm", str(minilm)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "files made again: no difference" in result.stdout
-    assert "all-MiniLM-L6-v2.safetensors made again: no difference" in result.stdout
+    assert result.stdout.count("all files made again: no difference") == 2  # the package's own file, tests/reference
