@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.input_layer import EmbeddingLayer
     from minibert.models.knock_out import knock_out
-    from minibert.models.load import load
-    from minibert.models.load_encoder import load_encoder
-    from minibert.models.search import search
+    from minibert.models.open.load import load
+    from minibert.models.open.load_encoder import load_encoder
+    from minibert.models.sentences.search import search
 
     from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
 
@@ -35,9 +35,9 @@ _FILES = {
     "minibert.models.encoder": ("Encoder",),
     "minibert.models.input_layer": ("EmbeddingLayer",),
     "minibert.models.knock_out": ("knock_out",),
-    "minibert.models.load": ("load",),
-    "minibert.models.load_encoder": ("load_encoder",),
-    "minibert.models.search": ("search",),
+    "minibert.models.open.load": ("load",),
+    "minibert.models.open.load_encoder": ("load_encoder",),
+    "minibert.models.sentences.search": ("search",),
 }
 
 __all__ = [

@@ -30,7 +30,7 @@ import minibert
 from minibert.bulk.job import ROWS_PER_SHARD
 from minibert.bulk.parquet import arrow, need_type
 from minibert.commands.common import add_prompts
-from minibert.models.vectors import KINDS, open_vectors
+from minibert.models.open.vectors import KINDS, open_vectors
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ from checkpoints import write, write_vocab
 import minibert
 from minibert.cli import main
 from minibert.errors import Option, Text, TokenizerError, parts_of, worded
-from minibert.models.extract import extract
+from minibert.models.open.extract import extract
 
 PACKAGE = Path(minibert.__file__).parent
 SHELL = re.compile(r"(?<![\w-])--[a-z]|`minibert [a-z]")

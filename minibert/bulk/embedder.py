@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from minibert.files.tokenizer import listed
-from minibert.models.attributes import Guarded
-from minibert.models.load import is_folder, named_model
-from minibert.models.vectors import TextModel, check_kind, open_vectors
+from minibert.models.open.load import is_folder, named_model
+from minibert.models.open.vectors import TextModel, check_kind, open_vectors
+from minibert.models.run.attributes import Guarded
 from minibert.threads.pool import checked_threads
 
 

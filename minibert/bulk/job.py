@@ -24,8 +24,8 @@ from minibert.equations.input_layer import Array
 from minibert.equations.quantization import STEPS, check_precision, quantized, ranges_of
 from minibert.errors import Option, TokenizerError, parts_of, worded
 from minibert.files.tokenizer import Encoded
-from minibert.models.pipeline import check_positive, stream
-from minibert.models.vectors import TextModel
+from minibert.models.open.vectors import TextModel
+from minibert.models.run.pipeline import check_positive, stream
 from minibert.threads.pool import behind
 
 from .ledger import MEND

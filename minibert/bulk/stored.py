@@ -17,8 +17,8 @@ from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized
 from minibert.equations.sentences import SIMILARITIES, dot
 from minibert.files.reading import read_object
-from minibert.models.search import BLOCK, search
-from minibert.models.vectors import KINDS
+from minibert.models.open.vectors import KINDS
+from minibert.models.sentences.search import BLOCK, search
 
 from .job import CHUNK, lines_of
 from .ledger import BAD, MEND, META, Shard, check_complete, check_sizes, read_shards

@@ -73,8 +73,8 @@ def run(arguments: Any) -> None:
     from minibert.bulk.ledger import check_folder
     from minibert.bulk.records import Records
     from minibert.bulk.shards import ShardFolder
-    from minibert.models.vectors import open_vectors
-    from minibert.show.text import counted
+    from minibert.models.open.vectors import open_vectors
+    from minibert.show.text.text import counted
 
     if arguments.check:
         if arguments.inputs:

@@ -22,7 +22,7 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print each text, and below it its likeliest labels."""
-    from minibert.models.cut_texts import CutTexts
+    from minibert.models.run.cut_texts import CutTexts
 
     cut = CutTexts()
     with load_model(arguments) as encoder:

@@ -166,7 +166,7 @@ def from_hub(arguments: Any) -> dict[str, Any]:
 
 def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
     """Load the layer that the arguments of `add_model` name."""
-    from minibert.models.load import load
+    from minibert.models.open.load import load
 
     return load(arguments.model, side=arguments.side, lazy=lazy, **from_hub(arguments))
 
@@ -184,7 +184,7 @@ def coloured() -> bool:
 
 def load_model(arguments: Any) -> Encoder:
     """Load the whole model that the arguments of `add_model` name."""
-    from minibert.models.load_encoder import load_encoder
+    from minibert.models.open.load_encoder import load_encoder
 
     if getattr(arguments, "side", None):
         raise ValueError("this is about a whole model, which has no sides; leave out --side")

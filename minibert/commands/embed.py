@@ -13,8 +13,8 @@ from .common import Parser, add_model, add_texts, add_whole, load_layer, print_l
 if TYPE_CHECKING:
     import numpy as np
 
-    from minibert.models.cut_texts import CutTexts
     from minibert.models.input_layer import EmbeddingLayer
+    from minibert.models.run.cut_texts import CutTexts
 
 BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
@@ -51,7 +51,7 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
-    from minibert.models.cut_texts import CutTexts
+    from minibert.models.run.cut_texts import CutTexts
 
     pooling = None if arguments.pooling == "none" else arguments.pooling
     ending = ending_of(arguments.output, pooling)
@@ -81,7 +81,7 @@ def ending_of(output: Path | None, pooling: str | None) -> str:
 def chunks_of(arguments: Any) -> Iterator[list[str]]:
     """Give the texts in chunks: those of the command line, or stdin's lines as they come."""
     from minibert.models.input_layer import CHUNK
-    from minibert.models.pipeline import chunked
+    from minibert.models.run.pipeline import chunked
 
     from .stdin import lines_as_they_come
 
@@ -113,7 +113,7 @@ def streamed(
 ) -> Iterator[Any]:
     """Give the vectors of chunks of texts, with a bar where a person waits; an error names a line of stdin."""
     if wants_bar(arguments.from_stdin, arguments.output is None):
-        from minibert.models.pipeline import shown
+        from minibert.models.run.pipeline import shown
 
         total = None if arguments.from_stdin else len(arguments.texts)
         chunks = shown(chunks, total, name, BAR_AFTER)

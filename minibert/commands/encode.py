@@ -24,8 +24,8 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
-    from minibert.models.cut_texts import CutTexts
-    from minibert.models.pipeline import chunked
+    from minibert.models.run.cut_texts import CutTexts
+    from minibert.models.run.pipeline import chunked
 
     ending = ending_of(arguments.output, "mean")
     arguments.pair, cut = None, CutTexts()

@@ -50,7 +50,7 @@ def run(arguments: Any) -> None:
     if arguments.html is not None:
         _write_page(arguments, arguments.html)
         return
-    from minibert.show.explain import explain
+    from minibert.show.text.explain import explain
 
     with load_layer(arguments, lazy=not arguments.whole) as layer:
         print_lines(
@@ -60,7 +60,7 @@ def run(arguments: Any) -> None:
 
 def _write_page(arguments: Any, html: Path) -> None:
     from minibert.files.writing import output_ending, write_output
-    from minibert.show.page import page
+    from minibert.show.page.page import page
 
     output_ending(html, (".html", ".htm"))
     with load_layer(arguments, lazy=not arguments.whole) as layer, _with_blocks(arguments, layer) as model:
@@ -73,12 +73,12 @@ def _write_page(arguments: Any, html: Path) -> None:
 
 def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLayer:
     """Load the whole model if its blocks are on this machine or --whole may fetch them; else give the layer."""
-    from minibert.show.info import stored_blocks
+    from minibert.show.text.info import stored_blocks
 
     if layer.side == "decoder" or not stored_blocks(layer):
         return layer
     from minibert.errors import HubError
-    from minibert.models.load_encoder import load_encoder
+    from minibert.models.open.load_encoder import load_encoder
 
     local = arguments.local_files_only or not arguments.whole
     try:
@@ -95,7 +95,7 @@ def _explain_block(arguments: Any) -> None:
         raise ValueError("--html shows every block, head and token; leave out --block, --head and --token")
     if arguments.block is None:
         raise ValueError(f"{'--token' if arguments.head is None else '--head'} needs a block; add --block 0")
-    from minibert.show.blocks import explain_block
+    from minibert.show.text.blocks import explain_block
 
     with load_model(arguments) as encoder:
         lines = explain_block(

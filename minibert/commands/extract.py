@@ -24,8 +24,8 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Write the folder, and print how much smaller it is."""
-    from minibert.models.extract import extract
-    from minibert.show.text import size
+    from minibert.models.open.extract import extract
+    from minibert.show.text.text import size
 
     made = extract(arguments.model, arguments.output, arguments.dtype, force=arguments.force, **from_hub(arguments))
     share = made.bytes_after / made.bytes_before

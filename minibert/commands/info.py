@@ -17,8 +17,8 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the module tree and the sizes."""
-    from minibert.models.load import assemble, family_of, open_model
-    from minibert.show.info import info
+    from minibert.models.open.load import assemble, family_of, open_model
+    from minibert.show.text.info import info
 
     # sizes alone are told
     opened = open_model(arguments.model, arguments.revision, arguments.local_files_only, lazy=True)

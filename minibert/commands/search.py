@@ -14,8 +14,8 @@ from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
     from minibert.models.encoder import Encoder
-    from minibert.models.pipeline import Pipeline
-    from minibert.models.vectors import TextModel
+    from minibert.models.open.vectors import TextModel
+    from minibert.models.run.pipeline import Pipeline
 
 QUESTIONS = 512  # that are compared with the vectors at once: the folder is read once for each so many
 RESULTS = 1 << 20  # that are kept at once: with a large -k fewer questions are
@@ -49,8 +49,8 @@ def declare(parser: Parser) -> None:
 def run(arguments: Any) -> None:
     """Print the results of each question."""
     from minibert.bulk.stored import StoredVectors
-    from minibert.models.cut_texts import CutTexts
-    from minibert.models.pipeline import chunked
+    from minibert.models.run.cut_texts import CutTexts
+    from minibert.models.run.pipeline import chunked
 
     if bool(arguments.texts) == (arguments.questions is not None):
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
@@ -68,7 +68,7 @@ def run(arguments: Any) -> None:
 
 def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     """Open the model that made the vectors. Raises ValueError where it is another one, named or changed since."""
-    from minibert.models.vectors import open_vectors
+    from minibert.models.open.vectors import open_vectors
 
     meta, hub = stored.meta, from_hub(arguments)
     name = arguments.named
@@ -98,7 +98,7 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
 
 def _pipeline(model: TextModel, arguments: Any) -> Pipeline:
     """Give the steps from questions to vectors, with the prompt of questions."""
-    from minibert.models.vectors import check_kind
+    from minibert.models.open.vectors import check_kind
 
     name, prompt = arguments.prompt_name, arguments.prompt
     if model.kind == "input":

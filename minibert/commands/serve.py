@@ -47,7 +47,7 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> int:
     """Load the models, listen, and answer until the end."""
-    from minibert.models.load_encoder import load_encoder
+    from minibert.models.open.load_encoder import load_encoder
     from minibert.serve.app import Server
     from minibert.serve.asked import Limits
     from minibert.serve.run import check_packages, listen, read_token

@@ -11,8 +11,8 @@ from .common import Parser, add_k, add_model, load_model, print_lines, tell_cut
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
-    from minibert.models.cut_texts import CutTexts
     from minibert.models.encoder import Encoder
+    from minibert.models.run.cut_texts import CutTexts
 
 ABOUT = """compare texts by meaning, or search a file
 Prints the table of all similarities. With --file it prints the lines of a file
@@ -48,7 +48,7 @@ def run(arguments: Any) -> None:
         )
     if file is None and arguments.rerank is not None:
         raise ValueError("--rerank orders the lines of a file; pass --file too")
-    from minibert.models.cut_texts import CutTexts
+    from minibert.models.run.cut_texts import CutTexts
 
     cut = CutTexts()
     if arguments.rerank is not None:
@@ -74,7 +74,7 @@ def table(encoder: Encoder, texts: list[str], cut: CutTexts) -> Iterator[str]:
 
 def reranked(arguments: Any, cut: CutTexts) -> Iterator[str]:
     """Give the lines nearest to a text in the order of a reranker, each after its score."""
-    from minibert.models.load_encoder import load_encoder
+    from minibert.models.open.load_encoder import load_encoder
 
     text, k = arguments.texts[0], arguments.k
     local, threads = arguments.local_files_only, arguments.threads
@@ -87,7 +87,7 @@ def reranked(arguments: Any, cut: CutTexts) -> Iterator[str]:
 
 def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
     """Give the k lines that answer best, each after its score; then say how many pairs were truncated."""
-    from minibert.models.cut_texts import CutTexts
+    from minibert.models.run.cut_texts import CutTexts
 
     own, cut = encoder.sentence_config, CutTexts()
     for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
@@ -101,8 +101,8 @@ def nearest(encoder: Encoder, text: str, file: str, k: int, cut: CutTexts) -> li
 
     Lines are read in chunks: memory holds the best ones and one chunk of others.
     """
-    from minibert.models.pipeline import chunked, shown
-    from minibert.models.search import searching
+    from minibert.models.run.pipeline import chunked, shown
+    from minibert.models.sentences.search import searching
 
     query = encoder.encode_query(text)[None]
     cut.count += encoder.tokens_cut(text, "query", task="query") > 0

@@ -111,7 +111,7 @@ def _run(arguments: Any) -> int:
         return _vectors(arguments)
     _refuse(arguments, "--vectors or --url", "texts", "served_as", "api_key_env", "prompt_name", "prompt")
     from minibert.files.writing import is_stdout, output_ending
-    from minibert.verify.traces import ENDINGS
+    from minibert.verify.sides.traces import ENDINGS
     from minibert.verify.verify import verify
 
     if arguments.encoder and arguments.side:
@@ -150,14 +150,14 @@ def _refuse(arguments: Any, what: str, *names: str) -> None:
 
 
 def _print_texts() -> int:
-    from minibert.verify.texts import TEXTS
+    from minibert.verify.sides.texts import TEXTS
 
     print_lines(json.dumps(each._asdict()) for each in TEXTS)
     return 0
 
 
 def _vectors(arguments: Any) -> int:
-    from minibert.verify.vectors import verify_vectors
+    from minibert.verify.vectors.vectors import verify_vectors
 
     others = ("encoder", "side", "text", "save", "against", "only", "tolerance", "batches", "small", "all_batches")
     _refuse(arguments, "intermediates, not for vectors", *others)

@@ -9,22 +9,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .config import Config
+    from minibert.families.parts.config import Config
+    from minibert.families.parts.frozen import replace
+    from minibert.families.parts.modules import Embedding, LayerNorm, Linear
+    from minibert.families.parts.steps import (
+        Add,
+        Binder,
+        Inputs,
+        Mask,
+        Norm,
+        Positions,
+        Project,
+        Scale,
+        Step,
+        Tokens,
+        always,
+    )
+
     from .family import Family
-    from .frozen import replace
-    from .modules import Embedding, LayerNorm, Linear
     from .rows import FAMILIES
-    from .steps import Add, Binder, Inputs, Mask, Norm, Positions, Project, Scale, Step, Tokens, always
 
 # file -> its names; a file is imported when one of its names is first asked for, so that one never imports the others
 _FILES = {
-    "config": ("Config",),
     "family": ("Family",),
-    "frozen": ("replace",),
-    "modules": ("Embedding", "LayerNorm", "Linear"),
     "rows": ("FAMILIES",),
-    "steps": ("Add", "Binder", "Inputs", "Mask", "Norm", "Positions", "Project", "Scale", "Step", "Tokens", "always"),
-}
+    "parts.config": ("Config",),
+    "parts.frozen": ("replace",),
+    "parts.modules": ("Embedding", "LayerNorm", "Linear"),
+    "parts.steps": (
+        "Add", "Binder", "Inputs", "Mask", "Norm", "Positions", "Project", "Scale", "Step", "Tokens", "always",
+    ),
+}  # fmt: skip
 
 __all__ = [
     "FAMILIES", "Add", "Binder", "Config", "Embedding", "Family", "Inputs", "LayerNorm", "Linear", "Mask", "Norm",

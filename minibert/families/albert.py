@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.steps import Project
+
 from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, TYPE, WORD
-from .block_parts import Attend, Blocks, Feed, NormAt, Residual
-from .config import Config
-from .frozen import replace
-from .heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 from .rows import Row
-from .steps import Project
 
 ALBERT = replace(
     BERT,

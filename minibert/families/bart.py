@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from minibert.equations.input_layer import sinusoidal_positions
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.readers import sqrt_width, switch
+from minibert.families.parts.steps import Norm, Positions, Scale, Tokens
 
-from .config import Config
 from .family import Family
-from .frozen import replace
-from .readers import sqrt_width, switch
 from .rows import Row
-from .steps import Norm, Positions, Scale, Tokens
 from .t5 import BOTH, D_MODEL, TIED
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from .block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import (
+    CLASSIFIER,
+    LABELS,
+    POOLER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    Head,
+    HeadMap,
+    classes,
+    word_heads,
+)
+from minibert.families.parts.readers import projected, switch
+from minibert.families.parts.steps import Add, Norm, Positions, Project, Tokens
+
 from .family import Family
-from .frozen import replace
-from .heads import CLASSIFIER, LABELS, POOLER, TOKEN_CLASSES, WORDS, Act, Head, HeadMap, classes, word_heads
-from .readers import projected, switch
 from .rows import Row
-from .steps import Add, Norm, Positions, Project, Tokens
 
 WORD = Tokens(path="embeddings.word_embeddings", head="cls.predictions.decoder.weight")
 TYPE = Add(path="embeddings.token_type_embeddings", ids="token_type_ids", rows="type_vocab_size", missing=0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from minibert.families.parts.readers import scheme
+from minibert.families.parts.steps import Norm, Tokens
+
 from .family import Family
-from .readers import scheme
 from .rows import Row
-from .steps import Norm, Tokens
 
 BLOOM = Family(
     model_type="bloom",

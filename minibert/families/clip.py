@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.steps import Positions, Tokens
+
 from .family import Family
-from .frozen import replace
 from .rows import Row
-from .steps import Positions, Tokens
 
 CLIP_TEXT_MODEL = Family(
     model_type="clip_text_model",

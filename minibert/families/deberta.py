@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.readers import projected, scheme, switch
+from minibert.families.parts.steps import Mask, Project
+
 from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, PRINTED, TYPE, WORD
-from .config import Config
-from .frozen import replace
-from .readers import projected, scheme, switch
 from .rows import Row
-from .steps import Mask, Project
 
 
 def typed(config: Config) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+
 from .bert import BERT, NORM, POSITION, WORD
-from .block_parts import Attend, Blocks, Feed, NormAt, Residual
-from .frozen import replace
-from .heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 from .rows import Row
 
 DISTILBERT = replace(

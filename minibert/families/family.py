@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import CheckpointError
-
-from .config import Config
-from .frozen import Frozen, replace
-from .steps import Binder, Step
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import Frozen, replace
+from minibert.families.parts.steps import Binder, Step
 
 if TYPE_CHECKING:
-    from .attention_schemes import AttentionPosition
+    from minibert.families.parts.attention_schemes import AttentionPosition
 
 # (config, binder, side) -> what layer.attention_position is
 Scheme = Callable[[Config, Binder, str], "AttentionPosition | None"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from .block_parts import Blocks, Residual, stays_causal
-from .config import Config
-from .frozen import replace
+from minibert.families.parts.block_parts import Blocks, Residual, stays_causal
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.readers import FULL, layer_type, scheme, sqrt_width, window
+
 from .llama import BIASED, GATED, LLAMA, LLAMA_HEADS, LLAMA_ORDER, _llama_like, rms, rotary_tree
-from .readers import FULL, layer_type, scheme, sqrt_width, window
 from .rows import Row
 
 # A file in bfloat16 is computed in float32, so the factor is a float32 number too: of width 3072 it is 55.4256. The

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from .block_parts import Attend, Blocks, Feed, NormAt, Residual
-from .config import Config
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
+from minibert.families.parts.steps import Add, Positions, Tokens
+
 from .family import Family
-from .frozen import replace
-from .heads import LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
 from .rows import Row
-from .steps import Add, Positions, Tokens
 
 GPT2_WORDS = {
     "hidden_size": "n_embd",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from minibert.families.parts.readers import scheme
+from minibert.families.parts.steps import Tokens
+
 from .family import Family
-from .readers import scheme
 from .rows import Row
-from .steps import Tokens
 
 GPT_NEOX = Family(
     model_type="gpt_neox",

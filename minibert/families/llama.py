@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .block_parts import Attend, Blocks, Feed, NormAt, Residual
-from .config import Config
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import TOKEN_CLASSES, Head
+from minibert.families.parts.readers import FULL, SLIDING, layer_type, scheme, window
+from minibert.families.parts.steps import Scale, Tokens
+
 from .family import Family
-from .frozen import replace
 from .gpt2 import GPT2_HEADS, LM_HEAD, SCORE
-from .heads import TOKEN_CLASSES, Head
-from .readers import FULL, SLIDING, layer_type, scheme, window
 from .rows import Row
-from .steps import Scale, Tokens
 
 
 def embedding_multiplier(config: Config) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from .block_parts import Attend, Blocks, Feed, NormAt, Residual
-from .config import Config
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.readers import FULL, layer_type, scheme, switch
+from minibert.families.parts.steps import Norm, Tokens
+
 from .family import Family
-from .frozen import replace
-from .heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from .readers import FULL, layer_type, scheme, switch
 from .rows import Row
-from .steps import Norm, Tokens
 
 MODERNBERT = Family(
     model_type="modernbert",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from minibert.families.parts.block_names import Older
+from minibert.families.parts.block_parts import Blocks, NormAt, Residual
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, classes, masked_word
+from minibert.families.parts.readers import scheme
+
 from .bert import BERT, BERT_DEFAULTS, BERT_WORDS, NORM, TYPE, WORD
-from .block_names import Older
-from .block_parts import Blocks, NormAt, Residual
-from .frozen import replace
-from .heads import CLASSIFIER, POOLER, TOKEN_CLASSES, classes, masked_word
 from .llama import GATED, ROTATED, rotary_tree
-from .readers import scheme
 from .rows import Row
 
 NOMIC_BERT = replace(

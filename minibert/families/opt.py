@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .config import Config
+from minibert.families.parts.config import Config
+from minibert.families.parts.steps import Positions, Project, Tokens
+
 from .family import Family
 from .rows import Row
-from .steps import Positions, Project, Tokens
 
 
 def projected_words(config: Config) -> bool:

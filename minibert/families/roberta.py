@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from minibert.families.parts.block_parts import Attend, Blocks, NormAt, Residual
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import LABELS, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, word_heads
+from minibert.families.parts.readers import scheme
+from minibert.families.parts.terms import relative_term
+
 from .bert import BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD, bert_tree
-from .block_parts import Attend, Blocks, NormAt, Residual
-from .frozen import replace
-from .heads import LABELS, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, word_heads
-from .readers import scheme
 from .rows import Row
-from .terms import relative_term
 
 ROBERTA = replace(
     BERT,

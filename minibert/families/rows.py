@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .family import Family
 
 if TYPE_CHECKING:
-    from .block_parts import Blocks
-    from .heads import Head
+    from minibert.families.parts.block_parts import Blocks
+    from minibert.families.parts.heads import Head
 
 
 class Row(NamedTuple):

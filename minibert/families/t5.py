@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.readers import scheme
+from minibert.families.parts.steps import Tokens
+
 from .family import Family
-from .frozen import replace
-from .readers import scheme
 from .rows import Row
-from .steps import Tokens
 
 # own table, the shared one, the other side's, the output's: a tied table is stored once, under any of its names
 TIED = ("{side}.embed_tokens.weight", "shared.weight", "{other}.embed_tokens.weight")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .config import Config
+from minibert.families.parts.config import Config
+from minibert.families.parts.steps import Add, Mask, Norm, Positions, Tokens
+
 from .family import Family
 from .rows import Row
-from .steps import Add, Mask, Norm, Positions, Tokens
 
 
 def many_languages(config: Config) -> bool:

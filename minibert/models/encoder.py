@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .labels import Labels
-from .prediction import Words
-from .reranker import Pairs
-from .sparse import Sparse
+from minibert.models.heads.labels import Labels
+from minibert.models.heads.prediction import Words
+from minibert.models.heads.reranker import Pairs
+from minibert.models.heads.sparse import Sparse
 
 
 class Encoder(Words, Pairs, Labels, Sparse):

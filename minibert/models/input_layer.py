@@ -10,18 +10,17 @@ from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array, check_ids
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.families.config import Config
 from minibert.families.family import Family
-from minibert.families.modules import Linear
-from minibert.families.steps import Add, Bound, Inputs, Norm, Positions, Project, Record
+from minibert.families.parts.config import Config
+from minibert.families.parts.modules import Linear
+from minibert.families.parts.steps import Add, Bound, Inputs, Norm, Positions, Project, Record
 from minibert.files.tokenizer import listed
+from minibert.models.run import packing
+from minibert.models.run.attributes import Guarded
+from minibert.models.run.inputs import Preparation
+from minibert.models.run.packing import Lookups, Packed, cut, pack
+from minibert.models.run.pipeline import Pipeline, pooled, rows_of_each
 from minibert.threads.pool import NUMBERS_A_THREAD, spread, usable_threads
-
-from . import packing
-from .attributes import Guarded
-from .inputs import Preparation
-from .packing import Lookups, Packed, cut, pack
-from .pipeline import Pipeline, pooled, rows_of_each
 
 if TYPE_CHECKING:
     from minibert.files.checkpoint import Tensor
@@ -226,7 +225,7 @@ class EmbeddingLayer(Guarded):
 
         Raises ValueError for a word of several pieces (the message lists them), for an unknown word, for k below 1.
         """
-        from .nearest import nearest
+        from minibert.models.sentences.nearest import nearest
 
         return nearest(self.steps[0].module.table, self.tokenizer, word, k)
 

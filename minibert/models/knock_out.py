@@ -10,8 +10,8 @@ import numpy as np
 
 from minibert.equations.blocks import attention_scores, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.bound_blocks import Attention, BoundResidual
-from minibert.families.steps import Positions
+from minibert.families.parts.bound_blocks import Attention, BoundResidual
+from minibert.families.parts.steps import Positions
 
 if TYPE_CHECKING:
     from .encoder import Encoder

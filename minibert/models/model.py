@@ -10,23 +10,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.families.block_names import module_path
-from minibert.families.block_parts import Blocks
-from minibert.families.config import Config
-from minibert.families.steps import Inputs
+from minibert.families.parts.block_names import module_path
+from minibert.families.parts.block_parts import Blocks
+from minibert.families.parts.config import Config
+from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Texts
+from minibert.models.open.module_tree import print_encoder
+from minibert.models.run.attributes import Guarded
+from minibert.models.run.blocks import Stack, run_blocks, run_model
+from minibert.models.run.packing import Packed, unpadded
+from minibert.models.run.recorders import Change, Recorder
 
-from .attributes import Guarded
-from .blocks import Stack, run_blocks, run_model
 from .input_layer import EmbeddingLayer
-from .module_tree import print_encoder
-from .packing import Packed, unpadded
-from .recorders import Change, Recorder
 
 if TYPE_CHECKING:
-    from minibert.families.heads import BoundHead
-
-    from .heads import Heads
+    from minibert.families.parts.heads import BoundHead
+    from minibert.models.heads.heads import Heads
 
 M = TypeVar("M", bound="Model")
 
@@ -117,7 +116,7 @@ class Model(Guarded):
         stack = self.stack
         inputs, keep, single = self._checked(input_ids, given, attention_mask, inputs_embeds)
         if change is not None:
-            from .changes import run_changed
+            from minibert.models.run.changes import run_changed
 
             y = run_changed(self._layer, stack, inputs, keep, change)
             return y[0] if single else y
@@ -181,7 +180,7 @@ class Model(Guarded):
 
         Raises as a call, and as `head`; ValueError where a head takes one token of each sequence, and that is padding.
         """
-        from .heads import batch_logits, ids_of, trace_head
+        from minibert.models.heads.heads import batch_logits, ids_of, trace_head
 
         found = self.head(head)
         inputs, keep, single = self._given(input_ids, ids, attention_mask, inputs_embeds)
@@ -189,7 +188,7 @@ class Model(Guarded):
             run = partial(self.compute, unpadded(inputs, keep))
             y = batch_logits(found, ids_of(inputs), keep, self.dtype, run)
         else:
-            from .changes import run_changed
+            from minibert.models.run.changes import run_changed
 
             passed = {"last": run_changed(self._layer, self.stack, inputs, keep, change)}
             trace_head(found, passed, ids_of(inputs), keep)
@@ -224,12 +223,12 @@ class Model(Guarded):
             recorder = Recorder(trace, packed, (prepared.batch, prepared.seq))
             run_blocks(stack, [x[recorder.where]], [packed], hook=recorder)
         else:
-            from .changes import run_changed
+            from minibert.models.run.changes import run_changed
 
             trace = self._layer.traced_positions(prepared)
             run_changed(self._layer, stack, prepared, keep, change, trace)
         if found is not None:
-            from .heads import ids_of, trace_head
+            from minibert.models.heads.heads import ids_of, trace_head
 
             trace_head(found, trace, ids_of(prepared), keep)
         return trace

@@ -11,13 +11,13 @@ from minibert.equations.attention_positions import alibi_slopes
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity, principal_components
 from minibert.errors import Option, worded
-from minibert.families.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
-from minibert.families.rotations import Rotation
-from minibert.families.steps import Lookup, Norm, Positions
+from minibert.families.parts.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
+from minibert.families.parts.rotations import Rotation
+from minibert.families.parts.steps import Lookup, Norm, Positions
 from minibert.models.input_layer import EmbeddingLayer
+from minibert.show.text.explain import first_of_text, name_of
 
 from . import plot, plot_blocks
-from .explain import first_of_text, name_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.errors import TokenizerError
-
-from .compare import Difference, Shares, over_kinds
-from .subject import Subject
+from minibert.verify.judge.compare import Difference, Shares, over_kinds
+from minibert.verify.sides.subject import Subject
 
 Text = tuple[Sequence[str], Mapping[str, list[int]]]  # a text or two, and what the tokenizer should give
 

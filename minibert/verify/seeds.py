@@ -9,10 +9,10 @@ from functools import partial
 from typing import NamedTuple
 
 from minibert.errors import HubError
-from minibert.models.load import load
+from minibert.models.open.load import load
+from minibert.verify.judge.input_layer import LayerSubject
+from minibert.verify.sides import printed
 
-from . import printed
-from .input_layer import LayerSubject
 from .report import Report
 from .verify import against_printed
 

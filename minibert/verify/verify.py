@@ -17,20 +17,20 @@ import numpy as np
 
 from minibert.errors import CheckpointError, Option, worded
 from minibert.files.writing import same_file
-from minibert.models.load import is_folder, load
-from minibert.models.load_encoder import load_encoder
+from minibert.models.open.load import is_folder, load
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.judge.blocks import EncoderSubject
+from minibert.verify.judge.compare import FAR, OF_A_PORT, over_kinds
+from minibert.verify.judge.input_layer import LayerSubject
+from minibert.verify.judge.local import Judged, local_mistakes, taken_together
+from minibert.verify.mistakes.wrong_formulas import FORMATS
+from minibert.verify.sides import identity, printed, shipped
+from minibert.verify.sides.reference import installed
+from minibert.verify.sides.sides import File, Live, Shipped, Side
+from minibert.verify.sides.subject import INPUT_LAYER, Subject
+from minibert.verify.sides.traces import Traces, keys_of, read_file, write_traces
 
-from . import identity, printed, shipped
-from .blocks import EncoderSubject
-from .compare import FAR, OF_A_PORT, over_kinds
-from .input_layer import LayerSubject
-from .local import Judged, local_mistakes, taken_together
-from .reference import installed
 from .report import Report, show
-from .sides import File, Live, Shipped, Side
-from .subject import INPUT_LAYER, Subject
-from .traces import Traces, keys_of, read_file, write_traces
-from .wrong_formulas import FORMATS
 
 SMALL = {"small_plain": "plain", "small_left_pad": "left_pad"}
 

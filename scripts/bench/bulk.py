@@ -26,7 +26,7 @@ import minibert
 from minibert.bulk import job
 from minibert.bulk.records import Records
 from minibert.bulk.shards import ShardFolder
-from minibert.models.vectors import open_vectors
+from minibert.models.open.vectors import open_vectors
 
 from .children import ROOT, THREADS, child, contenders, environment, kibibytes
 from .contenders import torch_encode

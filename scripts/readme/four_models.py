@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 import minibert
-from minibert.verify import printed, shipped
-from minibert.verify.compare import compare, over_kinds
-from minibert.verify.input_layer import tolerances
-from minibert.verify.reference import installed
+from minibert.verify.judge.compare import compare, over_kinds
+from minibert.verify.judge.input_layer import tolerances
 from minibert.verify.report import Report, compare_ids
 from minibert.verify.seeds import SEEDS, Seed, verify_seed
-from minibert.verify.traces import trace
+from minibert.verify.sides import printed, shipped
+from minibert.verify.sides.reference import installed
+from minibert.verify.sides.traces import trace
 from minibert.verify.verify import verify
 
 NOT_RUN = "not run here"

@@ -21,7 +21,7 @@ import matplotlib as mpl
 import minibert
 from minibert.equations.similarity import cosine_similarity, principal_components
 from minibert.show import plot
-from minibert.show.page import page
+from minibert.show.page.page import page
 from minibert.show.pictures import picture
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families.block_names import by_module
-from minibert.models.blocks import Stack
+from minibert.families.parts.block_names import by_module
+from minibert.models.run.blocks import Stack
 
 TARGET = ROOT / "tests" / "reference" / "encoder"
 VOCAB, WIDTH, HEADS, INNER, BLOCKS, POSITIONS = 29, 12, 2, 20, 2, 12

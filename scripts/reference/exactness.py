@@ -16,8 +16,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import minibert
-from minibert.families.readers import sqrt_width
-from minibert.families.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens, always
+from minibert.families.parts.readers import sqrt_width
+from minibert.families.parts.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens, always
 
 REFERENCE = Path(__file__).resolve().parents[2] / "tests" / "reference"
 ADDENDS = {"token_type_ids": "type", "langs": "language", "task_type_ids": "task"}

@@ -30,7 +30,7 @@ from minibert.equations.blocks import (
 from minibert.equations.input_layer import layer_norm
 from minibert.equations.similarity import cosine_similarity
 from minibert.show import plot
-from minibert.show.blocks import plain_block
+from minibert.show.text.blocks import plain_block
 
 # two right programs differ in the last bits of a matrix product; measured here, with two kernels of BLAS: 2e-6
 CLOSE = 2e-5

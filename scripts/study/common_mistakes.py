@@ -5,8 +5,8 @@
 # and the model that gets them still works, a little worse. Here every classic mistake is made on purpose, one after the
 # other, and measured against the right layer on the same inputs.
 #
-# The list is `minibert/verify/input_layer_mistakes.py`. `minibert verify --against` tries all of them on the numbers of
-# a port that differs, and says which one fits.
+# The list is `minibert/verify/mistakes/input_layer_mistakes.py`. `minibert verify --against` tries all of them on the
+# numbers of a port that differs, and says which one fits.
 #
 # Mistakes that a BERT can have are measured in the BERT that you named. Mistakes that only other families can have are
 # measured in the tiny checkpoints of this project's tests: 12 to 20 numbers a row, filled at random.
@@ -20,10 +20,10 @@ import study
 
 from minibert.equations.input_layer import layer_norm
 from minibert.show import plot
-from minibert.verify.compare import compare, rms
-from minibert.verify.input_layer import batches, tolerances
-from minibert.verify.input_layer_mistakes import MISTAKES, one_pass
-from minibert.verify.traces import trace
+from minibert.verify.judge.compare import compare, rms
+from minibert.verify.judge.input_layer import batches, tolerances
+from minibert.verify.mistakes.input_layer_mistakes import MISTAKES, one_pass
+from minibert.verify.sides.traces import trace
 
 MISTAKE = {mistake.name: mistake for mistake in MISTAKES}
 model = study.load("bert")

@@ -32,8 +32,8 @@ import training
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.show.text import torch_text
-from minibert.verify.printed import half_units
+from minibert.show.text.text import torch_text
+from minibert.verify.sides.printed import half_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,7 +27,7 @@ from minibert.bulk import job as module
 from minibert.bulk.job import bulk
 from minibert.bulk.records import Records
 from minibert.bulk.shards import ShardFolder
-from minibert.models.vectors import open_vectors
+from minibert.models.open.vectors import open_vectors
 
 SAME = 1e-6  # of a vector's length, computed beside other texts; measured: 2.9e-7
 TEXTS = [" ".join(text.split())[:60] for text in many_texts(230, seed=2)]

@@ -32,8 +32,8 @@ from minibert.bulk.job import bulk
 from minibert.bulk.records import Records
 from minibert.bulk.shards import ShardFolder
 from minibert.equations.input_layer import Array
-from minibert.models import pipeline
-from minibert.models.vectors import open_vectors
+from minibert.models.open.vectors import open_vectors
+from minibert.models.run import pipeline
 
 TINY = REFERENCE / "sentences-dense"
 MOST_BYTES = 4096  # measured: 278, and 312 with a prompt's name and a longer path
@@ -314,7 +314,7 @@ def test_with_one_thread_nothing_is_tokenized_on_another(kind: str, count: int, 
     """`threads` decides, not the cores of the machine: a process for each core has one."""
     texts = ["we"] * 2049  # more than one chunk of either kind
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    with mock.patch("minibert.models.pipeline.prefetch", side_effect=pipeline.prefetch) as asked:
+    with mock.patch("minibert.models.run.pipeline.prefetch", side_effect=pipeline.prefetch) as asked:
         vectors(Embedder(TINY, kind, threads=count), texts)
         opened = open_vectors(TINY, kind, threads=count)
         with opened.model:

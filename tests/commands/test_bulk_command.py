@@ -30,7 +30,7 @@ from reference_files import REFERENCE
 import minibert
 from minibert.cli import main
 from minibert.commands import bulk as command
-from minibert.models.extract import extract
+from minibert.models.open.extract import extract
 
 TEXTS = ["we lived above the clouds", "", "clouds!"]
 DENSE, PROMPTS, CLS = (REFERENCE / f"sentences-{name}" for name in ("dense", "prompts", "cls"))

@@ -151,7 +151,7 @@ def test_an_empty_minibert_model_names_nothing(
         seen.append(name)
         raise minibert.HubError("no network")
 
-    monkeypatch.setattr("minibert.models.load.open_model", unreachable)
+    monkeypatch.setattr("minibert.models.open.load.open_model", unreachable)
     monkeypatch.setenv("MINIBERT_MODEL", named)
     assert ("no model was named, and the default, bert-base-uncased" in failure(capsys, "info")) == (named == "")
     assert seen == [asked]
@@ -183,7 +183,7 @@ runpy.run_module("minibert", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("name", ["argparse", "numpy", "minibert.commands.common", "minibert.models.load"])
+@pytest.mark.parametrize("name", ["argparse", "numpy", "minibert.commands.common", "minibert.models.open.load"])
 def test_ctrl_c_while_something_is_imported_is_quiet(name: str) -> None:
     result = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT.format(name=name)], capture_output=True)
     assert (result.returncode, result.stdout, result.stderr) == (cli.INTERRUPTED, b"", b"")
@@ -228,7 +228,7 @@ def test_no_error_shows_a_traceback(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("minibert.models.load.open_model", fail)
+    monkeypatch.setattr("minibert.models.open.load.open_model", fail)
     assert main(["info"]) == code
     assert capsys.readouterr() == ("", message)
 
@@ -261,7 +261,7 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, folder: Path,
 
 
 def test_explain_prints_the_page(folder: Path, capsys: Printed) -> None:
-    from minibert.show.explain import explain
+    from minibert.show.text.explain import explain
 
     assert main(["explain", "--model", str(folder), "the dog", "--pair", "bites man"]) == 0
     layer = minibert.load(folder)
@@ -429,4 +429,4 @@ def test_explain_loads_nothing_that_it_does_not_use(folder: Path) -> None:
         "minibert.hub.repository",
     }
     assert loaded.isdisjoint(heavy)
-    assert {"tokenizers", "safetensors", "minibert.show.explain"} <= loaded
+    assert {"tokenizers", "safetensors", "minibert.show.text.explain"} <= loaded

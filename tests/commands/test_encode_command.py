@@ -49,7 +49,7 @@ def test_of_lines_that_are_equally_near_the_first_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
 ) -> None:
     from minibert.models.encoder import Encoder
-    from minibert.models.pipeline import Pipeline
+    from minibert.models.run.pipeline import Pipeline
 
     lines = [f"line {i}" for i in range(1200)]  # more than one chunk
     nearer = np.random.default_rng(0).random(1200) < 0.1
@@ -101,7 +101,7 @@ def test_similar_finds_the_nearest_lines_of_a_file(
     minilm: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a file of several chunks, the best in the last one; of two equal lines the first comes first."""
-    monkeypatch.setattr("minibert.models.sentences.CHUNK", 64)
+    monkeypatch.setattr("minibert.models.sentences.sentences.CHUNK", 64)
     lines = [
         *["How do I boil an egg?", ""] * 50,
         "Reset the password ",

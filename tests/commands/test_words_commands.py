@@ -14,7 +14,7 @@ from command_line import Printed, failure, started
 import minibert
 from minibert.cli import main
 from minibert.commands import answers, common
-from minibert.show.text import columns_of
+from minibert.show.text.text import columns_of
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_the_usual_model_is_one_that_can(monkeypatch: pytest.MonkeyPatch, capsys
         named.append(name)
         raise ValueError("enough")
 
-    monkeypatch.setattr("minibert.models.load_encoder.load_encoder", load)
+    monkeypatch.setattr("minibert.models.open.load_encoder.load_encoder", load)
     for command in ("fill", "next"):
         assert failure(capsys, command, "we") == "enough"
         main(["help", command])

@@ -17,9 +17,9 @@ import minibert
 from minibert.equations import attention_positions as positions
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
-from minibert.families import attention_schemes as schemes
-from minibert.families.config import Config
-from minibert.families.rotations import Rotation
+from minibert.families.parts import attention_schemes as schemes
+from minibert.families.parts.config import Config
+from minibert.families.parts.rotations import Rotation
 
 # a rotation keeps the length of each pair: relative error of float32, measured at most 2.4e-7
 LENGTH_TOLERANCE = 1e-6

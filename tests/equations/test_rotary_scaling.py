@@ -18,9 +18,9 @@ from minibert.equations import rotary_scaling as scaling
 from minibert.equations.attention_positions import rotary_angles, rotary_frequencies
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
-from minibert.families import attention_schemes as schemes
-from minibert.families.config import Config
-from minibert.families.rotations import RULES
+from minibert.families.parts import attention_schemes as schemes
+from minibert.families.parts.config import Config
+from minibert.families.parts.rotations import RULES
 
 STORED: dict[str, dict[str, Any]] = json.loads((REFERENCE / "rotary_scaling.json").read_text(encoding="utf-8"))
 # frequencies, relative: measured 8.5e-8, the last bit of a power

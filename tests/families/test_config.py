@@ -11,7 +11,7 @@ import pytest
 from reference_files import REFERENCE
 
 from minibert import FAMILIES, CheckpointError
-from minibert.families.config import Config
+from minibert.families.parts.config import Config
 from minibert.families.rows import BLOCKS
 from minibert.files.tables import narrowed, widen
 

@@ -15,9 +15,9 @@ from checkpoints import BERT, T5, same_bits, write
 
 import minibert
 from minibert import FAMILIES, Family
-from minibert.families.config import Config
-from minibert.families.frozen import Frozen, replace
-from minibert.families.steps import Norm, Positions, Tokens
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import Frozen, replace
+from minibert.families.parts.steps import Norm, Positions, Tokens
 
 IDS = [[5, 6, 7]]
 CONSTANT = (str, int, float, bool, frozenset, FunctionType, type(None))

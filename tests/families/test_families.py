@@ -23,14 +23,14 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
-from minibert.families import attention_schemes as schemes
-from minibert.families.modules import LayerNorm
+from minibert.families.parts import attention_schemes as schemes
+from minibert.families.parts.modules import LayerNorm
+from minibert.families.parts.steps import Add, Lookup, Norm, Positions, Project
 from minibert.families.rows import KINS
-from minibert.families.steps import Add, Lookup, Norm, Positions, Project
-from minibert.models import packing
-from minibert.verify.compare import Difference, compare, rms
-from minibert.verify.input_layer import tolerances
-from minibert.verify.traces import trace
+from minibert.models.run import packing
+from minibert.verify.judge.compare import Difference, compare, rms
+from minibert.verify.judge.input_layer import tolerances
+from minibert.verify.sides.traces import trace
 
 # |difference| / max(1, |reference|) after a norm or a projection. Measured: 4.6e-7 over the tiny checkpoints (after
 # DeBERTa's projection and norm), 2.7e-7 in the stored rows of full size, where outputs reach 27

@@ -18,7 +18,7 @@ import minibert
 from minibert.equations.attention_positions import rotary_angles, rotary_frequencies, rotate
 from minibert.equations.blocks import gelu, gelu_tanh, linear, rms_norm, silu, softmax
 from minibert.equations.input_layer import Array, layer_norm
-from minibert.models import blocks
+from minibert.models.run import blocks
 
 Tensors = Mapping[str, Array]
 
@@ -30,7 +30,7 @@ HEADS, SHARE = 4, 2  # query heads, and how many of them share a key head
 
 @pytest.fixture(autouse=True)
 def rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", ROWS)
+    monkeypatch.setattr("minibert.models.open.load_encoder.BLOCKS", ROWS)
 
 
 def tensors(model_type: str) -> Tensors:

@@ -16,13 +16,25 @@ from safetensors.numpy import save_file
 import minibert
 from minibert.equations.input_layer import Array, layer_norm, lookup
 from minibert.errors import CheckpointError
-from minibert.families.frozen import Frozen, replace
-from minibert.families.modules import LayerNorm
-from minibert.families.steps import Add, Binder, Inputs, Norm, Positions, Project, Record, Scale, Step, Tokens, always
+from minibert.families.parts.frozen import Frozen, replace
+from minibert.families.parts.modules import LayerNorm
+from minibert.families.parts.steps import (
+    Add,
+    Binder,
+    Inputs,
+    Norm,
+    Positions,
+    Project,
+    Record,
+    Scale,
+    Step,
+    Tokens,
+    always,
+)
 
 EXAMPLE = """\
 import minibert
-from minibert.families.steps import Norm, Positions, Tokens
+from minibert.families.parts.steps import Norm, Positions, Tokens
 
 mine = minibert.Family(
     model_type="mine",

@@ -20,10 +20,10 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
-from minibert.families.steps import Tokens
-from minibert.verify.compare import compare
-from minibert.verify.input_layer import batches, tolerances
-from minibert.verify.traces import Traces, trace
+from minibert.families.parts.steps import Tokens
+from minibert.verify.judge.compare import compare
+from minibert.verify.judge.input_layer import batches, tolerances
+from minibert.verify.sides.traces import Traces, trace
 
 Tensors = dict[str, Array]
 

@@ -22,7 +22,7 @@ from minibert.equations.input_layer import Array
 from minibert.files.tables import SMALL_TABLE
 from minibert.hub import remote
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.models.load import Opened, assemble
+from minibert.models.open.load import Opened, assemble
 
 FORMATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 ROWS, POSITIONS = 300, 512

@@ -13,7 +13,7 @@ from binders import Stored, scheme_of
 import minibert
 from minibert.equations import attention_positions as positions
 from minibert.equations.input_layer import Array
-from minibert.families import attention_schemes as schemes
+from minibert.families.parts import attention_schemes as schemes
 
 pytestmark = pytest.mark.reference
 

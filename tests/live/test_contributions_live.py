@@ -9,7 +9,7 @@ import pytest
 from head_files import HEAD_CASE
 
 import minibert
-from minibert.show.contributions import shares
+from minibert.show.text.contributions import shares
 
 pytestmark = pytest.mark.reference
 

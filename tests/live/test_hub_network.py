@@ -13,7 +13,7 @@ from fake_hub import use
 import minibert
 from minibert.cli import main
 from minibert.hub import caches
-from minibert.verify import printed
+from minibert.verify.sides import printed
 
 MOST = 1_000_000  # bytes of header, rows and small tensors; config and tokenizer come on top
 

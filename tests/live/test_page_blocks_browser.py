@@ -16,7 +16,7 @@ from in_browser import CONTRAST, Open, lowest_contrast
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
-from minibert.show.page import page
+from minibert.show.page.page import page
 
 pytestmark = pytest.mark.browser
 

@@ -14,7 +14,7 @@ from in_browser import CONTRAST, Open, lowest_contrast
 
 import minibert
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.show.page import page
+from minibert.show.page.page import page
 
 pytestmark = pytest.mark.browser
 

@@ -15,7 +15,7 @@ from in_browser import Open
 
 import minibert
 from minibert.models.encoder import Encoder
-from minibert.show.page import page
+from minibert.show.page.page import page
 
 pytestmark = pytest.mark.browser
 

@@ -12,8 +12,8 @@ from in_browser import CONTRAST, Open, lowest_contrast
 
 import minibert
 from minibert.equations.blocks import softmax
-from minibert.show.contributions import shares
-from minibert.show.page import page
+from minibert.show.page.page import page
+from minibert.show.text.contributions import shares
 
 pytestmark = pytest.mark.browser
 

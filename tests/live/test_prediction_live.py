@@ -15,7 +15,7 @@ from checkpoints import change_json
 from tokenizer_folders import BASES, vocabulary
 
 import minibert
-from minibert.models.generation import REFUSED
+from minibert.models.heads.generation import REFUSED
 
 pytestmark = pytest.mark.reference
 

@@ -20,11 +20,11 @@ from reference_files import BY_NAME, CASES, REFERENCE, Case
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.verify.input_layer import batches
-from minibert.verify.input_layer_mistakes import MISTAKES
-from minibert.verify.reference import Reference
+from minibert.verify.judge.input_layer import batches
+from minibert.verify.mistakes.input_layer_mistakes import MISTAKES
 from minibert.verify.report import Report
-from minibert.verify.traces import trace
+from minibert.verify.sides.reference import Reference
+from minibert.verify.sides.traces import trace
 from minibert.verify.verify import verify
 
 pytestmark = pytest.mark.reference

@@ -14,7 +14,7 @@ from binders import scheme_of
 from minibert.equations import attention_positions as positions
 from minibert.equations import rotary_scaling as scaling
 from minibert.equations.input_layer import Array
-from minibert.families import attention_schemes as schemes
+from minibert.families.parts import attention_schemes as schemes
 
 pytestmark = pytest.mark.reference
 
@@ -91,7 +91,7 @@ def heads() -> Iterator[tuple[int, float]]:
 
 def test_every_rule_of_the_reference_has_one_here(torch: ModuleType) -> None:
     known = importlib.import_module("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
-    rules = importlib.import_module("minibert.families.rotations").RULES
+    rules = importlib.import_module("minibert.families.parts.rotations").RULES
     assert set(known) | {"default"} == set(rules)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.verify import printed
-from minibert.verify.printed import half_units
+from minibert.verify.sides import printed
+from minibert.verify.sides.printed import half_units
 
 pytestmark = pytest.mark.network
 

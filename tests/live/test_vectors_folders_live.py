@@ -10,9 +10,9 @@ from needed import need_sentence_transformers
 from planted_folders import FOLDERS, HONEST, PLANTED, TEXTS, unlike, vectors, write
 
 from minibert.equations.input_layer import Array
-from minibert.models.load_encoder import load_encoder
+from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.report import Report
-from minibert.verify.vectors import judge
+from minibert.verify.vectors.vectors import judge
 
 pytestmark = pytest.mark.reference
 

@@ -9,10 +9,10 @@ import pytest
 from needed import need_sentence_transformers
 from planted_vectors import HONEST, PLANTED, Model
 
-from minibert.models.load_encoder import load_encoder
+from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.report import Report
-from minibert.verify.texts import TEXTS
-from minibert.verify.vectors import judge
+from minibert.verify.sides.texts import TEXTS
+from minibert.verify.vectors.vectors import judge
 
 pytestmark = pytest.mark.reference
 

@@ -12,13 +12,13 @@ import pytest
 from head_files import HEAD_CASE
 
 from minibert.cli import main
-from minibert.models.load_encoder import load_encoder
-from minibert.verify import blocks
-from minibert.verify.blocks import EncoderSubject, encoder_batches
-from minibert.verify.compare import ERROR_SHARE, over_kinds
-from minibert.verify.mistakes import MISTAKES
-from minibert.verify.reference import Reference
-from minibert.verify.traces import trace
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.judge import blocks
+from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
+from minibert.verify.judge.compare import ERROR_SHARE, over_kinds
+from minibert.verify.mistakes.mistakes import MISTAKES
+from minibert.verify.sides.reference import Reference
+from minibert.verify.sides.traces import trace
 from minibert.verify.verify import verify
 
 verify_encoder = partial(verify, encoder=True)

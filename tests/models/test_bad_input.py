@@ -21,7 +21,7 @@ from layers import Make
 
 import minibert
 from minibert import CheckpointError, EmbeddingLayer, HubError, MinibertError, TokenizerError, UnknownFamilyError
-from minibert.models import packing
+from minibert.models.run import packing
 from minibert.threads.pool import usable_threads
 
 GOOD = np.array([[5, 6, 7], [8, 9, 10]])

@@ -25,7 +25,7 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.families.rows import BLOCKS
-from minibert.models.extract import extract
+from minibert.models.open.extract import extract
 
 ROWS = 1e-5  # relative to max(1, |reference|), every intermediate; measured 2.7e-6
 SHARES = 1e-6  # attentions; measured 4.8e-7
@@ -420,8 +420,9 @@ LOADED = """
 import sys, minibert
 layer = minibert.load(sys.argv[1])
 layer([[3, 4]])
-print(sorted(name for name in sys.modules if name in ("minibert.equations.blocks", "minibert.families.bound_blocks",
-    "minibert.families.llama", "minibert.models.blocks", "minibert.models.encoder")))
+print(sorted(name for name in sys.modules if name in ("minibert.equations.blocks",
+    "minibert.families.parts.bound_blocks", "minibert.families.llama", "minibert.models.run.blocks",
+    "minibert.models.encoder")))
 """
 
 

@@ -16,8 +16,8 @@ from peaks import peak
 import minibert
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.models import blocks as engine
-from minibert.models import packing
+from minibert.models.run import blocks as engine
+from minibert.models.run import packing
 
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
 FLOAT64 = 1e-12  # the same in float64; measured 6e-15

@@ -21,8 +21,8 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.cli import main
 from minibert.files.tables import narrowed, widen
-from minibert.models import extract as extraction
-from minibert.models.extract import extract, write_safetensors
+from minibert.models.open import extract as extraction
+from minibert.models.open.extract import extract, write_safetensors
 
 CASES = sorted(path.parent for path in Path(__file__).parents[1].glob("reference/*/case.json"))
 GPT2 = Path(__file__).parents[1] / "reference" / "gpt2"

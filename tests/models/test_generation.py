@@ -16,8 +16,8 @@ from textbook import gpt2_weights
 import minibert
 from minibert import CheckpointError
 from minibert.equations.whole_models import gpt2_model
-from minibert.models.generation import FILE, REFUSED
-from minibert.models.prediction import choose
+from minibert.models.heads.generation import FILE, REFUSED
+from minibert.models.heads.prediction import choose
 
 TEXT = "the he"
 

@@ -19,14 +19,14 @@ import minibert
 from minibert.equations import gelu, layer_norm, tanh_pooling, tied_logits
 from minibert.equations.blocks import linear
 from minibert.equations.input_layer import Array
-from minibert.families.block_parts import NormAt
-from minibert.families.frozen import replace
-from minibert.families.heads import NAMES, Act, BoundHead, Head
+from minibert.families.parts.block_parts import NormAt
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import NAMES, Act, BoundHead, Head
 from minibert.families.rows import BLOCKS, HEADS
 from minibert.files.tokenizer import Encoded
-from minibert.models import blocks
-from minibert.models import heads as computing
-from minibert.models.heads import logit_pieces, logits_of, tokens_of
+from minibert.models.heads import heads as computing
+from minibert.models.heads.heads import logit_pieces, logits_of, tokens_of
+from minibert.models.run import blocks
 
 LOGITS = 5e-6  # relative to max(1, |reference|); measured 1.5e-6
 CUT = 2e-6  # relative to max(1, |value|): a matrix product with other rows rounds differently; measured 6e-7
@@ -146,7 +146,7 @@ def test_a_wrong_row_is_seen(what: str, monkeypatch: pytest.MonkeyPatch) -> None
     case, family = HEAD_CASE[name], HEAD_CASE[name].facts["family"]
     rows = [changed(row) if row.name == case.head else row for row in HEADS[family]]
     assert [repr(row) for row in rows] != [repr(row) for row in HEADS[family]]
-    monkeypatch.setattr("minibert.models.heads.HEADS", {family: tuple(rows)})
+    monkeypatch.setattr("minibert.models.heads.heads.HEADS", {family: tuple(rows)})
     with case.load() as encoder:
         assert distance(case, encoder) > 20 * LOGITS
 

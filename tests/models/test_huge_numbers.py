@@ -14,7 +14,7 @@ from checkpoints import VOCAB, numbers, same_bits, write
 import minibert
 from minibert.equations.input_layer import sinusoidal_positions
 from minibert.errors import CheckpointError
-from minibert.families.steps import MOST_ROWS
+from minibert.families.parts.steps import MOST_ROWS
 from minibert.files.tables import FIRST_ROWS, FormulaTable
 
 MARIAN = {"model_type": "marian", "vocab_size": VOCAB, "d_model": 8, "decoder_vocab_size": VOCAB}

@@ -10,8 +10,8 @@ import pytest
 from encoder_files import CASE, off
 
 import minibert
-from minibert.models.key_value_cache import KeyValueCache
-from minibert.models.prediction import go_on
+from minibert.models.heads.prediction import go_on
+from minibert.models.run.key_value_cache import KeyValueCache
 
 CUT = 1e-5  # a product's bits depend on its rows; relative to max(1, |whole|), measured 3e-6
 IDS = np.random.default_rng(3).integers(2, 29, 22)

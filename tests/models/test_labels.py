@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from reference_files import REFERENCE, opened
 
 import minibert
-from minibert.models.labels import Entity, Label, best_labels, grouped
-from minibert.models.sentences import CHUNK
+from minibert.models.heads.labels import Entity, Label, best_labels, grouped
+from minibert.models.sentences.sentences import CHUNK
 
 NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O", "I-X-Y", "X-")
 

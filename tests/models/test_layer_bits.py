@@ -21,7 +21,7 @@ from layers import CONFIGS, Make, some_ids, tile_of
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families import modules
+from minibert.families.parts import modules
 from minibert.models import input_layer as layer_file
 
 # -- what never shows in the bits ----------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_an_error_in_any_tile_reaches_the_caller_and_ends_the_work(load: Make, w
 def test_a_forked_child_computes_too(folders: dict[str, Path]) -> None:
     code = (
         "import os, sys, numpy as np, minibert\n"
-        "from minibert.threads import pool; from minibert.models import packing\n"
+        "from minibert.threads import pool; from minibert.models.run import packing\n"
         "packing.TILE_NUMBERS = 64; pool.NUMBERS_A_THREAD = 1\n"
         "layer = minibert.load(sys.argv[1]); ids = np.arange(60).reshape(5, 12)\n"
         "before = layer(ids, threads=3).tobytes()\n"

@@ -16,7 +16,7 @@ from checkpoints import BERT, T5, same_bits, write, write_wordpiece
 
 import minibert
 from minibert import EmbeddingLayer
-from minibert.families.steps import Bound
+from minibert.families.parts.steps import Bound
 
 IDS = [[5, 6, 7]]
 ROUNDS = 40

@@ -11,7 +11,7 @@ from peaks import peak
 
 from minibert.equations.fast import attention_scores
 from minibert.equations.input_layer import Array
-from minibert.models import blocks
+from minibert.models.run import blocks
 
 WHOLE = 1e-13  # float64, cut by queries beside all at once, relative to max(1, |whole|); measured 1.2e-14
 ROUNDING = 3  # the distances of cut and whole in float32 from float64; measured 1.0 to 1.8

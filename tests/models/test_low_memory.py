@@ -23,12 +23,13 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.families.bound_blocks import Dense
+from minibert.families.parts.bound_blocks import Dense
 from minibert.files.tables import ScratchBuffers, StoredTable
 from minibert.files.tokenizer import Encoded
-from minibert.models import blocks, heads, packing
-from minibert.models.key_value_cache import KeyValueCache
-from minibert.models.prediction import go_on
+from minibert.models.heads import heads
+from minibert.models.heads.prediction import go_on
+from minibert.models.run import blocks, packing
+from minibert.models.run.key_value_cache import KeyValueCache
 
 IDS = np.arange(30).reshape(3, 10) % 20 + 5
 MASK = np.array([[1] * 10, [1] * 4 + [0] * 6, [1] * 7 + [0] * 3])
@@ -177,7 +178,7 @@ def test_an_error_in_the_middle_leaves_nothing_behind(
             raise error
         return right(*arguments)
 
-    monkeypatch.setattr("minibert.models.blocks.linear", breaks)
+    monkeypatch.setattr("minibert.models.run.blocks.linear", breaks)
     with pytest.raises(error):
         kept(IDS)
     monkeypatch.undo()

@@ -22,9 +22,9 @@ from safetensors import safe_open
 
 import minibert
 from minibert.errors import CheckpointError, MinibertError, TokenizerError
-from minibert.families.config import Config
+from minibert.families.parts.config import Config
 from minibert.families.rows import BLOCKS, FAMILIES
-from minibert.show.info import info
+from minibert.show.text.info import info
 
 CASES = sorted(path.parent.name for path in REFERENCE.glob("*/case.json"))
 SENTENCES = sorted(path.name for path in REFERENCE.glob("sentences-*"))

@@ -17,8 +17,8 @@ import minibert
 from minibert.equations.quantization import hamming
 from minibert.equations.sentences import cosine, dot, euclidean, manhattan
 from minibert.files.tokenizer import Encoded
-from minibert.models.packing import SLACK, cuts
-from minibert.models.pipeline import chunked, stream
+from minibert.models.run.packing import SLACK, cuts
+from minibert.models.run.pipeline import chunked, stream
 
 TEXTS = ["We lived above the clouds", "", "a", "I am Sinan", "one two cat dog", "a cat sleeps"]
 CHUNKS = [TEXTS[:1], TEXTS[1:4], TEXTS[4:]]

@@ -26,8 +26,8 @@ from minibert import CheckpointError, TokenizerError
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import bert_model, gpt2_model
-from minibert.models import heads, prediction
-from minibert.models.prediction import choose
+from minibert.models.heads import heads, prediction
+from minibert.models.heads.prediction import choose
 
 SAME = 5e-6  # probabilities; measured 8e-7
 SHARE = 0.04  # between a share of 4,000 draws and its probability: five standard deviations
@@ -117,7 +117,7 @@ def test_many_texts_are_those_alone(bert: minibert.Encoder, bert_folder: Path, t
 @pytest.mark.parametrize("method", ["fill", "next_words", "complete"])
 def test_threads_are_kept_to(method: str, tmp_path: Path) -> None:
     folder = word_models.write(tmp_path, "bert" if method == "fill" else "gpt2")
-    caller = "prediction" if method == "complete" else "blocks"
+    caller = "heads.prediction" if method == "complete" else "run.blocks"
     with (
         minibert.load_encoder(folder, threads=3) as encoder,
         mock.patch(f"minibert.models.{caller}.compute", side_effect=prediction.compute) as computed,

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 import minibert
 from minibert import EmbeddingLayer, Family
-from minibert.families.steps import Norm, Positions, Tokens
+from minibert.families.parts.steps import Norm, Positions, Tokens
 
 IDS = [[5, 6, 7], [8, 9, 10]]
 MOST_BYTES = 4096  # measured: 250 for a folder, 1250 with a row of one's own; of a million bytes of tables, none

@@ -21,7 +21,7 @@ from reference_files import REFERENCE
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.files.tokenizer import Encoded, Tokenizer
-from minibert.models.sentences import CHUNK
+from minibert.models.sentences.sentences import CHUNK
 
 PAIRS = [("we", "the clouds"), ("", "we lived above"), ("the", ""), ("a b c d e f g h i j k l", "we")]
 NEIGHBOURS = 4e-6  # how far a score or a logit moves with the other pairs of a call; measured: 9.6e-7

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reference_files import REFERENCE, opened
 
 import minibert
-from minibert.models.search import largest
+from minibert.models.sentences.search import largest
 
 
 def comparing(folder: Path, measure: str) -> minibert.Encoder:

@@ -22,7 +22,7 @@ from minibert.bulk.records import Records
 from minibert.bulk.shards import ShardFolder
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.models.vectors import open_vectors
+from minibert.models.open.vectors import open_vectors
 
 DENSE = REFERENCE / "sentences-dense"
 LONG = "we lived above the clouds, we lived above the clouds"

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS
-from minibert.models.sentences import CHUNK
+from minibert.models.sentences.sentences import CHUNK
 
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("sentences-*"))
 # largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal
@@ -219,13 +219,13 @@ def test_a_stream_reads_no_more_than_a_chunk_ahead() -> None:
 def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = opened("sentences-dense")
     tiles: list[int] = []
-    run = minibert.models.blocks.run_blocks  # type: ignore[attr-defined]
+    run = minibert.models.run.blocks.run_blocks  # type: ignore[attr-defined]
 
     def counted(stack: Any, xs: list[Array], *asked: Any) -> Any:
         tiles.extend(map(len, xs))
         return run(stack, xs, *asked)
 
-    monkeypatch.setattr("minibert.models.blocks.run_blocks", counted)
+    monkeypatch.setattr("minibert.models.run.blocks.run_blocks", counted)
     found = encoder.encode(["we lived above the clouds"] * 3000, batch_size=100_000)
     assert sum(tiles) == 7 * 3000 and max(tiles) <= 1024
     assert away(found, found[:1].repeat(3000, 0)) <= NEIGHBOURS

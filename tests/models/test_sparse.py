@@ -15,9 +15,9 @@ from reference_files import REFERENCE
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import SIMILARITIES, splade
-from minibert.models import heads
-from minibert.models.sentences import CHUNK
-from minibert.models.sparse import SparseVector, largest
+from minibert.models.heads import heads
+from minibert.models.heads.sparse import SparseVector, largest
+from minibert.models.sentences.sentences import CHUNK
 
 TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p"]
 NEIGHBOURS = 5e-6  # how far a weight moves with the other texts of a call; measured: 8.8e-7, of sums
@@ -95,7 +95,7 @@ def test_sparse_vectors_are_compared_as_those_that_are_written_out(
     want = SIMILARITIES[measure or "dot"](dense, dense)
     assert np.allclose(encoder.similarity(dense, dense), want, atol=ALIKE)
     for some in (256, 5):
-        monkeypatch.setattr("minibert.models.comparing.SOME", some)
+        monkeypatch.setattr("minibert.models.sentences.comparing.SOME", some)
         for second in (vectors, tuple(vectors), dense):
             assert np.allclose(encoder.similarity(vectors, second), want, atol=ALIKE)
             assert np.allclose(encoder.similarity_pairwise(vectors, second[::-1]), np.diag(want[:, ::-1]), atol=ALIKE)

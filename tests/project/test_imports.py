@@ -64,7 +64,7 @@ def imports(node: ast.AST, file: str, inside_function: bool = False, typing: boo
             base = ".".join([*here, *([child.module] if child.module else [])])
             for alias in child.names:
                 # `from minibert.show import plot` is a file, `from minibert.show.plot import heat` a name in it
-                is_file = base.count(".") == base.startswith("minibert.") and _is_file(f"{base}.{alias.name}")
+                is_file = base.split(".")[0] == "minibert" and _is_file(f"{base}.{alias.name}")
                 target = _target(f"{base}.{alias.name}" if is_file else base)
                 yield Import(target, child.lineno, inside_function, typing)
         elif isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
@@ -145,17 +145,18 @@ def test_inside_a_wing_no_circle() -> None:
             "from minibert.models.input_layer import EmbeddingLayer",
             "minibert.models.input_layer does not lie below",
         ),
-        ("files/tables", "from minibert.models import load", "minibert.models.load does not lie below"),
-        ("files/tables", "from ..models import load", "minibert.models.load does not lie below"),
-        ("files/tables", "import minibert.models.load", "minibert.models.load does not lie below"),
+        ("files/tables", "from minibert.models.open import load", "minibert.models.open.load does not lie below"),
+        ("files/tables", "from ..models.open import load", "minibert.models.open.load does not lie below"),
+        ("files/tables", "import minibert.models.open.load", "minibert.models.open.load does not lie below"),
         ("files/tables", "from minibert import FAMILIES", "minibert does not lie below"),
         ("files/tables", "def f():\n    from minibert.hub import remote", "minibert.hub.remote does not lie below"),
         ("families/rows", "from minibert.hub import remote", "minibert.hub.remote does not lie below"),
         ("verify/verify", "from minibert.show import plot", "minibert.show.plot does not lie below"),
         ("equations/gradients", "from minibert.files.tables import Table", "minibert.files.tables does not lie below"),
-        ("show/plot", "from .explain import x", "minibert.show.explain knows a checkpoint"),
+        ("show/plot", "from .text.explain import x", "minibert.show.text.explain knows a checkpoint"),
+        ("models/run/blocks", "from ...show import plot", "minibert.show.plot does not lie below"),
         ("show/plot", "from minibert.files.checkpoint import open_folder", "checkpoint knows a checkpoint"),
-        ("show/plot", "from minibert.models.load import load", "minibert.models.load knows a checkpoint"),
+        ("show/plot", "from minibert.models.open.load import load", "minibert.models.open.load knows a checkpoint"),
         ("models/input_layer", "from minibert.nowhere import x", "minibert.nowhere is not in the table"),
         ("show/plot", "import matplotlib.pyplot as plt", "matplotlib is imported outside a function"),
         ("show/plot", "class A:\n    import matplotlib", "matplotlib is imported outside a function"),
@@ -165,8 +166,8 @@ def test_inside_a_wing_no_circle() -> None:
         ("equations/input_layer", "import scipy.special", "scipy is not one of its third parties"),
         (
             "files/tables",
-            "if TYPE_CHECKING:\n    from minibert.models import load",
-            "minibert.models.load does not lie",
+            "if TYPE_CHECKING:\n    from minibert.models.open import load",
+            "minibert.models.open.load does not lie",
         ),
         ("equations/gradients", "if TYPE_CHECKING:\n    import torch", "torch is not one of its third parties"),
     ],
@@ -198,7 +199,7 @@ ONE_FILE = f"""
 import json, sys, types
 sys.modules["minibert"] = package = types.ModuleType("minibert")
 package.__path__ = [{str(PACKAGE)!r}]
-import minibert.families.config
+import minibert.families.parts.config
 print(json.dumps(sorted(name for name in sys.modules if name.startswith("minibert."))))
 """
 
@@ -206,8 +207,8 @@ print(json.dumps(sorted(name for name in sys.modules if name.startswith("miniber
 def test_importing_one_file_does_not_import_its_wing() -> None:
     result = subprocess.run([sys.executable, "-c", ONE_FILE], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    wing = "minibert.families"
-    assert json.loads(result.stdout) == ["minibert.errors", wing, f"{wing}.config", f"{wing}.frozen"]
+    wing, parts = "minibert.families", "minibert.families.parts"
+    assert json.loads(result.stdout) == ["minibert.errors", wing, parts, f"{parts}.config", f"{parts}.frozen"]
 
 
 LOADED_BY_MINIBERT = """

@@ -19,7 +19,7 @@ import pytest
 from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level, write_wordpiece
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
-from minibert.verify.input_layer_mistakes import MISTAKES
+from minibert.verify.mistakes.input_layer_mistakes import MISTAKES
 
 STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 # each file and its pictures

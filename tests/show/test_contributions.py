@@ -12,7 +12,7 @@ from head_files import HEAD_CASES, HeadCase
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
-from minibert.show.contributions import Shares, shares
+from minibert.show.text.contributions import Shares, shares
 
 IDS = np.array([[5, 9, 7, 2, 11]])
 # of the largest logit, float32 traces; measured 2e-6 at most

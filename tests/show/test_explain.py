@@ -15,8 +15,8 @@ from reference_files import BY_NAME
 import minibert
 from minibert import equations
 from minibert.equations.input_layer import Array
-from minibert.show.explain import by_hand, explain, looked_up, other_order
-from minibert.show.text import columns_of, torch_text
+from minibert.show.text.explain import by_hand, explain, looked_up, other_order
+from minibert.show.text.text import columns_of, torch_text
 
 SENTENCE = "We lived above the clouds"
 

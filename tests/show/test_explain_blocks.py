@@ -14,9 +14,9 @@ from command_line import Printed
 from minibert import equations
 from minibert.cli import main
 from minibert.models.encoder import Encoder
-from minibert.models.load_encoder import load_encoder
-from minibert.show.blocks import by_hand, explain_block, pair_table, plain_block, steps
-from minibert.show.text import beginning, torch_text
+from minibert.models.open.load_encoder import load_encoder
+from minibert.show.text.blocks import by_hand, explain_block, pair_table, plain_block, steps
+from minibert.show.text.text import beginning, torch_text
 
 TEXT = "we lived above the clouds"
 BY_HAND = 1e-5  # packed against padded, of numbers up to 20 in size; measured 1.7e-6, with some kernels of BLAS 0

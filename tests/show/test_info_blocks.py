@@ -11,7 +11,7 @@ import pytest
 from fake_hub import FakeHub, use
 
 import minibert
-from minibert.show.info import info
+from minibert.show.text.info import info
 
 
 def facts(layer: minibert.EmbeddingLayer) -> dict[str, str]:

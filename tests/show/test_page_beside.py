@@ -16,7 +16,7 @@ from strict_html import data_of_script, read
 
 import minibert
 from minibert.cli import main
-from minibert.show.page import page
+from minibert.show.page.page import page
 
 RIVER, MONEY = "The bank of the river was muddy", "The bank raised its rates </b>"
 

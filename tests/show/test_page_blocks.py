@@ -17,8 +17,8 @@ from strict_html import data_of_script, read
 
 import minibert
 from minibert.cli import main
-from minibert.show import page_parts
-from minibert.show.page import page
+from minibert.show.page import page_parts
+from minibert.show.page.page import page
 
 SENTENCE = "The bank raised its rates again today"
 # of a score written as log(weight) + log(sum of the row): weights are float32; measured 5e-7 at most

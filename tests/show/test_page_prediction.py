@@ -20,9 +20,9 @@ import minibert
 from minibert.equations.blocks import sigmoid, softmax
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
-from minibert.show import page_prediction
-from minibert.show.contributions import shares
-from minibert.show.page import page
+from minibert.show.page import page_prediction
+from minibert.show.page.page import page
+from minibert.show.text.contributions import shares
 
 CLOSE = 1e-5  # of probabilities and of shares in float32: measured 4e-7
 DIM, VOCAB = encoders.DIM, encoders.COMMON["vocab_size"]

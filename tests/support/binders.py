@@ -9,8 +9,8 @@ import numpy as np
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families.attention_schemes import Rotary
-from minibert.families.config import Config
+from minibert.families.parts.attention_schemes import Rotary
+from minibert.families.parts.config import Config
 
 
 class Stored:

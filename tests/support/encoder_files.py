@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.models.blocks import Stack
+from minibert.models.run.blocks import Stack
 
 ENCODERS = REFERENCE / "encoder"
 

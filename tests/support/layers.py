@@ -26,7 +26,7 @@ from checkpoints import (
 import minibert
 from minibert import EmbeddingLayer
 from minibert.equations.input_layer import Array
-from minibert.models import packing
+from minibert.models.run import packing
 
 CONFIGS = {"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "gpt2": GPT2, "t5": T5} | {
     "electra": ELECTRA,  # projected

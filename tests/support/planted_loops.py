@@ -14,10 +14,10 @@ import loops
 import loops_today
 import numpy as np
 
-from minibert.models.load_encoder import load_encoder
-from minibert.verify.blocks import encoder_batches
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.judge.blocks import encoder_batches
 from minibert.verify.report import Report
-from minibert.verify.traces import write_traces
+from minibert.verify.sides.traces import write_traces
 from minibert.verify.verify import verify
 
 Array = np.ndarray[Any, Any]

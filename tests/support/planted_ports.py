@@ -18,11 +18,11 @@ import encoders
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from minibert.models.load_encoder import load_encoder
-from minibert.verify.blocks import EncoderSubject, encoder_batches
-from minibert.verify.reference import Reference
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.report import Report
-from minibert.verify.traces import Traces, write_traces
+from minibert.verify.sides.reference import Reference
+from minibert.verify.sides.traces import Traces, write_traces
 from minibert.verify.verify import verify
 
 Change = Callable[[Any], Any]

@@ -10,8 +10,8 @@ from reference_files import BY_NAME
 from safetensors.numpy import save_file
 
 from minibert.equations.input_layer import Array
-from minibert.verify.input_layer import batches
-from minibert.verify.traces import trace
+from minibert.verify.judge.input_layer import batches
+from minibert.verify.sides.traces import trace
 
 BERT = BY_NAME["bert"]
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert.verify.traces import Traces, read_traces
+from minibert.verify.sides.traces import Traces, read_traces
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 

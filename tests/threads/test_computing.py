@@ -21,7 +21,7 @@ from reference_files import REFERENCE
 
 import minibert
 from minibert.cli import main
-from minibert.models.vectors import open_vectors
+from minibert.models.open.vectors import open_vectors
 from minibert.threads import computing
 from minibert.threads.computing import Alone, Slot, compute
 
@@ -504,7 +504,7 @@ def test_a_call_with_a_batch_is_spread_too() -> None:
     with minibert.load_encoder(MODEL, threads=2) as encoder:
         ids = np.random.default_rng(0).integers(5, 30, (64, 32))
         whole = encoder(ids)
-        with mock.patch("minibert.models.blocks.compute", side_effect=lambda *given: seen.append(given[2])):
+        with mock.patch("minibert.models.run.blocks.compute", side_effect=lambda *given: seen.append(given[2])):
             encoder(ids)
     assert seen == [2]
     with minibert.load_encoder(MODEL, threads=1) as encoder:
@@ -515,7 +515,7 @@ def test_a_call_with_a_batch_is_spread_too() -> None:
 def test_on_one_thread_nothing_is_tokenized_on_another(count: int, ahead: bool) -> None:
     with (
         minibert.load_encoder(MODEL) as encoder,
-        mock.patch("minibert.models.pipeline.prefetch", return_value=[]) as asked,
+        mock.patch("minibert.models.run.pipeline.prefetch", return_value=[]) as asked,
     ):
         encoder.encode(["we"] * 513, threads=count)
     assert asked.call_args.args[2] == ahead
@@ -549,7 +549,7 @@ def test_the_option_of_the_command_line_arrives(command: str, tmp_path: Path, ca
     file = tmp_path / "texts.txt"
     file.write_text("we lived\nabove\n", encoding="utf-8")
     given = [str(file), "-o", str(tmp_path / "out")] if command == "bulk" else ["we lived", "above"]
-    with mock.patch("minibert.models.blocks.compute", side_effect=compute) as computed:
+    with mock.patch("minibert.models.run.blocks.compute", side_effect=compute) as computed:
         assert main([command, *given, "-m", str(MODEL), "--threads", "3"]) == 0
     capsys.readouterr()
     assert {call.args[2] for call in computed.call_args_list} == {3}

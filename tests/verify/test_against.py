@@ -15,9 +15,9 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.verify.compare import Difference, compare, over_kinds
-from minibert.verify.input_layer import AFTER_NORM, batches
-from minibert.verify.traces import read_traces, trace, write_traces
+from minibert.verify.judge.compare import Difference, compare, over_kinds
+from minibert.verify.judge.input_layer import AFTER_NORM, batches
+from minibert.verify.sides.traces import read_traces, trace, write_traces
 from minibert.verify.verify import verify
 
 # -- against a file ------------------------------------------------------------------------------------------------

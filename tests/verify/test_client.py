@@ -21,7 +21,7 @@ from peaks import peak
 from vector_port import VectorPort, write
 
 from minibert.cli import main
-from minibert.verify.client import Client, _numbers
+from minibert.verify.sides.client import Client, _numbers
 
 ASKED = ["we lived above the clouds", "the clouds", "", "a b c", "line\nline"]
 VECTORS = np.array([[1.5, -2.0, 0.0], [0.25, 4.0, 1.0]], np.float32)
@@ -172,7 +172,7 @@ def test_no_part_of_a_secret_is_shown(said: str, status: int, served: Any, monke
 
 def test_an_answer_without_end_is_left(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     served.answer = (200, b" " * 300_000)
-    monkeypatch.setattr("minibert.verify.client.LARGEST", 1 << 17)
+    monkeypatch.setattr("minibert.verify.sides.client.LARGEST", 1 << 17)
     with pytest.raises(ValueError, match="more than 131,072 bytes"):
         Client(served.url, "name").vectors(ASKED)
 
@@ -202,7 +202,7 @@ def test_a_server_that_drips_is_left_after_a_time(name: str, monkeypatch: pytest
             while not left.wait(0.02):
                 client.sendall(drop)
 
-    monkeypatch.setattr("minibert.verify.client.LONGEST", 0.5)
+    monkeypatch.setattr("minibert.verify.sides.client.LONGEST", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         dripping = threading.Thread(target=drip, args=(listening,))
         dripping.start()
@@ -254,7 +254,7 @@ def test_an_answer_takes_three_times_its_bytes_at_most(name: str, monkeypatch: p
 
 def test_a_server_that_says_nothing_is_left_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    monkeypatch.setattr("minibert.verify.client.QUIET", 0.1)
+    monkeypatch.setattr("minibert.verify.sides.client.QUIET", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ConnectionError, match="does not answer: timed out"):

@@ -18,9 +18,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import minibert
-from minibert.verify.compare import compare
-from minibert.verify.input_layer import tolerances
-from minibert.verify.traces import read_traces, trace
+from minibert.verify.judge.compare import compare
+from minibert.verify.judge.input_layer import tolerances
+from minibert.verify.sides.traces import read_traces, trace
 from minibert.verify.verify import verify
 
 GOLDEN = REFERENCE / "golden.safetensors"
@@ -91,7 +91,7 @@ def test_the_page_s_own_code_passes(kind: str) -> None:
 
 def test_the_page_s_figures_of_mistakes() -> None:
     """By 3 %, by 1e-3, by 0.5: what is said of step 7 is measured."""
-    from minibert.verify.input_layer_mistakes import MISTAKES
+    from minibert.verify.mistakes.input_layer_mistakes import MISTAKES
 
     inputs, theirs = read_traces(GOLDEN)
     for name, low, high in (

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
-from minibert.verify.traces import ABOUT, read_file, read_traces, write_traces
+from minibert.verify.sides.traces import ABOUT, read_file, read_traces, write_traces
 from minibert.verify.verify import verify
 
 FORMATS = ["safetensors", "npz"]

@@ -15,12 +15,12 @@ from reference_files import BY_NAME, Case
 
 import minibert
 from minibert.equations.input_layer import layer_norm
-from minibert.verify import input_layer_mistakes as mistakes
-from minibert.verify.compare import compare
-from minibert.verify.input_layer import AFTER_NORM, batches, tolerances
-from minibert.verify.input_layer_mistakes import MISTAKES
-from minibert.verify.subject import Mistake
-from minibert.verify.traces import Traces, trace, write_traces
+from minibert.verify.judge.compare import compare
+from minibert.verify.judge.input_layer import AFTER_NORM, batches, tolerances
+from minibert.verify.mistakes import input_layer_mistakes as mistakes
+from minibert.verify.mistakes.input_layer_mistakes import MISTAKES
+from minibert.verify.sides.subject import Mistake
+from minibert.verify.sides.traces import Traces, trace, write_traces
 from minibert.verify.verify import verify
 
 MISTAKE = {mistake.name: mistake for mistake in MISTAKES}

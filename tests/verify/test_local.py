@@ -19,11 +19,11 @@ from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
 from minibert.equations.input_layer import Array
-from minibert.models.load_encoder import load_encoder
-from minibert.verify.blocks import EncoderSubject, encoder_batches
-from minibert.verify.local import local_mistakes
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
+from minibert.verify.judge.local import local_mistakes
 from minibert.verify.report import Report
-from minibert.verify.traces import write_traces
+from minibert.verify.sides.traces import write_traces
 from minibert.verify.verify import verify
 
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")

@@ -15,20 +15,20 @@ import pytest
 from head_files import HEAD_CASE
 
 from minibert.equations.input_layer import Array
-from minibert.families.plan import run
+from minibert.families.parts.plan import run
 from minibert.models.encoder import Encoder
-from minibert.models.load_encoder import load_encoder
-from minibert.verify import blocks
+from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import verify as verify_module
-from minibert.verify.blocks import IN_BLOCKS, EncoderSubject, encoder_batches
-from minibert.verify.local import ALIKE, LEFT, NORM_ALONE, ROUNDED, alike, local_mistakes
-from minibert.verify.mistakes import mistakes
-from minibert.verify.plain import begin, places, plain_parts
+from minibert.verify.judge import blocks
+from minibert.verify.judge.blocks import IN_BLOCKS, EncoderSubject, encoder_batches
+from minibert.verify.judge.local import ALIKE, LEFT, NORM_ALONE, ROUNDED, alike, local_mistakes
+from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.mistakes.plain import begin, places, plain_parts
+from minibert.verify.mistakes.wrong_steps import Mistake, with_mistake
 from minibert.verify.report import Report
-from minibert.verify.sides import File, Live, Shipped
-from minibert.verify.traces import Traces, read_traces, trace, write_traces
+from minibert.verify.sides.sides import File, Live, Shipped
+from minibert.verify.sides.traces import Traces, read_traces, trace, write_traces
 from minibert.verify.verify import compare_with, verify
-from minibert.verify.wrong_steps import Mistake, with_mistake
 
 PAGE = (Path(verify_module.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8")
 verify_encoder = partial(verify, encoder=True)

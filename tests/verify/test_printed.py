@@ -19,11 +19,11 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.verify import printed
 from minibert.verify import verify as verify_module
-from minibert.verify.input_layer import tolerances
-from minibert.verify.printed import check, find, half_units
+from minibert.verify.judge.input_layer import tolerances
 from minibert.verify.report import Report, compare_ids
+from minibert.verify.sides import printed
+from minibert.verify.sides.printed import check, find, half_units
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
@@ -203,7 +203,7 @@ def test_other_ids_than_printed_fail(planted: Path, monkeypatch: pytest.MonkeyPa
 
 def test_printed_values_name_a_mistake_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Had the notebooks been run on a layer without type rows, that is what would be said."""
-    from minibert.verify.input_layer_mistakes import MISTAKES
+    from minibert.verify.mistakes.input_layer_mistakes import MISTAKES
 
     (mistake,) = [m for m in MISTAKES if m.name == "type rows left out"]
     values = only_lookups(stored("bert-base-uncased"))

@@ -18,11 +18,11 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
-from minibert.families.block_parts import NormAt
-from minibert.families.frozen import replace
+from minibert.families.parts.block_parts import NormAt
+from minibert.families.parts.frozen import replace
 from minibert.families.rows import HEADS
-from minibert.verify import shipped
 from minibert.verify import verify as verify_module
+from minibert.verify.sides import shipped
 from minibert.verify.verify import verify
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -96,7 +96,7 @@ def test_a_wrong_head_is_seen_without_torch(monkeypatch: pytest.MonkeyPatch) -> 
     row, *others = HEADS["bert"]
     without = replace(row, steps=tuple(step for step in row.steps if not isinstance(step, NormAt)))
     monkeypatch.setattr(shipped, "find", lambda model: found)
-    monkeypatch.setattr("minibert.models.heads.HEADS", {"bert": (without, *others)})
+    monkeypatch.setattr("minibert.models.heads.heads.HEADS", {"bert": (without, *others)})
     report = verify(str(case.folder), encoder=True)
     assert not report.passed and any(line.startswith("first difference: head masked_word, ") for line in report.lines)
 

@@ -18,8 +18,8 @@ from ports import BERT, ported, saved
 
 from minibert.equations.input_layer import Array
 from minibert.verify.report import Report
-from minibert.verify.traces import read_traces
-from minibert.verify.vector_files import read_vectors
+from minibert.verify.sides.traces import read_traces
+from minibert.verify.sides.vector_files import read_vectors
 from minibert.verify.verify import verify
 
 MODEL = str(BERT.folder)

@@ -14,9 +14,9 @@ from safetensors.numpy import save_file
 
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.verify.numpy_files import read_npz
-from minibert.verify.texts import TEXTS
-from minibert.verify.vector_files import read_texts, read_vectors
+from minibert.verify.sides.numpy_files import read_npz
+from minibert.verify.sides.texts import TEXTS
+from minibert.verify.sides.vector_files import read_texts, read_vectors
 
 ASKED = ["we lived above the clouds", "the clouds", "", "a b c", "line\nline"]
 VECTORS = np.array([[1.5, -2.0, 0.0], [0.25, 4.0, 1.0]], np.float32)
@@ -106,7 +106,7 @@ def test_an_npz_whose_arrays_are_far_larger_than_itself_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zeros are packed to a thousandth: 0.8 MB were read as 1.6 GB."""
-    monkeypatch.setattr("minibert.verify.numpy_files.ROOM", 100_000)
+    monkeypatch.setattr("minibert.verify.sides.numpy_files.ROOM", 100_000)
     zeros, numbers = np.zeros((10, 2_000), np.float32), np.random.default_rng(0).random((10, 10_000), np.float32)
     np.savez_compressed(tmp_path / "v.npz", a=zeros, b=zeros)
     assert set(read_npz(tmp_path / "v.npz", ["a"])) == {"a"}

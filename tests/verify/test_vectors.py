@@ -10,13 +10,13 @@ from reference_files import REFERENCE
 from vector_port import VectorPort, write
 
 from minibert.equations.input_layer import Array
-from minibert.models.load_encoder import load_encoder
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.mistakes.wrong_formulas import to_float16
 from minibert.verify.report import Report
-from minibert.verify.texts import TEXTS
-from minibert.verify.vector_mistakes import mistakes
-from minibert.verify.vector_recipes import SAME, Maker, as_stored, misses
-from minibert.verify.vectors import judge
-from minibert.verify.wrong_formulas import to_float16
+from minibert.verify.sides.texts import TEXTS
+from minibert.verify.vectors.vector_mistakes import mistakes
+from minibert.verify.vectors.vector_recipes import SAME, Maker, as_stored, misses
+from minibert.verify.vectors.vectors import judge
 
 # of the shipped texts those that the small vocabulary can tell apart, and a few in its own words
 TOLD = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "the we above",

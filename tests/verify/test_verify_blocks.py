@@ -16,14 +16,21 @@ from safetensors.numpy import load_file
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.families.bert import BERT_BLOCKS
-from minibert.families.frozen import replace
-from minibert.models.load_encoder import load_encoder
-from minibert.verify import shipped
-from minibert.verify.blocks import ATTENTION, IN_BLOCKS, LONG, EncoderSubject, at_pairs, at_tokens, encoder_batches
-from minibert.verify.compare import ERROR_SHARE, PORT_SHARE, Difference, rms
-from minibert.verify.input_layer import AFTER_NORM
-from minibert.verify.sides import File, Live, Shipped
-from minibert.verify.traces import read_traces, trace
+from minibert.families.parts.frozen import replace
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.judge.blocks import (
+    ATTENTION,
+    IN_BLOCKS,
+    LONG,
+    EncoderSubject,
+    at_pairs,
+    at_tokens,
+    encoder_batches,
+)
+from minibert.verify.judge.compare import ERROR_SHARE, PORT_SHARE, Difference, rms
+from minibert.verify.judge.input_layer import AFTER_NORM
+from minibert.verify.sides.sides import File, Live, Shipped, shipped
+from minibert.verify.sides.traces import read_traces, trace
 from minibert.verify.verify import verify
 
 verify_encoder = partial(verify, encoder=True)
@@ -357,7 +364,7 @@ def test_a_wrong_encoder_does_not_pass_what_ships(minilm: Path, monkeypatch: pyt
     """The float64 that is compared with has the same mistake, and yet it is found."""
     attend, feed = BERT_BLOCKS.parts
     row = replace(BERT_BLOCKS, parts=(replace(attend, work=replace(attend.work, scale=lambda *_: 0.17)), feed))
-    monkeypatch.setattr("minibert.models.load_encoder.BLOCKS", {"bert": row})
+    monkeypatch.setattr("minibert.models.open.load_encoder.BLOCKS", {"bert": row})
     report = verify_encoder(str(minilm))
     assert not report.passed
     (line,) = [line for line in report.lines if line.startswith("first difference: ")]

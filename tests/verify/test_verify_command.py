@@ -14,7 +14,7 @@ from vector_port import VectorPort, write
 
 from minibert.cli import main
 from minibert.verify import verify as verify_module
-from minibert.verify.traces import read_traces, write_traces
+from minibert.verify.sides.traces import read_traces, write_traces
 
 KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches", "local",
         "rounding", "ruled_out", "lines"}  # fmt: skip
@@ -34,8 +34,8 @@ def saved_by(folder: Path, path: Path) -> Path:
     """A first file to compare with: what is saved needs something beside it, where torch is not installed."""
     from functools import partial
 
-    from minibert.models.load_encoder import load_encoder
-    from minibert.verify.blocks import EncoderSubject
+    from minibert.models.open.load_encoder import load_encoder
+    from minibert.verify.judge.blocks import EncoderSubject
 
     other = path.with_name("first.safetensors")
     with load_encoder(folder) as encoder:

@@ -15,10 +15,10 @@ from safetensors.numpy import load_file, save_file
 
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.models.load_encoder import load_encoder
-from minibert.verify.blocks import EncoderSubject, encoder_batches
-from minibert.verify.mistakes import mistakes
-from minibert.verify.traces import write_traces
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
+from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.sides.traces import write_traces
 from minibert.verify.verify import verify
 
 MASKED = HEAD_CASE["bert-masked_word"]

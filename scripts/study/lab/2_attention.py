@@ -12,7 +12,7 @@ from lab import check, study
 import minibert
 from minibert.equations.blocks import additive_mask, attention, gelu, softmax
 from minibert.equations.input_layer import layer_norm
-from minibert.show.blocks import plain_block
+from minibert.show.text.blocks import plain_block
 
 model = study.load("bert")
 encoder = minibert.load_encoder(model.source)

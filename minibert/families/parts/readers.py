@@ -1,0 +1,70 @@
+"""What rows ask of config.json: switches, widths, the types of layers, position schemes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from minibert.families.family import Scheme
+
+from .block_parts import stays_causal
+from .config import Config
+from .steps import Binder
+
+if TYPE_CHECKING:
+    from .attention_schemes import AttentionPosition
+
+
+def projected(config: Config) -> bool:
+    """The tables are narrower (or wider) than the model."""
+    return config.integer("embedding_size") != config.integer("hidden_size")
+
+
+def sqrt_width(config: Config) -> float:
+    """The factor of Vaswani et al. 2017."""
+    return math.sqrt(config.integer("hidden_size"))
+
+
+def switch(key: str) -> Callable[[Config], bool]:
+    """The condition "this key of the config is true"."""
+    return partial(_is_on, key)  # keywords of a partial could be changed
+
+
+def _is_on(key: str, config: Config) -> bool:
+    return config.flag(key)
+
+
+def scheme(name: str, **families_own: Any) -> Scheme:
+    """The position scheme inside attention that `attention_schemes` has under this name."""
+    return partial(_bind_scheme, name, tuple(families_own.items()))
+
+
+def _bind_scheme(
+    name: str, families_own: tuple[tuple[str, Any], ...], config: Config, binder: Binder, side: str
+) -> AttentionPosition | None:
+    from . import attention_schemes  # here, since the input layer itself never needs it
+
+    found: AttentionPosition | None = getattr(attention_schemes, name)(config, binder, side, **dict(families_own))
+    return found
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def layer_type(config: Config, i: int, sliding: bool) -> str:
+    """The type of block i: config.json lists them, or a rule says whether it has a window."""
+    types = config.get("layer_types")
+    if types is None:
+        return SLIDING if sliding else FULL
+    if not isinstance(types, Sequence) or isinstance(types, str) or any(x not in (FULL, SLIDING) for x in types):
+        raise config.refused(f"'layer_types' must list {FULL!r} or {SLIDING!r} for each block, found {types!r}")
+    if len(types) != config.integer("num_hidden_layers"):
+        raise config.refused(f"'layer_types' lists {len(types)} blocks, 'num_hidden_layers' has another number")
+    return str(types[i])
+
+
+def window(config: Config) -> int:
+    """How many tokens away a token still sees: in a causal model the config's number counts the token itself."""
+    return max(0, config.integer("sliding_window") - 1) if stays_causal(config) else config.integer("sliding_window")

@@ -1,0 +1,309 @@
+"""Finds the heads that a checkpoint holds, and computes their logits from the hidden states of the tokens they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.fast import linear
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError, Text, worded
+from minibert.families.parts.bound_blocks import Dense
+from minibert.families.parts.config import Config
+from minibert.families.parts.heads import LABELS, NAMES, REFUSED, BoundHead, Head, architectures
+from minibert.families.parts.steps import Inputs
+from minibert.families.rows import HEADS
+from minibert.files.tables import ScratchBuffer, Weight
+from minibert.files.tokenizer import Encoded
+from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.open.binder import TensorBinder
+from minibert.models.run.packing import Packed
+
+# How many logits are computed at once: 16 MiB. Of a word table that are a few thousand words for a tile's tokens, so
+# that the whole table is read once for a tile, and no more than these numbers are kept beyond the result.
+PIECE = 1 << 22
+WEIGHTS = 1 << 22  # and with how many numbers of the table, which are widened together where they stay as stored
+
+
+class Heads:
+    """The heads that one checkpoint holds. Each is bound when it is first asked for: `encode` needs none of them."""
+
+    def __init__(
+        self,
+        rows: tuple[Head, ...],
+        config: Config,
+        binder: TensorBinder,
+        words: Callable[[], Weight],
+        causal: bool,
+        where: str,
+    ) -> None:
+        self._config, self._binder, self._words, self._where = config, binder, words, where
+        self._bound: dict[str, BoundHead] = {}
+        self._architectures = architectures(config)
+        self._held = {head.name: head for head in self._find([row for row in rows if row.causal in (None, causal)])}
+        self._others = [row.name for row in rows if row.causal not in (None, causal)]
+        self._seen = "no token sees those after it" if causal else "each token sees those after it"
+
+    def _find(self, rows: list[Head]) -> list[Head]:
+        found = [row for row in rows if row.stored(self._config, self._binder)]
+        if "multiple choice" in self._refused():  # whose map to one number has the name of the classes'
+            found = [row for row in found if row.maps[-1].out != LABELS]
+        by_path: dict[str, Head] = {}
+        for row in found:  # text and token classes may end in one map: the one that is named, or takes more tensors
+            other = by_path.get(row.maps[-1].path, row)
+            by_path[row.maps[-1].path] = max(other, row, key=self._likelihood)
+        return [row for row in found if row in by_path.values()]
+
+    def _likelihood(self, row: Head) -> tuple[bool, int, bool]:
+        last = row.maps[-1]
+        biased = last.biased is True and self._binder.stores(f"{last.path}.bias")
+        return row.named_by(self._architectures), len(row.maps), biased
+
+    def _refused(self) -> str:
+        """What `architectures` names and is not computed here, in words."""
+        named = ((name, what) for end, what in REFUSED.items() for name in self._architectures if name.endswith(end))
+        return next((f"config.json names {name}, but {what} is not computed here" for name, what in named), "")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._held)
+
+    def __getitem__(self, name: str | None) -> BoundHead:
+        """Give a head by its name, or the one that `architectures` names, or the only one."""
+        name = self._usual() if name is None else name
+        if name not in NAMES:
+            raise ValueError(f"head must be one of {', '.join(NAMES)}, found {name!r}")
+        if name not in self._held:
+            why = f"; in this model {self._seen}" if name in self._others else ""
+            raise CheckpointError(f"{self._where}: there is no head {name!r}; {self._said()}{why}")
+        if name not in self._bound:
+            self._bound[name] = self._held[name].bind(self._config, self._binder, self._words)
+            self._binder.expect()
+        return self._bound[name]
+
+    def read(self) -> None:
+        """Bind all of them now; what is wrong with one is an error when that one is asked for."""
+        for name in self._held:
+            with suppress(CheckpointError):
+                self[name]
+
+    def _usual(self) -> str:
+        named = [row.name for row in self._held.values() if row.named_by(self._architectures)]
+        if not named and self._refused():
+            raise CheckpointError(f"{self._where}: {self._said()}")
+        named = named or list(self._held)
+        if not named:
+            raise CheckpointError(f"{self._where}: {self._said()}; load the checkpoint of a model with a head")
+        if len(named) > 1:
+            raise ValueError(f"{self._where} has several heads, {', '.join(named)}; name one: head={named[0]!r}")
+        return named[0]
+
+    def _said(self) -> str:
+        held = f"its heads are {', '.join(self._held)}" if self._held else "it has no head, only input layer and blocks"
+        return "; ".join(filter(None, [self._refused(), held]))
+
+
+def heads_in(layer: EmbeddingLayer, config: Config, binder: TensorBinder, causal: bool, where: str) -> Heads:
+    """Find the heads of a layer's checkpoint by the rows of its model_type; no weight is read."""
+    rows = HEADS.get(layer.family.model_type, ())
+    return Heads(rows, config, binder, lambda: binder.weight_of(layer.steps[0].module.table), causal, where)
+
+
+# -- logits ------------------------------------------------------------------------------------------------------
+
+
+def logits_of(head: BoundHead, tile: Packed, x: Array) -> Array:
+    """Give the logits of packed texts: (taken tokens, labels).
+
+    x: the last hidden states of the tokens that the head takes, see `tokens_of`.
+    """
+    if head.takes == "mean":
+        x, _ = _means(x, tile.where()[0])
+    y = np.empty((len(x), head.labels), x.dtype)
+    for words, piece in logit_pieces(head, x):
+        y[:, words] = piece
+    return y
+
+
+def logit_pieces(head: BoundHead, x: Array) -> Iterator[tuple[slice, Array]]:
+    """Give the logits of hidden states (tokens, dim) in pieces (tokens, some labels), with where they belong."""
+    for _, work in head.works:
+        x = work(x)
+    yield from _pieces(head.last, x)
+
+
+def _pieces(last: Dense, x: Array) -> Iterator[tuple[slice, Array]]:
+    """Give `last(x)` in pieces. They are the same for a weight that stays as it is stored: so are their bits."""
+    labels, width = last.shape
+    step, buffer = max(1, min(PIECE // max(1, len(x)), WEIGHTS // width)), ScratchBuffer()
+    for first in range(0, labels, step):
+        part = last.part(words := slice(first, first + step))
+        yield words, linear(x, part.matrix(buffer), part.bias)
+
+
+def check_numbers(logits: Array) -> None:
+    """Refuse to choose among numbers that have no order. Raises CheckpointError for NaN and infinity."""
+    if not (logits < np.inf).all():
+        raise CheckpointError(
+            "the model gives NaN or infinity where a number was expected, so nothing is the likeliest: a weight in its "
+            "file is NaN, or too large; fetch the file again"
+        )
+
+
+def refuse_long(encoded: Sequence[Encoded], longest: int | None, start: int = 0, advice: str = "") -> None:
+    """Refuse a text with more tokens than the position table has rows; `start`: the number of the first text."""
+    for i, each in enumerate(encoded, start):
+        if longest is not None and len(each.input_ids) > longest:
+            found = f" has {len(each.input_ids)} tokens, but the longest sequence is {longest}; shorten it"
+            raise worded(ValueError, Text(i), found + advice)
+
+
+def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[int], Text]) -> None:
+    """Refuse a text without a token, for a head that takes one of each; `named` says which text of all it is."""
+    for i, each in enumerate(encoded):
+        if not each.input_ids:
+            raise worded(ValueError, named(i), f" has no token, and {head.name} needs one; leave it out")
+
+
+def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
+    """Which of the packed tokens a head takes; None: every one.
+
+    Raises ValueError for a text without a token, where the head takes one of each.
+    """
+    if head.takes == "every":
+        return None
+    if not packed.lengths.all():
+        text = packed.texts[int(np.argmin(packed.lengths))]
+        raise ValueError(f"texts[{text}] has no token, and {head.name} needs one of each text; leave that text out")
+    if head.takes == "mean":
+        return None
+    starts = packed.starts
+    if head.takes == "first":
+        return starts
+    texts = np.split(packed.ids, starts[1:])
+    return np.array([start + _last(ids, head.pad_id) for start, ids in zip(starts, texts, strict=True)], np.int64)
+
+
+def _last(ids: Array, pad_id: int | None) -> int:
+    """The place of the last id that is not padding; the first place where all are."""
+    words = np.arange(len(ids)) if pad_id is None else np.flatnonzero(ids != pad_id)
+    return int(words[-1]) if len(words) else 0
+
+
+def _means(x: Array, texts: Array) -> tuple[Array, Array]:
+    """The mean of each text's tokens, which follow one another: (tokens, dim) -> (texts, dim), and which texts."""
+    if not len(texts):
+        return x, texts
+    starts = np.flatnonzero(np.diff(texts, prepend=-1))
+    lengths = np.diff(starts, append=len(texts))[:, None].astype(x.dtype)
+    return np.add.reduceat(x, starts, axis=0) / lengths, texts[starts]
+
+
+# -- of a batch --------------------------------------------------------------------------------------------------
+
+
+def batch_logits(
+    head: BoundHead,
+    input_ids: Array | None,
+    keep: Array,
+    dtype: np.dtype[Any],
+    run: Callable[[Callable[[Packed, Array], None], Callable[[Packed], Array | None]], object],
+) -> Array:
+    """Give what the reference calls `logits`: (batch, seq, labels) or (batch, labels); rows of padding are zeros.
+
+    run: takes a batch through the model; it is given what is done with each tile's last hidden states, and which tokens
+    of a tile the head takes.
+    """
+    taken, every = places_of(head, input_ids, keep), head.takes == "every"
+    make = np.zeros if every and not keep.all() else np.empty
+    y: Array = make((*(keep.shape if every else keep.shape[:1]), head.labels), dtype)
+
+    def take(tile: Packed) -> Array | None:
+        members, places = tile.where()
+        return None if taken is None else np.flatnonzero(places == taken[members])
+
+    def put(tile: Packed, x: Array) -> None:
+        where: list[Any] = [*tile.where()]
+        if head.takes == "mean":
+            x, *where = _means(x, where[0])
+        elif taken is not None:
+            where = [tile.texts]  # a token of each
+        for words, piece in logit_pieces(head, x):
+            y[(*where, words)] = piece
+
+    run(put, take)
+    return y[..., 0] if head.single else y
+
+
+def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None, keep: Array) -> None:
+    """Go on from a trace's last hidden states, by module path, to `logits`. Rows of padding are zeros."""
+
+    def record(path: str, y: Array) -> Array:
+        trace[path] = y
+        return y
+
+    run_head(head, trace[next(reversed(trace))], input_ids, keep, record)
+
+
+def run_head(
+    head: BoundHead, last: Array, input_ids: Array | None, keep: Array, record: Callable[[str, Array], Array]
+) -> None:
+    """Take the last hidden states (batch, seq, dim) through a head; each step goes on with what `record` gives back."""
+    taken = places_of(head, input_ids, keep)
+    where: list[Any] = [*np.nonzero(keep)] if taken is None else [np.arange(len(keep)), taken]
+    x = last[tuple(where)]
+    if head.takes == "mean":
+        x, *where = _means(x, where[0])
+    shape = keep.shape if head.takes == "every" else keep.shape[:1]
+    where = where[: len(shape)]
+    for path, work in head.works:
+        x = work(x)
+        y = np.zeros((*shape, x.shape[1]), x.dtype)
+        y[tuple(where)] = x
+        x = record(path, y)[tuple(where)]
+    y = np.zeros((*shape, head.labels), x.dtype)
+    for words, piece in _pieces(head.last, x):
+        y[(*where, words)] = piece
+    y = record(head.path, y)
+    record("logits", y[..., 0] if head.single else y)
+
+
+def ids_of(inputs: Inputs) -> Array | None:
+    """The ids of a batch (batch, seq); None where rows were passed in their place."""
+    ids = inputs.ids.get("input_ids")
+    return None if ids is None else np.asarray(ids)
+
+
+def places_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array | None:
+    """The place of the token that a head takes of each sequence; None where it takes all.
+
+    Judged as the reference does: the first place even if it is padding, the last one by ids and not by the mask.
+    Raises ValueError where that is a token that is not computed.
+    """
+    if head.takes == "every":
+        return None
+    batch, seq = keep.shape
+    if seq == 0:
+        raise ValueError(f"{head.name} needs a token of each sequence, found sequences of no token")
+    if head.takes == "mean":
+        return None
+    places = np.zeros(batch, np.int64)
+    if head.takes == "last" and head.pad_id is None and batch > 1:
+        raise ValueError(
+            f"{head.name} takes the last token that is not pad_token_id, and config.json has none, so that the ends of "
+            f"{batch} sequences cannot be found; pass one at a time, without padding"
+        )
+    if head.takes == "last":  # without ids it is the last place, as in the reference
+        pad_id = None if input_ids is None else head.pad_id
+        places = np.array([_last(row, pad_id) for row in (keep if input_ids is None else input_ids)], np.int64)
+    hidden = np.flatnonzero(~keep[np.arange(batch), places])
+    if len(hidden):
+        i, what = int(hidden[0]), "first token" if head.takes == "first" else "last token that is not pad_token_id"
+        raise ValueError(
+            f"{head.name} takes each sequence's {what}, but attention_mask[{i}, {places[i]}] is 0 there; "
+            + ("pad on the right" if head.takes == "first" else "let ids and mask agree on what is padding")
+        )
+    return places

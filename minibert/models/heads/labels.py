@@ -1,0 +1,161 @@
+"""Labels of texts, and the spans of a text that have one: what transformers' pipelines give for the same folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.blocks import sigmoid, softmax
+from minibert.equations.input_layer import Array
+from minibert.errors import Text
+from minibert.families.parts.heads import BoundHead
+from minibert.files.tokenizer import Encoded, Texts, listed
+from minibert.models.run.packing import Packed
+from minibert.models.run.pipeline import check_positive
+from minibert.models.sentences.sentences import Sentences
+
+from .heads import check_numbers, logits_of, refuse_empty, refuse_long, tokens_of
+
+OUTSIDE = "O"  # the label of a token that belongs to no span
+CUT = ", or set max_seq_length of the encoder: texts are then cut there"  # ends an error
+REGRESSION, SEVERAL = "regression", "multi_label_classification"  # of config.json's problem_type
+
+
+class Label(NamedTuple):
+    """A class by its name, and how likely it is."""
+
+    label: str
+    probability: float
+
+
+class Entity(NamedTuple):
+    """A span of a text, text[start:end], with its label and the mean probability of its tokens."""
+
+    label: str
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+class Labels(Sentences):
+    """A model that gives labels of texts and of their spans, as transformers' pipelines."""
+
+    def classify(self, texts: Texts, k: int | None = None) -> Any:
+        """Give the labels of texts with their probabilities, the likeliest first: the head `classes` on each text.
+
+        One str -> a list of `Label(label, probability)`, many -> a list of such lists. `k`: so many labels at most.
+        config.json names them (`id2label`). The probabilities are a softmax; of one label, or with problem_type
+        multi_label_classification, a sigmoid of each. No text is truncated, unless `max_seq_length` was set.
+
+        Raises TypeError for anything but text, CheckpointError for a file without that head, ValueError for
+        problem_type regression and a text that is too long, TokenizerError where there is no tokenizer.
+        """
+        if k is not None:
+            check_positive("k", k)
+        items, _ = listed(texts)
+        head, tokenizer = self.head("classes"), self.sentence_tokenizer
+        longest = self.max_seq_length if self._length_set else None
+        several = self.config.get("problem_type")
+        if several == REGRESSION:
+            raise ValueError(
+                "config.json says problem_type regression: this model gives numbers and no classes; take them from "
+                'logits(**tokenize(text), head="classes")'
+            )
+
+        def tokenize(chunk: list[str], start: int) -> list[Encoded]:
+            encoded = tokenizer.encode(chunk, None, True, longest, start)
+            refuse_long(encoded, self.max_length, start, CUT)
+            refuse_empty(head, encoded, lambda i: Text(start + i, "texts"))
+            return encoded
+
+        activate = sigmoid if several == SEVERAL or head.labels == 1 else softmax
+        take = partial(tokens_of, head)
+        pipeline = self.each_text(tokenize, lambda tile, x: activate(_logits(head, tile, x)), take=take)
+        found = [best_labels(row, head.id2label)[:k] for row in pipeline.all(items)]
+        return found[0] if isinstance(texts, str) else found
+
+    def entities(self, texts: Texts) -> Any:
+        """Give the spans of a text that have a label, in their order: the head `token_classes` on each token.
+
+        One str -> a list of `Entity(label, text, start, end, probability)`, many -> a list of such lists. The text is
+        text[start:end] of what was passed. Tokens are joined as transformers' token-classification pipeline does with
+        aggregation_strategy="simple"; the probability is their mean. As there a text is truncated at model_max_length
+        of tokenizer_config.json, or at `max_seq_length` if that was set.
+
+        Raises TypeError for anything but text, CheckpointError for a file without that head, ValueError for a text that
+        is too long, TokenizerError where there is no tokenizer.
+        """
+        head, items = self.head("token_classes"), listed(texts)[0]
+        longest = self.max_seq_length if self._length_set else self.sentence_config.tokenizer_length
+        spans: list[list[tuple[int, int] | None]] = []  # of each text's tokens
+
+        def tokenize(chunk: list[str], start: int) -> list[Encoded]:
+            both = self.sentence_tokenizer.encode_with_spans(chunk, longest, start)
+            encoded = [ids for ids, _ in both]
+            refuse_long(encoded, self.max_length, start, CUT)
+            spans.extend(places for _, places in both)
+            return encoded
+
+        def probabilities(tile: Packed, x: Array) -> list[Array]:
+            return np.split(softmax(_logits(head, tile, x)), tile.starts[1:])
+
+        pipeline = self.each_text(tokenize, probabilities)
+        rows = pipeline.all(items)
+        found = [list(grouped(*each, head.id2label)) for each in zip(items, spans, rows, strict=True)]
+        return found[0] if isinstance(texts, str) else found
+
+
+def best_labels(probabilities: Array, id2label: Mapping[int, str]) -> list[Label]:
+    """Name the probabilities of one text, the largest first; of equal ones the first label comes first.
+
+    >>> best_labels(np.array([0.25, 0.5, 0.25]), {0: "sky", 1: "sea", 2: "land"})
+    [Label(label='sea', probability=0.5), Label(label='sky', probability=0.25), Label(label='land', probability=0.25)]
+    """
+    named = [Label(id2label[i], probability) for i, probability in enumerate(probabilities.tolist())]
+    return sorted(named, key=lambda each: each.probability, reverse=True)
+
+
+def _logits(head: BoundHead, tile: Packed, x: Array) -> Array:
+    logits = logits_of(head, tile, x)
+    check_numbers(logits)
+    return logits
+
+
+def grouped(
+    text: str, spans: Sequence[tuple[int, int] | None], probabilities: Array, id2label: Mapping[int, str]
+) -> Iterator[Entity]:
+    """Join tokens of one label to spans, as transformers does under the name "simple".
+
+    spans: where each token stands in the text, None for a special one; probabilities (tokens, labels). A token goes on
+    with the span before it where its label is of the same kind and does not begin with "B-"; a special token between
+    the two does not matter. A span of the label "O" is none.
+
+    >>> likely = np.eye(3)[[0, 1, 2, 0]]
+    >>> [*grouped("in New York", [(0, 2), (3, 6), (7, 11), None], likely, {0: "O", 1: "B-LOC", 2: "I-LOC"})]
+    [Entity(label='LOC', text='New York', start=3, end=11, probability=1.0)]
+    """
+    best = probabilities.argmax(axis=1).tolist() if probabilities.size else []
+    tokens = [(span, id2label[i], row[i]) for span, i, row in zip(spans, best, probabilities, strict=True) if span]
+    joined = [_goes_on(before, here) for (_, before, _), (_, here, _) in pairwise(tokens)]
+    starts = [i for i, goes_on in enumerate([False, *joined][: len(tokens)]) if not goes_on]
+    for first, after in pairwise([*starts, len(tokens)]):
+        label = tokens[first][1].split("-", 1)[-1]
+        if label != OUTSIDE:
+            (start, _), (_, end) = tokens[first][0], tokens[after - 1][0]
+            mean = float(np.mean([probability for _, _, probability in tokens[first:after]]))
+            yield Entity(label, text[start:end], start, end, mean)
+
+
+def _goes_on(before: str, here: str) -> bool:
+    """Whether a label continues the one before it.
+
+    >>> _goes_on("B-LOC", "I-LOC"), _goes_on("I-LOC", "B-LOC"), _goes_on("LOC", "I-LOC"), _goes_on("O", "O")
+    (True, False, True, True)
+    """
+    kinds = [label[2:] if label.startswith(("B-", "I-")) else label for label in (before, here)]
+    return kinds[0] == kinds[1] and not here.startswith("B-")

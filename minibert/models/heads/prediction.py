@@ -1,0 +1,217 @@
+"""Words: what a mask hides, what comes next, and a text written on, word by word."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.blocks import softmax
+from minibert.equations.input_layer import Array
+from minibert.errors import Text, TokenizerError, worded
+from minibert.families.parts.heads import BoundHead
+from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
+from minibert.models.model import Model
+from minibert.models.run.blocks import run_blocks
+from minibert.models.run.key_value_cache import KeyValueCache
+from minibert.models.run.packing import Packed
+from minibert.models.run.pipeline import check_positive
+from minibert.threads.computing import compute
+
+from .generation import Generation, penalized
+from .heads import check_numbers, logit_pieces, refuse_long
+
+Prediction = dict[str, Any]  # token_str, score and token, as the reference's fill-mask pipeline names them
+
+
+class Words(Model):
+    """A model with a head for words: what a mask hides, what comes next, and a text continued word by word.
+
+    `generation` gives what generation_config.json says of the last.
+    """
+
+    def __init__(self, *model: Any, generation: Callable[[], Generation] = Generation, **options: Any) -> None:
+        super().__init__(*model, **options)
+        self._generation = generation
+
+    def fill(self, text: Texts, k: int = 5) -> Any:
+        """Guess the words that masks hide: `encoder.fill("The capital of France is [MASK].")`.
+
+        One text gives a list with one entry for each mask, in order; a list of texts gives a list of such lists. An
+        entry is a list of the k likeliest tokens, best first, each a dict with the names of transformers' `fill-mask`:
+        `token_str`, the token as text; `score`, its probability; `token`, its id. Of several masks each is guessed by
+        itself. The mask is the tokenizer's: "[MASK]" of BERT, "<mask>" of RoBERTa.
+
+        Raises CheckpointError where the file has no head `masked_word`, ValueError for a text without a mask, or one
+        that is too long, TypeError for anything but text.
+        """
+        check_positive("k", k)
+        head, tokenizer = self.head("masked_word"), self.embeddings.tokenizer
+        mask_id = _mask_id(tokenizer)
+        encoded = _encoded(self, text)
+        for i, each in enumerate(encoded):
+            if mask_id not in each.input_ids:
+                raise worded(
+                    ValueError, Text(i), f" has no {tokenizer.mask}; write it in the place of a word to be found"
+                )
+        found = _predicted(self, head, encoded, k, lambda tile: np.flatnonzero(tile.ids == mask_id))
+        return found[0] if isinstance(text, str) else found
+
+    def next_words(self, text: Texts, k: int = 5) -> Any:
+        """Guess the next word: `encoder.next_words("The meaning of life is")`.
+
+        One text gives the list of the k likeliest tokens, as an entry of `fill`; a list of texts gives a list of such
+        lists. A token that begins a new word begins with a space.
+
+        Raises as `fill`, of the head `next_word`; ValueError for a text without a token.
+        """
+        check_positive("k", k)
+        head = self.head("next_word")
+        encoded = _encoded(self, text)
+        for i, each in enumerate(encoded):
+            _refuse_empty(each, i)
+        found = _predicted(self, head, encoded, k, lambda tile: np.cumsum(tile.lengths) - 1)
+        return found[0][0] if isinstance(text, str) else [of_last for (of_last,) in found]
+
+    def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
+        """Write a text on, and give it with what comes after it: at most so many tokens.
+
+        Temperature 0 takes the likeliest token each time, as `generate(do_sample=False)` of transformers. A higher one
+        chooses by chance, `p = softmax(logits / temperature)`, the same for the same `seed`. `eos_token_id`, where the
+        text ends, and `repetition_penalty` are those of generation_config.json; without that file, of config.json. Its
+        own temperature, top_k and top_p are without effect. The keys and values of earlier tokens are kept, so each new
+        token costs one token's work.
+
+        Raises as `next_words`; CheckpointError where that file has a setting that changes the words and is not
+        computed here, such as num_beams; ValueError where text and tokens go beyond the position table.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a str, found {type(text).__name__}; complete takes one text at a time")
+        check_positive("tokens", tokens)
+        _check_chance(temperature, seed)
+        head, tokenizer = self.head("next_word"), self.embeddings.tokenizer
+        settings = self._generation()
+        (encoded,) = _encoded(self, text)
+        _refuse_empty(encoded, 0)
+        _refuse_too_many(self.max_length, len(encoded.input_ids), tokens)
+        random, cache = np.random.default_rng(seed), KeyValueCache()
+        ids = new = encoded.input_ids
+        logits = np.empty(head.labels, self.dtype)
+
+        def read(new: Sequence[int]) -> None:
+            last = go_on(self, new, cache)[-1:]
+            for words, piece in logit_pieces(head, last):
+                logits[words] = piece[0]
+
+        for _ in range(tokens):
+            compute(read, [new], self.threads)
+            token = choose(penalized(logits, ids, settings.repetition_penalty), temperature, random)
+            if token in settings.ends:
+                break
+            new = [token]
+            ids = ids + new
+        # decoded together: a letter may be cut between two tokens, and some tokenizers drop a text's first space
+        begun = tokenizer.decode(encoded.input_ids, skip_special_tokens=True)
+        return text + tokenizer.decode(ids, skip_special_tokens=True)[len(begun) :]
+
+
+def go_on(model: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
+    """Take the next tokens of one text through the model: their last hidden states (tokens, dim).
+
+    The tokens before them are in the cache; afterwards these are too.
+    """
+    layer, text, past = model.embeddings, np.zeros(1, np.int64), cache.length
+    inputs, _ = layer.prepare(np.array([ids], np.int64), {}, past_length=past)
+    packed = Packed(inputs, text, np.array([len(ids)]), np.arange(past, past + len(ids)))
+    return run_blocks(model.stack, [layer.rows(packed)], [packed], cache=cache)[0]
+
+
+def choose(logits: Array, temperature: float, random: np.random.Generator) -> int:
+    """Choose the next token: the likeliest at temperature 0, else by chance, `p = softmax(logits / temperature)`.
+
+    logits (vocab,). The lower the temperature, the more often the likeliest is chosen; at 1 it is as the model says.
+
+    >>> choose(np.array([1.0, 3.0, 2.0]), 0.0, np.random.default_rng(0))
+    1
+    """
+    check_numbers(logits)
+    if temperature == 0:
+        return int(np.argmax(logits))
+    with np.errstate(over="ignore"):  # minus infinity is a probability of 0
+        scaled = (logits - logits.max()).astype(np.float64) / temperature
+    return int(random.choice(len(logits), p=softmax(scaled)))
+
+
+def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
+    """Give the k largest probabilities of each row, best first: x (rows, dim) -> ids (rows, k) and probabilities.
+
+    The logits come in pieces, of which only the best and the sum of all exponentials are kept:
+    `p = exp(logit - log(sum exp(logits)))`.
+    """
+    ids, best = np.empty((len(x), 0), np.int64), np.empty((len(x), 0))
+    total = np.full((len(x), 1), -np.inf)  # log of the sum so far
+    for words, piece in logit_pieces(head, x):
+        highest = piece.max(axis=1, keepdims=True)
+        check_numbers(highest)
+        total = np.logaddexp(total, highest + np.log(np.exp(piece - highest).sum(axis=1, keepdims=True)))
+        own = np.sort(np.argpartition(-piece, min(k, piece.shape[1]) - 1, axis=1)[:, :k], axis=1)
+        ids, best = np.hstack([ids, words.start + own]), np.hstack([best, np.take_along_axis(piece, own, 1)])
+        order = np.argsort(-best, axis=1, kind="stable")[:, :k]
+        ids, best = np.take_along_axis(ids, order, 1), np.take_along_axis(best, order, 1)
+    return ids, np.exp(best - total)
+
+
+def _predicted(
+    model: Model, head: BoundHead, encoded: list[Encoded], k: int, places: Callable[[Packed], Array]
+) -> list[list[list[Prediction]]]:
+    """Give for each text and each of its places the k likeliest tokens. `places`: which of the packed tokens."""
+    found: list[list[list[Prediction]]] = [[] for _ in encoded]
+    decode = model.embeddings.tokenizer.decode
+
+    def put(tile: Packed, x: Array) -> None:
+        texts = tile.where()[0][places(tile)].tolist()
+        rows = (each.tolist() for each in likeliest(head, x, k))
+        for text, ids, scores in zip(texts, *rows, strict=True):
+            pairs = zip(ids, scores, strict=True)
+            found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
+
+    model.compute(model.embeddings.pack(encoded), put, places)
+    return found
+
+
+def _encoded(model: Model, texts: Texts) -> list[Encoded]:
+    """Give the ids of each text. Raises ValueError for one that is too long: cut, it would ask for something else."""
+    encoded = model.embeddings.tokenizer.encode(listed(texts)[0])
+    refuse_long(encoded, model.max_length)
+    return encoded
+
+
+def _mask_id(tokenizer: Tokenizer) -> int:
+    mask_id = None if tokenizer.mask is None else tokenizer.id_of(tokenizer.mask)
+    if mask_id is None:
+        raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
+    return mask_id
+
+
+def _refuse_empty(encoded: Encoded, i: int) -> None:
+    if not encoded.input_ids:
+        raise worded(ValueError, Text(i), " has no token, so nothing can come next; begin with a word")
+
+
+def _refuse_too_many(longest: int | None, begun: int, tokens: int) -> None:
+    """Refuse more than the position table has room for. The last token is written and not read."""
+    if longest is not None and begun + tokens - 1 > longest:
+        raise ValueError(
+            f"tokens must be at most {longest - begun + 1}, found {tokens}: the text has {begun} tokens, and the "
+            f"position table ends at {longest}"
+        )
+
+
+def _check_chance(temperature: Any, seed: Any) -> None:
+    own = temperature.item() if isinstance(temperature, np.number) else temperature  # float32 has no place for the most
+    if isinstance(own, bool) or not isinstance(own, int | float) or not 0 <= own <= sys.float_info.max:
+        raise ValueError(f"temperature must be a number >= 0, where 0 takes the likeliest; found {temperature!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed must be an integer >= 0, found {seed!r}")

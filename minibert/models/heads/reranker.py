@@ -1,0 +1,231 @@
+"""Scores of pairs of texts, as sentence-transformers' CrossEncoder gives them, and documents in the order of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.blocks import sigmoid, softmax
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError, Text, worded
+from minibert.families.parts.config import Config
+from minibert.families.parts.heads import BoundHead
+from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
+from minibert.models.run.pipeline import check_positive
+from minibert.models.sentences.sentence_modules import SETTINGS
+from minibert.models.sentences.sentences import Sentences, refuse_habits
+
+from .heads import check_numbers, logits_of, refuse_empty, tokens_of
+
+Pair = tuple[str, str]
+Activation = Callable[[Array], Array]
+# what a folder may ask for, by the end of its class's path; nothing that a file names is imported
+ACTIVATIONS: Mapping[str, Activation] = {"Identity": lambda x: x, "Sigmoid": sigmoid}
+
+
+class Pairs(Sentences):
+    """A model that scores pairs of texts, as sentence-transformers' CrossEncoder."""
+
+    def predict(
+        self,
+        pairs: Any,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Any = None,
+        apply_softmax: bool = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: Any = None,
+        *,
+        threads: int | None = None,
+    ) -> Any:
+        """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
+
+        A model of several labels gives (labels,) and (n, labels). The head `classes` gives the logits; what is done to
+        them is what the folder says, else a sigmoid for one label and nothing for more. Of a pair that is too long the
+        longer text is truncated first, without a message: see `max_seq_length`.
+
+        prompt_name, prompt  as in `encode`; put before the first text of each pair
+        batch_size           without effect, as in `encode`
+        activation_fn        instead of the folder's: a function of the logits (n, labels), such as lambda x: x
+        apply_softmax        over several labels, after the activation
+        threads              as in `encode`
+
+        Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
+        without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
+        """
+        refuse_habits(batch_size, convert_to_numpy, convert_to_tensor, device)
+        bar = "predict" if show_progress_bar else ""
+        return _scores(self, pairs, prompt_name, prompt, activation_fn, apply_softmax, bar, threads)
+
+    def rank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Any = None,
+        device: Any = None,
+    ) -> list[dict[str, Any]]:
+        """Order documents by how well they answer a query, the best first, as sentence-transformers' CrossEncoder.
+
+        -> a dict for each: corpus_id, its number among the documents; score; and text, with `return_documents`. Of
+        equal scores the first document comes first. `top_k`: so many at most. What else is passed, and raised, is as in
+        `predict`; ValueError too for a model of several labels.
+        """
+        refuse_habits(batch_size, True, False, device)
+        if not isinstance(query, str):
+            raise TypeError(f"query must be a str, found {type(query).__name__}")
+        if isinstance(documents, str):
+            raise TypeError("documents must be many texts, found one str; predict((query, document)) scores one")
+        items, _ = listed(documents)
+        for i, text in enumerate(items):
+            if not isinstance(text, str):
+                raise worded(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
+        if top_k is not None:
+            check_positive("top_k", top_k)
+        if (labels := _head(self).labels) != 1:
+            raise ValueError(
+                f"rank needs one number a pair, but this model has {labels} labels; predict gives them all"
+            )
+        pairs, bar = [(query, text) for text in items], "rank" if show_progress_bar else ""
+        scores = _scores(self, pairs, prompt_name, prompt, activation_fn, shown_as=bar)
+        check_numbers(scores)
+        found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
+        if return_documents:
+            found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
+        return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
+
+
+def _scores(
+    model: Sentences,
+    pairs: Any,
+    prompt_name: str | None,
+    prompt: str | None,
+    activation_fn: Any,
+    apply_softmax: bool = False,
+    shown_as: str = "",
+    threads: int | None = None,
+) -> Any:
+    items, single = pairs_of(pairs)
+    head, own, tokenizer = _head(model), model.sentence_config, model.sentence_tokenizer
+    before = own.prompt(prompt_name, prompt)
+    activate = usual_activation(own.activation, model.config, head.labels) if activation_fn is None else None
+    activate = activate or given_activation(activation_fn)
+
+    def tokenize(chunk: list[Pair], start: int) -> list[Encoded]:
+        firsts, seconds = zip(*chunk, strict=True)
+        encoded = tokenizer.encode([before + text for text in firsts], seconds, True, own.longest, start)
+        refuse_empty(head, encoded, lambda i: Text(items.index(chunk[i]), "pairs"))
+        return encoded
+
+    for i, item in enumerate(items):  # the tokenizer would count them without those that are equal
+        refuse_surrogates(item, i)
+    different = list(dict.fromkeys(items))  # the last bits depend on the neighbours: equal pairs get equal scores
+    pipeline = model.each_text(tokenize, partial(logits_of, head), threads, take=partial(tokens_of, head))
+    rows = dict(zip(different, pipeline.all(different, shown_as), strict=True))
+    logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), head.labels)
+    scores = np.asarray(activate(logits))
+    if scores.shape != logits.shape:
+        raise ValueError(f"activation_fn must keep the shape {logits.shape} of the logits, found {scores.shape}")
+    if head.labels == 1:
+        scores = scores[:, 0]
+    elif apply_softmax:
+        scores = softmax(scores)
+    return scores[0] if single else scores
+
+
+def _head(model: Sentences) -> BoundHead:
+    model.sentence_config.check_use("CrossEncoder")
+    return model.head("classes")
+
+
+def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:
+    """Make a list of pairs of one pair or many, and say whether it was one. Raises TypeError for anything else.
+
+    >>> pairs_of(("a", "b")), pairs_of([["a", "b"]]), pairs_of([])
+    (([('a', 'b')], True), ([('a', 'b')], False), ([], False))
+    """
+    if isinstance(pairs, str | bytes | bytearray | Mapping | Set) or not isinstance(pairs, Iterable):
+        raise TypeError(f"pairs must be one pair of texts or a list of pairs, found {_named(pairs)}")
+    if hasattr(pairs, "columns"):
+        raise TypeError(
+            f"pairs must be one pair of texts or a list of pairs, found {type(pairs).__name__}, a table of named "
+            "columns; pass zip(table[...], table[...])"
+        )
+    items = list(pairs)
+    single = len(items) == 2 and all(isinstance(each, str) for each in items)
+    return [_pair(each, i) for i, each in enumerate([items] if single else items)], single
+
+
+def _pair(pair: Any, i: int) -> Pair:
+    texts = list(pair) if isinstance(pair, list | tuple | np.ndarray) and np.ndim(pair) < 2 else [pair]
+    if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+        raise worded(TypeError, Text(i, "pairs"), f" must be a pair of texts, (query, document), found {_named(pair)}")
+    first, second = texts
+    return str(first), str(second)
+
+
+def _named(value: Any) -> str:
+    """Say what something is, for an error."""
+    if isinstance(value, str):
+        return f"one text, {value!r:.40}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {', '.join(type(each).__name__ for each in value[:4]) or 'nothing'}"
+    return type(value).__name__
+
+
+# -- what is done to the logits ----------------------------------------------------------------------------------
+
+
+def usual_activation(path: str | None, config: Config, labels: int) -> Activation:
+    """Give the activation that a folder asks for: the first of three places where sentence-transformers has kept it.
+
+    path: of the folder's own settings. Without any: sigmoid for one label, nothing for more. Raises CheckpointError for
+    a class that is not computed here.
+    """
+    own = config.get("sentence_transformers")
+    older = "sbert_ce_default_activation_function"
+    if path is not None:
+        where = SETTINGS
+    elif isinstance(own, Mapping) and "activation_fn" in own:
+        path, where = own["activation_fn"], "config.json: sentence_transformers"
+    else:
+        path, where = config.get(older), f"config.json: {older}"
+    if path is None:
+        return ACTIVATIONS["Sigmoid" if labels == 1 else "Identity"]
+    name = str(path).rpartition(".")[2]
+    if name not in ACTIVATIONS or not str(path).startswith("torch.nn."):
+        known = " and ".join(f"torch.nn.{name}" for name in ACTIVATIONS)
+        raise CheckpointError(
+            f"{where} asks for the activation {path!r}, but known are {known}; pass a function of an array as "
+            "activation_fn, or take the logits: activation_fn=lambda x: x"
+        )
+    return ACTIVATIONS[name]
+
+
+def given_activation(activation: Any) -> Activation:
+    """Take a caller's activation: a function of an array, or a module of torch that is known here.
+
+    Raises TypeError for anything else.
+    """
+    if (kind := type(activation)).__module__.startswith("torch.nn."):
+        if kind.__name__ not in ACTIVATIONS:
+            raise TypeError(
+                f"activation_fn is torch's {kind.__name__}, but known are {', '.join(ACTIVATIONS)}; pass a function of "
+                "a NumPy array"
+            )
+        return ACTIVATIONS[kind.__name__]
+    if not callable(activation) or isinstance(activation, type):
+        raise TypeError(f"activation_fn must be a function of an array, found {activation!r:.80}")
+    made: Activation = activation
+    return made

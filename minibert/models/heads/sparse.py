@@ -1,0 +1,113 @@
+"""Sparse vectors of texts (SPLADE): one weight for each word of the vocabulary, most of them zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import splade
+from minibert.families.parts.heads import BoundHead
+from minibert.files.tokenizer import Encoded, Texts, listed
+from minibert.models.run.packing import Packed
+from minibert.models.run.pipeline import check_positive
+from minibert.models.sentences.comparing import SparseVector, vectors_of
+from minibert.models.sentences.sentences import Sentences
+
+from .heads import logit_pieces
+
+
+class Sparse(Sentences):
+    """A model that gives sparse vectors of texts, as sentence-transformers' SparseEncoder."""
+
+    def encode_sparse(
+        self,
+        texts: Texts,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        *,
+        max_active_dims: int | None = None,
+    ) -> Any:
+        """Turn texts into sparse vectors as sentence-transformers' SparseEncoder does (SPLADE).
+
+        One str -> `SparseVector(ids, weights)`, many -> a list of them: what is not zero of a vector of the
+        vocabulary's length; `decode` names the words. A weight is the largest log(1 + relu(logit)) over
+        the text's tokens, of the head `masked_word`, or as the folder says.
+
+        max_active_dims  so many of the largest weights are kept; None: as the folder says
+        batch_size       without effect, as in `encode`
+
+        Raises as `encode`, and CheckpointError for a file without that head.
+        """
+        check_positive("batch_size", batch_size)
+        own, tokenizer = self.sentence_config, self.sentence_tokenizer
+        own.check_use("SparseEncoder")
+        head, before = self.head("masked_word"), own.prompt(prompt_name, prompt)
+        if max_active_dims is not None:
+            check_positive("max_active_dims", max_active_dims)
+        most = own.max_active_dims if max_active_dims is None else max_active_dims
+
+        def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
+            chunk = [before + text if isinstance(text, str) else text for text in chunk]
+            return tokenizer.encode(chunk, None, True, own.longest, start)
+
+        def vectors(tile: Packed, x: Array) -> list[SparseVector]:
+            return [largest(each, most) for each in _pooled(head, tile, x, *own.splade)]
+
+        items, _ = listed(texts)
+        found = self.each_text(tokenize, vectors).all(items, "encode_sparse" if show_progress_bar else "")
+        return found[0] if isinstance(texts, str) else found
+
+    def decode(self, vectors: SparseVector | Sequence[SparseVector], k: int | None = None) -> Any:
+        """Name the words of sparse vectors with their weights, the largest first: one -> [(token, weight), ...].
+
+        Many -> a list of such lists. `k`: so many words at most. Of equal weights the smaller id comes first.
+
+        Raises TypeError for anything but what `encode_sparse` gives, ValueError for a k below 1.
+        """
+        if k is not None:
+            check_positive("k", k)
+        items = [] if isinstance(vectors, list) and not vectors else vectors_of(vectors, "vectors")
+        if not isinstance(items, list):
+            raise TypeError("vectors must be sparse, as encode_sparse gives them; found an array")
+        found = []
+        for vector in items:
+            order = np.argsort(-vector.weights, kind="stable")[:k]
+            tokens = self.embeddings.tokens(vector.ids[order])
+            found.append([*zip(tokens, vector.weights[order].tolist(), strict=True)])
+        return found[0] if isinstance(vectors, SparseVector) else found
+
+
+def _pooled(head: BoundHead, tile: Packed, x: Array, pooling: str, activation: str) -> list[SparseVector]:
+    """Pool the logits of a tile's tokens, some words at a time: never are all words' logits in memory."""
+    ends = np.cumsum(tile.lengths)
+    full = np.flatnonzero(tile.lengths)  # texts without a token have no weight
+    texts, ids, weights = [full[:0]], [full[:0]], [x[:0, 0]]
+    for words, logits in logit_pieces(head, x) if len(full) else ():
+        y = splade(logits, (ends - tile.lengths)[full], pooling, activation)
+        here, word = np.nonzero(y)
+        texts.append(full[here])
+        ids.append(word + words.start)
+        weights.append(y[here, word])
+    number = np.concatenate(texts)
+    order = np.argsort(number, kind="stable")  # within a text the words stay in their order
+    cuts = np.searchsorted(number[order], np.arange(len(ends) + 1))
+    all_ids, all_weights = np.concatenate(ids)[order], np.concatenate(weights)[order]
+    return [SparseVector(all_ids[a:b], all_weights[a:b]) for a, b in pairwise(cuts.tolist())]
+
+
+def largest(vector: SparseVector, most: int | None) -> SparseVector:
+    """Keep so many of the largest weights; of equal ones those with the smaller ids.
+
+    >>> largest(SparseVector(np.array([2, 5, 7]), np.array([1.0, 3.0, 2.0])), most=2).ids
+    array([5, 7])
+    """
+    if most is None or len(vector.ids) <= most:
+        return vector
+    keep = np.sort(np.argsort(-vector.weights, kind="stable")[:most])
+    return SparseVector(vector.ids[keep], vector.weights[keep])

@@ -1,0 +1,120 @@
+"""Finds the tensors that a recipe names in a checkpoint, and refuses those that it leaves over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError, nearest_name
+from minibert.families.parts.config import Config
+from minibert.files.checkpoint import Checkpoint, Tensor
+from minibert.files.tables import StoredTable, Table, Weight
+
+
+class TensorBinder:
+    """Finds a step's tensors among a checkpoint's names, whatever prefix a head model's file puts before them."""
+
+    def __init__(
+        self,
+        config: Config,
+        source: Checkpoint,
+        prefixes: tuple[str, ...],
+        dtype: np.dtype[Any],
+        where: str,
+        low_memory: bool = False,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self._source = source
+        self._where = where
+        self._low_memory = low_memory
+        self._prefixes = ("", *prefixes)
+        self._names = set(source.names)
+        self._tables: dict[str, Table] = {}
+
+    def table(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Table:
+        """Give the first candidate that is stored, as a table not read yet. Raises CheckpointError."""
+        name = self._find(names)
+        if name is None:
+            raise CheckpointError(self._missing(names))
+        found = self._source.tensor(name).shape  # looked at before any number of it is
+        if found != shape or 0 in shape:
+            other = "config and tensors are of different models"
+            why = "a size of 0 leaves nothing to look up" if 0 in shape else other
+            raise CheckpointError(
+                f"{self._where}: tensor {name!r} has shape {found}, but config.json says {shape}; {why}"
+            )
+        if name not in self._tables:
+            self._tables[name] = self._source.table(name, self.dtype)
+        return self._tables[name]
+
+    def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        """Give a small tensor whole, in the dtype that the layer computes in."""
+        return self.table(names, shape).array()
+
+    def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
+        """Give a map's weight, whole; with `low_memory` a narrow one as a table that stays as it is stored."""
+        return self.weight_of(self.table(names, shape))
+
+    def weight_of(self, table: Table) -> Weight:
+        """Give a table that is used as a map's weight, as `weight` does."""
+        if self._low_memory and isinstance(table, StoredTable) and not table.at_hand:
+            return table
+        return table.array()
+
+    def stores(self, name: str) -> bool:
+        """Whether there is a tensor of this name, with one of the prefixes or without."""
+        return self._find((name,)) is not None
+
+    def _find(self, names: tuple[str, ...]) -> str | None:
+        for name in names:
+            found = [prefix + name for prefix in self._prefixes if prefix + name in self._names]
+            if len(found) > 1:
+                raise CheckpointError(
+                    f"{self._where}: two tensors could be {name!r}: {' and '.join(found)}; keep the one that is meant"
+                )
+            if found:
+                return found[0]
+        aliases = self._source.aliases()  # some files name the dropped twins of a tied tensor in their metadata
+        candidates = (aliases.get(prefix + name) for name in names for prefix in self._prefixes)
+        return next((name for name in candidates if name is not None), None)
+
+    def _missing(self, names: tuple[str, ...]) -> str:
+        tried = [prefix + name for name in names for prefix in self._prefixes]
+        near = nearest_name(tried[0], self._names, cutoff=0.3)
+        nearest = f"; the nearest name there is {near!r}" if near else ""
+        return (
+            f"{self._where}: no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; "
+            "does config.json belong to this file?"
+        )
+
+    def taken(self) -> list[Tensor]:
+        """List each tensor that has been asked for, with its place in its file."""
+        return [self._source.tensor(name) for name in self._tables]
+
+    def expect(self) -> None:
+        """Hint that what has been asked for will be read in full; the input layer's tables are not."""
+        self._source.expect(self._tables)
+
+    def stored_under(self, scope: tuple[str, ...]) -> list[str]:
+        """List the tensors of one part of a model, asked for or not."""
+        begins = tuple(prefix + part for prefix in self._prefixes for part in scope)
+        return [name for name in self._names if name.startswith(begins)]
+
+    def refuse_leftovers(
+        self,
+        scope: tuple[str, ...],
+        unused_endings: tuple[str, ...],
+        part: str = "the input layer",
+        recipe: str = "the recipe of this family",
+    ) -> None:
+        """Refuse tensors inside one part of a model that nobody has asked for: the recipe would be incomplete."""
+        stored = set(self.stored_under(scope)) - self._tables.keys()
+        left = sorted(name for name in stored if not name.endswith(unused_endings))
+        if left:
+            raise CheckpointError(
+                f"{self._where}: this file has tensors of {part} that {recipe} does not use: "
+                f"{', '.join(left)}; {part} without them would give wrong numbers"
+            )

@@ -1,0 +1,274 @@
+"""Puts the parts together: a name, its config.json, its family's row and its tensors -> an `EmbeddingLayer`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minibert.errors import CheckpointError, UnknownFamilyError, nearest_name
+from minibert.families.family import Family
+from minibert.families.parts.steps import Bound, Tokens
+from minibert.families.rows import FAMILIES
+from minibert.files.checkpoint import SINGLE, Checkpoint, open_folder
+from minibert.files.reading import FileName, existing, note_model_file, read_object
+from minibert.files.tokenizer_files import Find, open_tokenizer
+from minibert.models.input_layer import EmbeddingLayer
+
+from .binder import TensorBinder
+
+
+def load(
+    name: str | os.PathLike[str] | None = None,
+    *,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    lazy: bool = False,
+    side: str | None = None,
+    dtype: str = "float32",
+    mmap: bool = True,
+    family: Family | None = None,
+) -> EmbeddingLayer:
+    """Load the input layer of a checkpoint: a folder, or a name on the Hub; without a name, what MINIBERT_MODEL names.
+
+    A folder is a PathLike, a string that starts with . / ~ or has more than one slash, or the name of an existing
+    folder with a config.json. For a folder the network is never used. Tables are mapped, not read.
+
+    revision, local_files_only: as in huggingface_hub, for Hub names.
+    lazy: for Hub names, fetch a table's rows when ids ask for them. No effect on a folder or on a file that is whole in
+    the Hub's cache.
+    side: "encoder" or "decoder" where a family has both; None is the encoder, or the only side there is.
+    dtype: "float32" or "float64", in which the layer computes.
+    mmap: False reads the tables into memory now. Choose it for network disks, and where another program may change or
+    shorten the file: a mapped table changes with its file, and reading a row after the file's new end stops the
+    process (SIGBUS on Linux and macOS).
+    family: a row of your own.
+
+    Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
+    """
+    check_dtype(dtype)
+    if family is not None and not isinstance(family, Family):
+        named = f" minibert.FAMILIES[{family!r}] is one, or" if isinstance(family, str) and family in FAMILIES else ""
+        raise TypeError(
+            f"family must be a minibert.Family, found {type(family).__name__} {family!r:.40};{named} "
+            "leave it out: config.json says which family it is"
+        )
+    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap)
+    options: dict[str, Any] = dict(local_files_only=local_files_only, lazy=lazy, side=side, mmap=mmap, family=family)
+    again = partial(load, opened.lasting, revision=opened.commit, dtype=np.dtype(dtype).name, **options)
+    return assemble(opened, opened.source(), family or family_of(opened), side, dtype, again)
+
+
+def named_model(name: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    """Give the name, or what MINIBERT_MODEL names where there is none. Raises ValueError where neither is there."""
+    name = os.environ.get("MINIBERT_MODEL") or None if name is None else name
+    if name is None:
+        raise ValueError(
+            "no model is named: pass a folder or a Hub name, as in load('bert-base-uncased'), or set MINIBERT_MODEL"
+        )
+    return name
+
+
+def check_dtype(dtype: Any) -> None:
+    """Refuse every dtype but float32 and float64. Raises ValueError."""
+    if dtype not in ("float32", "float64", np.float32, np.float64):  # a np.dtype equals its name
+        raise ValueError(
+            f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened automatically"
+        )
+
+
+class Opened:
+    """A model's files before its parts are put together, and its config.json.
+
+    `where` is its name for errors. `lasting` and `commit` name the same model in another working directory, and after
+    the Hub's branch has moved. `found`: every file that was found until now, by its name in the repository.
+    """
+
+    def __init__(
+        self,
+        every: Find,
+        checkpoint: Callable[[str], Checkpoint],
+        where: str,
+        lasting: str,
+        commit: str | None = None,
+        weights_folder: Callable[[Find, str], str] | None = None,
+    ) -> None:
+        """`every` finds the files of the whole repository; `checkpoint` opens the tensors in a subfolder of it."""
+        self._every, self._checkpoint = every, checkpoint
+        self.where, self.lasting, self.commit = where, lasting, commit
+        self.found: dict[str, FileName] = {}
+        self._inside = weights_folder(self.root, where) if weights_folder else ""
+        self.config = _read_config(self.find, where, self.root)
+
+    def root(self, file: str) -> FileName | None:
+        """Find a file by its name in the repository."""
+        at = self._every(file)
+        if at is not None:
+            self.found[file] = at
+        return at
+
+    def find(self, file: str) -> FileName | None:
+        """Find a file beside the weights."""
+        return self.root(f"{self._inside}/{file}" if self._inside else file)
+
+    def source(self) -> Checkpoint:
+        """Open the tensors."""
+        return self._checkpoint(self._inside)
+
+
+def open_model(
+    name: str | os.PathLike[str],
+    revision: str | None = None,
+    local_files_only: bool = False,
+    lazy: bool = False,
+    mmap: bool = True,
+    weights_folder: Callable[[Find, str], str] | None = None,
+) -> Opened:
+    """Open a folder or a Hub name: see `load`.
+
+    `weights_folder`: pass it where all tensors are needed; it says in which subfolder they are, "" for the top folder.
+    """
+    folder, where = is_folder(name), os.fspath(name)
+    if folder:
+        if revision is not None:
+            raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
+        path = os.path.expanduser(where)
+
+        def mapped(sub: str) -> Checkpoint:
+            return open_folder(os.path.join(path, sub) if sub else path, mmap)
+
+        return Opened(_open_local(path), mapped, where, os.path.abspath(path), None, weights_folder)
+    from minibert.hub.repository import resolve
+
+    repository = resolve(where, revision, local_files_only)
+
+    def checkpoint(sub: str) -> Checkpoint:
+        return repository.whole_checkpoint(sub, mmap) if weights_folder else repository.checkpoint(lazy, mmap)
+
+    return Opened(repository.file, checkpoint, where, where, repository.commit, weights_folder)
+
+
+def is_folder(name: str | os.PathLike[str]) -> bool:
+    """Whether a name means a folder; for a folder the network is never used.
+
+    >>> is_folder("./bert"), is_folder("~/bert"), is_folder("a/b/c"), is_folder("google/bert"), is_folder("gpt2")
+    (True, True, True, False, False)
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(f"the model must be a folder or a Hub name, as str or PathLike, found {type(name).__name__}")
+    if not isinstance(name, str):
+        if not isinstance(os.fspath(name), str):
+            raise TypeError(f"the model's path must be text, found {os.fspath(name)!r}; decode it with os.fsdecode")
+        return True
+    if not name:
+        raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")
+    separated = name.replace(os.sep, "/")
+    if name[0] in "./~" or separated.count("/") > 1 or os.path.isabs(name):
+        return True
+    return os.path.isfile(os.path.join(name, "config.json"))
+
+
+def _open_local(folder: str) -> Find:
+    if not os.path.isdir(folder):
+        kind = "a file, not a folder" if os.path.isfile(folder) else "no such folder"
+        raise CheckpointError(f"{folder}: {kind}; expected a folder with config.json and model.safetensors")
+
+    def find(name: str) -> str | None:
+        path = os.path.join(folder, name)
+        if not existing(path):
+            return None
+        note_model_file(path)
+        return path
+
+    with suppress(OSError):  # a folder may forbid to be listed
+        for module in os.listdir(folder):  # whose weights are the model's too, read here or not
+            note_model_file(os.path.join(folder, module, SINGLE))
+    return find
+
+
+def _read_config(find: Find, where: str, root: Find) -> dict[str, Any]:
+    path = find("config.json")
+    if path is None:
+        raise CheckpointError(
+            f"{where} has no config.json, which says what the tensors mean; " + _instead_of_config(root, where)
+        )
+    return read_object(path)
+
+
+def _instead_of_config(root: Find, where: str) -> str:
+    from minibert.models.sentences.sentence_modules import MODULES, read_modules
+
+    modules = read_modules(root, where)
+    if not modules:
+        return "fetch it beside them"
+    inside = next((module.path for module in modules if module.kind == "Transformer" and module.path), None)
+    if inside is not None:
+        return (
+            f"its {MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder itself"
+        )
+    return f"its {MODULES} names {modules[0].type!r}, which has none and is not computed here"
+
+
+def family_of(opened: Opened) -> Family:
+    """Find the row of FAMILIES that config.json's model_type names. Raises UnknownFamilyError, CheckpointError."""
+    model_type, where = opened.config.get("model_type"), opened.where
+    if not isinstance(model_type, str):
+        raise CheckpointError(
+            f"{where}: config.json has no model_type; add the one it was saved from: {', '.join(sorted(FAMILIES))}"
+        )
+    if model_type not in FAMILIES:
+        near = nearest_name(model_type, FAMILIES)
+        hint = f" (did you mean {near}?)" if near else ""
+        raise UnknownFamilyError(
+            f"{where}: model_type {model_type!r} is not known{hint}; known are {', '.join(sorted(FAMILIES))}; "
+            "another one can be described: load(..., family=Family(...)), see minibert/families/README.md"
+        )
+    return FAMILIES[model_type]
+
+
+def assemble(
+    opened: Opened,
+    source: Checkpoint,
+    family: Family,
+    side: str | None = None,
+    dtype: np.dtype[Any] | str = "float32",
+    again: Callable[[], EmbeddingLayer] | None = None,
+) -> EmbeddingLayer:
+    """Bind a family's steps to a checkpoint's tensors: nothing missing, nothing left over."""
+    data, where = opened.config, opened.where
+    side = family.sides[0] if side is None else side
+    if side not in family.sides:
+        raise ValueError(f"side must be {' or '.join(map(repr, family.sides))} for {family.model_type}, found {side!r}")
+    config, dtype = family.configure(data, f"{where}: config.json"), np.dtype(dtype)
+    binder = TensorBinder(config, source, family.prefixes, dtype, where)
+    taken = [step for step in family.steps_for(side) if step.when(config)]
+    if not taken or not isinstance(taken[0], Tokens):
+        found = f"a {type(taken[0]).__name__}" if taken else "no step"
+        raise ValueError(
+            f"the first step of {family.model_type} must be Tokens, whose rows all others work on; found {found}"
+        )
+    steps = [Bound(step, step.bind(binder)) for step in taken]
+    binder.refuse_leftovers(family.scope_for(side), family.unused_endings)
+    pad_id, named = config.get("pad_token_id"), data.get("tokenizer_class")
+    named = named if isinstance(named, str) else None
+    if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:
+        pad_id = None  # null, or -1 as in some files: there is no such row, and mask 0 makes any other harmless
+    return EmbeddingLayer(
+        family,
+        config,
+        steps,
+        dtype,
+        side,
+        tokenizer=lambda: open_tokenizer(
+            opened.find, family.tokenizer, pad_id, where, named, always_usual=family.always_usual
+        ),
+        attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
+        closing=source.close,
+        tensors=binder.taken(),
+        stored=source.known,
+        again=again,
+    )

@@ -1,0 +1,137 @@
+"""`load_encoder`: a folder or a Hub name -> an `Encoder`, put together from its parts."""
+
+from __future__ import annotations
+
+import os
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from minibert.errors import CheckpointError, UnknownFamilyError, worded
+from minibert.families.parts.block_parts import Blocks
+from minibert.families.parts.config import Config
+from minibert.families.parts.modules import Embedding
+from minibert.families.rows import BLOCKS
+from minibert.models.encoder import Encoder
+from minibert.models.heads.generation import read_generation
+from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.run.blocks import Stack
+from minibert.models.sentences.sentence_config import read_sentence_config
+from minibert.models.sentences.sentence_modules import transformer_folder
+from minibert.threads.pool import checked_threads
+
+from .binder import TensorBinder
+from .load import Opened, assemble, check_dtype, family_of, load, named_model, open_model
+
+if TYPE_CHECKING:
+    from minibert.families.parts.attention_schemes import Rotary
+    from minibert.models.heads.heads import Heads
+
+NO_BLOCKS = "minibert.load loads the input layer"  # ends the error for a model that has no more
+
+
+def load_encoder(
+    name: str | os.PathLike[str] | None = None,
+    *,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    dtype: str = "float32",
+    mmap: bool = True,
+    threads: int | None = None,
+    low_memory: bool = False,
+) -> Encoder:
+    """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
+
+    Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
+    float32 weights are mapped and not copied; narrower ones are widened once.
+
+    low_memory: narrow weights (bfloat16, float16) stay mapped as they are stored. Each thread has one scratch
+    buffer; a weight is converted to float32 there just before it is used, and where there are many tiles of tokens
+    the weights of one block once for several tiles. A head's words are converted piece by piece. No bit of a result
+    changes. At the size of Qwen3-Embedding-0.6B, on two cores: 0.24 GB of memory beyond the mapped file of 1.2 GB,
+    where widened weights take 1.9 GB; many texts take 0.9 to 1.05 times the time, one short text 1.3, one next word
+    2.1 (`python scripts/bench weights`).
+
+    threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
+    (affinity, a container's CPU quota, OMP_NUM_THREADS), or what the variable MINIBERT_THREADS says. NumPy's BLAS is
+    held to one thread meanwhile, which Apple's cannot be: there a call computes on one thread, and its products on as
+    many as BLAS takes. Calls that overlap take no more threads than there are cores in all: see
+    `minibert.threads.computing`.
+
+    Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
+    for modules.json or other settings of sentence vectors that ask for what is not computed here.
+    """
+    check_dtype(dtype)
+    threads = None if threads is None else checked_threads(threads)
+    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
+    return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory)
+
+
+def encoder_of(
+    opened: Opened,
+    local_files_only: bool = False,
+    dtype: str = "float32",
+    mmap: bool = True,
+    threads: int | None = None,
+    low_memory: bool = False,
+) -> Encoder:
+    """Put a whole model together from its opened parts: see `load_encoder`."""
+    family = family_of(opened)
+    blocks = BLOCKS.get(family.model_type)
+    if blocks is None:
+        raise worded(
+            UnknownFamilyError,
+            f"{opened.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
+            f"blocks are {', '.join(sorted(BLOCKS))}; ",
+            NO_BLOCKS,
+        )
+    config = blocks.configure(family, opened.config, f"{opened.where}: config.json")
+    source = opened.source()
+    options: dict[str, Any] = dict(
+        revision=opened.commit, local_files_only=local_files_only, dtype=np.dtype(dtype).name, mmap=mmap
+    )
+    again = partial(load, opened.lasting, **options)
+    layer = assemble(opened, source, family, "encoder", dtype, again)
+    binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where, low_memory)
+    if not binder.stored_under(blocks.begins):
+        raise worded(
+            CheckpointError,
+            f"{opened.where}: there is no tensor of the blocks, only the input layer, as after `extract`; name the "
+            "whole model; ",
+            NO_BLOCKS,
+        )
+    stack = _bind(blocks, config, binder, layer)
+    binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
+    binder.expect()
+    head_binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where, low_memory)
+
+    @cache
+    def heads() -> Heads:  # found when they are asked for: `encode` needs none
+        from minibert.models.heads.heads import heads_in
+
+        return heads_in(layer, config, head_binder, stack.causal, opened.where)
+
+    if not mmap:  # a file that may change later is read now
+        heads().read()
+    sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
+    reopen = partial(load_encoder, opened.lasting, **options, threads=threads, low_memory=low_memory)
+    return Encoder(
+        layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=sentences,
+        generation=cache(partial(read_generation, opened.find, opened.config, opened.where)),
+    )  # fmt: skip
+
+
+def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
+    scheme = layer.attention_position
+    bound = blocks.bind_all(config, binder, scheme)
+    others = blocks.last_norm.bind(config, binder, "", config.integer("hidden_size"))
+    if blocks.relative:
+        sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
+        others[blocks.relative] = Embedding(binder.table((f"{blocks.relative}.weight",), sizes))
+    turned = any(block.attention.rotated for block in bound)
+    rotary = cast("Rotary | None", scheme if turned else None)
+    if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):
+        raise config.refused("rotary frequencies that change with a text's length are not computed in the blocks")
+    heads, causal = config.integer("num_attention_heads"), blocks.is_causal(config)
+    return Stack(bound, heads, causal, blocks.last_norm.path, rotary, others)

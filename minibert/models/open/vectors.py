@@ -1,0 +1,127 @@
+"""A model for many texts: its name and options -> the steps from texts to vectors, and what it was read from.
+
+Both kinds of vectors are opened from whole files on this machine's disk, fetched from the Hub first where need be: so
+all processes of a machine share one map of the weights, and the sha256 of a file says which model it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from minibert.errors import CheckpointError, Option, UnknownFamilyError, parts_of, worded
+from minibert.files.checkpoint import INDEX, SINGLE
+from minibert.files.reading import sha256_of
+from minibert.models.run.pipeline import Pipeline, check_positive
+from minibert.threads.cores import cores
+from minibert.threads.pool import checked_threads
+
+from .load import Opened, assemble, family_of, load, named_model, open_model
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
+    from minibert.models.input_layer import EmbeddingLayer
+
+KINDS = ("sentence", "input")
+
+ADVICE = (
+    Option("vectors", "input"),
+    " takes the input layer alone: for each text the mean over its tokens' rows before any attention, which know no "
+    "context",
+)
+
+
+class TextModel(NamedTuple):
+    """An opened model, and what makes its steps from texts to vectors."""
+
+    kind: str
+    model: Encoder | EmbeddingLayer
+    opened: Opened
+    make: Callable[[], Pipeline]
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The steps as the model is set now."""
+        return self.make()
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        """How such vectors are compared, a name in `SIMILARITIES`, and whether each has length 1."""
+        own = None if self.kind == "input" else cast("Encoder", self.model).sentence_config
+        return {"similarity": own.similarity if own else "cosine", "normalized": own is not None and own.normalizes()}
+
+    def sha256(self) -> dict[str, str]:
+        """The sha256 of every file that was found while the model was opened, and so of each that was read."""
+        opened, source = self.opened, self.opened.source()
+        try:
+            shards = {Path(source.tensor(name).file).name for name in source.names}
+        finally:
+            source.close()
+        for name in shards if opened.find(SINGLE) else (INDEX, *shards):
+            opened.find(name)
+        return {name: sha256_of(path) for name, path in sorted(opened.found.items())}
+
+
+def open_vectors(
+    name: str | os.PathLike[str] | None,
+    vectors: str = "sentence",
+    *,
+    truncation: bool = False,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    max_seq_length: int | None = None,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    threads: int | None = None,
+) -> TextModel:
+    """Open a model for sentence vectors, or for vectors of its input layer alone (mean over the tokens).
+
+    max_seq_length: as of `Encoder`; None keeps the folder's. threads: as of `load_encoder`; here no bit of a vector
+    depends on it.
+
+    Raises as `load` and `load_encoder`; for a model without blocks, the error says what can be done.
+    """
+    check_kind(vectors, prompt_name, prompt, max_seq_length)
+    threads = None if threads is None else checked_threads(threads)
+    name = named_model(name)
+    if vectors == "input":
+        opened = open_model(name, revision, local_files_only, weights_folder=lambda find, where: "")
+        again = partial(load, opened.lasting, revision=opened.commit, local_files_only=local_files_only)
+        layer = assemble(opened, opened.source(), family_of(opened), again=again)
+        layer.tokenizer  # noqa: B018  raises where there is none, before anything is read
+        pipeline = partial(layer.pipeline, truncation=truncation, threads=threads, at_once=(threads or cores()) > 1)
+        return TextModel(vectors, layer, opened, pipeline)
+    from minibert.models.sentences.sentence_modules import transformer_folder
+
+    from .load_encoder import NO_BLOCKS, encoder_of
+
+    opened = open_model(name, revision, local_files_only, weights_folder=transformer_folder)
+    try:
+        encoder = encoder_of(opened, local_files_only)
+    except (CheckpointError, UnknownFamilyError) as error:
+        *parts, end = parts_of(error)
+        if end != NO_BLOCKS:
+            raise
+        raise worded(type(error), *parts, *ADVICE) from None
+    if max_seq_length is not None:
+        encoder.max_seq_length = max_seq_length
+    encoder.pipeline(prompt_name, prompt)  # raises for a prompt that is not there, before any text is read
+    return TextModel(
+        vectors, encoder, opened, partial(encoder.pipeline, prompt_name, prompt, threads=threads, same_bits=True)
+    )
+
+
+def check_kind(vectors: str, prompt_name: str | None, prompt: str | None, max_seq_length: int | None = None) -> None:
+    """Refuse another kind of vectors, and options that it does not have. Raises ValueError."""
+    if vectors not in KINDS:
+        raise ValueError(f"vectors must be {' or '.join(map(repr, KINDS))}, found {vectors!r}")
+    if vectors == "input" and (prompt_name is not None or prompt is not None):
+        names = Option("prompt_name"), " and ", Option("prompt"), " out with ", Option("vectors", "input")
+        raise worded(ValueError, "prompts are for sentence vectors; leave ", *names)
+    if max_seq_length is not None:
+        if vectors == "input":
+            raise ValueError('max_seq_length is for sentence vectors; leave it out with vectors="input"')
+        check_positive("max_seq_length", max_seq_length)

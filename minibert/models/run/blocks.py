@@ -1,0 +1,481 @@
+"""Runs bound blocks over packed tokens: all that an `Encoder` computes goes through `run_model` or `run_blocks`.
+
+Matrix products, norms and activations work on all tokens of a tile at once. Only attention works sequence by sequence,
+on several of one length together. Therefore nothing is computed for padding, and no mask is needed but for what a token
+does not see: those after it, and those out of reach.
+
+Formulas here know no hooks: a run that is recorded binds the blocks anew, each formula with its hook: see `recorders`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.blocks import additive_mask, visible
+from minibert.equations.fast import ACTIVATIONS, activated, attention_scores, linear, softmax
+from minibert.equations.input_layer import Array
+from minibert.families.parts.bound_blocks import Attention, BoundBlock, Dense, FeedForward, Modules
+from minibert.files.tables import ScratchBuffer, ScratchBuffers
+from minibert.threads.computing import compute
+from minibert.threads.cores import cores
+
+from .key_value_cache import KeyValueCache
+from .packing import Group, Packed, grouped
+from .recorders import Hook, hooked, hooked_halves, hooked_pairs
+
+if TYPE_CHECKING:
+    from minibert.families.parts.attention_schemes import Rotary
+
+# Attention of a sequence of more tokens is cut by queries, so that memory grows with its length, not with the square.
+# Each query has all its keys at once, so softmax needs no running sum. With a running maximum and sum, pieces of 512
+# queries and 512 keys, attention alone takes 0.75 to 0.9 of the time, for 8,192 tokens and heads of 32 to 128 numbers:
+# not enough for a second way. Six blocks of 384, 12 heads, two threads, beside torch's fused attention on a processor
+# with AVX-512: of its time NomicBERT takes 0.6 for 512 tokens, 1.2 for 2,048 and 2.6 for 8,192; Llama 2.2, 1.1 and 1.9;
+# ModernBERT with windows of 128 1.3 and 0.8 for the first two.
+LONG = 1024
+QUERIES = 128  # how many are computed at once: 64 and fewer take longer, 256 about as long
+SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
+TOGETHER = 8  # tiles that one thread takes through a block one after another, where its weights are converted for them
+
+
+Parts = tuple["Ready", ...]
+
+
+class Stack:
+    """All blocks of a model, and what they share. What every run asks of them is worked out once."""
+
+    def __init__(
+        self,
+        blocks: tuple[BoundBlock, ...],
+        heads: int,
+        causal: bool,
+        last_norm: str,
+        rotary: Rotary | None,
+        others: dict[str, Any],
+    ) -> None:
+        """`rotary` turns queries and keys; `others`: modules of no single block by path, such as the last norm."""
+        self.blocks, self.heads, self.causal, self.last_norm = blocks, heads, causal, last_norm
+        self.rotary, self.others = rotary, others
+        attentions = [block.attention for block in blocks]
+        self.reaches = {own.reach for own in attentions}
+        self.rotations = {own.layer_type for own in attentions if own.rotated}
+        self.masked = causal or self.reaches != {None}
+        # whether the distance between two tokens matters, so that padding between them does
+        self.by_distance = any(own.terms or own.reach is not None for own in attentions)
+        self.schemes = {term.scheme: term for own in attentions for term in own.terms}
+        modules = (module for block in blocks for module in block.modules.values())
+        stored = any(isinstance(module, Dense) and module.stored for module in modules)
+        self.together = TOGETHER if stored else 1  # tiles for which a weight is converted once
+        self.bound = self.bind()
+
+    def with_parts(self, **changed: Any) -> Stack:
+        """The same but for some arguments."""
+        names = ("blocks", "heads", "causal", "last_norm", "rotary", "others")
+        return Stack(**{name: getattr(self, name) for name in names} | changed)
+
+    def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms]:
+        """Make the blocks and the last norm ready to run, with a hook at each intermediate or without any."""
+        return tuple(ready(block, hook) for block in self.blocks), norming(self.others, self.last_norm, hook)
+
+    @property
+    def pre_norm(self) -> bool:
+        """Whether the norms stand before attention and feed-forward (GPT-2), not after the sums (BERT)."""
+        return any(part.before for block in self.blocks for part in block.parts)
+
+    @property
+    def entering(self) -> dict[str, str]:
+        """Path of a module -> what a trace calls its input: what is gathered from the values, and the sums.
+
+        A sum enters the norm after it, or the first norm that stands before what follows.
+        """
+        found: dict[str, str] = {}
+        summed = ""
+        for part in (part for block in self.blocks for part in block.parts):
+            if summed and part.before:
+                found[part.before] = summed
+            if isinstance(part.work, Attention):
+                found[part.work.output] = part.work.context
+            summed = "" if part.after else part.sum
+            found |= {part.after: part.sum} if part.after else {}
+        return found | ({self.last_norm: summed} if summed and self.last_norm else {})
+
+
+# -- computing ---------------------------------------------------------------------------------------------------
+
+
+# (first and last query, first and last key, a block's reach) -> what is added to its scores, and for which of the keys
+Masks = Callable[[int, int, int, int, "int | None"], "list[tuple[slice, Array]]"]
+
+
+class _Piece(NamedTuple):
+    """What attention computes at a time: some sequences of one length, some heads, some queries."""
+
+    group: Group
+    tokens: slice  # of the group
+    keys: int  # how many each sequence has: with those of tokens before, which a cache has
+    key_tokens: slice
+    heads: slice
+    queries: slice
+    seen: Mapping[int | None, slice]  # a block's reach -> the keys that these queries can see
+    masks: Masks | None  # None: every query sees every key
+
+
+class Scratch(dict[tuple[str, int, int], Array]):
+    """Results that every block writes anew, (name, rows, width) -> memory: fresh memory costs a page fault each 4 KiB.
+
+    Tiles share it, the largest of `tokens` tokens.
+    """
+
+    def __init__(self, tokens: int, dtype: np.dtype[Any]) -> None:
+        self.tokens, self.dtype, self.memory = tokens, dtype, dict[tuple[str, int], Array]()
+
+    def __missing__(self, key: tuple[str, int, int]) -> Array:
+        name, rows, width = key
+        if (name, width) not in self.memory:
+            self.memory[name, width] = np.empty(self.tokens * width, self.dtype)
+        found: Array = self.memory[name, width][: rows * width].reshape(rows, width)
+        self[key] = found
+        return found
+
+
+class _Run(NamedTuple):
+    """What all blocks of one run share."""
+
+    pieces: list[_Piece]
+    angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
+    shared: Mapping[Any, Any]  # a scheme of positions -> what the terms of all blocks' scores take from it
+    scratch: Scratch
+    weights: ScratchBuffer  # for weights that stay as they are stored, while they are used
+    cache: KeyValueCache | None
+    take: Array | None = None  # of the last block: the tokens that go on after its attention
+
+
+Work = Callable[[_Run, Array], Array]
+Norms = tuple[Callable[[Array], Array], ...]  # in place, one after another; empty if absent
+
+
+class Ready(NamedTuple):
+    """One part of a block, ready to run: `x = after(x + work(x))`, a norm before or within being part of the work."""
+
+    works: tuple[Work, ...]
+    add: Callable[[Array, Array, Array], Array]
+    after: Norms
+    attends: bool
+
+
+def run_model(
+    rows: Callable[[Packed], Array],
+    stack: Stack,
+    packed: Packed,
+    put: Callable[[Packed, Array], object],
+    threads: int | None = None,
+    same_bits: bool = False,
+    take: Callable[[Packed], Array | None] | None = None,
+) -> None:
+    """Take packed tokens through the input layer (`rows`) and all blocks, tile by tile; `put` is handed each result.
+
+    take: which tokens of a tile are asked for, None for all; only they leave the last block, (taken, dim).
+    threads, same_bits: as of `computing.compute`.
+    """
+
+    def work(tiles: Sequence[Packed]) -> None:
+        takes = [take(tile) for tile in tiles] if take else ()
+        for tile, x in zip(tiles, run_blocks(stack, [rows(tile) for tile in tiles], tiles, takes), strict=True):
+            put(tile, x)
+
+    tiles: Sequence[Packed] = packed.tiles()
+    some = [[tile] for tile in tiles] if stack.together == 1 else grouped(tiles, threads or cores(), stack.together)
+    compute(work, some, threads, same_bits)
+
+
+def run_blocks(
+    stack: Stack,
+    xs: list[Array],
+    tiles: Sequence[Packed],
+    takes: Sequence[Array | None] = (),
+    hook: Hook | None = None,
+    cache: KeyValueCache | None = None,
+) -> list[Array]:
+    """Run all blocks on several tiles: their rows xs, each (tokens, dim) -> the same after the last norm.
+
+    One block after another takes all tiles, so that a weight is converted once for them; the bits are those of one tile
+    alone. Rows may be overwritten. With a hook, or a cache, there is one tile.
+
+    takes: as `take` of `run_model`, for each tile. cache: the tokens are the next ones of one text, after those that it
+    has; then it has them too.
+    """
+    blocks, last = stack.bound if hook is None else stack.bind(hook)
+    past, whole = cache.length if cache else 0, hook is not None
+    weights, dtype = ScratchBuffer() if len(tiles) == 1 else ScratchBuffers(), xs[0].dtype
+    scratch = Scratch(max(map(len, xs)), dtype)
+    runs = []
+    for tile in tiles:
+        pieces = _pieces(stack, tile, dtype, whole, past)
+        angles = _angles(stack.rotary, stack.rotations, tile) if stack.rotary else {}
+        shared = _shared(stack, pieces) if stack.schemes else {}
+        runs.append(_Run(pieces, angles, shared, scratch, weights, cache))
+    for i, block in enumerate(blocks):
+        if len(tiles) > 1:
+            weights.empty()
+        if hook and i:
+            hook.rows(f"hidden_states.{i}", xs[0])
+        if takes and i + 1 == len(blocks):
+            runs = [run._replace(take=take) for run, take in zip(runs, takes, strict=True)]
+        xs = [_one_block(run, block, x) for run, x in zip(runs, xs, strict=True)]
+    if takes and not blocks:
+        xs = [x if take is None else x[take] for x, take in zip(xs, takes, strict=True)]
+    for x in xs:
+        for norm in last:
+            norm(x)
+    if hook:
+        hook.rows(f"hidden_states.{len(blocks)}", xs[0])
+    if cache:
+        cache.length += len(xs[0])
+    return xs
+
+
+def _one_block(run: _Run, block: Parts, x: Array) -> Array:
+    for works, add, after, attends in block:
+        y = x
+        for work in works:
+            y = work(run, y)
+        if attends and run.take is not None:  # y has the taken tokens alone
+            x = x[run.take]
+        x = add(x, y, x)
+        for norm in after:
+            norm(x)
+    return x
+
+
+def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
+    """Make one block ready to run. What a part lacks is asked for here, once."""
+    made = []
+    for before, own, within, summed, after in block.parts:
+        attends = isinstance(own, Attention)
+        bind: Callable[..., tuple[Work, ...]] = attending if attends else feeding
+        works = _normed(norming(block.modules, before, hook), copied=True) + bind(block.modules, own, hook)
+        works += _normed(norming(block.modules, within, hook))
+        made.append(Ready(works, hooked(hook, summed, np.add), norming(block.modules, after, hook), attends))
+    return tuple(made)
+
+
+def norming(modules: Modules, path: str, hook: Hook | None = None) -> Norms:
+    """A norm of rows in place; none where there is none."""
+    return (hooked(hook, path, modules[path].in_place),) if path else ()
+
+
+def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
+    """The same as a step of a run, on the rows themselves or on a copy."""
+
+    def work(run: _Run, x: Array) -> Array:
+        y = x
+        if copied:
+            y = run.scratch["normed", len(x), x.shape[1]]
+            np.copyto(y, x)
+        for norm in norms:
+            norm(y)
+        return y
+
+    return (work,) if norms else ()
+
+
+def mapping(module: Dense, name: str) -> Work:
+    """A linear map, into the memory of that name."""
+    width, bias = module.shape[0], module.bias
+    weight = None if module.stored else module.matrix(ScratchBuffer())
+
+    def work(run: _Run, x: Array) -> Array:
+        matrix = module.matrix(run.weights) if weight is None else weight
+        return linear(x, matrix, bias, run.scratch[name, len(x), width])
+
+    return work
+
+
+def attending(modules: Modules, own: Attention, hook: Hook | None = None) -> tuple[Work, ...]:
+    """`self_attention` of the equations, piece by piece, and its output."""
+    maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(own.maps)]
+    output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
+    of_queries, of_keys = (_each_head(modules, own, path, hook) for path in own.norms)
+    score, weigh = (partial(each, own) for each in (_scores, _weights))
+    score, weigh = hooked_pairs(hook, own.scores, score), hooked_pairs(hook, own.probabilities, weigh)
+    shared = own.key_heads != own.heads
+    key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # of each query head
+
+    def gather(run: _Run, x: Array) -> Array:
+        qkv = [project(run, x) for project in maps]
+        q, k, v = qkv if len(qkv) == 3 else np.split(qkv[0], own.edges, axis=1)  # each (tokens, width)
+        for change in of_queries:
+            q = change(run, q)
+        for change in of_keys:
+            k = change(run, k)
+        if run.cache:
+            k, v = run.cache.joined(own.scores, k, v)
+        context = run.scratch["context", len(x), q.shape[1]]
+        for piece in run.pieces:  # on one thread: those of BLAS stay awake after a product, a second one gains nothing
+            heads, queries, seen = piece.heads, piece.queries, piece.seen[own.reach]
+            their = key_head[heads] if shared else heads
+            # views (texts, heads, length, head_dim) of the rows of some sequences
+            tokens, texts, length = piece.tokens, len(piece.group.texts), piece.group.length
+            q_, context_ = (
+                x[tokens].reshape(texts, length, own.heads, own.head_dim).swapaxes(1, 2)[:, heads, queries]
+                for x in (q, context)
+            )
+            tokens, length = piece.key_tokens, piece.keys
+            k_, v_ = (
+                x[tokens].reshape(texts, length, own.key_heads, own.head_dim).swapaxes(1, 2)[:, their, seen]
+                for x in (k, v)
+            )
+            np.matmul(weigh(piece, score(piece, run.shared, q_, k_)), v_, out=context_)
+        return context if run.take is None else context[run.take]
+
+    return hooked(hook, own.context, gather), output
+
+
+def _scores(own: Attention, piece: _Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
+    """Scores of some queries and the keys that they see: (texts, heads, query, key)."""
+    scores = attention_scores(q, k, own.scale)
+    for term in own.terms:
+        gaps, both = piece.group.places, (piece.queries, piece.seen[own.reach])
+        places = (some if gaps is None else gaps[some] for some in both)
+        scores += term.piece(shared[term.scheme], q, k, piece.heads, *places)
+    return scores
+
+
+def _weights(own: Attention, piece: _Piece, scores: Array) -> Array:
+    """What becomes of scores, in place: a softmax over what is not hidden."""
+    if not scores.size:
+        return scores
+    if piece.masks:
+        queries, seen = piece.queries, piece.seen[own.reach]
+        for some, mask in piece.masks(queries.start, queries.stop, seen.start, seen.stop, own.reach):
+            scores[..., some] += mask
+    return softmax(scores, out=scores)
+
+
+def _each_head(modules: Modules, own: Attention, path: str, hook: Hook | None) -> tuple[Work, ...]:
+    """What happens to queries or keys in each head: a norm, and a rotation."""
+    norms = norming(modules, path, hook)
+    if not norms and not own.rotated:
+        return ()
+    from minibert.equations.attention_positions import rotate  # here, since most models have no use for it
+
+    def work(run: _Run, x: Array) -> Array:
+        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // own.head_dim, own.head_dim)
+        for norm in norms:
+            norm(y)
+        if own.rotated:
+            cos, sin, pairing = run.angles[own.layer_type]
+            y = rotate(y, cos[:, None], sin[:, None], pairing)
+        return y.reshape(x.shape)
+
+    return (work,)
+
+
+def feeding(modules: Modules, own: FeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
+    """`feed_forward` of the equations."""
+    down = hooked(hook, own.output, mapping(modules[own.output], "sum"))
+    activate = hooked(hook, own.activation, partial(activated, ACTIVATIONS.get(own.activate, own.activate)))
+    gate: Work | None = None
+    if own.gate == own.up:
+        gate, up = hooked_halves(hook, own.up, *map(mapping, halves(modules[own.up]), ("gate", "hidden")))
+    else:
+        up = hooked(hook, own.up, mapping(modules[own.up], "hidden"))
+        if own.gate:
+            gate = hooked(hook, own.gate, mapping(modules[own.gate], "gate"))
+
+    def work(run: _Run, x: Array) -> Array:
+        if gate is None:
+            return down(run, activate(up(run, x)))
+        hidden = activate(gate(run, x))  # (tokens, width)
+        return down(run, np.multiply(hidden, up(run, x), out=hidden))
+
+    return (work,)
+
+
+def halves(module: Dense) -> tuple[Dense, Dense]:
+    """Split a map that holds two side by side: views, so that neither is copied."""
+    width = module.shape[0] // 2
+    return module.part(slice(width)), module.part(slice(width, None))
+
+
+# -- what attention is given besides -----------------------------------------------------------------------------
+
+
+def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past: int) -> list[_Piece]:
+    """Cut attention so that few scores are there at once: by texts and heads, and a long sequence by queries too.
+
+    `whole` wants all scores of a group together, and of no token too.
+    """
+    found = []
+    groups = [group for group in tile.groups(stack.by_distance) if group.length or whole]
+    groups = groups or [Group(0, tile.texts, 0, None)] * whole
+    for group in groups:
+        length = past + group.length  # of the keys
+        places = np.arange(length) if group.places is None else group.places
+        step = QUERIES if length > LONG and not whole else max(1, group.length)
+        masks = _masks(places, past, stack.causal, dtype, len(stack.reaches)) if stack.masked else None
+        texts = max(1, len(group.texts))
+        together = texts if whole else max(1, SCORES // (stack.heads * group.length**2))
+        for some in range(0, texts, together):
+            own = group if together >= texts else group.part(some, some + together)
+            tokens, key_tokens = (slice(own.first, own.first + len(own.texts) * n) for n in (group.length, length))
+            numbers = len(own.texts) * stack.heads * min(step, group.length) * length
+            heads_step = stack.heads if whole else -(-stack.heads // -(-numbers // SCORES))
+            for start in range(0, max(1, group.length), step):
+                queries = slice(start, min(start + step, group.length))
+                seen: dict[int | None, slice] = {None: slice(0, length)}
+                if stack.masked:
+                    seen = {reach: _within(queries, past, length, stack.causal, reach) for reach in stack.reaches}
+                for first in range(0, stack.heads, heads_step):
+                    heads = slice(first, first + heads_step)
+                    found.append(_Piece(own, tokens, length, key_tokens, heads, queries, seen, masks))
+    return found
+
+
+def _within(queries: slice, past: int, length: int, causal: bool, reach: int | None) -> slice:
+    """The keys among which are all that these queries see; padding between tokens only makes them fewer."""
+    first, last = past + queries.start, past + queries.stop
+    stop = last if causal else length if reach is None else min(length, last + reach)
+    return slice(0 if reach is None else max(0, first - reach), stop)
+
+
+def _masks(places: Array, past: int, causal: bool, dtype: np.dtype[Any], kept: int) -> Masks:
+    """What is added to the scores of some queries; the last ones are kept, for the heads and blocks that follow.
+
+    Keys that all of these queries see need no mask: of a long text those are nearly all, and a pass over their scores
+    would take as long as the exponentials.
+    """
+
+    @lru_cache(maxsize=max(1, kept))
+    def mask(first: int, last: int, start: int, stop: int, reach: int | None) -> list[tuple[slice, Array]]:
+        queries, keys = places[past + first : past + last], places[start:stop]
+        left, right = 0, len(keys)  # between the two nothing is hidden
+        if reach is not None:
+            left = int(np.searchsorted(keys, queries[-1] - reach))
+        if causal or reach is not None:
+            right = int(np.searchsorted(keys, queries[0] + (0 if causal else reach), "right"))
+        parts = [slice(0, left), slice(right, len(keys))] if left < right else [slice(0, len(keys))]
+        return [
+            (some, additive_mask(visible(queries, keys[some], causal, reach), dtype))
+            for some in parts
+            if some.start < some.stop
+        ]
+
+    return mask
+
+
+def _angles(rotary: Rotary, names: set[str | None], tile: Packed) -> dict[str | None, tuple[Array, Array, str]]:
+    """cos, sin and pairing of each rotation that a block asks for, at the places of these tokens."""
+    _, places = tile.where()
+    return {name: (*rotary.rotary(places, name), rotary.pairing) for name in names}
+
+
+def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:
+    """What terms of the scores take from their schemes, for all of a tile's texts."""
+    ends = (piece.keys if piece.group.places is None else int(piece.group.places[-1]) + 1 for piece in pieces)
+    longest = max(ends, default=1)
+    return {scheme: term.shared(longest) for scheme, term in stack.schemes.items()}

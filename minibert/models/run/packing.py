@@ -1,0 +1,277 @@
+"""Packed texts: the tokens of several sequences one after another, without padding; and where work is cut into tiles.
+
+Texts and the sequences of a call come to the same description. What computes rows takes one `Packed`, a whole batch or
+a tile of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from minibert.equations.input_layer import Array, check_ids
+from minibert.families.parts.config import Config
+from minibert.families.parts.steps import Bound, Inputs, Lookup, Mask
+from minibert.files.tokenizer import Encoded
+
+T = TypeVar("T")
+
+# Numbers in a block of an input layer: 1024 rows of BERT's, the fastest of the sizes from 32 to 4096 rows. Smaller ones
+# fit into a faster cache, but need more calls, and threads then wait more often for the interpreter's lock.
+TILE_NUMBERS = 1024 * 768
+# A matrix product of more rows is no faster, takes more memory, and others wait longer for their turn.
+TILE_TOKENS = 512  # about: see SLACK
+ONE_TILE = 128  # so many tokens are never cut
+ENOUGH_TOKENS = 256  # up to twice as many make two tiles, up to four times four: of half as many each takes longer
+SHARES = 8  # few tokens are cut into at most so many tiles, for the threads to share
+SLACK = 1.25  # a tile may have so many times as many tokens as it should, where sequences end just there
+
+
+class Group(NamedTuple):
+    """Some sequences of one length, side by side in a tile."""
+
+    first: int  # their first token
+    texts: Array  # which sequences of the batch they are
+    length: int
+    places: Array | None  # of the tokens in each sequence, where padding stands between them; else None
+
+    def of(self, x: Array) -> Array:
+        """Take their rows: (tokens, ...) -> (texts, length, ...), a view."""
+        count = len(self.texts)
+        return x[self.first : self.first + count * self.length].reshape(count, self.length, *x.shape[1:])
+
+    def part(self, start: int, stop: int) -> Group:
+        """Take some of the sequences."""
+        return self._replace(first=self.first + start * self.length, texts=self.texts[start:stop])
+
+
+class Packed(NamedTuple):
+    """The tokens of some sequences without padding, the shortest sequence first. A tile of it is one too.
+
+    inputs: of all tokens as one long sequence, checked and completed; texts and lengths (texts,): which sequence of the
+    batch each one is, and how many tokens it has; places (tokens,): of each token in its sequence, None where they are
+    0, 1, 2, ... in each.
+    """
+
+    inputs: Inputs
+    texts: Array
+    lengths: Array
+    places: Array | None = None
+
+    @property
+    def ids(self) -> Array:
+        """The id of each token."""
+        ids: Any = self.inputs.ids["input_ids"]
+        return np.asarray(ids[0])
+
+    @property
+    def starts(self) -> Array:
+        """The first token of each sequence."""
+        starts: Array = np.cumsum(self.lengths) - self.lengths
+        return starts
+
+    def where(self) -> tuple[Array, Array]:
+        """Say for each token which sequence of the batch it is of, and its place in it."""
+        places = self.places
+        if places is None:
+            places = np.arange(self.inputs.seq) - np.repeat(self.starts, self.lengths)
+        return np.repeat(self.texts, self.lengths), places
+
+    def groups(self, gaps: bool = False) -> list[Group]:
+        """Give the sequences of each length; with `gaps` those with other padding between their tokens apart."""
+        kinds: list[Any] = self.lengths.tolist()
+        places: list[Array] = []
+        if gaps and self.places is not None:
+            places = [own if _has_gaps(own) else own[:0] for own in np.split(self.places, self.starts[1:])]
+            kinds = [(length, own.tobytes()) for length, own in zip(kinds, places, strict=False)]
+        found, first, start = [], 0, 0
+        for _, same in groupby(kinds):
+            stop, length = start + len(list(same)), int(self.lengths[start])
+            own = places[start] if places and len(places[start]) else None
+            found.append(Group(first, self.texts[start:stop], length, own))
+            first, start = first + (stop - start) * length, stop
+        return found
+
+    def tiles(self, tokens: int | None = None) -> list[Packed]:
+        """Cut into parts of about `tokens` tokens, each of whole sequences; None: as many as `tile_tokens` says."""
+        if self.inputs.seq <= (ONE_TILE if tokens is None else tokens):
+            return [self] * bool(len(self.texts))
+        tokens = tile_tokens(self.inputs.seq) if tokens is None else tokens
+        found, stop = [], 0
+        for part in cuts(self.lengths, tokens):
+            here = slice(stop, stop := stop + int(self.lengths[part].sum()))
+            places = None if self.places is None else self.places[here]
+            found.append(Packed(self.inputs.tile(slice(0, 1), here), self.texts[part], self.lengths[part], places))
+        return found
+
+
+def _has_gaps(places: Array) -> bool:
+    return len(places) > 0 and places[-1] - places[0] != len(places) - 1
+
+
+class Lookups(NamedTuple):
+    """What the steps of a layer look up beside the words, and the sizes of their tables."""
+
+    rows: int  # of the table of words
+    steps: list[tuple[Lookup, int, int]]  # a step, the rows of its table, the smallest id
+    masks: list[Mask]
+    config: Config
+
+    @staticmethod
+    def of(steps: Sequence[Bound], config: Config) -> Lookups:
+        """Ask the steps once."""
+        tables = [(each, module.table.shape[0], each.lowest()) for each, module in steps if isinstance(each, Lookup)]
+        others = [each for each in tables if each[0].ids != "input_ids"]
+        masks = [each for each, _ in steps if isinstance(each, Mask)]
+        return Lookups(steps[0].module.table.shape[0], others, masks, config)
+
+
+def pack(encoded: Sequence[Encoded], lookups: Lookups, typed: bool = True) -> Packed:
+    """Put the ids of texts together, and complete them as a call does for sequences without padding.
+
+    Without `typed` their types are left out, which the layer then has no use for. Raises IndexError that names the text
+    and the place in it.
+    """
+    if len(encoded) == 1:  # nothing to sort and to join: a tenth of the time of one short text
+        texts, lengths, ordered = np.zeros(1, np.int64), np.array([len(encoded[0].input_ids)]), encoded
+    else:
+        lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
+        texts = np.argsort(lengths, kind="stable")
+        lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
+    ids = _joined_ids([each.input_ids for each in ordered])
+    inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
+    packed = Packed(inputs, texts, lengths)
+    _check(packed, ids, lookups.rows, "input_ids")
+    alike = [inputs]  # the same, sequences of one length as a batch
+    if len(texts) > 1:
+        groups = packed.groups()
+        alike = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in groups]
+    if lookups.masks:
+        for each in alike:
+            each.attention_mask = lookups.masks[0].default(each, lookups.config)
+        inputs.attention_mask = _joined([each.attention_mask for each in alike], packed)
+    types = typed and any(each.token_type_ids is not None for each in ordered)
+    for step, rows, lowest in lookups.steps:
+        if types and step.ids == "token_type_ids":
+            found = _joined_ids([each.token_type_ids or [0] * len(each.input_ids) for each in ordered])
+            _check(packed, found, rows - step.extra, step.ids, lowest)
+            inputs.ids[step.ids] = found[None]
+            continue
+        default = _joined([step.default(each, lookups.config, 0) for each in alike], packed)
+        if default is not None:
+            inputs.ids[step.ids] = default
+    return packed
+
+
+def _joined_ids(rows: list[list[int]]) -> Array:
+    return np.array(rows[0] if len(rows) == 1 else list(chain.from_iterable(rows)), np.int64)
+
+
+def _check(packed: Packed, ids: Array, rows: int, name: str, first: int = 0) -> None:
+    try:
+        check_ids(ids, rows, name, first)
+    except IndexError:
+        token = int(np.flatnonzero((ids < first) | (ids >= rows))[0])
+        i = int(np.searchsorted(packed.starts, token, side="right")) - 1
+        check_ids(ids[token], rows, f"{name}[{packed.texts[i]}, {token - packed.starts[i]}]", first)
+        raise
+
+
+def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
+    """Join what stands for the texts of each length: a number, arrays, or a slice of as many as a text has tokens.
+
+    A slice is the same for every length, but for its end.
+    """
+    if len(packed.texts) == 1 or not defaults or defaults[0] is None or isinstance(defaults[0], int):
+        return defaults[0] if defaults else None
+    if isinstance(defaults[0], slice):
+        return (packed.where()[1] + defaults[0].start)[None]
+    return np.concatenate([each.reshape(-1) for each in defaults])[None]
+
+
+def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
+    """Take the tokens that are no padding out of a call's checked inputs: the input layer's rows know no neighbours.
+
+    keep (batch, seq) says which they are. texts: some sequences of one length; None: all, the shortest first.
+    """
+    lengths = np.count_nonzero(keep, axis=1)
+    texts = np.argsort(lengths, kind="stable") if texts is None else texts
+    if inputs.batch == 1 and keep.all():  # it is one long sequence already
+        return Packed(inputs, texts, lengths, np.arange(inputs.seq))
+    members, places = np.nonzero(keep[texts])
+    rows = texts[members]
+
+    def of(ids: Any) -> Any:
+        if isinstance(ids, slice):
+            return (places + ids.start)[None]
+        if ids is None or isinstance(ids, int):
+            return ids
+        return np.broadcast_to(ids, (inputs.batch, inputs.seq, *ids.shape[2:]))[rows, places][None]
+
+    ids = {name: of(each) for name, each in inputs.ids.items()}
+    packed = Inputs(1, len(rows), ids, of(inputs.inputs_embeds), of(inputs.attention_mask))
+    return Packed(packed, texts, lengths[texts], places)
+
+
+# -- where work is cut -------------------------------------------------------------------------------------------
+
+
+def tile_tokens(tokens: int) -> int:
+    """Give the tile size of a call. It does not depend on the number of threads, so results are bitwise equal.
+
+    One tile or an even number of them is the aim: three tiles on two threads take as long as four.
+
+    >>> [tile_tokens(tokens) for tokens in (100, 139, 410, 600, 4000, 100_000)]
+    [100, 70, 205, 150, 500, 512]
+    """
+    tiles = 1 if tokens <= ONE_TILE else min(SHARES, 2 * -(-tokens // (2 * ENOUGH_TOKENS)))
+    return min(TILE_TOKENS, max(1, -(-tokens // tiles)))
+
+
+def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
+    """Cut sequences that follow one another into equal parts of about so many tokens, or of one sequence.
+
+    No part of several sequences has more than `SLACK` times as many.
+
+    >>> [(part.start, part.stop) for part in cuts(np.array([2, 2, 3, 9]), 5)]
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    left = -(-total // max(1, tokens))  # parts
+    start = before = 0
+    while start < len(ends):
+        aim = before + (total - before) / max(1, left)
+        stop = int(np.searchsorted(ends, aim, side="right"))  # the end before it or the one after, what is nearer
+        if stop < len(ends) and ends[stop] - aim < aim - (ends[stop - 1] if stop else 0):
+            stop += 1
+        stop = max(start + 1, min(stop, int(np.searchsorted(ends, before + SLACK * tokens, side="right"))))
+        yield slice(start, stop)
+        start, before, left = stop, int(ends[stop - 1]), left - 1
+
+
+def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
+    """Cut (batch, seq) into blocks of about `rows` tokens: whole sequences, or parts of one where it is long.
+
+    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(1, 5, 2)]
+    [(0, 1, 0, 2), (0, 1, 2, 4), (0, 1, 4, 5)]
+    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(3, 2, 4)]
+    [(0, 2, 0, 2), (2, 3, 0, 2)]
+    """
+    tall = max(1, rows // seq) if seq else 1
+    for top in range(0, batch, tall):
+        for left in range(0, seq, rows):
+            yield slice(top, min(top + tall, batch)), slice(left, min(left + rows, seq))
+
+
+def grouped(tiles: Sequence[T], threads: int, most: int) -> list[Sequence[T]]:
+    """Put up to `most` tiles that follow one another together, so that each thread has a group.
+
+    >>> grouped([1, 2, 3, 4, 5], 2, 8)
+    [[1, 2, 3], [4, 5]]
+    """
+    size = min(most, -(-len(tiles) // threads))
+    return [tiles[start : start + size] for start in range(0, len(tiles), max(1, size))]

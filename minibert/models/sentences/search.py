@@ -1,0 +1,110 @@
+"""The vectors that are nearest to others. All are compared, the best are kept; memory holds one block of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import cosine
+from minibert.models.run.pipeline import check_positive
+
+from .comparing import Compare, Given, SparseVector, Vectors, check_widths, compared, cosine_of_normalized, vectors_of
+
+BLOCK = 8192  # vectors that are compared at once
+NAMES = ("queries", "vectors")
+
+
+def search(
+    queries: Given,
+    vectors: Array | Sequence[SparseVector] | Iterable[Array],
+    k: int = 10,
+    compare: Compare = cosine,
+    *,
+    normalized: bool = False,
+) -> tuple[Array, Array]:
+    """Give for each query the k vectors with the largest score, best first: their numbers and their scores.
+
+    queries (n, dim), vectors (m, dim) or an iterator of such blocks -> (n, k) int64 and (n, k); (n, m) where m < k. Of
+    equal scores the first vector comes first. compare: (n, dim), (m, dim) -> (n, m); `encoder.similarity` compares as a
+    model's folder says. normalized: queries and vectors have length 1 already, so their dot product is the cosine, and
+    nothing is divided again. Of int8 and uint8 vectors the numbers themselves are compared; those of one bit a number
+    take `compare=minibert.equations.quantization.hamming`.
+
+    Both may be lists of `SparseVector`, which `compare=encoder.similarity` takes too; a function of yours is given them
+    as they are.
+
+    Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or infinity,
+    for a k below 1, for `normalized` with another `compare`, and as `cosine_of_normalized`.
+
+    >>> search(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
+    (array([[1, 2]]), array([[1., 1.]]))
+    """
+    check_positive("k", k)
+    if normalized:
+        if compare is not cosine:
+            raise ValueError("normalized=True compares by the dot product; leave compare out, or normalized")
+        compare = cosine_of_normalized
+    wanted = vectors_of(queries, NAMES[0])
+    found = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), np.float32)
+    for each in searching(wanted, _blocks(vectors, wanted), k, compare):
+        found = each  # the last one counts
+    return found
+
+
+def _blocks(vectors: Any, queries: Vectors) -> Iterator[Vectors]:
+    whole = isinstance(vectors, np.ndarray) or (
+        isinstance(vectors, list | tuple) and any(isinstance(each, SparseVector) for each in vectors)
+    )
+    if whole or not isinstance(vectors, Iterable):
+        rows = vectors_of(vectors, NAMES[1])
+        vectors = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
+    for value in vectors:
+        block = vectors_of(value, NAMES[1])
+        check_widths(queries, block, NAMES)
+        yield block
+
+
+def searching(queries: Vectors, blocks: Iterable[Vectors], k: int, compare: Compare) -> Iterator[tuple[Array, Array]]:
+    """Give what `search` gives for all blocks so far, after each block."""
+    ids, scores, start = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32), 0
+    for block in blocks:
+        found = compared(compare, queries, block, NAMES, start)
+        scores = scores.astype(found.dtype, copy=False)
+        if ids.shape[1] == k:
+            ids, scores = ids.copy(), scores.copy()  # the others were given away
+            for i, row in enumerate(found):
+                # an equal score comes later, and so is not among the best; where the last is NaN, every score may be
+                better = np.flatnonzero(~(row <= scores[i, -1]))
+                if len(better):
+                    both = np.hstack([ids[i], better + start]), np.hstack([scores[i], row[better]])
+                    (order,) = largest(both[1][None], k)
+                    ids[i], scores[i] = both[0][order], both[1][order]
+        else:
+            order = largest(found, k)
+            some = np.hstack([ids, order + start]), np.hstack([scores, np.take_along_axis(found, order, 1)])
+            order = largest(some[1], k)
+            ids, scores = np.take_along_axis(some[0], order, 1), np.take_along_axis(some[1], order, 1)
+        start += len(block)
+        yield ids, scores
+
+
+def largest(scores: Array, k: int) -> Array:
+    """Give the places of each row's k largest scores, best first: (n, m) -> (n, k), (n, m) where m < k.
+
+    Of equal scores the first comes first; NaN comes last.
+
+    >>> largest(np.array([[0.5, 2.0, 0.5, 3.0]]), 3)
+    array([[3, 1, 0]])
+    """
+    falling = -scores if scores.dtype.kind == "f" else ~scores  # -x of an unsigned number wraps
+    if scores.shape[1] <= 2 * k:
+        return np.argsort(falling, axis=1, kind="stable")[:, :k]
+    found = np.empty((len(scores), k), np.int64)
+    for i, row in enumerate(falling):
+        last = np.partition(row, k - 1)[k - 1]  # sorting all would take longer than comparing
+        some = np.flatnonzero(~(row > last))  # all of them where it is NaN
+        found[i] = some[np.argsort(row[some], kind="stable")[:k]]
+    return found

@@ -1,0 +1,307 @@
+"""Reads what a folder says of its use, as sentence-transformers writes it -> a `SentenceConfig`.
+
+A folder is made for sentence vectors (SentenceTransformer), for scores of pairs (CrossEncoder) or for sparse vectors
+(SparseEncoder). `sentence_modules` reads the modules that it lists.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
+from minibert.errors import Option, worded
+from minibert.families.parts.block_parts import stays_causal
+from minibert.families.parts.config import Config
+from minibert.files.tokenizer_files import Find
+
+from .sentence_modules import SETTINGS, USES, FolderFiles, kind_of, read_modules, read_steps, transformer_folder
+
+TRANSFORMER_CONFIGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)  # the first was once named after its model
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}  # older files have one flag for each pooling; several are laid side by side in this order
+# what a folder is saved as -> its transformer's task, what the transformer gives, and the name of that
+TASKS = {
+    "SentenceTransformer": ("feature-extraction", "last_hidden_state", "token_embeddings"),
+    "CrossEncoder": ("sequence-classification", "logits", "scores"),
+    "SparseEncoder": ("fill-mask", "logits", "token_embeddings"),
+}
+# what a transformer's settings may say without changing a number here
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "query_expansion": (None,),
+    "processing_kwargs": (None, {}),
+    "unpad_inputs": (None, True, False),
+}
+# arguments that torch's side takes, under their newer and their older name
+ARGUMENTS = ("model_kwargs", "model_args", "config_kwargs", "config_args")
+TOKENIZER_ARGUMENTS = ("processor_kwargs", "tokenizer_args")
+HARMLESS = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast")
+
+
+class SentenceConfig(NamedTuple):
+    """How a text becomes a vector after the last block, or a pair of texts a score.
+
+    kind            what the folder was saved as, a name in `USES`; "" without modules.json
+    poolings        names in `POOLINGS`, laid side by side; `include_prompt`: the prompt's tokens count
+    after           what is done to the pooled vectors, in order
+    dim             of the vector at the end
+    longest         tokens, of which special ones are some; longer texts are truncated. None: no limit
+    longest_from    what says so: a key and its file, or the position table
+    tokenizer_length  model_max_length of tokenizer_config.json, where it is a number of tokens
+    lengths         the same for the tasks "query" and "document", where the folder has them
+    lower_case      texts are lowercased before the tokenizer's own rules
+    prompts         name -> what is put before a text; `default_prompt` names one
+    similarity      name in `SIMILARITIES`
+    truncate_dim    so many first numbers of a vector are given
+    activation      what is done to the scores of pairs: the path of a class, None where this folder does not say it
+    splade          how logits become a sparse vector: "max" or "sum" over the tokens, "relu" or "log1p_relu"
+    max_active_dims so many of a sparse vector's largest numbers are kept; None: all
+    """
+
+    kind: str = ""
+    poolings: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
+    after: tuple[Callable[[Array], Array], ...] = ()
+    dim: int = 0
+    longest: int | None = None
+    longest_from: str = ""
+    tokenizer_length: int | None = None
+    lengths: Mapping[str, int] = {}
+    lower_case: bool = False
+    prompts: Mapping[str, str] = {"query": "", "document": ""}
+    default_prompt: str | None = None
+    similarity: str = "cosine"
+    truncate_dim: int | None = None
+    activation: str | None = None
+    splade: tuple[str, str] = ("max", "relu")
+    max_active_dims: int | None = None
+
+    def check_use(self, wanted: str) -> None:
+        """Refuse another use than the folder was saved for. Raises ValueError."""
+        if self.kind not in ("", wanted):
+            raise ValueError(
+                f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; "
+                f"for {USES[wanted]} load the folder of a {wanted}"
+            )
+
+    def prompt(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
+        """Give what is put before each text. Raises ValueError for a name that the folder does not have."""
+        if prompt is not None:
+            if not isinstance(prompt, str):
+                raise TypeError(f"prompt must be a str, found {type(prompt).__name__}")
+            return prompt
+        name = self.default_prompt if prompt_name is None else prompt_name
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            known = ", ".join(map(repr, self.prompts))
+            found = f" must be one of this model's {known}, found {name!r}; any text can be passed as "
+            raise worded(ValueError, Option("prompt_name"), found, Option("prompt"))
+        return self.prompts[name]
+
+    def longest_of(self, task: str | None) -> int | None:
+        """At how many tokens a text of this task is truncated."""
+        return self.lengths.get(task or "", self.longest)
+
+    def width(self, truncate_dim: int | None = None) -> int:
+        """How many numbers of a vector are given, where a call asks for so many at most.
+
+        Raises ValueError where the folder is not for sentence vectors.
+        """
+        self.check_use("SentenceTransformer")
+        cut = self.truncate_dim if truncate_dim is None else truncate_dim
+        return self.dim if cut is None else min(cut, self.dim)
+
+    def normalizes(self) -> bool:
+        """Whether each vector has length 1: the module Normalize comes last, and nothing is cut off behind it."""
+        return self.after[-1:] == (normalized,) and self.width() == self.dim
+
+
+def read_sentence_config(
+    find: Find, config: Config, dim: int, longest: int | None, dtype: np.dtype[Any] | None, where: str
+) -> SentenceConfig:
+    """Read all that a folder says of its use.
+
+    find: the whole folder's files; config, dim, longest: of the encoder in it; dtype: of its numbers, None where no
+    number is to be read. Without modules.json the vector is the mean of the tokens, or the last token of a model that
+    was made to continue a text, as in sentence-transformers.
+
+    Raises CheckpointError that names the file and the entry that is not understood.
+    """
+    modules, top = read_modules(find, where), FolderFiles(find, "", where)
+    if modules is None:
+        named = config.get("architectures")  # a list of one, in all files that transformers writes
+        continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
+        poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
+        limit, limit_from = _longest({}, "", top, config, longest)
+        own = SentenceConfig(poolings=poolings, dim=dim, longest=limit, longest_from=limit_from)
+        return own._replace(tokenizer_length=_tokenizer_length(top))
+    files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top)
+    named, settings = next(
+        ((name, found) for name in TRANSFORMER_CONFIGS if (found := files.object(name))), (TRANSFORMER_CONFIGS[0], {})
+    )
+    _check_settings(settings, files, modules[0].kind, kind)
+    own = SentenceConfig()
+    if kind == "SentenceTransformer":
+        own = _read_pooling(FolderFiles(find, modules[1].path, where), dim)
+        after, width = read_steps(modules[2:], find, own.dim, dtype, where)
+        own = own._replace(after=after, dim=width)
+    elif kind == "SparseEncoder":
+        own = own._replace(splade=_read_splade(FolderFiles(find, modules[1].path, where)))
+    lengths = {
+        task: min(limit, longest or limit)
+        for task in ("query", "document")
+        if (limit := _length(settings.get(f"{task}_length"), f"{task}_length in {named}", files)) is not None
+    }
+    limit, limit_from = _longest(settings, named, files, config, longest)
+    own = own._replace(
+        kind=kind,
+        longest=limit,
+        longest_from=limit_from,
+        tokenizer_length=_tokenizer_length(files),
+        lengths=lengths,
+        lower_case=files.flag(settings, "do_lower_case", False),
+    )
+    return _with_prompts(own, top)
+
+
+# -- the modules -------------------------------------------------------------------------------------------------
+
+
+def _read_splade(files: FolderFiles) -> tuple[str, str]:
+    """Read how the logits of a text's tokens become one sparse vector."""
+    settings = files.object("config.json")
+    names = {"pooling_strategy": ("max", "sum"), "activation_function": ("relu", "log1p_relu")}
+    files.check_keys(settings, (*names, "embedding_dimension", "word_embedding_dimension", "chunk_size"))
+    pooling, activation = (settings.get(name, known[0]) for name, known in names.items())
+    for (name, known), found in zip(names.items(), (pooling, activation), strict=True):
+        if found not in known:
+            raise files.refuse(f"{name!r} must be {' or '.join(map(repr, known))}, found {found!r}")
+    return pooling, activation
+
+
+def _read_pooling(files: FolderFiles, dim: int) -> SentenceConfig:
+    settings = files.object("config.json")
+    files.check_keys(
+        settings, ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", *FLAGS)
+    )
+    width = settings.get("embedding_dimension", settings.get("word_embedding_dimension"))
+    if width != dim:
+        raise files.refuse(f"config.json pools vectors of {width!r} numbers, but this model's have {dim}")
+    flagged = [mode for flag, mode in FLAGS.items() if files.flag(settings, flag, False)]
+    named = settings.get("pooling_mode", flagged or ["mean"])
+    poolings = (named,) if isinstance(named, str) else tuple(named) if isinstance(named, list) else (named,)
+    unknown = [name for name in poolings if not isinstance(name, str) or name not in POOLINGS]
+    if unknown or not poolings:
+        raise files.refuse(f"pooling {unknown or named!r} is not known; known are {', '.join(POOLINGS)}")
+    include = files.flag(settings, "include_prompt", True)
+    return SentenceConfig(poolings=poolings, include_prompt=include, dim=dim * len(poolings))
+
+
+# -- the settings ------------------------------------------------------------------------------------------------
+
+
+def _check_settings(settings: dict[str, Any], files: FolderFiles, transformer: str, kind: str) -> None:
+    """Refuse what would change the numbers and is not computed here."""
+    task, gives, name = TASKS[kind]
+    forward = ({"text": {"method": "forward", "method_output_name": given}} for given in (gives, [gives]))
+    neutral = dict(NEUTRAL, transformer_task=(task,), modality_config=tuple(forward), module_output_name=(name,))
+    usual = "fill-mask" if transformer == "MLMTransformer" else "feature-extraction"  # where the settings say nothing
+    settings = {"transformer_task": usual} | settings
+    known = {"max_seq_length", "do_lower_case", "query_length", "document_length", *TOKENIZER_ARGUMENTS}
+    for key, value in settings.items():
+        if key in ARGUMENTS or key in TOKENIZER_ARGUMENTS:
+            if not isinstance(value, dict | None):
+                raise files.refuse(f"the transformer's {key!r} must be arguments by name, found {value!r}")
+            also = ("model_max_length",) if key in TOKENIZER_ARGUMENTS else ()
+            left = [name for name in value or () if name not in (*HARMLESS, *also)]
+            if left:
+                raise files.refuse(f"the transformer's {key!r} has {', '.join(map(repr, left))}, not known here")
+        elif key not in known and (key not in neutral or value not in neutral[key]):
+            raise files.refuse(
+                f"the transformer's setting {key!r} is {value!r}, which is not computed here in a {kind}"
+            )
+
+
+def _length(value: Any, key: str, files: FolderFiles) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
+        raise files.refuse(f"{key} must be a number >= 1, found {value!r}")
+    return int(value)
+
+
+def _longest(
+    settings: dict[str, Any], named: str, files: FolderFiles, config: Mapping[str, Any], longest: int | None
+) -> tuple[int | None, str]:
+    """How many tokens a text may have, and what says so: the transformer's settings, in the file `named`, else the
+    tokenizer's, but then no more than the config's positions; never more than the table has."""
+    tokenizer, ours = files.object("tokenizer_config.json"), "tokenizer_config.json"
+    arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
+
+    def first(*sources: tuple[Mapping[str, Any], str, str]) -> list[tuple[int, str]]:
+        told = ((data.get(key), f"{key} in {file}") for data, key, file in sources)
+        value, source = next((each for each in told if each[0] is not None), (None, ""))
+        length = _length(value, source, files)
+        return [] if length is None else [(length, source)]
+
+    found = first((arguments, "model_max_length", named), (settings, "max_seq_length", named))
+    if not found:
+        found = first(
+            (tokenizer, "model_max_length", ours), (tokenizer, "max_len", ours)
+        )  # the second is its older name
+        positions = config.get("max_position_embeddings")  # a model that turns queries and keys has no table of them
+        if type(positions) is int and positions >= 1:  # -1: no limit
+            found.append((positions, "max_position_embeddings in config.json"))
+    if longest is not None:
+        found.append((longest, "the position table"))
+    return min(found, key=lambda each: each[0], default=(None, ""))
+
+
+def _tokenizer_length(files: FolderFiles) -> int | None:
+    length = files.object("tokenizer_config.json").get("model_max_length")
+    if isinstance(length, bool) or not isinstance(length, int | float) or not 1 <= length < math.inf:
+        return None
+    return int(length)
+
+
+def _with_prompts(found: SentenceConfig, files: FolderFiles) -> SentenceConfig:
+    """Add what config_sentence_transformers.json says: prompts, how to compare, how much of a vector to give."""
+    settings = files.object(SETTINGS)
+    own = settings.get("prompts") or {}
+    if not isinstance(own, dict) or not all(isinstance(text, str | None) for text in own.values()):
+        raise files.refuse(f"{SETTINGS}: 'prompts' must be texts by name, found {own!r}")
+    usual = {} if found.kind == "CrossEncoder" else {"query": "", "document": ""}
+    prompts = usual | {name: text or "" for name, text in own.items()}
+    default = settings.get("default_prompt_name")
+    if default is not None and (not isinstance(default, str) or default not in prompts):
+        raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
+    named = settings.get("similarity_fn_name") or ("dot" if found.kind == "SparseEncoder" else "cosine")
+    similarity = "dot" if named == "dot_score" else named  # the function's name, where the measure's is meant
+    if not isinstance(similarity, str) or similarity not in SIMILARITIES:
+        raise files.refuse(
+            f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"
+        )
+    cut, most = (
+        _length(settings.get(key), f"{key} in {SETTINGS}", files) for key in ("truncate_dim", "max_active_dims")
+    )
+    activation = settings.get("activation_fn")
+    if not isinstance(activation, str | None):
+        raise files.refuse(f"{SETTINGS}: 'activation_fn' must be the path of a class, found {activation!r}")
+    return found._replace(
+        prompts=prompts, default_prompt=default, similarity=similarity, truncate_dim=cut, activation=activation,
+        max_active_dims=most,
+    )  # fmt: skip

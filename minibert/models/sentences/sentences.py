@@ -1,0 +1,344 @@
+"""Vectors of texts, as sentence-transformers gives them for the same folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import is_
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.quantization import check_precision, quantized
+from minibert.equations.sentences import POOLINGS, normalized
+from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
+from minibert.models.model import Model
+from minibert.models.run.blocks import run_model
+from minibert.models.run.packing import Packed
+from minibert.models.run.pipeline import Pipeline, check_positive, chunked, pooled, rows_of_each
+from minibert.threads.cores import cores
+from minibert.threads.pool import checked_threads
+
+from .comparing import Given, similarity, similarity_pairwise
+from .sentence_config import SentenceConfig
+
+CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
+OUTPUTS = ("sentence_embedding", "token_embeddings")
+TASKS = (None, "query", "document")
+
+
+class Sentences(Model):
+    """A model whose folder says how texts become vectors."""
+
+    settable = ("max_seq_length",)
+
+    def __init__(self, *model: Any, sentence_config: SentenceConfig, **options: Any) -> None:
+        super().__init__(*model, **options)
+        self._sentence_config = sentence_config
+        self._length_set = False
+        self._lowercased: Tokenizer | None = None
+        self._last: tuple[Any, tuple[Any, ...], Any] = None, (), None
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """At how many tokens `encode` and its kin truncate a text, special tokens among them; None: no limit.
+
+        The folder says so. It can be set to any integer from 1 to `max_length`, or to None for `max_length` itself. A
+        call that is running keeps the length it began with. `pickle` and `copy.deepcopy` keep what was set. The task
+        of `encode_query` or `encode_document` may have a length of its own in the folder, which then holds.
+
+        Raises ValueError for a length beyond the position table, or for anything but an integer >= 1.
+        """
+        return self.sentence_config.longest
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int | None) -> None:
+        limit = self.max_length
+        if length is not None:
+            check_positive("max_seq_length", length)
+            if limit is not None and length > limit:
+                raise ValueError(f"max_seq_length must be at most {limit}, the position table's rows; found {length}")
+        said = (limit, "the position table") if length is None else (int(length), "max_seq_length, which was set")
+        self._sentence_config = self.sentence_config._replace(longest=said[0], longest_from=said[1])
+        self._length_set = True  # for `pickle`
+
+    def get_embedding_dimension(self) -> int:
+        """How many numbers a sentence's vector has: `encode(text).shape[0]`. A token's vector has `dim`."""
+        return self.sentence_config.width()
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """The same as `get_embedding_dimension`, by its older name."""
+        return self.get_embedding_dimension()
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The folder's prompts, name -> what is put before a text; "query" and "document" are always there."""
+        return MappingProxyType(dict(self.sentence_config.prompts))
+
+    def encode(
+        self,
+        texts: Texts | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: str = "sentence_embedding",
+        precision: str | None = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: Any = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        *,
+        task: str | None = None,
+        threads: int | None = None,
+        inputs: Texts | None = None,
+        sentences: Texts | None = None,
+    ) -> Any:
+        """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
+
+        The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
+        longest length. A longer text is truncated there without a message: see `tokens_cut`. Without modules.json a
+        vector is the mean over the tokens.
+
+        Weights stored as float16 or bfloat16 are widened: the vectors are those of the model in float32.
+        sentence-transformers computes such a folder in its narrow format, unless told otherwise; on MiniLM its numbers
+        are then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
+
+        The other texts of a call change each number of a vector by at most 1e-6 of the vector's length (measured on
+        MiniLM: 2.6e-7): a matrix product with other rows rounds differently. So may, on some processors, one that BLAS
+        shares between threads.
+
+        prompt_name   one of the folder's prompts, put before each text; without it the folder's default, if it has one
+        prompt        a text put before each text; prompt_name is then without effect
+        batch_size    without effect: work is cut by tokens, about 512 at once or one text, however many texts that is
+        output_value  "token_embeddings" gives for each text its tokens' vectors (tokens, dim) before pooling, in a list
+        truncate_dim  so many first numbers of each vector; normalize_embeddings comes after it
+        task          "query" or "document" takes their longest length where the folder has one
+        threads       the largest number of threads; None for what `load_encoder` was told
+        precision     "float16", "int8", "uint8", "binary" or "ubinary" makes smaller vectors of those that all else
+                      gives: see `equations.quantized`. The ranges of int8 and uint8 are those of this call's vectors;
+                      for others too keep `equations.ranges_of`. Not for token_embeddings
+        inputs        sentence-transformers' name for `texts`; sentences: its older one
+
+        convert_to_numpy, convert_to_tensor and device may be passed by habit, as arrays on the CPU.
+
+        Raises TypeError for anything but text, ValueError for an unknown argument or prompt, TokenizerError where there
+        is no tokenizer.
+        """
+        settings = (
+            prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task, threads,
+            precision, batch_size, convert_to_numpy, convert_to_tensor, device,
+        )  # fmt: skip
+        own, last, pipeline = self._last
+        if own is not self._sentence_config or not all(map(is_, settings, last)):
+            own = self.sentence_config
+            refuse_habits(batch_size, convert_to_numpy, convert_to_tensor, device)
+            _check_precision(precision, output_value)
+            pipeline = self.pipeline(*settings[:7])
+            self._last = own, settings, pipeline  # the next call with the very same settings need not look at them
+        texts = _given_once(texts=texts, inputs=inputs, sentences=sentences)
+        items, _ = listed(texts)
+        found = pipeline.all(items, "encode" if show_progress_bar else "")
+        found = found if precision in (None, "float32") else quantized(found, precision)
+        return found[0] if isinstance(texts, str) else found
+
+    def encode_stream(
+        self,
+        texts: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = CHUNK,
+        *,
+        output_value: str = "sentence_embedding",
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        task: str | None = None,
+        threads: int | None = None,
+    ) -> Iterator[Array]:
+        """Turn texts into vectors while they come: a generator in, a generator out, a vector (dim,) for each text.
+
+        `batch_size` texts (at most 512) are read, sorted by length and computed before the first of their vectors is
+        given, and the next are read after the last of them: with 1 each text is answered at once. Memory is bounded by
+        that. What else is passed is as in `encode`, and so is what is raised, when a text is reached.
+        """
+        if isinstance(texts, str):
+            raise TypeError("texts must be many, one after another, found one str; encode takes it")
+        check_positive("batch_size", batch_size)
+        pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task, threads)
+        found = pipeline.stream(chunked(texts, min(batch_size, CHUNK)))
+        return (vector.copy() for vectors in found for vector in vectors)  # a view would keep the whole chunk alive
+
+    def encode_query(
+        self, texts: Texts | None = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """`encode` for what somebody looks for: with the folder's prompt "query", and never its default prompt."""
+        if prompt_name is None and prompt is None:
+            prompt_name = "query"
+        return self.encode(texts, prompt_name, prompt, **{"task": "query", **options})
+
+    def encode_document(
+        self, texts: Texts | None = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """`encode` for what is looked through: with the folder's prompt "document", and never its default prompt."""
+        if prompt_name is None and prompt is None:
+            prompt_name = "document"
+        return self.encode(texts, prompt_name, prompt, **{"task": "document", **options})
+
+    def tokens_cut(
+        self, texts: Texts, prompt_name: str | None = None, prompt: str | None = None, *, task: str | None = None
+    ) -> Any:
+        """Count the tokens that `encode` leaves out of each text: one str -> an int, many -> (n,) int64.
+
+        A text with its prompt and the special tokens is truncated at `max_seq_length`. What is passed and raised is as
+        in `encode`; `prompt_name="query", task="query"` counts for `encode_query`.
+        """
+        items, own = listed(texts)[0], self.sentence_config
+        pipeline, before = self.pipeline(prompt_name, prompt, task=task), own.prompt(prompt_name, prompt)
+        found = np.zeros(len(items), np.int64)
+        for start in range(0, len(items), pipeline.chunk):
+            for i, encoded in enumerate(pipeline.tokenize(items[start : start + pipeline.chunk], start), start):
+                found[i] = encoded.cut
+                if encoded.more:  # the end of a very long text has not been looked at
+                    (whole,) = self.sentence_tokenizer.encode([before + items[i]])
+                    found[i] = len(whole.input_ids) - len(encoded.input_ids)
+        return int(found[0]) if isinstance(texts, str) else found
+
+    def pipeline(
+        self,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        output_value: str = OUTPUTS[0],
+        normalize: bool = False,
+        truncate_dim: int | None = None,
+        task: str | None = None,
+        threads: int | None = None,
+        same_bits: bool = False,
+    ) -> Pipeline:
+        """Give the steps of `encode`, for callers with their own loop. What is passed and raised is as there.
+
+        `same_bits`: no bit of a vector depends on `threads`, even of one text alone: see `computing.compute`.
+        """
+        if output_value not in OUTPUTS:
+            raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {output_value!r}")
+        if task not in TASKS:
+            raise ValueError(f"task must be None, 'query' or 'document', found {task!r}")
+        if truncate_dim is not None:
+            check_positive("truncate_dim", truncate_dim)
+        own, tokenizer = self.sentence_config, self.sentence_tokenizer
+        dim, before, longest = own.width(truncate_dim), own.prompt(prompt_name, prompt), own.longest_of(task)
+        skip = 0  # tokens of the prompt that are not pooled
+        if before and not own.include_prompt:
+            (alone,) = tokenizer.encode([before], None, truncation=True, max_length=own.longest)
+            # in the real call the special token at the end comes after the text
+            skip = len(alone.input_ids) - (bool(alone.input_ids) and tokenizer.is_special(alone.input_ids[-1]))
+
+        def tokenize(texts: list[Any], start: int) -> list[Encoded]:
+            if before:  # anything but a str goes to the tokenizer as it is, whose error says where it is
+                texts = [before + text if isinstance(text, str) else text for text in texts]
+            return tokenizer.encode(texts, None, truncation=True, max_length=longest, start=start)
+
+        def pool(rows: Array) -> Array:
+            return np.concatenate([POOLINGS[name](rows, skip) for name in own.poolings], axis=1)
+
+        if output_value == "token_embeddings":
+            return self.each_text(tokenize, rows_of_each(), threads, same_bits)
+        after = (*own.after, lambda x: x[:, :dim], *([normalized] if normalize else []))
+        return self.each_text(tokenize, pooled(pool, after), threads, same_bits, dim)
+
+    def each_text(
+        self,
+        tokenize: Callable[[list[Any], int], list[Encoded]],
+        results: Callable[[Packed, Array], Any],
+        threads: int | None = None,
+        same_bits: bool = False,
+        dim: int | None = None,
+        take: Callable[[Packed], Array | None] | None = None,
+    ) -> Pipeline:
+        """Give the steps from texts to one result for each: see `Pipeline`; `take`: as of `blocks.run_model`."""
+        threads = self.threads if threads is None else checked_threads(threads)
+        layer, stack = self.embeddings, self.stack
+
+        def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
+            run_model(layer.rows, stack, layer.pack(encoded), put, threads, same_bits, take)
+
+        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, ahead=(threads or cores()) > 1)
+
+    def similarity(self, embeddings1: Given, embeddings2: Given, *, normalized: bool = False) -> Array:
+        """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
+
+        One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative. Both
+        may be lists of `SparseVector`, which are compared by dot product where the folder says nothing.
+
+        normalized  both have vectors of length 1 already, as a folder with the module Normalize gives them: a cosine
+                    then is one matrix product. Without effect on the other measures, which do not normalize
+
+        Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or
+        infinity, and for `normalized` where the first vector of either has another length.
+        """
+        return similarity(self._measure(), embeddings1, embeddings2, normalized)
+
+    def similarity_pairwise(self, embeddings1: Given, embeddings2: Given) -> Any:
+        """Compare vectors in the same place as the folder says: (n, dim), (n, dim) -> (n,).
+
+        One vector (dim,) is compared with each of the others; two of them give one number. Raises as `similarity`, and
+        ValueError for two numbers of vectors.
+        """
+        return similarity_pairwise(self._measure(), embeddings1, embeddings2)
+
+    def _measure(self) -> str | None:
+        own = self.sentence_config
+        return own.similarity if own.kind else None
+
+    @property
+    def sentence_config(self) -> SentenceConfig:
+        """What the folder says of sentence vectors."""
+        self.stack  # noqa: B018  raises where the encoder is closed
+        return self._sentence_config
+
+    @property
+    def sentence_tokenizer(self) -> Tokenizer:
+        """The tokenizer, with a lowercasing step before it where the folder has one."""
+        if not self.sentence_config.lower_case:
+            return self.embeddings.tokenizer
+        if self._lowercased is None:
+            self._lowercased = self.embeddings.tokenizer.lowercased()
+        return self._lowercased
+
+    def close(self) -> None:
+        """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
+        super().close()
+        self._sentence_config, self._lowercased = SentenceConfig(), None  # the weights of its dense layers too
+        self._last = None, (), None
+
+
+def _given_once(**given: Texts | None) -> Texts:
+    """Give the texts, which have several names. Raises TypeError unless one is used."""
+    found = [value for value in given.values() if value is not None]
+    if len(found) != 1:
+        raise TypeError(
+            f"texts must be a str or a list of str, passed once, as {', '.join(given)}; found {len(found) or 'none'}"
+        )
+    return found[0]
+
+
+def _check_precision(precision: str | None, output_value: str) -> None:
+    """Raises ValueError for an unknown precision, and for another than float32 of tokens."""
+    if precision is None:
+        return
+    check_precision(precision)
+    if precision != "float32" and output_value == OUTPUTS[1]:
+        raise ValueError(f"precision {precision!r} is for sentence vectors; leave it out with {OUTPUTS[1]}")
+
+
+def refuse_habits(batch_size: Any, convert_to_numpy: Any, convert_to_tensor: Any, device: Any) -> None:
+    """Refuse arguments of sentence-transformers that ask for something else than arrays of float32 on the CPU."""
+    check_positive("batch_size", batch_size)
+    advice = "this encoder gives NumPy arrays on the CPU; leave it out"
+    if convert_to_numpy is not True:
+        raise ValueError(f"convert_to_numpy must be True, found {convert_to_numpy!r}: {advice}")
+    if convert_to_tensor is not False:
+        raise ValueError(f"convert_to_tensor must be False, found {convert_to_tensor!r}: {advice}")
+    if device is not None and str(device) != "cpu":
+        raise ValueError(f"device must be None or 'cpu', found {device!r}: {advice}")

@@ -1,0 +1,63 @@
+"""Two texts side by side, on the page of `minibert explain --html --beside`: one word in two contexts.
+
+`page_beside.html` and `page_beside.js` are its template and its script. The attention weights are those of the other
+text's trace, to the bit; the cosines are of every token of one text and every token of the other, after each block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.similarity import cosine_similarity
+from minibert.show.text.text import visible
+
+from .page_parts import BYTES, LARGEST, as_json, filled_part, packed
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
+
+
+def check_both(size: float, encoder: Encoder, seq: int, other: int) -> None:
+    """Refuse two texts whose page would have more than `LARGEST` bytes; `size`: those of the first one, about.
+
+    Raises ValueError, for a second text without tokens too.
+    """
+    if not other:
+        raise ValueError("the text beside has no tokens, so there is nothing to compare; give another one")
+    blocks, heads = len(encoder.stack.blocks), encoder.stack.heads
+    size += (blocks * heads * other * other * encoder.dtype.itemsize + (blocks + 1) * seq * other * 4) * BYTES
+    if size > LARGEST:
+        raise ValueError(
+            f"the page of these two texts would have {size / 1e6:.0f} MB, and {LARGEST / 1e6:.0f} MB is the most that "
+            f"is written; they have {seq} and {other} tokens; give shorter ones"
+        )
+
+
+def common_token(tokens: Sequence[str], others: Sequence[str], places: Sequence[int]) -> int | None:
+    """Which of these places has the longest token that the other text has too; None where there is none."""
+    both = [i for i in places if tokens[i] in others]
+    return max(both, key=lambda i: len(tokens[i]), default=None)
+
+
+def part(
+    encoder: Encoder, trace: Mapping[str, Array], text: str, tokens: Sequence[str], other: Mapping[str, Array]
+) -> dict[str, str]:
+    """Give this part of the page: its elements ("beside") and its script.
+
+    `trace` is of the page's own text, `other` of the text beside, of which `tokens` are.
+    """
+    blocks = len(encoder.stack.blocks)
+    states = [f"hidden_states.{i}" for i in range(blocks + 1)]
+    cosines = [cosine_similarity(trace[name][0], other[name][0]) for name in states]
+    data: dict[str, Any] = {
+        "tokens": list(tokens),
+        "first": min(1, len(tokens) - 1),
+        "attention": packed(np.stack([other[f"attentions.{i}"][0] for i in range(blocks)])),
+        "cosines": packed(np.stack(cosines).astype(np.float32)),
+    }
+    return filled_part("beside", text=escape(visible(text)), data=as_json(data))

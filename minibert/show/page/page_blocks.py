@@ -1,0 +1,135 @@
+"""The second part of the page of `minibert explain --html`: what the blocks after the input layer do with a text.
+
+`page_blocks.html` and `page_blocks.js` are its template and its script. The attention weights are those of the trace,
+to the bit: 4 bytes for each head and each pair of tokens, times 4/3 for base64. So the page grows with the square of
+the number of tokens, and `page_parts.check_size` refuses a text that is too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minibert.equations import attention_positions, blocks, gated_blocks, input_layer
+from minibert.equations.input_layer import Array
+from minibert.equations.similarity import cosine_similarity
+from minibert.show.text.blocks import functions
+
+from .page_parts import BYTES, as_json, filled_part, listed, packed
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
+
+NEAREST = 5  # most similar tokens that are listed
+MOVES = 350  # bytes, about: how one block changes one token
+
+
+def part(encoder: Encoder, trace: dict[str, Array], listed_before: set[Any]) -> dict[str, str]:
+    """What the second part adds to the template: its elements ("blocks") and its script.
+
+    `trace` is of one text that has tokens; `listed_before` are the formulas of the first part.
+    """
+    stack = encoder.stack
+    data = {
+        "blocks": len(stack.blocks),
+        "heads": stack.heads,
+        "attention": packed(np.stack([trace[f"attentions.{i}"][0] for i in range(len(stack.blocks))])),
+        "scores": scores(encoder, trace),
+        "moves": moves(encoder, trace),
+    }
+    last = stack.blocks[-1].parts[-1]
+    norm = type(stack.blocks[-1].modules[last.before or last.after]).__name__
+    order = (
+        f"Both add to the vector. {norm} is applied to what enters them, so the vector itself can grow."
+        if stack.pre_norm
+        else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
+    )
+    used = functions(stack) - listed_before
+    return filled_part(
+        "blocks",
+        order=order,
+        causal=" Here no token sees those after it." * stack.causal,
+        formulas=listed(used, input_layer, attention_positions, blocks, gated_blocks),
+        data=as_json(data),
+    )
+
+
+def bytes_a_token(encoder: Encoder) -> float:
+    """How many bytes this part has for each token besides the weights, about."""
+    blocks = len(encoder.stack.blocks)
+    return blocks * (encoder.stack.heads * 8 * BYTES + MOVES)
+
+
+def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
+    """What the script needs to write a weight as the softmax of its score, and the score as `scale * q . k + bias`.
+
+        weight[i, j] = exp(score[i, j]) / sum over k of exp(score[i, k])
+        score[i, j] = log(weight[i, j]) + logs[i]
+
+    So a page has one number for each row of a head, `logs`, the logarithm of that sum, and not one for each pair.
+    `bias` is that of each head by distance, key - query, from -(seq - 1) on; None where nothing is added to a score.
+    """
+    stack, works = encoder.stack, [block.attention for block in encoder.stack.blocks]
+    rows = []
+    for work in works:
+        # a masked score is of no weight, and not of the sum
+        counted = np.where(trace[work.probabilities][0] > 0, trace[work.scores][0].astype(np.float64), -np.inf)
+        most = counted.max(axis=-1, keepdims=True)
+        rows.append(np.log(np.exp(counted - most).sum(axis=-1)) + most[..., 0])
+    seq = rows[0].shape[-1]
+    shared = [term.shared(seq) for term in works[0].terms if term.alone]
+    bias = sum(shared) if shared else None
+    return {
+        "logs": packed(np.stack(rows)),
+        "scales": [work.scale for work in works],
+        "reaches": [work.reach for work in works],
+        "turned": [work.rotated for work in works],
+        "normed": [bool(any(work.norms)) for work in works],
+        "width": works[0].head_dim,
+        "key_heads": works[0].key_heads,
+        "causal": stack.causal,
+        "bias": None if bias is None else packed(np.concatenate([bias[:, :0:-1, 0], bias[:, 0, :]], axis=1)),
+    }
+
+
+def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, Any]]]:
+    """How each token's vector changes: one entry for the input layer, then one for each block.
+
+    Sizes are Euclidean lengths; `largest` is the dimension of the number that is farthest from 0, the number, and its
+    share of the squared size; `turn` is the cosine of the vectors before and after the block; `nearest` are the
+    positions of the most similar other tokens, most similar first, and `cosines` their cosines.
+    """
+    states = [trace[f"hidden_states.{i}"][0] for i in range(len(encoder.stack.blocks) + 1)]
+    told = []
+    for i, state in enumerate(states):
+        size, more, entry = _sizes(state), dict[str, list[float]](), list[dict[str, Any]]()
+        if i:
+            parts = zip(("attention", "feed_forward"), encoder.stack.blocks[i - 1].parts, strict=True)
+            more = {name: _sizes(trace[part.within or part.work.output][0]) for name, part in parts}
+            more["turn"] = np.diagonal(cosine_similarity(states[i - 1], state)).tolist()
+        for place, row in enumerate(cosine_similarity(state)):
+            order = [other for other in np.argsort(-row, kind="stable").tolist() if other != place][:NEAREST]
+            entry.append(
+                {
+                    "size": size[place],
+                    "largest": _largest(state[place], size[place]),
+                    "nearest": order,
+                    "cosines": row[order].tolist(),
+                    **{name: numbers[place] for name, numbers in more.items()},
+                }
+            )
+        told.append(entry)
+    return told
+
+
+def _largest(row: Array, size: float) -> tuple[int, float, float]:
+    dimension = int(np.abs(row).argmax())
+    number = float(row[dimension])
+    return dimension, number, (number / size) ** 2 if size else 0.0
+
+
+def _sizes(rows: Array) -> list[float]:
+    lengths: list[float] = np.linalg.norm(rows.astype(np.float64), axis=-1).tolist()
+    return lengths

@@ -1,0 +1,159 @@
+"""The part of the page of `minibert explain --html` about a head: what it predicts, from which block on, and why.
+
+`page_prediction.html` and `page_prediction.js` are its template and its script. The logits are those of the trace; a
+page has the likeliest labels alone. `contributions` says what the shares are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from minibert.equations.blocks import sigmoid, softmax
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError
+from minibert.families.parts.bound_blocks import Dense
+from minibert.families.parts.heads import BoundHead
+from minibert.families.parts.modules import LayerNorm
+from minibert.models.heads.heads import logit_pieces
+from minibert.models.heads.labels import REGRESSION, SEVERAL
+from minibert.show.text.contributions import shares, tokens_of
+from minibert.show.text.text import visible
+
+from .page_parts import BYTES, as_json, filled_part, packed
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
+
+LIKELIEST = 5  # labels that a page shows
+A_NAME = 40  # bytes, about: of a label's name and its probability
+ABOUT = {
+    "masked_word": "Which word belongs in the place of the chosen token. At a mask the model has to find it; at "
+    "another token it mostly gives the token back. Choose the token at the top.",
+    "next_word": "Which token comes after the chosen one. Choose it at the top; the last one's prediction goes on with "
+    "the text.",
+    "classes": "The class of the whole text. It is the same for every token.",
+    "token_classes": "The class of the chosen token. Choose it at the top.",
+    "next_sentence": "Whether the second text follows the first. It is the same for every token.",
+    "replaced_token": "Whether the chosen token is one that somebody has put in the place of another. Choose it at the "
+    "top.",
+}
+NAMES = {"next_sentence": ("follows", "does not follow"), "replaced_token": ("replaced",)}
+
+
+def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
+    """The head whose prediction a page shows: the one that config.json names, else the first; None without one.
+
+    Beside it what the page says where there is a head that cannot be computed.
+    """
+    names = encoder.heads
+    if not names:
+        return None, ""
+    try:
+        return encoder.head(), ""
+    except (ValueError, CheckpointError):  # several and none is named, or one that is not computed
+        try:
+            return encoder.head(names[0]), ""
+        except CheckpointError as error:
+            return None, f"<section><h2>What the model predicts</h2><p>{escape(visible(str(error)))}</p></section>"
+
+
+def bytes_a_token(encoder: Encoder, head: BoundHead | None) -> float:
+    """How many bytes this part has for each token, about; to be counted before they are computed."""
+    if head is None or head.takes != "every":
+        return 0.0
+    blocks, k = len(encoder.stack.blocks), min(LIKELIEST, head.labels)
+    numbers = k * (blocks * (encoder.stack.heads + 1) + 2 + blocks + 2)
+    return numbers * 4 * BYTES + (blocks + 1) * A_NAME
+
+
+def part(encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array]) -> dict[str, str]:
+    """Give this part of the page: its elements ("prediction") and its script.
+
+    `trace` is of one text that has tokens, with the head: `encoder.trace(..., head=head.name)`.
+    """
+    activate, chance = _activation(encoder, head)
+    logits = trace["logits"].reshape(-1, head.labels)
+    k = min(LIKELIEST, head.labels)
+    labels = np.argpartition(-logits, k - 1, axis=1)[:, :k]
+    labels = np.take_along_axis(labels, np.argsort(-np.take_along_axis(logits, labels, 1), axis=1, kind="stable"), 1)
+    lens, best, highest = [], [], []
+    for each in _after_each_block(encoder, head, input_ids, trace):
+        numbers = activate(each)
+        lens.append(np.take_along_axis(numbers, labels, 1))
+        best.append(numbers.argmax(axis=1))
+        highest.append(numbers.max(axis=1))
+    names = _names(encoder, head, np.concatenate([labels.ravel(), *best]))
+    found = shares(encoder, input_ids, trace, head, labels)
+    of_blocks = np.concatenate([found.heads, found.feed_forward[..., None]], axis=3)
+    every = [of_blocks.reshape(*labels.shape, -1), found.input_layer[..., None], found.biases[..., None]]
+    data = {
+        "each": head.takes == "every",
+        "chance": chance,
+        "k": k,
+        "names": [[names[i] for i in row] for row in labels.tolist()],
+        "lens": _floats(np.stack(lens, axis=1)),
+        "best": [
+            [(names[int(i[row])], float(most[row])) for i, most in zip(best, highest, strict=True)]
+            for row in range(len(labels))
+        ],
+        "shares": _floats(np.concatenate(every, axis=2)),
+        "totals": _floats(found.total),
+    }
+    activation = any(not isinstance(work, Dense | LayerNorm) for _, work in head.works)
+    return filled_part(
+        "prediction",
+        about=escape(ABOUT[head.name]),
+        number="probability" if chance else "number",
+        norm=", with the model's last norm before it" * bool(encoder.stack.last_norm),
+        activation=", and the activation before the logits multiplies each of its inputs z by f(z) / z" * activation,
+        mean=" of the prediction, less the mean logit of all predictions" * (head.labels > 1),
+        data=as_json(data),
+    )
+
+
+def _activation(encoder: Encoder, head: BoundHead) -> tuple[Callable[[Array], Array], bool]:
+    """What makes numbers to be read of logits (n, labels), and whether these are probabilities."""
+    kind = encoder.config.get("problem_type") if head.name == "classes" else None
+    if kind == REGRESSION:
+        return np.asarray, False
+    return (sigmoid if kind == SEVERAL or head.labels == 1 else softmax), True
+
+
+def _after_each_block(
+    encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array]
+) -> Iterator[Array]:
+    """The head's logits (n, labels) of the input layer's rows and of each block's; the last are those of the trace.
+
+    One at a time: for 100 tokens and 250,000 labels each of them has 100 MB.
+    """
+    stack, tokens = encoder.stack, tokens_of(head, input_ids)
+    for i in range(len(stack.blocks)):
+        x = trace[f"hidden_states.{i}"][0, tokens]
+        x = encoder[stack.last_norm](x) if stack.last_norm else x
+        x = x.mean(axis=0, keepdims=True) if head.takes == "mean" else x
+        yield np.concatenate([piece for _, piece in logit_pieces(head, x)], axis=1)
+    yield trace["logits"].reshape(-1, head.labels)
+
+
+def _names(encoder: Encoder, head: BoundHead, labels: Array) -> dict[int, str]:
+    """A name for each of these labels."""
+    asked = np.unique(labels)
+    if head.name in ("masked_word", "next_word"):
+        return {i: _token(encoder, i) for i in asked.tolist()}
+    own = head.id2label or dict(enumerate(NAMES.get(head.name, ())))
+    return {i: visible(own.get(i, f"LABEL_{i}")) for i in asked.tolist()}
+
+
+def _token(encoder: Encoder, i: int) -> str:
+    try:
+        return visible(encoder.embeddings.tokenizer.tokens(np.array(i)))
+    except IndexError:  # many tables have more rows than the tokenizer has tokens
+        return f"id {i}, no token"
+
+
+def _floats(numbers: Array) -> str:
+    return packed(numbers.astype(np.float32))

@@ -1,0 +1,1 @@
+"""What stands on a terminal: explain, info, which token adds what."""

@@ -1,0 +1,181 @@
+"""A text's way through one block, as a page of plain text: what `minibert explain TEXT --block 3` prints.
+
+Scores and attention weights are those of one head, with the tokens beside the rows: no model computes a mean over
+heads. Everything else is of all heads together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.equations import blocks as equations
+from minibert.equations import gated_blocks
+from minibert.equations.blocks import Affine
+from minibert.equations.input_layer import Array
+from minibert.families.parts.bound_blocks import Attention, BoundBlock
+from minibert.families.parts.plan import REAL, Step, value
+from minibert.models.encoder import Encoder
+from minibert.models.run.blocks import Stack
+
+from .explain import Told, differs, first_of_text, heading
+from .text import EDGE, Style, all_rows, beginning, columns_of, fitting, padded, styles, wrap
+
+COLUMN = 7  # columns of one number of a table: a sign, and four decimals
+CUT = " ..."
+MOST_NAMED = 40  # tokens of a text in a message
+
+
+def explain_block(
+    encoder: Encoder,
+    text: str,
+    block: int,
+    head: int = 0,
+    text_pair: str | None = None,
+    colour: bool = False,
+    full: bool = False,
+    truncation: bool = False,
+    token: str | None = None,
+) -> Iterator[str]:
+    """Give the page line by line: of each step of block `block` (from 0) name, shape, function, formula and numbers.
+
+    The numbers are the first six of one token: of `token`, its number from 0 or the token itself, else of the text's
+    first. `full` gives all rows as torch prints them, and the block computed once more by one function. For head `head`
+    (from 0) the weights of all tokens are always shown.
+    Raises ValueError for a block, head or token that is not there, and as a call of the encoder.
+    """
+    stack = encoder.stack
+    _check("block", block, len(stack.blocks))
+    _check("head", head, stack.heads)
+    batch: dict[str, Any] = encoder.tokenize(text, text_pair, truncation=truncation and encoder.max_length is not None)
+    tokens = [fitting(token) for token in encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])]
+    if not tokens:
+        raise ValueError("this text has no tokens, so no block can be computed; give another one")
+    place = _place(token, tokens, first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0)
+    trace = encoder.trace(**batch)
+    bold, dim = styles(colour)
+    shape, own = trace["hidden_states.0"].shape, stack.blocks[block].attention
+    yield bold(f"block {block} of {len(stack.blocks)} of {encoder.embeddings.family.model_type} -> {shape}")
+    yield from wrap(f"head {head} of {stack.heads} in scores and weights, {own.head_dim} numbers wide", 2)
+    for name, key, step in steps(encoder, trace, block, head):
+        x = trace[key]
+        yield from heading(name, step, x, bold, dim)
+        pairs = key.startswith("attentions.") or key == own.scores
+        if pairs and (full or key != own.scores):
+            yield from pair_table(tokens, x[0, head], bold)
+        elif full:
+            yield from all_rows(x)
+        else:
+            yield f"  {tokens[place]}  {beginning(x[0, head, place] if pairs else x[0, place].ravel())}"
+    if full:
+        yield ""
+        yield bold("by hand, the steps of this block with the functions of equations")
+        yield f"  {by_hand(stack, trace, block)}"
+
+
+def _check(what: str, number: int, count: int) -> None:
+    if not 0 <= number < count:
+        there = f"0..{count - 1}" if count else "none"
+        raise ValueError(f"{what} {number} is not there: this model has {what}s {there}; choose one of them")
+
+
+def _place(wanted: str | None, tokens: Sequence[str], usual: int) -> int:
+    if wanted is None:
+        return usual
+    if wanted in tokens:
+        return tokens.index(wanted)
+    if wanted.isdecimal() and wanted.isascii() and len(wanted) < 10 and int(wanted) < len(tokens):
+        return int(wanted)
+    shown = ", ".join(f"{place} {token}" for place, token in enumerate(tokens[:MOST_NAMED]))
+    more = f", ... {len(tokens) - 1} {tokens[-1]}" if len(tokens) > MOST_NAMED else ""
+    raise ValueError(f"token {wanted!r:.40} is not in this text, whose tokens are {shown}{more}; choose one of them")
+
+
+def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Iterator[tuple[str, str, Told]]:
+    """Give each intermediate of block i in the order of computing: name, key of the trace, formula and function."""
+    keys, last = list(trace), f"hidden_states.{i + 1}"
+    own = keys[keys.index(f"hidden_states.{i}") : keys.index(last) + 1]
+    plan = encoder.stack.blocks[i].plan(i, encoder.stack)
+    prefix = encoder.block_family.prefix(encoder.config, i)
+
+    def named(key: str) -> str:
+        """What a formula calls a value: what stands between two of a trace has no name but its own formula."""
+        return said(plan[key]) if key in plan and plan[key].hidden else key.removeprefix(prefix)
+
+    def said(step: Step) -> str:
+        columns = f"; {_columns(step.part, head)}" if step.kind == "scores" else ""
+        return step.says.format(*map(named, step.of)) + columns
+
+    for key, after in zip(own, [*own[1:], ""], strict=True):
+        if key == last:  # the rows that were just shown
+            return
+        name = f"probabilities, attentions.{i}" if key.startswith("attentions.") else key.removeprefix(prefix)
+        told = Told("what enters: the output of " + (f"block {i - 1}" if i else "the input layer"))
+        if key in plan:
+            told = Told(said(plan[key]), plan[key].function)
+        yield f"{name} = {last}" if after == last else name, key, told
+
+
+def _columns(own: Attention, head: int) -> str:
+    """Where one head's numbers stand in queries and keys."""
+    if own.key_heads != own.heads:
+        return f"head {head} uses key head {head // (own.heads // own.key_heads)} of {own.key_heads}"
+    parts = "" if len(own.maps) == 3 else " (q, k and v side by side)"
+    return f"columns {head * own.head_dim} to {(head + 1) * own.head_dim - 1} of each are head {head}{parts}"
+
+
+def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
+    """Write one number for each pair of tokens, (seq, seq): rows are queries, columns keys.
+
+    What does not fit into a line is left out in the middle.
+    """
+    wide = max(map(columns_of, tokens))
+    shown = list(range(len(tokens)))
+    cut = len(tokens) > max(2 * EDGE, (80 - 4 - wide) // (COLUMN + 2))
+    if cut:
+        shown = [*shown[:EDGE], *shown[-EDGE:]]
+    names = [fitting(tokens[place], COLUMN) for place in shown]
+    heads = [" " * (COLUMN - columns_of(name)) + name for name in names]  # right-aligned over the numbers
+    heads[EDGE:EDGE] = [CUT] * cut
+    yield bold("  " + " " * wide + "  " + "  ".join(heads).rstrip())
+    for token, row in zip(tokens, x[:, shown].tolist(), strict=True):
+        numbers = [f"{number:{COLUMN}.4f}" if abs(number) < 100 else f"{number:{COLUMN}.1f}" for number in row]
+        numbers[EDGE:EDGE] = [CUT] * cut
+        yield "  " + padded(token, wide) + "  " + "  ".join(numbers)
+
+
+def functions(stack: Stack) -> set[Any]:
+    """The functions of `equations` that compute the blocks: those of the steps, and of attention and feed-forward."""
+    used = {step.function for i, block in enumerate(stack.blocks) for step in block.plan(i, stack).values()} - {None}
+    for block in stack.blocks:
+        used |= {
+            equations.attention,
+            gated_blocks.rotary_attention if block.attention.rotated else equations.self_attention,
+        }
+        used |= {gated_blocks.gated_feed_forward if block.feed_forward.gate else equations.feed_forward}
+    return used
+
+
+def by_hand(stack: Stack, trace: dict[str, Array], i: int) -> str:
+    """Compute the block again, step by step with the functions of `equations`, and say how far it is off."""
+    x, last = trace[f"hidden_states.{i}"], f"hidden_states.{i + 1}"
+    values: dict[str, Any] = {f"hidden_states.{i}": x, REAL: np.ones(x.shape[:2], bool)}
+    return differs(value(last, stack.blocks[i].plan(i, stack), values), trace[last], "encoder")
+
+
+def plain_block(block: BoundBlock) -> equations.Block:
+    """A bound block's arrays as the equations expect them: (out, in); query, key and value separate."""
+
+    def affine(path: str) -> Affine:
+        module = block.modules[path]
+        return Affine(module.weight.T if getattr(module, "transposed", False) else module.weight, module.bias)
+
+    own, feed = block.attention, block.feed_forward
+    qkv = [affine(path) for path in own.maps]
+    if len(qkv) == 1:
+        qkv = [Affine(*parts) for parts in zip(*(np.split(array, own.edges) for array in qkv[0]), strict=True)]
+    q, k, v = qkv
+    first, second = (affine(part.before or part.after) for part in block.parts)
+    return equations.Block(q, k, v, affine(own.output), first, affine(feed.up), affine(feed.output), second)

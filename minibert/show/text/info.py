@@ -1,0 +1,180 @@
+"""What a checkpoint is made of and what it is for, as plain text: what `minibert info` prints."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.errors import MinibertError
+from minibert.families.parts.modules import Embedding, LayerNorm, Linear
+from minibert.families.parts.steps import Positions
+from minibert.families.rows import BLOCKS
+from minibert.files.checkpoint import Checkpoint, Tensor
+from minibert.files.tokenizer_files import Find
+from minibert.models.input_layer import EmbeddingLayer
+
+from .text import counted, size
+
+
+def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | None = None) -> Iterator[str]:
+    """Give the page line by line: the module tree, sizes, number formats, bytes on disk and in memory, tokenizer.
+
+    find: the files of the folder, which say how a sentence vector is computed; without it that part is left out.
+    source: the names of all tensors, which say what heads there are.
+    """
+    yield from repr(layer).split("\n")
+    yield ""
+    sides = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
+    on_disk = {tensor.name: tensor.stop - tensor.start for tensor in layer.tensors}
+    files = {tensor.file: tensor.file_size for tensor in layer.tensors}
+    mapped, private = memory(layer)
+    formats = ", ".join(sorted({tensor.dtype for tensor in layer.tensors}))
+    facts = {
+        "family": layer.family.model_type + sides,
+        "vocabulary": f"{layer.steps[0].module.table.shape[0]:,} rows",
+        "width": f"{layer.dim} numbers a token",
+        "longest sequence": "no limit" if layer.max_length is None else f"{layer.max_length} tokens",
+        "positions here": _positions(layer),
+        "in attention": _in_attention(layer),
+        "numbers": f"stored as {formats}, computed in {layer.dtype}",
+        "on disk": f"{size(sum(on_disk.values()))} in {counted(len(on_disk), 'tensor')}, "
+        f"of {size(sum(files.values()))} in {counted(len(files), 'file')}",
+        "in memory": f"{size(private)} of its own, {size(mapped)} mapped, read row by row",
+        "tokenizer": _tokenizer(layer),
+        **_blocks(layer),
+        **(_heads(layer, source) if source else {}),
+        **(_sentences(layer, find) if find else {}),
+    }
+    column = max(map(len, facts)) + 2
+    yield from (f"{name:{column}}{fact}" for name, fact in facts.items())
+
+
+def memory(layer: EmbeddingLayer) -> tuple[int, int]:
+    """Count the bytes of the layer's tables and vectors: those in mapped files, and those of this process alone.
+
+    A mapped page takes memory only once a row on it has been read, and the system may drop it again at any time.
+    """
+    arrays = {id(array): array for array in _arrays(layer)}.values()
+    mapped = sum(array.nbytes for array in arrays if _is_mapped(array))
+    return mapped, sum(array.nbytes for array in arrays) - mapped
+
+
+def _arrays(layer: EmbeddingLayer) -> Iterator[Array]:
+    for _, module in layer.steps:
+        if isinstance(module, Embedding):
+            if hasattr(module.table, "stored_numbers"):  # rows that a Hub sends one by one are not counted
+                yield module.table.stored_numbers
+        elif isinstance(module, LayerNorm | Linear):
+            yield module.weight
+            if module.bias is not None:
+                yield module.bias
+
+
+def _is_mapped(array: Any) -> bool:
+    """Follow an array to the object that owns its bytes."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return isinstance(array, mmap.mmap)
+
+
+def _positions(layer: EmbeddingLayer) -> str:
+    for step, _ in layer.steps:
+        if isinstance(step, Positions):
+            said = {"count": "every token", "padding": "what is no padding", "mask": "what the mask keeps"}
+            kind = "learned" if step.generate is None else "sines and cosines"
+            return f"added, {kind}; {said[step.rule]} counts, from row {step.first(layer.config) + step.extra}"
+    return "none"
+
+
+def _in_attention(layer: EmbeddingLayer) -> str:
+    try:
+        scheme = layer.attention_position
+    except MinibertError as error:  # this layer does not need it
+        return f"not available: {error}"
+    return "none" if scheme is None else f"{scheme.offers} (layer.attention_position)"
+
+
+def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
+    """Describe the blocks by config.json and the headers on this machine; no weight is read or fetched."""
+    row, family = BLOCKS.get(layer.family.model_type), layer.family
+    if row is None:
+        return {"blocks": f"none here: of {family.model_type} minibert has the input layer alone"}
+    try:
+        config = row.configure(family, layer.config, "config.json")
+        count, (heads, key_heads, head_dim) = row.count(config), row.attend.sizes(config)
+        width, activation = row.feed.width(config), config[row.feed.act]
+    except MinibertError as error:  # the input layer does not need it
+        return {"blocks": f"not available: {error}"}
+    shared = f" that share {key_heads} key heads" if key_heads < heads else ""
+    sizes = f"{count}, {heads} heads of {head_dim}{shared}, feed-forward {width} wide, {activation}"
+    stored = stored_blocks(layer)
+    if not stored:
+        return {"blocks": f"{sizes}; of their tensors none is in this file, which holds the input layer alone"}
+    known = [tensor.stop - tensor.start for tensor in stored.values() if tensor is not None]
+    some = f"; {counted(len(stored), 'tensor')} in all, some in files not opened for this"
+    more = some if len(known) < len(stored) else ""
+    return {"blocks": sizes, "blocks on disk": f"{size(sum(known))} in {counted(len(known), 'tensor')}{more}"}
+
+
+def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
+    """Name the heads that the file holds; no weight is read."""
+    from minibert.models.heads.heads import heads_in
+    from minibert.models.open.binder import TensorBinder
+
+    row, family = BLOCKS.get(layer.family.model_type), layer.family
+    if row is None or not stored_blocks(layer):
+        return {}
+    try:
+        config = row.configure(family, layer.config, "config.json")
+        binder = TensorBinder(config, source, family.prefixes, layer.dtype, "here")
+        names = heads_in(layer, config, binder, row.is_causal(config), "here").names
+    except MinibertError as error:
+        return {"heads": f"not available: {error}"}
+    return {"heads": ", ".join(names) or "none in this file"}
+
+
+def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
+    """Describe what `encode` gives; no weight is read."""
+    from minibert.models.sentences.sentence_config import read_sentence_config
+    from minibert.models.sentences.sentence_modules import USES
+
+    if not stored_blocks(layer):
+        return {}
+    try:
+        own = read_sentence_config(find, layer.config, layer.dim, layer.max_length, None, "here")
+    except MinibertError as error:
+        return {"sentence vectors": f"not available: {error}"}
+    if own.kind not in ("", "SentenceTransformer"):
+        return {"made for": f"{USES[own.kind]}, as a {own.kind}"}
+    longest = "no limit" if own.longest is None else f"{own.longest} tokens ({own.longest_from})"
+    numbers = f"{own.width()} numbers, {' and '.join(own.poolings)} over a text's tokens"
+    usual = {own.default_prompt: " (if none is named)"}
+    prompts = [f"{name} {prompt!r}{usual.get(name, '')}" for name, prompt in own.prompts.items() if prompt]
+    return {
+        "sentence vectors": f"{numbers}; by {own.similarity}",
+        "longest sentence": longest,
+        "prompts": ", ".join(prompts) or "none",
+    }
+
+
+def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
+    """Give the blocks' tensors of the layer's checkpoint by name; None for one in a file that is not opened."""
+    row = BLOCKS.get(layer.family.model_type)
+    if row is None:
+        return {}
+    owned = tuple(prefix + part for prefix in ("", *layer.family.prefixes) for part in row.checked_prefixes)
+    named = {name: tensor for name, tensor in layer.stored().items() if name.startswith(owned)}
+    return {name: tensor for name, tensor in named.items() if not name.endswith(row.unused_endings)}
+
+
+def _tokenizer(layer: EmbeddingLayer) -> str:
+    try:
+        return f"{layer.tokenizer.kind}, {layer.tokenizer.size:,} tokens"
+    except MinibertError as error:  # ids work without one; an error comes when a text is given
+        return f"none: {str(error).partition(';')[0]}"

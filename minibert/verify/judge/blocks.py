@@ -1,0 +1,200 @@
+"""The whole encoder as a subject: its batches, which of their numbers are compared, its tolerances, its mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
+
+import numpy as np
+
+from minibert.equations.blocks import visible
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError
+from minibert.families.parts.heads import BoundHead, architectures
+from minibert.families.rows import HEADS
+from minibert.models.encoder import Encoder
+from minibert.models.heads.heads import places_of, trace_head
+from minibert.models.run.blocks import Stack
+from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.mistakes.plain import places, plain_parts, tokens_of
+from minibert.verify.mistakes.wrong_steps import Mistake, with_mistake
+from minibert.verify.sides.subject import INPUT_LAYER, Attempt, Subject
+from minibert.verify.sides.traces import Traces, trace
+
+from .compare import ERROR_SHARE, PORT_SHARE, Difference, compare
+from .input_layer import batches, ids_of, tolerances
+
+# |difference| / max(1, |value|) in the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6
+# (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 6.7e-5 and 4.5e-6: there the rms errors decide.
+IN_BLOCKS, ATTENTION = 1e-5, 1e-6
+# The longest batch: so many tokens, and so many beyond each length up to `FARTHEST` at which the model changes. Its
+# scores and attention weights, which grow with the square, are compared where the other side has them.
+LONG, BEYOND, FARTHEST = 300, 8, 1024
+END = "after the blocks"
+
+
+def encoder_batches(encoder: Encoder) -> Traces:
+    """Make a batch of every kind the encoder takes: those of the input layer, one token, and a long text."""
+    kinds = {kind: batch for kind, batch in batches(encoder.embeddings).items() if "past_length" not in batch}
+    kinds.pop("full_length", None)
+    length = max([LONG, *(n + BEYOND for n in lengths(encoder.stack).values() if n <= FARTHEST)])
+    length = min(length, encoder.max_length or length)
+    kinds["long"] = {"input_ids": ids_of((1, length), encoder.embeddings, salt=5)}
+    kinds["one_token"] = {"input_ids": kinds["plain"]["input_ids"][:1, :1]}
+    return kinds
+
+
+def lengths(stack: Stack) -> dict[str, int]:
+    """The numbers of tokens beyond which a model computes otherwise, by what is there: a window, a first training."""
+    reaches = [block.attention.reach for block in stack.blocks]
+    found = {f"a window that reaches {reach} tokens": reach + 1 for reach in reaches if reach is not None}
+    firsts = [] if stack.rotary is None else [rotation.original_length for rotation in stack.rotary.rotations.values()]
+    return found | {f"an original length of {first} tokens": first for first in firsts if first is not None}
+
+
+def at_tokens(x: Array, mask: Array) -> Array:
+    """Leave out the rows of padding: x (batch, seq, ...) or (1, seq, ...) or (seq,) -> (tokens, ...).
+
+    mask (batch, seq), bool.
+
+    >>> at_tokens(np.arange(2), np.array([[True, False], [True, True]]))
+    array([0, 0, 1])
+    """
+    full: Array = np.broadcast_to(x, (*mask.shape, *x.shape[2:]))
+    return full[mask]
+
+
+def at_pairs(x: Array, mask: Array, keep: Array) -> Array:
+    """Leave out the scores of pairs that no token sees: x (batch, heads, query, key) -> (pairs, heads).
+
+    mask (batch, seq) says what is no padding, keep (query, key) what a token sees.
+    """
+    return np.asarray(np.moveaxis(x, 1, -1)[mask[:, :, None] & mask[:, None, :] & keep])
+
+
+class EncoderSubject(Subject):
+    """All of one checkpoint's encoder: input layer, blocks, and the head that config.json names or the only one.
+
+    With a mistake its blocks and its head compute with it, plainly; `only` the blocks (False), or the head (True).
+    """
+
+    noun, has_places = "encoder", True
+
+    def __init__(
+        self, encoder: Encoder, again: Callable[..., Encoder], mistake: Mistake | None = None, only: bool | None = None
+    ) -> None:
+        super().__init__(encoder, encoder.embeddings, again)
+        self.encoder, self._wrong, stack = encoder, (mistake, only), encoder.stack
+        depth = len(stack.blocks)
+        self.about = f"{self.layer.family.model_type}, {depth} block{'s' * (depth != 1)}"
+        self._places = {stack.last_norm: END}
+        for i, block in enumerate(stack.blocks):
+            self._places |= dict.fromkeys([*block.keys, f"hidden_states.{i + 1}"], f"block {i}")
+        if stack.last_norm:
+            self._places[f"hidden_states.{depth}"] = END
+        self.head, self.without_head = _usual(encoder)
+        if self.head is not None:
+            paths = [*(path for path, _ in self.head.works), self.head.path, "logits"]
+            self._places |= dict.fromkeys(paths, f"head {self.head.name}")
+        self.weighed = frozenset(self._places)
+        in_blocks = {key: ATTENTION if key.startswith("attentions.") else IN_BLOCKS for key in self._places}
+        self.leaving = [path for block in stack.blocks for path in block.modules]
+        self.leaving += [stack.last_norm] if stack.last_norm else []
+        self.entering = stack.entering
+        self._reach = {block.attention.scores: block.attention.reach for block in stack.blocks}
+        self.scores = list(self._reach)
+        self.pairs = {key for block in stack.blocks for key in (block.attention.scores, block.attention.probabilities)}
+        self.heads_first = [
+            path for block in stack.blocks if block.attention.heads_first for path in block.attention.norms
+        ]
+        layer = tolerances(self.layer)
+        self.allowed = {**layer, "input_ids": 0.0, "hidden_states.0": list(layer.values())[-1], **in_blocks}
+
+    def like(self, model: Encoder) -> Subject:
+        return EncoderSubject(model, self._again, *self._wrong)
+
+    def batches(self) -> Traces:
+        return encoder_batches(self.encoder)
+
+    def beyond(self, inputs: Traces) -> str:
+        longest = max(tokens_of(batch)[1].shape[1] for batch in inputs.values())
+        further = [what for what, length in lengths(self.encoder.stack).items() if length >= longest]
+        if (most := self.encoder.max_length) is None or most > longest:
+            further.insert(0, "the positions there")
+        return f"nothing after token {longest} was compared: not {', not '.join(further)}" if further else ""
+
+    def traces(self, inputs: Traces, theirs: Traces) -> Traces:
+        made = super().traces(inputs, theirs)
+        if "long" in made:
+            left = self.pairs - theirs.get("long", {}).keys()
+            made["long"] = {key: x for key, x in made["long"].items() if key not in left}
+        return made
+
+    def parts(self, batch: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        if self._wrong[0] is not None:
+            yield from plain_parts(self.encoder, batch, *self._wrong, self.head if self.reaches_head(batch) else None)
+            return
+        found = trace(self.encoder, batch)
+        if self.head is not None and self.reaches_head(batch):
+            trace_head(self.head, found, *tokens_of(batch))
+        yield found
+
+    def reaches_head(self, batch: Mapping[str, Array]) -> bool:
+        """Whether the head can be computed: not where the token that it takes is padding."""
+        if self.head is None:
+            return False
+        with suppress(ValueError):
+            places_of(self.head, *tokens_of(batch))
+            return True
+        return False
+
+    def compare(self, inputs: Traces, ours: Traces, theirs: Traces, truth: Traces) -> list[Difference]:
+        """Compare two traces at the tokens that are not padding."""
+        stack = self.encoder.stack
+        masks = {kind: tokens_of(inputs[kind])[1] for kind in ours}
+
+        def seen(kind: str, key: str, x: Array) -> Array:
+            mask = masks[kind]
+            if key in self._reach:
+                places = np.arange(mask.shape[1])
+                return at_pairs(x, mask, visible(places, places, stack.causal, self._reach[key]))
+            if self.head is not None and self.head.takes != "every" and self.place(key).startswith("head "):
+                return x  # one row for each sequence
+            return at_tokens(x.swapaxes(1, 2) if key.startswith("attentions.") else x, mask)
+
+        return compare(ours, theirs, truth, self.allowed, self.weighed, seen)
+
+    def place(self, key: str) -> str:
+        return self._places.get(key, INPUT_LAYER)
+
+    def words(self, whose: str, against: str) -> str:
+        share = f"{PORT_SHARE:g} times ours" if whose == "file" else f"{ERROR_SHARE:g} times the reference's"
+        return (
+            f"difference: |here - there| / max(1, |there|) at tokens that are not padding; in the blocks {IN_BLOCKS:g} "
+            f"is allowed, {ATTENTION:g} of attentions, or an rms error of at most {share}; rms error: against "
+            f"{against} in float64"
+        )
+
+    def mistakes(self) -> Iterator[Attempt]:
+        at = list(places(self.encoder, self.head))
+        for mistake in mistakes(self.encoder):
+            of_head = {each.i is None for each in at if mistake.where != "local" and with_mistake(mistake, each)}
+            for only in (None, False, True) if len(of_head) == 2 else of_head:
+                wrong = EncoderSubject(self.encoder, self._again, mistake, only)
+                yield mistake, nullcontext(wrong)
+
+
+def _usual(encoder: Encoder) -> tuple[BoundHead | None, str]:
+    """The head whose logits are compared, or why there is none; "" where the file holds no head.
+
+    A head that is nothing but the word table is there in every GPT-2: it is compared where config.json names it.
+    """
+    if not encoder.heads:
+        return None, ""
+    try:
+        head = encoder.head()
+    except (CheckpointError, ValueError) as error:
+        return None, str(error)
+    (row,) = [row for row in HEADS[encoder.config.model_type] if row.name == head.name]
+    asked = not all(each.tied for each in row.maps) or row.named_by(architectures(encoder.config))
+    return (head if asked else None), ""

@@ -1,0 +1,153 @@
+"""The comparison of two traces, intermediate by intermediate, and what of it passes. It exists once, for all sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.verify.sides.traces import Traces
+
+# The root mean square error against float64 as a share of the other side's. Ours of torch's on all-MiniLM-L6-v2: 1.10
+# at most with BLAS's Haswell kernel, 1.43 with the one for AVX-512, 1.48 with Sandybridge (single products; what leaves
+# a block 1.26). Of a port's, of ours: 5.0 where it adds each product's terms one after the other, as plain loops do.
+ERROR_SHARE, PORT_SHARE = 2.0, 10.0
+EXACT = ("input_ids", "position_ids")
+FAR = 1e-2  # no rounding: the largest measured between right programs, on a real model, is 6.7e-5
+
+
+class Shares(NamedTuple):
+    """How large an rms error against float64 may be, as a multiple of the other side's: ours, and theirs."""
+
+    ours: float = np.inf
+    theirs: float = np.inf
+
+
+OF_A_PORT = Shares(theirs=PORT_SHARE)  # it may round less than we do
+
+
+class Difference(NamedTuple):
+    """How one intermediate of one or several kinds of batches compares.
+
+    largest is |ours - theirs| / max(1, |theirs|); equal the share of entries with the same value; the two errors are
+    root mean squares against float64, NaN where there is no float64 to compare with.
+    """
+
+    key: str
+    kinds: tuple[str, ...]
+    largest: float
+    equal: float
+    error_ours: float
+    error_theirs: float
+    tolerance: float
+    weighed: bool = False  # whether beyond the tolerance the two errors decide
+
+    def loosened(self, tolerance: float) -> Difference:
+        """The same with at least this tolerance; ids stay exact."""
+        return self if self.key in EXACT else self._replace(tolerance=max(self.tolerance, tolerance))
+
+    @property
+    def passes(self) -> bool:
+        return self.largest <= self.tolerance  # False for NaN
+
+    def accepted(self, shares: Shares) -> bool:
+        """Whether it passes, or what both sides round may be weighed and is about the same."""
+        if self.passes or not self.weighed:
+            return self.passes
+        errors = self.error_ours, self.error_theirs
+        return all(
+            not np.isfinite(share) or error <= share * other  # infinity times an error of 0 would be NaN
+            for share, error, other in zip(shares, errors, errors[::-1], strict=True)
+        )
+
+
+def compare(
+    ours: Traces, theirs: Traces, truth: Traces, allowed: Mapping[str, float], weighed: Collection[str] = (),
+    seen: Callable[[str, str, Array], Array] = lambda kind, key, x: x,
+) -> list[Difference]:  # fmt: skip
+    """Compare every intermediate that both have, kind by kind; `truth` is what a model in float64 gives.
+
+    allowed: the tolerance of each; weighed: of which beyond it the errors decide; seen: what of an array is compared,
+    from kind, key and array.
+    """
+    found = []
+    for kind, mine in ours.items():
+        for key in (key for key in mine if key in theirs.get(kind, {})):
+            here, there, true = mine[key], theirs[kind][key], truth.get(kind, {}).get(key)
+            if fits(here, there):  # another shape is a difference, of which nothing is left out
+                here, there = np.broadcast_arrays(here, there)
+                here, there = seen(kind, key, here), seen(kind, key, there)
+                true = None if true is None else seen(kind, key, true)
+            found.append(Difference(key, (kind,), *_compare(here, there, true), allowed[key], key in weighed))
+    return found
+
+
+def misfits(ours: Traces, theirs: Traces, whole: Collection[str]) -> list[str]:
+    """List the intermediates whose shape is not that of ours: they cannot be the same thing.
+
+    whole: those of which one text cannot stand for all.
+    """
+    return [
+        f"{kind}|{key} has shape {theirs[kind][key].shape}, expected {mine[key].shape}"
+        for kind, mine in ours.items()
+        for key in mine
+        if key in theirs.get(kind, {})
+        and (theirs[kind][key].shape != mine[key].shape if key in whole else not fits(mine[key], theirs[kind][key]))
+    ]
+
+
+def _compare(ours: Array, theirs: Array, truth: Array | None) -> tuple[float, float, float, float]:
+    """The largest difference, the share of equal entries, and both rms errors."""
+    if not fits(ours, theirs):
+        return np.inf, 0.0, np.nan, np.nan
+    a, b = (x.astype(np.float64) for x in np.broadcast_arrays(ours, theirs))
+    with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, which passes nothing
+        largest = float(np.max(np.abs(a - b) / np.maximum(1, np.abs(b)), initial=0.0))
+    equal = float(np.mean(a == b)) if a.size else 1.0
+    if truth is None or truth.dtype.kind != "f":
+        return largest, equal, np.nan, np.nan
+    return largest, equal, rms(a - truth), rms(b - truth)
+
+
+def fits(ours: Array, theirs: Array) -> bool:
+    """Whether two arrays can be compared: of one shape, or one of them a batch of one that stands for all.
+
+    References differ in that: positions are (seq,), (1, seq) or (batch, seq). Without a batch axis an array stands for
+    all only where ours are all the same; else an axis was lost.
+
+    >>> rows, same = np.arange(6).reshape(2, 3), np.ones((2, 3))
+    >>> fits(rows, rows[:1]), fits(same, same[0]), fits(rows, rows[0]), fits(rows, rows[:0]), fits(rows, rows[None])
+    (True, True, False, False, False)
+    """
+    if theirs.ndim > ours.ndim:
+        return False
+    a, b = ours, theirs.reshape((1,) * (ours.ndim - theirs.ndim) + theirs.shape)
+    if a.shape == b.shape:
+        return True
+    if a.shape[1:] != b.shape[1:] or not a.size or not b.size:
+        return False
+    return len(a) == 1 or (len(b) == 1 and (theirs.ndim == ours.ndim or bool(np.all(a == a[:1]))))
+
+
+def rms(x: Array) -> float:
+    """Root mean square; 0 of nothing."""
+    return float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
+
+
+def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
+    """Combine all kinds: for each intermediate the largest difference, the mean share, the root mean square errors."""
+    grouped: dict[str, list[Difference]] = {}
+    for difference in differences:
+        grouped.setdefault(difference.key, []).append(difference)
+    return [
+        group[0]._replace(
+            kinds=tuple(kind for d in group for kind in d.kinds),
+            largest=max((d.largest for d in group), key=lambda x: (np.isnan(x), x)),
+            equal=float(np.mean([d.equal for d in group])),
+            error_ours=rms(np.array([d.error_ours for d in group])),
+            error_theirs=rms(np.array([d.error_theirs for d in group])),
+        )
+        for group in grouped.values()
+    ]

@@ -1,0 +1,158 @@
+"""The input layer as a subject: batches of every kind that it takes, its tolerances, and its classic mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.families.parts.steps import Add, Lookup, Norm, Positions, Project
+from minibert.models.input_layer import EmbeddingLayer
+from minibert.verify.mistakes.input_layer_mistakes import MISTAKES
+from minibert.verify.sides.subject import Attempt, Subject
+from minibert.verify.sides.traces import Traces
+
+# |difference| / max(1, |value|) after a norm or a projection. Measured against torch: 5.7e-7 on 65 tiny checkpoints,
+# 3.6e-7 on all-MiniLM-L6-v2 and on BERT's own sizes. Before them nothing may differ: rows are copied, sums round alike.
+AFTER_NORM = 2e-6
+
+SEQUENCES, LENGTH, PAST = 3, 7, 3  # three sequences of seven tokens; three tokens in the cache
+UNMASKED = {"right_pad": "right_pad_no_mask", "pads_inside_mask": "pads_inside"}
+NAMED = {"token_type_ids": "types", "langs": "languages", "task_type_ids": "tasks"}
+
+
+class LayerSubject(Subject):
+    """The input layer of one checkpoint."""
+
+    noun = "layer"
+
+    def __init__(self, layer: EmbeddingLayer, again: Callable[..., EmbeddingLayer]) -> None:
+        super().__init__(layer, layer, again)
+        self.allowed = {**tolerances(layer), "input_ids": 0.0}
+        side = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
+        self.about = f"{layer.family.model_type}{side}"
+
+    def like(self, model: EmbeddingLayer) -> Subject:
+        return LayerSubject(model, self._again)
+
+    def batches(self) -> Traces:
+        return batches(self.layer)
+
+    def words(self, whose: str, against: str) -> str:
+        return (
+            "difference: |here - there| / max(1, |there|); 0 is allowed before a norm or a projection, "
+            f"{AFTER_NORM:g} after; rms error: against {against} in float64"
+        )
+
+    def mistakes(self) -> Iterator[Attempt]:
+        for mistake in MISTAKES:
+            if (row := mistake.make(self.layer.family)) is not None:
+                yield mistake, self.opened(family=row)
+
+
+def tolerances(layer: EmbeddingLayer) -> dict[str, float]:
+    """How much each intermediate may differ: 0 before the first norm or projection, `AFTER_NORM` after it."""
+    allowed, so_far = {"position_ids": 0.0}, 0.0
+    for step, _ in layer.steps:
+        if isinstance(step, Norm):
+            allowed["sum"] = so_far
+        if isinstance(step, Norm | Project):
+            so_far = AFTER_NORM
+        allowed[step.key] = 0.0 if isinstance(step, Lookup) else so_far
+    allowed.setdefault("sum", so_far)
+    return allowed
+
+
+# -- batches -----------------------------------------------------------------------------------------------------
+
+
+def batches(layer: EmbeddingLayer) -> Traces:
+    """Make a batch of every kind the layer takes: kind -> keywords of a call (past_length as an array of one number).
+
+    plain; with a mask right_pad, left_pad, pads_inside_mask, mask_unlike_ids; without one pads_inside,
+    right_pad_no_mask; inputs_embeds; types, languages, tasks; explicit_positions, full_length; cached and cached_mask.
+    Made by integer arithmetic, the same on every machine.
+    """
+    longest = layer.max_length
+    seq = LENGTH if longest is None else max(1, min(LENGTH, longest - PAST))
+    ids = ids_of((SEQUENCES, seq), layer, salt=1)
+    kinds: Traces = {"plain": {"input_ids": ids}}
+    for kind, mask in _masks(ids.shape).items():
+        padded = np.where(mask == 1, ids, padding_id(layer))
+        kinds[kind] = {"input_ids": padded, "attention_mask": mask}
+        if kind != "left_pad":
+            kinds[UNMASKED[kind]] = {"input_ids": padded}
+    kinds["mask_unlike_ids"] = _mask_unlike_ids(ids, padding_id(layer))
+    numbers = _hash((*ids.shape, layer.steps[0].module.table.shape[1]), 2)
+    kinds["inputs_embeds"] = {"inputs_embeds": (numbers % 2001 / 10000 - 0.1).astype(np.float32)}
+    for step, module in layer.steps:
+        if isinstance(step, Add):
+            rows = _hash(ids.shape, 3) % min(3, module.table.shape[0])
+            kinds[NAMED.get(step.ids, step.ids)] = {"input_ids": ids, step.ids: rows}
+        elif isinstance(step, Positions):
+            kinds |= _positions(layer, step, module.table.shape[0] - step.extra, ids)
+    return kinds
+
+
+def _positions(layer: EmbeddingLayer, step: Positions, rows: int, ids: Array) -> Traces:
+    """The batches that only layers with a position table take."""
+    assert layer.max_length is not None  # there is a table
+    batch, seq = ids.shape
+    scattered = np.stack([np.arange(seq)[::-1], *(_hash((batch - 1, seq), 4) % rows)])
+    scattered[-1, -1] = rows - 1
+    kinds: Traces = {
+        "explicit_positions": {"input_ids": ids, "position_ids": scattered},
+        "full_length": {"input_ids": ids_of((1, layer.max_length), layer, salt=5)},
+    }
+    if not step.cached or (layer.side == "encoder" and "decoder" in layer.family.sides):
+        return kinds
+    kinds["cached"] = {"input_ids": ids, "past_length": np.array(PAST)}
+    if step.rule == "mask":
+        mask = np.ones((batch, PAST + seq), np.int64)
+        mask[1, : PAST - 1] = 0
+        kinds["cached_mask"] = {**kinds["cached"], "attention_mask": mask}
+    return kinds
+
+
+def padding_id(layer: EmbeddingLayer) -> int:
+    """The id of padding, or 0 where the config names none that is a row."""
+    for step, _ in layer.steps:
+        if isinstance(step, Positions) and step.rule == "padding":
+            return step.padding(layer.config)
+    pad = layer.config.get("pad_token_id")
+    return pad if type(pad) is int and 0 <= pad < layer.steps[0].module.table.shape[0] else 0
+
+
+def _hash(shape: tuple[int, ...], salt: int) -> Array:
+    """Scattered integers of 31 bits, made by multiplications that overflow."""
+    index = np.arange(1, 1 + int(np.prod(shape)), dtype=np.uint64) + np.uint64(salt << 32)
+    mixed = index * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return np.asarray((mixed >> np.uint64(33)).astype(np.int64).reshape(shape))
+
+
+def ids_of(shape: tuple[int, int], layer: EmbeddingLayer, salt: int) -> Array:
+    """Ids other than padding, among them the table's last row."""
+    vocab, pad = layer.steps[0].module.table.shape[0], padding_id(layer)
+    other = _hash(shape, salt) % max(1, vocab - 1)
+    ids: Array = np.minimum(other + (other >= pad), vocab - 1)
+    if pad != vocab - 1:
+        ids[0, -1] = vocab - 1
+    return ids
+
+
+def _masks(shape: tuple[int, ...]) -> dict[str, Array]:
+    right, left, inside = (np.ones(shape, np.int64) for _ in range(3))
+    right[1, shape[1] // 2 :] = 0
+    left[1, : shape[1] // 2] = 0
+    inside[0, 1::3] = inside[1, ::2] = 0
+    return {"right_pad": right, "left_pad": left, "pads_inside_mask": inside}
+
+
+def _mask_unlike_ids(ids: Array, padding: int) -> dict[str, Array]:
+    """Words that the mask hides, and padding that it keeps: positions count by the one or by the other."""
+    mask, padded = np.ones_like(ids), ids.copy()
+    mask[0, 1::3] = 0
+    padded[1, ::3] = padding
+    return {"input_ids": padded, "attention_mask": mask}

@@ -1,0 +1,403 @@
+"""Local checks: each module of a port, on the port's own input of it. A wrong one shows by itself, whatever came
+before.
+
+Our module gets what theirs got. What differs then is that module's own mistake; what was only the consequence of an
+earlier difference is right here. A mistake of the list is tried where it changes a step behind the module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property, partial
+from itertools import combinations, combinations_with_replacement
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.families.parts.block_names import module_path
+from minibert.families.parts.bound_blocks import Dense, RMSNorm
+from minibert.families.parts.plan import IDS, REAL, Plan, Step
+from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.mistakes.plain import begin, places
+from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula, format_of, one_pass
+from minibert.verify.mistakes.wrong_steps import At, Mistake, rounded_weight, with_mistake
+from minibert.verify.sides.subject import INPUT_LAYER
+from minibert.verify.sides.traces import Traces
+
+from .blocks import EncoderSubject
+from .compare import OF_A_PORT, PORT_SHARE, Difference, over_kinds, rms
+from .local_input import local_input
+
+LEFT = 0.05  # of the right module's difference: a mistake that leaves at most so much explains it
+ROUNDED = 10.0  # and at most so many tolerances
+ALIKE = 10.0  # two mistakes of which one leaves so many times what the other leaves can be told apart
+NORM_ALONE = 1e-6  # of one norm on the same input; measured between right ones: 4e-7. An eps shows only here
+OTHER = "Each module has numbers of its own."
+MASKED = 1e3  # a score so far below ours has a mask added; the smallest that is in use is 1e4
+
+Made = Callable[..., "Array | None"]  # kind of batch, and whether in float64 -> what a module with a mistake gives
+
+
+class Local(NamedTuple):
+    """A module that is wrong by itself: its key, how far from ours on the same input, and which mistakes fit it."""
+
+    key: str
+    place: str
+    largest: float
+    fits: list[str]
+
+
+class Judged(NamedTuple):
+    """What local checks find.
+
+    found  every module that is wrong by itself, in the order of computing
+    keys   all that is judged: where scores or attention weights are wrong, what is gathered is not judged in a batch
+           that lacks the weights
+    whole  the mistakes of a whole model that explain the first module of blocks and head that is wrong
+    """
+
+    found: list[Local]
+    keys: set[str]
+    whole: set[str]
+
+
+class Fed:
+    """One batch through the steps, in which every intermediate goes on as the port has it.
+
+    found: ours, of the place that was fed last; flow: what goes on, theirs, or ours where they have none.
+    """
+
+    def __init__(self, theirs: Mapping[str, Array], values: dict[str, Any]) -> None:
+        self.theirs, self.flow = theirs, values
+        self.fed = set[str]()  # what is theirs
+        self.go({"hidden_states.0": Step("hidden_states.0", "state", lambda: values["hidden_states.0"], ())})
+
+    def go(self, plan: Plan) -> None:
+        """Take the batch through the steps of a block, or of a head; of those before only the hidden states stay."""
+        self.plan, self.found = plan, dict[str, Array]()
+        self.flow = {k: x for k, x in self.flow.items() if k in (REAL, IDS) or k.startswith("hidden_states.")}
+        for key, step in plan.items():
+            x = self.flow[key] = step.formula(*(self.flow[name] for name in step.of))
+            if not step.hidden:
+                self.found[key] = x
+                self.flow[key] = self._theirs(step, x)
+
+    def _theirs(self, step: Step, x: Array) -> Array:
+        """What goes on; a number of padding that is none must not spread."""
+        there = self.theirs.get(step.key)
+        if there is None or there.shape != x.shape:
+            return x
+        self.fed.add(step.key)
+        there = there.astype(x.dtype)
+        good = np.isfinite(there)
+        if step.kind == "scores":  # where a mask has been added already, it would hide what is done with it next
+            good &= there > x - MASKED
+        return np.where(good, there, x)
+
+    def value(self, key: str, wrong: Plan) -> Array | None:
+        """What a mistake makes of one key, from the port's own numbers; None where it does not change it."""
+        made: dict[str, Any] = {}
+
+        def of(name: str) -> Any:
+            step = wrong.get(name)
+            if step is None or (name != key and name in self.fed):
+                return self.flow[name]
+            if name not in made:
+                given = [of(each) for each in step.of]
+                same = step is self.plan[name] and all(
+                    x is self.flow[each] for x, each in zip(given, step.of, strict=True)
+                )
+                made[name] = (None if name == key else self.flow[name]) if same else step.formula(*given)
+            return made[name]
+
+        found: Array | None = of(key)
+        return found
+
+
+def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces, tolerance: float = 0.0) -> Judged:
+    """Find every module of the encoder that is wrong by itself, and which mistake it is.
+
+    tolerance: how much a mistake that explains a difference may leave of it, where the port rounds more than we do.
+    """
+    found = [Local(key, INPUT_LAYER, *each) for key, each in local_input(subject, inputs, theirs)]
+    keys, whole, known = set[str](), set[str](), mistakes(subject.encoder)
+    before = len(found)
+    with subject.exact() as exact, np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
+        fed, wide = (_begin(each, inputs, theirs) for each in (subject, exact))
+        for at, at_wide in zip(places(subject.encoder, subject.head), places(exact.model, exact.head), strict=True):
+            here = {k: x for k, x in inputs.items() if at.i is not None or subject.reaches_head(x)}
+            for kind in here:
+                fed[kind].go(at.plan)
+                wide[kind].go(at_wide.plan)
+            ours, truth = ({kind: each[kind].found for kind in here} for each in (fed, wide))
+            compared = [
+                d._replace(tolerance=NORM_ALONE)
+                if d.key in at.plan and at.plan[d.key].kind == "norm" else d
+                for d in subject.compare(here, ours, theirs, truth)
+            ]  # fmt: skip
+            wrong = _wrong(compared)
+            if at.block is not None and {d.key for d in wrong} & {
+                (own := at.block.attention).scores,
+                own.probabilities,
+            }:
+                wrong = _wrong([d for d in compared if d.key != own.context or own.probabilities in theirs[d.kinds[0]]])
+            keys |= {d.key for d in compared}
+            for d in wrong:
+                suspect = Suspect(subject, d, here, at, at_wide, fed, wide, theirs, known, tolerance)
+                if len(found) == before:
+                    whole = {each.name for each in known if each.where != "local" and suspect.left_by(each) is not None}
+                found.append(Local(d.key, subject.place(d.key), d.largest, suspect.names()))
+    return Judged(found, keys, whole)
+
+
+def _begin(subject: Any, inputs: Traces, theirs: Traces) -> dict[str, Fed]:
+    found = {}
+    for kind, batch in inputs.items():
+        keywords: dict[str, Any] = dict(batch)
+        x = subject.layer(keywords.pop("input_ids", None), **keywords)
+        found[kind] = Fed(theirs[kind], begin(batch, x))
+    return found
+
+
+def _wrong(compared: list[Difference]) -> list[Difference]:
+    return [d for d in over_kinds(compared) if not d.accepted(OF_A_PORT)]
+
+
+def taken_together(found: list[Local]) -> Iterator[str]:
+    """Say where all modules that are wrong in a block have the weights of one other block."""
+    places: dict[str, list[set[str]]] = {}
+    for each in found:
+        others = set()
+        for fit in each.fits:
+            of = re.fullmatch(r"weight(?: and bias)? of (.+)", fit)
+            if of and re.sub(r"\d+", "", of[1]) == re.sub(r"\d+", "", each.key):
+                others |= set(re.findall(r"\d+", of[1])[:1])
+        places.setdefault(each.place, []).append(others)
+    for place, several in places.items():
+        for other in sorted(set.intersection(*several)) if len(several) > 1 else ():
+            yield f"  {place} computes with the weights of block {other}"
+
+
+def alike(left: Mapping[str, float], rounding: float) -> list[str]:
+    """Those that leave about as little as the one that leaves least, or as rounding does."""
+    least = ALIKE * max(min(left.values()), rounding)
+    return [name for name, rest in left.items() if rest <= least]
+
+
+# -- which mistake it is -----------------------------------------------------------------------------------------
+
+
+class Suspect:
+    """One module that is wrong by itself, and what is tried on it."""
+
+    def __init__(
+        self, subject: EncoderSubject, d: Difference, inputs: Traces, at: At, at_wide: At,
+        fed: Mapping[str, Fed], wide: Mapping[str, Fed], theirs: Traces, known: list[Mistake],
+        tolerance: float,
+    ) -> None:  # fmt: skip
+        self.subject, self.inputs, self.theirs, self.known = subject, inputs, theirs, known
+        self.at, self.at_wide, self.fed, self.wide = at, at_wide, fed, wide
+        self.key, self.rounding = d.key, d.error_ours
+        self.allowed = max(ROUNDED * subject.allowed[d.key], tolerance)
+        self.step = at.plan[d.key]
+        kinds = sorted((kind for kind in d.kinds if d.key in theirs[kind]), key=lambda kind: theirs[kind][d.key].size)
+        same = {kind: self._compared(kind, fed[kind].found[d.key]).passes for kind in kinds}
+        self.kinds = sorted(kinds, key=same.__getitem__)  # what rules a mistake out soonest comes first
+        self.left_by = cache(self._left_by)
+
+    def names(self) -> list[str]:
+        """Name what explains the difference in all batches: a narrower format, else what the formula can have wrong,
+        else from what else it was computed, else two mistakes of the scores at once.
+        """
+        if name := format_of((self.theirs[kind][self.key], self.fed[kind].found[self.key]) for kind in self.kinds):
+            return [name]
+        tried = [each for each in self.known if each.where != "whole" and self._is_here(each)]
+        tried += _of_others(self.key, self.at)
+        left = {each.name: rest for each in tried if (rest := self.left_by(each)) is not None}
+        for tier in (self._of_input, self._of_pairs, self._of_factor):
+            if left:
+                break
+            left = {name: rest for name, made in tier() if (rest := self._left(made)) is not None}
+        if not left:
+            return self._of_size()
+        return alike(left, self.rounding)
+
+    def _is_here(self, mistake: Mistake) -> bool:
+        """Whether it is not the mistake of another module, whose output the port does not have."""
+        changed = {step.key for step in mistake.wrong(self.at)}
+        modules = ("dense", "norm", "activation")
+        return self.key in changed or any(self.at.plan[key].kind not in modules for key in changed)
+
+    def _left_by(self, mistake: Mistake) -> float | None:
+        """What a mistake of the list leaves; scores may have the mask added already."""
+        plans = cache(lambda wide: with_mistake(mistake, self.at_wide if wide else self.at) or {})
+        if not plans(False):
+            return None
+        rest = self._left(partial(self._by, plans, self.key))
+        if rest is None and self.step.kind == "scores":
+            rest = self._left(partial(self._by, plans, f".{self.at.i}.mask"))
+        return rest
+
+    def _by(self, plans: Callable[[bool], Plan], key: str, kind: str, wide: bool = False) -> Array | None:
+        fed = (self.wide if wide else self.fed)[kind]
+        x = fed.value(key, plans(wide))
+        return x if x is None or key == self.key else fed.found[self.key] + x
+
+    def _left(self, made: Made) -> float | None:
+        """What a mistake leaves of the difference, rms over all batches; None where it does not explain it."""
+        rests = []
+        for kind in self.kinds:
+            try:
+                x = made(kind)
+            except (ValueError, IndexError, TypeError):  # it cannot be made with these shapes
+                return None
+            if x is None and kind != self.kinds[0]:  # what it changes is not behind this key, where they have more
+                x = self.fed[kind].found[self.key]
+            if x is None or x.shape != self.theirs[kind][self.key].shape:
+                return None
+            rest = self._compared(kind, x)
+            far = rest.error_ours > self.before  # rounding is less
+            if not rest.largest <= self.allowed and (far or not self._rounds_so(made, kind, x)):
+                return None
+            rests.append(rest)
+        (rest,) = over_kinds(rests)
+        return rest.error_ours if rest.error_ours <= LEFT * self.before else None
+
+    def _rounds_so(self, made: Made, kind: str, x: Array) -> bool:
+        """Whether the mistake itself rounds so much that theirs may be as far from it in float64 as ours."""
+        if not isinstance(made, partial) or made.func != self._by:
+            return False
+        exact = made(kind, wide=True)
+        if exact is None or not (here := self._compared(kind, exact, of=x).error_ours) > 0:
+            return False
+        return self._compared(kind, exact).error_ours <= PORT_SHARE * here
+
+    @cached_property
+    def before(self) -> float:
+        """What is to be explained, rms over all batches."""
+        (found,) = over_kinds(self._compared(kind, self.fed[kind].found[self.key]) for kind in self.kinds)
+        return found.error_ours
+
+    def _compared(self, kind: str, x: Array, of: Array | None = None) -> Difference:
+        """Compare with theirs, or with `of`, which is in the place of float64 too: the error is what is left."""
+        there = {kind: {self.key: np.asarray(self.theirs[kind][self.key] if of is None else of)}}
+        mine = {kind: {self.key: np.asarray(x, np.float32)}}
+        (found,) = self.subject.compare(self.inputs, mine, there, there)
+        return found
+
+    # -- what is tried where no mistake of the list explains it ------------------------------------------------
+
+    def _of_input(self) -> Iterator[tuple[str, Made]]:
+        """The same formula of another intermediate; a sum of others; an output that is another one."""
+        step, of = self.step, self.step.of
+        for other in self._others():
+            if step.kind in ("dense", "norm"):
+                yield f"computed from {other}", partial(self._again, step._replace(of=(other,)))
+            elif step.kind == "sum":
+                yield f"residual of {other}", partial(self._again, step._replace(of=(other, of[1])))
+                yield f"{other} added", partial(self._again, step._replace(of=(of[0], other)))
+            elif step.kind == "state":
+                yield f"it is {other}", partial(self._again, step._replace(of=(other,)))
+        product = self.at.plan.get(of[0])
+        if product is not None and product.kind == "product":
+            activation, up = product.of
+            named = {"the activation": activation, "the gate": self.at.plan[activation].of[0], "up": up, "1": ""}
+            for one, other in combinations_with_replacement(named, 2):
+                if one != "1":
+                    both = tuple(filter(None, (named[one], named[other])))
+                    formula: Formula = lambda *x: step.formula(np.prod(x, axis=0))  # noqa: E731
+                    yield (
+                        f"computed from {one} times {other}",
+                        partial(self._again, step._replace(of=both, formula=formula)),
+                    )
+
+    def _again(self, step: Step, kind: str) -> Array:
+        flow = self.fed[kind].flow
+        return np.asarray(step.formula(*(flow[name] for name in step.of)))
+
+    def _others(self) -> list[str]:
+        """What else there was before this or beside it, without a second name for the same numbers."""
+        flow, kept = self.fed[self.kinds[0]].flow, list[str]()
+        for key in flow:
+            if key == self.key or key.startswith("."):
+                continue
+            if not any(np.array_equal(flow[key], flow[other]) for other in kept):
+                kept.append(key)
+        return kept
+
+    def _of_pairs(self) -> Iterator[tuple[str, Made]]:
+        """Two mistakes at once, of scores alone: those of different steps, as of the scale and the heads."""
+        if self.step.kind != "scores" or self.kinds[0] == "long":  # there each takes its time
+            return
+        single = [
+            (mistake.name, changed)
+            for mistake in self.known
+            if (changed := {step.key: step for step in mistake.wrong(self.at)})
+            and self.fed[self.kinds[0]].value(self.key, {**self.at.plan, **changed}) is not None
+        ]
+        for (first, one), (second, other) in combinations(single, 2):
+            if not one.keys() & other.keys():
+                plan = {**self.at.plan, **one, **other}
+                yield f"{first} + {second}", lambda kind, plan=plan: self.fed[kind].value(self.key, plan)
+
+    def _of_factor(self) -> Iterator[tuple[str, Made]]:
+        """All numbers times one."""
+        ours = np.concatenate([self.fed[kind].found[self.key].ravel() for kind in self.kinds])
+        there = np.concatenate([np.asarray(self.theirs[kind][self.key], np.float32).ravel() for kind in self.kinds])
+        good = np.isfinite(there) & (np.abs(there) < 1e30)  # a mask may have been added
+        factor = float(ours[good] @ there[good] / max(float(ours[good] @ ours[good]), 1e-30))
+        yield f"{factor:.4g} times as large", lambda kind: np.asarray(self.fed[kind].found[self.key] * factor)
+
+    def _of_size(self) -> list[str]:
+        """Mistakes that round otherwise from port to port, by the size of the difference."""
+        module = self.step.part
+        if self.at.i is None or self.step.kind not in ("dense", "norm") or isinstance(module, RMSNorm):
+            return []
+        entering = np.concatenate(
+            [fed.flow[self.step.of[0]][fed.flow[REAL]] for fed in (self.fed[kind] for kind in self.kinds)]
+        )
+        if isinstance(module, Dense):
+            wrong = {f"a weight in {name}": rounded_weight(module, f)(entering) for name, f in ROUNDINGS.items()}
+        else:
+            rows = one_pass(entering, module.eps) * module.weight + (0 if module.bias is None else module.bias)
+            wrong = {"a variance in one pass": rows}
+        sizes = {name: rms(x - module(entering)) for name, x in wrong.items()}
+        return [f"by its size alone, {name}" for name, size in sizes.items() if size / 3 < self.before < 3 * size]
+
+
+def _modules(at: At) -> dict[str, Any]:
+    """The modules of the whole model, and of the head if this is one, by their paths."""
+    stack = at.encoder.stack
+    found = dict(at.encoder.embeddings.modules) | stack.others
+    for block in stack.blocks:
+        found |= block.modules
+    return {module_path(key): x for key, x in found.items()} | {
+        module_path(step.key): step.part for step in (*at.of("dense"), *at.of("norm"))
+    }
+
+
+def _of_others(key: str, at: At) -> Iterator[Mistake]:
+    """Another module's weight or bias: of the same kind and shape elsewhere in the model."""
+    own: Any = at.plan[key].part
+    if at.plan[key].kind not in ("dense", "norm"):
+        return
+
+    def taking(path: str, take: Callable[[Any, Any], Any]) -> Callable[[At], list[Step]]:
+        return lambda at: [at.plan[key]._replace(formula=take(at.plan[key].part, _modules(at)[path]))]
+
+    for path, module in _modules(at).items():
+        if path == module_path(key) or type(module) is not type(own) or module.weight.shape != own.weight.shape:
+            continue
+        both = "weight" if own.bias is None else "weight and bias"
+        if not isinstance(own, Dense):
+            yield Mistake(f"{both} of {path}", OTHER, taking(path, lambda own, m: type(own)(m.weight, m.bias, own.eps)))
+            continue
+        yield Mistake(f"{both} of {path}", OTHER, taking(path, lambda own, m: m))
+        if own.bias is not None:
+            of_weight = taking(path, lambda own, m: Dense(m.weight, own.bias, own.transposed))
+            yield Mistake(f"weight of {path}", OTHER, of_weight)
+            yield Mistake(
+                f"bias of {path}", OTHER, taking(path, lambda own, m: Dense(own.weight, m.bias, own.transposed))
+            )

@@ -1,0 +1,268 @@
+"""The reference itself, run beside a subject: transformers on torch, watched through hooks.
+
+Needs both installed; nothing else in this package does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.families.parts.block_names import by_module
+from minibert.families.parts.heads import BoundHead
+from minibert.families.parts.steps import Norm, Positions
+from minibert.models.open.load import is_folder
+
+from .subject import Subject
+
+
+def installed() -> bool:
+    """Whether torch and transformers can be imported."""
+    return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+
+
+# the reference's class for each head
+CLASSES = {
+    "masked_word": "AutoModelForMaskedLM",
+    "next_word": "AutoModelForCausalLM",
+    "classes": "AutoModelForSequenceClassification",
+    "token_classes": "AutoModelForTokenClassification",
+    "next_sentence": "AutoModelForNextSentencePrediction",
+    "replaced_token": "AutoModelForPreTraining",
+}
+
+
+class Reference:
+    """The reference's model of a checkpoint, in float32 on the CPU, and a way to trace it like a subject.
+
+    A trace has the subject's keys. What no module of the reference gives is left out: the word rows times sqrt(dim) of
+    Marian, Pegasus and Granite, which their sum shows. The trace of an input layer ends with what enters the
+    reference's first block. Of a whole encoder attention is eager, and scores are the input of the reference's softmax,
+    with its mask added; compare them only where nothing is masked.
+    """
+
+    def __init__(
+        self, subject: Subject, where: str, revision: str | None = None, local_files_only: bool = False
+    ) -> None:
+        self._subject, self._layer = subject, subject.layer
+        self._where = str(Path(where).expanduser()) if is_folder(where) else where
+        # no code and no pickle of a checkpoint is ever run (`use_safetensors`)
+        self._options = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": False}
+        self.name = f"transformers {version('transformers')} on torch {version('torch')}"
+        self._model = self._load()
+        self._prefix = self._find_prefix()
+        self._caching: Any = None  # the same model as a decoder, loaded only where the first one keeps no cache
+
+    def _load(self, **changes: Any) -> Any:
+        import torch
+        import transformers
+
+        if self._subject.scores:
+            changes["attn_implementation"] = "eager"
+        with _quiet():
+            head = self._subject.head
+            loaded = getattr(transformers, CLASSES[head.name] if head else "AutoModel").from_pretrained(
+                self._where, dtype=torch.float32, use_safetensors=True, **self._options, **changes
+            )
+        return loaded.eval()
+
+    def takes(self, inputs: Mapping[str, Array]) -> bool:
+        """Whether the reference's module has arguments of these names."""
+        known = inspect.signature(self._module(self._model).forward).parameters
+        return all(name in known or name == "past_length" for name in inputs)
+
+    def _find_prefix(self) -> str:
+        """The module where the layer's paths begin: the model itself, or the text model inside a larger one."""
+        first = self._layer.steps[0].step.path
+        paths = {path for path, _ in self._model.named_modules()}
+        for prefix in ("", *self._layer.family.prefixes):
+            if prefix + first in paths:
+                return prefix.rstrip(".")
+        raise ValueError(f"{type(self._model).__name__} has no module {first!r}, which this family's row names")
+
+    def _part(self, model: Any) -> Any:
+        return model.get_submodule(self._prefix)
+
+    def _module(self, model: Any) -> Any:
+        """What is called: the part, or one side of it."""
+        part = self._part(model)
+        return getattr(part, self._layer.side) if self._layer.family.sides != ("encoder",) else part
+
+    def tokenize(self, text: str) -> Array | str:
+        """The reference's ids of a text, (1, seq), or why its tokenizer cannot be opened."""
+        import transformers
+
+        try:
+            with _quiet():
+                tokenizer = transformers.AutoTokenizer.from_pretrained(self._where, **self._options)
+        except (OSError, ValueError, ImportError) as error:
+            return f"the reference's tokenizer cannot be opened: {str(error).splitlines()[0]}"
+        return np.array([tokenizer(text)["input_ids"]], np.int64)
+
+    def trace(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch; `past_length` tokens are run before it, so that a cache holds them."""
+        import torch
+
+        dtype = next(self._model.parameters()).dtype  # of rows that are passed, too: a norm takes no other
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
+        named = {name: x.to(dtype) if x.is_floating_point() and "embeds" in name else x for name, x in tensors.items()}
+        past_length = int(named.pop("past_length", torch.tensor(0)).item())
+        model = self._model
+        with torch.no_grad():
+            if past_length:
+                model, named["past_key_values"] = self._cache(named, past_length)
+            batch, seq = (inputs["input_ids"] if "input_ids" in inputs else inputs["inputs_embeds"]).shape[:2]
+            return self._watch(model, named, (batch, seq), self._subject.reaches_head(inputs))
+
+    def _cache(self, named: Mapping[str, Any], past_length: int) -> tuple[Any, Any]:
+        import torch
+
+        before = {"input_ids": torch.zeros((len(named["input_ids"]), past_length), dtype=torch.int64)}
+        if "attention_mask" in named:
+            before["attention_mask"] = named["attention_mask"][:, :past_length]
+        cache = getattr(self._module(self._model)(**before, use_cache=True), "past_key_values", None)
+        if cache is not None:
+            return self._model, cache
+        if self._caching is None:
+            self._caching = self._load(is_decoder=True)
+        return self._caching, self._module(self._caching)(**before, use_cache=True).past_key_values
+
+    def widen(self) -> None:
+        """Compute in float64 from now on."""
+        self._model = self._model.double()
+
+    def _watch(self, model: Any, named: Mapping[str, Any], shape: tuple[int, int], whole: bool) -> dict[str, Array]:
+        """Call the model with a hook on every module that a step or a block names; `whole`: with its head."""
+        part, subject, kept = self._part(model), self._subject, dict[str, Array]()
+        results, scores = list[Any](), list[Array]()
+        step = next((step for step, _ in self._layer.steps if isinstance(step, Positions)), None)
+        table = None if step is None else part.get_submodule(step.path).weight
+
+        def keep(key: str, value: Any) -> None:
+            if value.ndim == 3 and tuple(value.shape[:2]) == shape[::-1] and shape[0] != shape[1]:
+                value = value.transpose(0, 1)  # XLNet computes with (seq, batch)
+            if key in subject.heads_first:
+                value = value.transpose(1, 2)
+            kept[key] = _array(value)
+
+        def leaving(path: str, keys: list[str]) -> Callable[..., None]:
+            calls = iter(keys)  # of a module that several blocks use
+            return lambda _module, _args, output: keep(next(calls, f"{path} (types)"), output)
+
+        def entering(keys: list[str]) -> Callable[..., None]:
+            calls = iter(keys)
+            return lambda _module, args, named: keep(next(calls), args[0] if args else named["hidden_states"])
+
+        def called(function: Any, args: Any) -> None:
+            # Whisper indexes its table, everyone else looks rows up
+            place = {torch.nn.functional.embedding: 1, torch.Tensor.__getitem__: 0}.get(function)
+            if step is not None and place is not None and args[place] is table and torch.is_tensor(args[1 - place]):
+                kept["position_ids"] = args[1 - place].numpy() - step.extra
+            if function is torch.nn.functional.softmax:
+                scores.append(_array(args[0]))
+
+        import torch
+
+        paths = [step.path for step, bound in self._layer.steps if callable(bound)] + list(subject.leaving)
+        norms = {step.path: "sum" for step, _ in self._layer.steps if isinstance(step, Norm)}
+        with ExitStack() as hooks:
+
+            def on(hook: Any) -> None:
+                hooks.callback(hook.remove)
+
+            on(self._module(model).register_forward_hook(lambda _module, _args, output: results.append(output)))
+            for path, keys in by_module({key: key for key in paths}).items():
+                on(part.get_submodule(path).register_forward_hook(leaving(path, keys)))
+            for path, keys in by_module({**norms, **subject.entering}).items():
+                on(part.get_submodule(path).register_forward_pre_hook(entering(keys), with_kwargs=True))
+            hooks.enter_context(_watching(called, wide=next(model.parameters()).dtype == torch.float64))
+            more = {"output_attentions": True} if subject.scores else {}
+            if subject.head is not None and whole:
+                hooked = _hooked(model, part, subject.head, keep)
+                for hook in hooked:
+                    on(hook)
+                with _quiet():
+                    kept["logits"] = _array(model(**named, **more, output_hidden_states=True).logits)
+                if subject.head.takes == "last":  # its map is computed for every token, and taken afterwards
+                    kept[subject.head.path] = kept["logits"]
+            else:
+                self._module(model)(**named, **more, output_hidden_states=True)
+        states = results[-1].hidden_states
+        if not states:
+            raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
+        steps = [step for step, _ in self._layer.steps]
+        last = steps[-1].path if any(isinstance(step, Norm) for step in steps) else "sum"
+        kept[last] = states[0].numpy()  # whatever the modules gave, it is this that enters the first block
+        if subject.scores:
+            kept |= dict(zip(subject.scores, scores, strict=True))
+            for name, arrays in (("hidden_states", states), ("attentions", results[-1].attentions)):
+                kept |= {f"{name}.{i}": array.numpy() for i, array in enumerate(arrays)}
+        return kept
+
+
+def _hooked(model: Any, part: Any, head: BoundHead, keep: Callable[[str, Any], None]) -> Iterator[Any]:
+    """Hook a head's modules; of an activation that is no module it is the input of what comes next."""
+    modules = {**dict(model.named_modules()), **dict(part.named_modules())}  # the pooler is in the base model
+    paths = [path for path, _ in head.works] + [head.path]
+    for path, after in zip(paths, [*paths[1:], ""], strict=True):
+        if path == head.path and head.takes == "last":
+            continue
+        if path in modules:
+            yield modules[path].register_forward_hook(lambda _module, _args, y, path=path: keep(path, y))
+        else:
+            yield modules[after].register_forward_pre_hook(lambda _module, args, path=path: keep(path, args[0]))
+
+
+def _array(x: Any) -> Array:
+    array: Array = x.detach().clone().numpy()
+    return array
+
+
+@contextmanager
+def _watching(called: Callable[[Any, Any], None], wide: bool) -> Iterator[None]:
+    """Be told of every call of a function of torch, with its arguments.
+
+    `wide`: what asks for float32 is given float64. Llama's kin compute norms, rotation and softmax in float32 whatever
+    the weights are, and a mask of float64's lowest number is minus infinity there: padding would be NaN.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def widened(value: Any) -> Any:
+        return torch.float64 if value is torch.float32 else value
+
+    class Watch(TorchFunctionMode):  # type: ignore[misc]  # torch's types are not read
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
+            called(function, args)
+            named = named or {}
+            if wide:
+                function = torch.Tensor.double if function is torch.Tensor.float else function
+                args, named = tuple(map(widened, args)), {name: widened(value) for name, value in named.items()}
+            return function(*args, **named)
+
+    with Watch():
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide transformers' progress bars, and its messages about heads that are not loaded."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

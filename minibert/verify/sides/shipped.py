@@ -1,0 +1,106 @@
+"""Reference values that ship with the package, found by the numbers of a checkpoint, whatever its name.
+
+`data/*.safetensors`, made by scripts/reference/shipped.py: a few texts with their ids, every intermediate of the input
+layer, and for one text the output of each block; of a seeded BERT with a head its logits too. A model is that
+checkpoint if all its parameters have the same bits; neither a name nor a size proves it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.errors import CheckpointError
+from minibert.models.encoder import Encoder
+from minibert.models.input_layer import EmbeddingLayer
+from minibert.verify.report import Text
+
+from .identity import listed
+from .traces import Traces, read_traces
+
+DATA = Path(__file__).parents[1] / "data"
+INPUT_LAYER = "embeddings."  # where its parameters are in BERT, the one family whose values ship
+
+
+class Values(NamedTuple):
+    """What the reference computes from one published checkpoint: inputs and intermediates, kind -> name -> array."""
+
+    model: str
+    reference: str  # such as "transformers 5.23.0 on torch 2.13.0"
+    texts: list[Text]  # the ids and types of each text, or of two that go together
+    inputs: Traces
+    traces: Traces  # of the input layer for every kind, and for some hidden_states.1 and so on
+
+
+def find(model: EmbeddingLayer | Encoder) -> Values | None:
+    """Give the values of the checkpoint that has these parameters: those of the input layer, or all of an encoder.
+
+    Where a size differs, nothing is read. Else the sha256 of each parameter in float32 is compared, the smallest first,
+    until one differs. A model on the Hub has its tables fetched only if all smaller parameters are the same.
+    """
+    for path in sorted(DATA.glob("*.safetensors")):
+        wanted = _about(path)["parameters"]
+        if _same(dict(listed(_modules(model, wanted))), wanted):
+            return _read(path)
+    return None
+
+
+def names() -> list[str]:
+    """The checkpoints of which values ship."""
+    return [_about(path)["model"] for path in sorted(DATA.glob("*.safetensors"))]
+
+
+# -- is it that checkpoint? --------------------------------------------------------------------------------------
+
+
+def _modules(model: EmbeddingLayer | Encoder, wanted: Iterable[str]) -> dict[str, Any]:
+    """A model's modules, and those of a head whose parameters are wanted."""
+    found = dict(model.modules)
+    for name in getattr(model, "heads", ()):
+        with suppress(CheckpointError):
+            head = model.head(name)
+            own = {path: work for path, work in (*head.works, (head.path, head.last)) if hasattr(work, "weight")}
+            found |= own if f"{head.path}.weight" in wanted else {}
+    return found
+
+
+def _same(parameters: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether these are all the parameters that are wanted, or all of the input layer's, with the same numbers."""
+    layer = {path for path in wanted if path.startswith(INPUT_LAYER)}
+    if set(parameters) not in (layer, set(wanted)):
+        return False
+    if any(list(x.shape) != wanted[path][0] for path, x in parameters.items()):
+        return False
+    smallest_first = sorted(parameters.items(), key=lambda each: int(np.prod(each[1].shape)))
+    return all(_sha256(x) == wanted[path][1] for path, x in smallest_first)
+
+
+def _sha256(x: Any) -> str:
+    array = x if isinstance(x, np.ndarray) else x.array()
+    return hashlib.sha256(np.ascontiguousarray(array, "<f4").data).hexdigest()
+
+
+# -- the file ----------------------------------------------------------------------------------------------------
+
+
+def _about(path: Path) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    with safe_open(str(path), framework="np") as file:
+        about: dict[str, Any] = json.loads(file.metadata()["about"])
+    return about
+
+
+def _read(path: Path) -> Values:
+    about = _about(path)
+    inputs, traces = read_traces(path)
+    versions = about["versions"]
+    reference = f"transformers {versions['transformers']} on torch {versions['torch']}"
+    ids = [{name: x[0].tolist() for name, x in inputs[f"text {i}"].items()} for i in range(1, 1 + len(about["texts"]))]
+    return Values(about["model"], reference, list(zip(about["texts"], ids, strict=True)), inputs, traces)

@@ -1,0 +1,266 @@
+"""The other sides of a comparison: a port's file, the reference run live, and the reference's values that ship."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.errors import nearest_name
+from minibert.families.rows import FAMILIES
+from minibert.verify.judge.compare import ERROR_SHARE, OF_A_PORT, PORT_SHARE, Shares, misfits, over_kinds
+from minibert.verify.report import Report, compare_ids
+
+from . import shipped
+from .reference import Reference
+from .subject import Subject
+from .traces import Traces, keys_of
+
+
+class Given(NamedTuple):
+    """What a side has: the inputs, its intermediates, and ours and those in float64 where it has made them."""
+
+    inputs: Traces
+    theirs: Traces
+    ours: Traces | None = None
+    truth: Traces | None = None
+
+
+class Side(ABC):
+    """Whom a subject is compared with."""
+
+    whose: str  # at the head of a column
+    exact: str  # what in float64 the errors are of
+    about: tuple[str, ...]  # the first lines
+    shares: Shares  # how much more one side may round than the other
+
+    @abstractmethod
+    def given(self, report: Report, subject: Subject, batches: Traces, texts: Sequence[str]) -> Given:
+        """Give the inputs that both sides have, and this side's intermediates."""
+
+    def not_compared(self, here: Sequence[str], there: Sequence[str], noun: str) -> Iterator[str]:
+        """Name the intermediates that only one side has."""
+        if unknown := [key for key in there if key not in here]:
+            yield f"not compared, since this {noun} has no such intermediate: {', '.join(unknown)}"
+
+    def close(self, report: Report, subject: Subject) -> None:  # noqa: B027  most have nothing more to say
+        """Say what is to be said after the table."""
+
+
+class Live(Side):
+    """The reference itself, on the CPU in float32."""
+
+    whose = "reference"
+    shares = Shares(ours=ERROR_SHARE)  # both are compared with the reference's own float64
+
+    def __init__(self, subject: Subject, model: str, revision: str | None, local_files_only: bool) -> None:
+        self.reference = Reference(subject, model, revision, local_files_only)
+        self.exact = "the reference" if subject.has_places else "the same layer"
+        eager = ", eager attention" if subject.has_places else ""
+        self.about = (f"compared live with {self.reference.name}{eager}, on the CPU in float32",)
+
+    def given(self, report: Report, subject: Subject, batches: Traces, texts: Sequence[str]) -> Given:
+        reference = self.reference
+        asked = {kind: batch for kind, batch in batches.items() if reference.takes(batch)}
+        if left := [kind for kind in batches if kind not in asked]:
+            report.say(f"left out, since the reference's module has no such argument: {', '.join(left)}")
+        theirs = {kind: reference.trace(batch) for kind, batch in asked.items()}
+        for i, text in enumerate(texts, 1):
+            ids = reference.tokenize(text)
+            if isinstance(ids, str):
+                report.say(f"ids of text {i} not compared: {ids}")
+            else:
+                theirs[f"text {i}"]["input_ids"] = ids
+        if not subject.has_places:
+            return Given(asked, theirs)
+        reference.widen()
+        return Given(asked, theirs, truth={kind: reference.trace(batch) for kind, batch in asked.items()})
+
+    def not_compared(self, here: Sequence[str], there: Sequence[str], noun: str) -> Iterator[str]:
+        yield from super().not_compared(here, there, noun)
+        if hidden := [key for key in here if key not in there]:
+            yield f"not compared, since the {self.whose} does not show it: {', '.join(hidden)}"
+
+
+class Shipped(Side):
+    """What the reference computes from a checkpoint with the same numbers, as it ships with the package."""
+
+    whose = "reference"
+    shares = Shares(ERROR_SHARE, PORT_SHARE)  # with our float64, which a wrong formula would make wrong too
+
+    def __init__(self, found: shipped.Values, subject: Subject) -> None:
+        self.found = found
+        self.exact = f"this {subject.noun}"
+        self.about = (
+            f"compared with what {found.reference} computes from {found.model}",
+            "it is that checkpoint: its tables have the same numbers to the bit, by their sha256; the values ship with "
+            "minibert, the reference was not run",
+        )
+
+    def given(self, report: Report, subject: Subject, batches: Traces, texts: Sequence[str]) -> Given:
+        """Take the stored texts: of an encoder some have each block's output."""
+        if texts:
+            report.say("the texts passed were not compared: that takes the reference itself")
+        return Given(self.found.inputs, self.found.traces)
+
+    def not_compared(self, here: Sequence[str], there: Sequence[str], noun: str) -> Iterator[str]:
+        return iter(())
+
+    def close(self, report: Report, subject: Subject) -> None:
+        if self.found.texts:
+            compare_ids(report, subject.model, self.found.texts, "the reference's")
+        if report.passed:
+            largest = (f"{d.key.removeprefix('embeddings.')} {d.largest:.2g}" for d in over_kinds(report.differences))
+            report.say(f"passed; largest differences: {', '.join(largest)}")
+
+
+class File(Side):
+    """A port's file: all intermediates of its batches, or those that `only` names; what is missing fails.
+
+    A batch under a name of ours must state our inputs, all of them, and is compared with what they give. A batch under
+    another name is the file's own, and is compared with what its own inputs give.
+    """
+
+    whose, shares = "file", OF_A_PORT
+
+    def __init__(
+        self, path: Path, inputs: Traces, theirs: Traces, only: Sequence[str] | None, all_batches: bool = False
+    ) -> None:
+        self.path, self.inputs, self.theirs, self.only, self.all_batches = path, inputs, theirs, only, all_batches
+        self.about = (f"compared with the file {path}; the reference was not run",)
+        self._faults: list[str] = []  # why it has not passed, for the end
+        self._left = ""  # which batches of ours are not compared
+
+    def given(self, report: Report, subject: Subject, batches: Traces, texts: Sequence[str]) -> Given:
+        self.exact = f"this {subject.noun}"
+        in_file = self.theirs.keys() | self.inputs.keys()
+        found = [kind for kind in {**batches, **self.theirs, **self.inputs} if kind in in_file]
+        good = [kind for kind in found if self._comparable(report, kind, batches)]
+        inputs = {kind: batches.get(kind) or self.inputs[kind] for kind in good}
+        self._count_batches(report, batches, found, inputs)
+        if not inputs:
+            report.fail("not passed: nothing was compared; is this a trace of another model?")
+            return Given(inputs, {})
+        ours = {kind: self._trace(subject, kind, batch) for kind, batch in inputs.items()}
+        only = keys_of(ours) if self.only is None else self.only
+        _refuse_unknown(only, keys_of(ours))
+        theirs = {kind: self.theirs.get(kind, {}) for kind in inputs}  # of inputs alone all is missing
+        if self.only is not None:
+            theirs = {kind: {key: x for key, x in named.items() if key in only} for kind, named in theirs.items()}
+            if not any(theirs.values()):
+                raise ValueError(f'{self.path} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
+        self._refuse_strangers(keys_of(ours), keys_of(theirs), subject.noun)
+        if odd := misfits(ours, theirs, subject.weighed):
+            raise ValueError(f"{self.path}: {'; '.join(odd[:3])}; a trace of another model, or axes in another order?")
+        self._count_intermediates(report, [(kind, key) for key in only for kind in ours if key in ours[kind]], theirs)
+        return Given(inputs, theirs, ours)
+
+    def close(self, report: Report, subject: Subject) -> None:
+        """Say again why it has not passed, or how far it goes."""
+        if wrong := report.wrong_inputs:
+            are = "is missing or differs" if len(wrong) == 1 else "are missing or differ"
+            self._faults.append(
+                f"{len(wrong)} of the inputs {are}; copy them from a file that `save` wrote, or give batches of your "
+                "own other names"
+            )
+        if self._faults:
+            report.fail(*(f"not passed: {fault}" for fault in self._faults))
+        elif report.passed and self._left:
+            report.say(f"passed as far as it goes: {self._left} batches were not compared")
+
+    def _comparable(self, report: Report, kind: str, batches: Traces) -> bool:
+        """Whether numbers of one batch can be compared; what is wrong with its inputs goes into the report."""
+        stated, wanted, name = self.inputs.get(kind, {}), batches.get(kind), f"{kind}|inputs|"
+        absent: list[str] = []
+        if wanted is None:
+            if not {"input_ids", "inputs_embeds"} & set(stated):
+                raise ValueError(f'{self.path}: no inputs for {kind!r}; store them as "{name}input_ids" and so on')
+            wrong = [f"{name}{key} is empty, of shape {x.shape}" for key, x in stated.items() if not x.size]
+        else:
+            absent = [f"{name}{key} is missing" for key in wanted if key not in stated]
+            absent += [f"{name}{key} is no input of this batch" for key in stated if key not in wanted]
+            both = [key for key in wanted if key in stated]
+            wrong = [line for key in both if (line := _unlike(name + key, stated[key], wanted[key]))]
+        report.wrong_inputs += absent + wrong
+        report.say(*absent, *(f"{line}; {kind} was not compared" for line in wrong))
+        return not wrong
+
+    def _count_batches(self, report: Report, batches: Traces, found: Sequence[str], inputs: Traces) -> None:
+        """Say how many batches are compared; a text that was passed must be among them."""
+        own = [kind for kind in found if kind not in batches]
+        absent = [kind for kind in batches if kind not in found]
+        count = sum(kind in inputs for kind in batches)
+        line = f"{count} of {len(batches)} batches compared"
+        if own:
+            line += f", and {len(inputs) - count} of the file's own ({', '.join(own)})"
+        report.say(line + (f"; the file lacks {', '.join(absent)}" if absent else ""))
+        if self.all_batches and absent:
+            self._faults.append(f"{len(absent)} of our batches are not in the file: {', '.join(absent)}")
+        for kind in (kind for kind in absent if kind.startswith("text ")):
+            report.wrong_inputs.append(f"{kind} is not in the file")
+            report.say(f"{kind} was passed, and is not in the file")
+        self._left = f"{len(batches) - count} of {len(batches)}" if count < len(batches) else ""
+
+    def _trace(self, subject: Subject, kind: str, batch: dict[str, Array]) -> dict[str, Array]:
+        try:
+            return subject.traces({kind: batch}, self.theirs)[kind]
+        except (ValueError, TypeError, IndexError) as error:
+            raise ValueError(f"{self.path}: the inputs of {kind!r} are none of this model's: {error}") from None
+
+    def _refuse_strangers(self, here: Sequence[str], there: Sequence[str], noun: str) -> None:
+        """Refuse a file none of whose names is ours; say which family has such names, if one has. Raises ValueError."""
+        if not there or set(here) & set(there):
+            return
+        others = [kind for kind, row in FAMILIES.items() if {step.key for step in row.steps} & set(there)]
+        whose = f", as of {', '.join(others[:3])}" if others else ""
+        raise ValueError(
+            f"{self.path}: no intermediate has a name that this {noun} knows; found {', '.join(there[:4])}{whose}; "
+            f"expected names such as {', '.join(f'plain|{key}' for key in here[:6])}"
+        )
+
+    def _count_intermediates(self, report: Report, asked: Sequence[tuple[str, str]], theirs: Traces) -> None:
+        """Say how many intermediates are compared, and which are missing."""
+        missing: dict[str, list[str]] = {key: [] for _, key in asked}
+        for kind, key in asked:
+            if key not in theirs[kind]:
+                missing[key].append(kind)
+                report.missing.append(f"{kind}|{key}")
+        count = len(report.missing)
+        report.say(f"{len(asked) - count} of {len(asked)} intermediates compared")
+        wanted = Counter(key for _, key in asked)
+        for key, kinds in missing.items():
+            if kinds:
+                every = len(kinds) == wanted[key] > 1
+                report.say(f"missing: {key} in {f'all {len(kinds)} batches' if every else ', '.join(kinds)}")
+        if count:
+            there = " ".join(key for key, kinds in missing.items() if not kinds) or "KEY..."
+            self._faults.append(f"{count} of {len(asked)} are missing; to compare a part (only): {there}")
+
+
+def _unlike(name: str, theirs: Array, ours: Array) -> str:
+    """Say where an input first differs from ours; "" where it does not."""
+    if theirs.size == ours.size == 1:
+        theirs = theirs.reshape(ours.shape)  # not every library writes an array without axes
+    if theirs.shape != ours.shape:
+        shown = f": {theirs.tolist()}, expected {ours.tolist()}" if len(ours) == 1 and ours.size < 64 else ""
+        return f"{name} has shape {theirs.shape}, expected {ours.shape}{shown}"
+    places = np.argwhere(theirs != ours)
+    if not len(places):
+        return ""
+    place = tuple(places[0].tolist())
+    return f"{name}{list(place)} is {theirs[place]}, expected {ours[place]}"
+
+
+def _refuse_unknown(only: Sequence[str], known: Sequence[str], most: int = 16) -> None:
+    """Refuse a name that no trace has; say which there are, and which is nearest."""
+    for key in only:
+        if key not in known:
+            near = nearest_name(key, known)
+            hint = f" (did you mean {near}?)" if near else ""
+            more = f" and {len(known) - most} more" if len(known) > most else ""
+            raise ValueError(f"no intermediate is called {key!r}{hint}; there are {', '.join(known[:most])}{more}")

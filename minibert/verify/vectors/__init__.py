@@ -1,0 +1,1 @@
+"""A verdict on vectors alone, without a trace."""

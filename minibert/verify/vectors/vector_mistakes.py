@@ -1,0 +1,347 @@
+"""The mistakes that are made between a text and its vector: what each changes in the right recipe, and what to do.
+
+`mistakes` lists those that one model can have. Where a model's own setting is the wrong one, there is no such mistake.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import POOLINGS, normalized
+from minibert.families.parts.bound_blocks import BoundBlock, Dense
+from minibert.families.parts.modules import Embedding, LayerNorm, Linear
+from minibert.families.parts.steps import Add, Bound, Norm, Positions
+from minibert.files.tables import as_table
+from minibert.models.encoder import Encoder
+from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.run.blocks import Stack
+from minibert.verify.mistakes.mistakes import MISTAKES
+from minibert.verify.mistakes.plain import places
+from minibert.verify.mistakes.wrong_formulas import (
+    Formula,
+    to_bfloat16,
+    to_float16,
+    to_int8,
+    to_int8_blocks,
+    to_int8_whole,
+)
+from minibert.verify.mistakes.wrong_steps import Mistake, rounded_weight, with_mistake
+
+from .vector_recipes import Maker, Plain, Rules
+
+LENGTHS = (64, 128, 256, 384, 512)
+PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5 and Nomic, added by hand to others
+
+
+# of the list: those that are made in all blocks of a model, by one word of config.json or one line
+OF_MODELS = ("activation ", "causal mask forgotten", "causal mask where", "last norm")
+
+
+class VectorMistake(NamedTuple):
+    """A name, what to do, and which fields of the right recipe it changes.
+
+    rounding: a narrower format; then it is no mistake, but the same numbers in it.
+    """
+
+    name: str
+    remedy: str
+    changes: dict[str, Any]
+    rounding: str = ""
+
+
+def mistakes(maker: Maker) -> list[VectorMistake]:
+    """List the mistakes that can be made with this model."""
+    parts = (_prompts, _texts, _lengths, _special_tokens, _inputs, _models, _poolings, _endings, _roundings)
+    return [mistake for part in parts for mistake in part(maker)]
+
+
+Found = Iterator[VectorMistake]
+
+
+# -- text -> ids -------------------------------------------------------------------------------------------------
+
+
+def _prompts(maker: Maker) -> Found:
+    right = maker.right.prompts
+    own = "".join(right)
+    if right:
+        yield VectorMistake("prompt missing", f"Put {own!r} before each text.", {"prompts": ()})
+        yield VectorMistake("prompt doubled", f"Put {own!r} before each text once.", {"prompts": right * 2})
+        if maker.right.skip_prompt:
+            yield VectorMistake("prompt pooled", "Leave the prompt's tokens out of pooling.", {"skip_prompt": False})
+    named = {text: f"prompt {name!r}" for name, text in maker.own.prompts.items() if text}
+    for text in dict.fromkeys((*named, *PROMPTS)):
+        if text != own:
+            should = f"Put {own!r} before each text, not {text!r}." if own else "Put nothing before the text."
+            yield VectorMistake(f"{named.get(text, repr(text))} put before the texts", should, {"prompts": (text,)})
+
+
+def _normalizers(rules: Rules) -> list[Rules]:
+    own = rules["normalizer"] or {"type": "Sequence", "normalizers": []}
+    return own["normalizers"] if own["type"] == "Sequence" else [own]
+
+
+def _set(key: str, value: bool, rules: Rules) -> None:
+    """Change one of BERT's settings; where accents follow the case, they stay as they are."""
+    for step in _normalizers(rules):
+        if step["type"] == "BertNormalizer":
+            if key == "lowercase" and step["strip_accents"] is None:
+                step["strip_accents"] = step["lowercase"]
+            step[key] = value
+
+
+def _plain_letters(text: str) -> str:
+    split = unicodedata.normalize("NFD", text)
+    return unicodedata.normalize("NFC", "".join(c for c in split if unicodedata.category(c) != "Mn"))
+
+
+def _texts(maker: Maker) -> Found:
+    rules: list[Rules] = []
+    maker.tokenizers[None].changed(rules.append)
+    bert = next((step for step in _normalizers(rules[0]) if step["type"] == "BertNormalizer"), None)
+    if bert is not None:
+        strips = bert["lowercase"] if bert["strip_accents"] is None else bert["strip_accents"]
+        for key, has, name, remedy in (
+            ("lowercase", bert["lowercase"], "case kept", "Lower-case the text: this vocabulary has no capitals."),
+            ("strip_accents", strips, "accents kept", "Remove accents (NFD, then drop category Mn)."),
+            ("handle_chinese_chars", bert["handle_chinese_chars"], "Chinese characters not set apart",
+             "Put spaces around each CJK character before words are split."),
+            ("clean_text", bert["clean_text"], "control characters kept", "Drop control characters from the text."),
+        ):  # fmt: skip
+            if has:
+                yield VectorMistake(name, remedy, {"rules": partial(_set, key, False)})
+    if rules[0]["normalizer"] is not None:
+        remedy = "Apply the tokenizer's normalizer: case, accents, control characters."
+        yield VectorMistake("text not normalized", remedy, {"rules": lambda rules: rules.update(normalizer=None)})
+    for name, remedy, change in (
+        ("text lower-cased", "This vocabulary has capitals: leave the text as it is.", str.lower),
+        ("accents removed", "Leave accents in the text.", _plain_letters),
+        ("letters beyond ASCII dropped", "Pass the text as UTF-8.",
+         lambda text: text.encode("ascii", "ignore").decode()),
+        ("text read as Latin-1", "Read the text as UTF-8.", lambda text: text.encode().decode("latin-1")),
+        ("text in NFC", "Do not normalize the text yourself.", partial(unicodedata.normalize, "NFC")),
+        ("text in NFKC", "Do not normalize the text yourself.", partial(unicodedata.normalize, "NFKC")),
+        ("text in NFD", "Do not normalize the text yourself.", partial(unicodedata.normalize, "NFD")),
+        ("ends of lines replaced by spaces", "Leave ends of lines in the text.",
+         lambda text: " ".join(text.splitlines())),
+        ("text trimmed", "Leave spaces around the text.", str.strip),
+        ("a space put before the text", "Pass the text as it is.", lambda text: f" {text}"),
+    ):  # fmt: skip
+        yield VectorMistake(name, remedy, {"text": change})
+
+
+def _lengths(maker: Maker) -> Found:
+    right, most = maker.right.longest, maker.encoder.max_length
+    shown = "no limit" if right is None else f"{right} tokens, special ones among them"
+    for length in sorted({*LENGTHS, *([most] if most else [])}):
+        if length != right and (most is None or length <= most):
+            yield VectorMistake(f"cut at {length} tokens", f"The longest length is {shown}.", {"longest": length})
+    if right is not None and maker.before + maker.after:
+        more = right + maker.before + maker.after
+        if most is None or more <= most:
+            name = "special tokens not counted in the longest length"
+            yield VectorMistake(name, f"The longest length is {shown}.", {"longest": more})
+
+
+def _special_tokens(maker: Maker) -> Found:
+    if maker.before:
+        yield VectorMistake("no special token at the beginning", "Add it, as the tokenizer does.", {"first": False})
+    if maker.after:
+        yield VectorMistake("no special token at the end", "Add it, as the tokenizer does.", {"last": False})
+    if maker.before and maker.after:
+        both = {"first": False, "last": False}
+        yield VectorMistake("special tokens missing", "Add them, as the tokenizer does.", both)
+
+
+# -- ids -> rows -------------------------------------------------------------------------------------------------
+
+
+def _inputs(maker: Maker) -> Found:
+    layer = maker.encoder.embeddings
+    steps = [step for step, _ in layer.steps]
+    if layer.adds_types:
+        yield VectorMistake("token type 1", "All tokens of a single text are of type 0.", {"types": 1})
+    if any(isinstance(step, Positions) for step in steps):
+        first = int(maker._positions([maker.tokenizers[None].pieces("a")[0]])[0, 0])
+        for start in (0, 1, 2):
+            if start != first:
+                yield VectorMistake(f"positions from {start}", f"Positions begin at {first}.", {"shift": start - first})
+
+
+def _encoder(encoder: Encoder, stack: Stack, steps: list[Bound] | None = None) -> Encoder:
+    """The same encoder with other blocks, and with another input layer where `steps` are given."""
+    own = layer = encoder.embeddings
+    if steps is not None:
+        layer = EmbeddingLayer(
+            own.family, own.config, steps, own.dtype, own.side,
+            tokenizer=lambda: own.tokenizer, attention_position=lambda: own.attention_position,
+        )  # fmt: skip
+
+    def never() -> Any:
+        raise ValueError("a model with a mistake is not opened again, and has no heads")
+
+    own_config = encoder.sentence_config
+    return Encoder(layer, encoder.block_family, stack, encoder.config, never, again=never, sentence_config=own_config)
+
+
+def _with_modules(encoder: Encoder, change: Callable[[Any], Any]) -> Encoder:
+    """Every module of input layer and blocks, changed."""
+
+    def changed(modules: Mapping[str, Any]) -> dict[str, Any]:
+        return {path: change(module) for path, module in modules.items()}
+
+    blocks = tuple(BoundBlock(changed(modules), parts) for modules, parts in encoder.stack.blocks)
+    steps = [Bound(step, change(module)) for step, module in encoder.embeddings.steps]
+    return _encoder(encoder, encoder.stack.with_parts(blocks=blocks, others=changed(encoder.stack.others)), steps)
+
+
+def _with_eps(eps: float, encoder: Encoder) -> Encoder:
+    def change(module: Any) -> Any:
+        return type(module)(module.weight, module.bias, eps) if isinstance(module, LayerNorm) else module
+
+    return _with_modules(encoder, change)
+
+
+def _plain(mistake: Mistake, encoder: Encoder) -> Plain:
+    return Plain(encoder, mistake)
+
+
+def _of_blocks(kept: slice, encoder: Encoder) -> Encoder:
+    return _encoder(encoder, encoder.stack.with_parts(blocks=encoder.stack.blocks[kept]))
+
+
+def _without_step(wrong: Callable[[Any], bool], encoder: Encoder) -> Encoder:
+    kept = [bound for bound in encoder.embeddings.steps if not wrong(bound.step)]
+    return _encoder(encoder, encoder.stack, kept)
+
+
+def _models(maker: Maker) -> Found:
+    encoder = maker.encoder
+    stack, steps = encoder.stack, [step for step, _ in encoder.embeddings.steps]
+    eps = {module.eps for module in encoder.modules.values() if isinstance(module, LayerNorm)}
+    for wrong in (1e-12, 1e-5, 1e-6):
+        if eps and eps != {wrong}:
+            shown = ", ".join(f"{x:g}" for x in sorted(eps))
+            yield VectorMistake(f"eps {wrong:g}", f"The norms' eps is {shown}.", {"model": partial(_with_eps, wrong)})
+    for mistake in MISTAKES:
+        if mistake.name.startswith(OF_MODELS) and any(with_mistake(mistake, at) for at in places(encoder)):
+            yield VectorMistake(mistake.name, mistake.why, {"model": partial(_plain, mistake)})
+    if len(stack.blocks) > 1:
+        remedy = f"There are {len(stack.blocks)} blocks; run all."
+        yield VectorMistake("last block missing", remedy, {"model": partial(_of_blocks, slice(0, -1))})
+        yield VectorMistake("first block missing", remedy, {"model": partial(_of_blocks, slice(1, None))})
+    for wrong_step, name, remedy in (
+        (lambda step: isinstance(step, Add) and step.ids == "token_type_ids", "type rows left out",
+         "Row 0 of the types is added to each token."),
+        (lambda step: isinstance(step, Positions), "position rows left out", "Each position's row is added."),
+        (lambda step: isinstance(step, Norm), "norm of the input layer forgotten", "Normalize before the blocks."),
+    ):  # fmt: skip
+        if any(map(wrong_step, steps)):
+            yield VectorMistake(name, remedy, {"model": partial(_without_step, wrong_step)})
+    remedy = "Attention weights of padding must be 0: pass the attention mask."
+    yield VectorMistake("mask ignored", remedy, {"seen": True})
+    yield VectorMistake("mask ignored and padding pooled", remedy, {"seen": True, "pads": True})
+
+
+# -- rows -> vector ----------------------------------------------------------------------------------------------
+
+
+def _poolings(maker: Maker) -> Found:
+    right = maker.right.poolings
+    shown = " and ".join(right)
+    for name in POOLINGS:
+        if right != (name,):
+            yield VectorMistake(f"pooling {name}", f"The pooling is {shown}.", {"poolings": (name,)})
+    if maker.before + maker.after:
+        yield VectorMistake("special tokens left out of pooling", "Pool all tokens of the text.", {"inner": True})
+    yield VectorMistake("padding pooled", "Pool only tokens whose attention mask is 1.", {"pads": True})
+
+
+NAMES = {"dense": "Dense", "layer_norm": "LayerNorm", "normalized": "Normalize"}
+
+
+def _name_of(step: Formula) -> str:
+    return NAMES.get(getattr(getattr(step, "func", step), "__name__", ""), "")
+
+
+def _endings(maker: Maker) -> Found:
+    after = maker.own.after
+    named = [(i, name) for i, step in enumerate(after) if (name := _name_of(step))]
+    for i, name in named:
+        many = sum(name == other for _, other in named) > 1
+        which = f"{name}, module {i + 2} of modules.json," if many else name
+        say = "not normalized" if name == "Normalize" and not many else f"{which} left out"
+        yield VectorMistake(say, f"Apply {which.rstrip(',')} after pooling.", {"without": i})
+    if not after or after[-1] is not normalized:
+        yield VectorMistake("normalized", "Do not divide the vectors by their length.", {"norm": True})
+
+
+def endings(maker: Maker, width: int) -> Found:
+    """Mistakes that are seen at the vectors' own width: cut to it."""
+    if width < maker.own.dim and width != maker.right.width:
+        remedy = f"Give all {maker.right.width} numbers, or name the width in both places."
+        yield VectorMistake(f"cut to the first {width} numbers", remedy, {"width": width})
+        both = {"width": width, "norm": True}
+        yield VectorMistake(f"cut to the first {width} numbers and normalized again", remedy, both)
+    if maker.right.width != maker.own.dim == width:
+        yield VectorMistake("not cut", f"Give the first {maker.right.width} numbers.", {"width": width})
+
+
+# -- narrower numbers --------------------------------------------------------------------------------------------
+
+
+def _rounded(rounding: Formula, everything: bool, encoder: Encoder) -> Encoder:
+    """Weights rounded: of the linear maps alone, or every parameter, tables too."""
+
+    def change(module: Any) -> Any:
+        if isinstance(module, Dense):
+            changed: Any = rounded_weight(module, rounding)
+        elif everything and isinstance(module, LayerNorm | Linear):
+            changed = copy(module)
+            changed.weight = rounding(module.weight)
+        elif everything and isinstance(module, Embedding):
+            changed = copy(module)
+            changed.table = as_table(rounding(module.table.array()))
+        else:
+            return module
+        if everything and getattr(module, "bias", None) is not None:
+            changed.bias = rounding(module.bias)
+        return changed
+
+    return _with_modules(encoder, change)
+
+
+OFF_GRID = np.float32(1.0029)  # a factor that no narrow format has
+
+
+def in_general(form: str) -> VectorMistake:
+    """Weights rounded as float16, bfloat16 or int8 would round numbers that are on no grid.
+
+    Rounded to the format in which their file has them, weights stay as they are; what is computed in it does not.
+    """
+    rounding = {"float16": to_float16, "bfloat16": to_bfloat16, "int8": to_int8}[form]
+
+    def off_grid(x: Array) -> Array:
+        return np.asarray(rounding(x * OFF_GRID) / OFF_GRID)
+
+    return VectorMistake(form, "", {"model": partial(_rounded, off_grid, form != "int8")}, form)
+
+
+def _roundings(maker: Maker) -> Found:
+    narrower = "The weights are narrower than the model's."
+    for rounding, form, how, everything in (
+        (to_float16, "float16", "", True), (to_bfloat16, "bfloat16", "", True),
+        (to_int8, "int8", ", a scale for each row", False), (to_int8_blocks, "int8", ", a scale for 32 numbers", False),
+        (to_int8_whole, "int8", ", one scale", False),
+    ):  # fmt: skip
+        changes = {"model": partial(_rounded, rounding, everything)}
+        yield VectorMistake(f"weights in {form}{how}", narrower, changes, form)
+    for rounding, form in ((to_float16, "float16"), (to_bfloat16, "bfloat16")):
+        yield VectorMistake(f"vectors stored as {form}", "The numbers are rounded.", {"stored": rounding}, form)

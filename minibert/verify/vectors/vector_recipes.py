@@ -1,0 +1,286 @@
+"""How a text becomes a vector, with every part that a port or a server gets wrong as a field of its own.
+
+A `Recipe` says how; `Maker` computes a text's vector by it. What a wrong model computes comes from the same blocks and
+the same poolings as the right vectors: only what is fed to them, or bound in them, is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations import fast
+from minibert.equations.blocks import softmax
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import POOLINGS, normalized
+from minibert.families.parts.plan import Step, value
+from minibert.files.tokenizer import Encoded, Tokenizer
+from minibert.models.encoder import Encoder
+from minibert.verify.mistakes.plain import begin, places
+from minibert.verify.mistakes.wrong_steps import Mistake, with_mistake
+
+Rules = dict[str, Any]  # those of a tokenizer.json
+FIXED = (8, 16, 32, 64, 128, 256, 512)  # to these lengths texts are padded
+# The distance of two vectors as a share of the length. Measured on all-MiniLM-L6-v2: 1.3e-6 between right programs,
+# plain float32 loops among them.
+SAME = 1e-5
+SHORT = 32  # tokens: up to here padding to the length of any other text is tried, where each length takes a run
+
+
+class Recipe(NamedTuple):
+    """How one text becomes one vector; the fields stand in the order of computing.
+
+    prompts      texts put before the text; `text` changes the text itself
+    rules        what is changed in the tokenizer's rules
+    longest      tokens, special ones among them
+    first, last  whether the special tokens before and after the text are there
+    types        the type of every token
+    shift        what is added to every position
+    model        what is changed in the model: Encoder -> Encoder or Plain
+    seen         whether padding gets attention weights
+    pads         whether padding is pooled; to which length texts are padded is not known, so each is tried
+    inner        special tokens are not pooled
+    skip_prompt  the prompt's tokens are not pooled
+    poolings     names in `POOLINGS`
+    without      which module after pooling is left out, by its number
+    norm         the vector is divided by its length in the end
+    width        so many first numbers are given
+    stored       what the finished vector is rounded to
+    """
+
+    prompts: tuple[str, ...]
+    longest: int | None
+    poolings: tuple[str, ...]
+    skip_prompt: bool
+    width: int | None
+    text: Callable[[str], str] = str
+    rules: Callable[[Rules], None] | None = None
+    first: bool = True
+    last: bool = True
+    types: int = 0
+    shift: int = 0
+    model: Callable[[Encoder], Encoder | Plain] | None = None
+    seen: bool = False
+    pads: bool = False
+    inner: bool = False
+    without: int | None = None
+    norm: bool = False
+    stored: Callable[[Array], Array] | None = None
+
+
+class Plain:
+    """An encoder whose blocks compute by their steps, padding too, with a mistake if there is one."""
+
+    def __init__(self, encoder: Encoder, mistake: Mistake | None = None) -> None:
+        self.embeddings, self.dim = encoder.embeddings, encoder.dim
+        plans = [(mistake and with_mistake(mistake, at)) or at.plan for at in places(encoder)]
+        self._plans = [{key: _in_fewer_passes(step) for key, step in plan.items()} for plan in plans]
+
+    def __call__(self, input_ids: Any, **batch: Any) -> Array:
+        x = self.embeddings(input_ids, **batch)
+        for i, plan in enumerate(self._plans):  # what a block computes is dropped: of 512 tokens it is many megabytes
+            values = begin({"input_ids": input_ids, **batch}, x) | {f"hidden_states.{i}": x}
+            x = value(f"hidden_states.{i + 1}", plan, values)
+        return x
+
+
+def _in_fewer_passes(step: Step) -> Step:
+    if step.kind == "softmax" and step.formula is softmax:
+        return step._replace(formula=fast.softmax)
+    formula: Any = step.formula
+    return step._replace(formula=fast.ACTIVATIONS.get(formula, formula)) if step.kind == "activation" else step
+
+
+class NoTokensError(ValueError):
+    """A mistake leaves nothing of a text: what a wrong program then gives, nobody can say."""
+
+
+class Maker:
+    """Computes vectors by recipes. Token rows are kept, since most recipes differ in other things than these."""
+
+    def __init__(self, encoder: Encoder, prompt_name: str | None = None, prompt: str | None = None) -> None:
+        own = encoder.sentence_config
+        before = own.prompt(prompt_name, prompt)
+        self.encoder, self.own = encoder, own
+        self.right = Recipe((before,) if before else (), own.longest, own.poolings, not own.include_prompt, own.width())
+        self.tokenizers: dict[Any, Tokenizer] = {None: encoder.sentence_tokenizer}
+        self.models: dict[Any, Encoder | Plain] = {None: encoder}
+        self.lengths: set[int] = set()  # tokens of the texts of one comparison
+        self.fitted: list[int] = []  # lengths to which texts were padded that fitted, the last one first
+        self._rows: dict[Any, Array] = {}
+        inner = encoder.sentence_tokenizer.pieces("a")
+        (whole,) = encoder.sentence_tokenizer.encode(["a"])
+        self.before = next(
+            (i for i in range(len(whole.input_ids)) if whole.input_ids[i : i + len(inner)] == inner), 0
+        )  # how many special tokens are put before and after a text
+        self.after = len(whole.input_ids) - self.before - len(inner)
+
+    def vectors(self, text: str, recipe: Recipe) -> Array:
+        """Give the vector, or each one that is possible: (n, dim). Raises ValueError for what cannot be computed."""
+        return np.concatenate([x for _, x in self.ways(text, recipe)])
+
+    def ways(self, text: str, recipe: Recipe) -> Iterator[tuple[int, Array]]:
+        """Give each vector that is possible, (1, dim), with the length that its text was padded to; 0 for none."""
+        for encoded in self._encodings(text, recipe):
+            if recipe.pads or recipe.seen:
+                found = self._padded(encoded, recipe)
+            else:
+                found = iter([(0, self._pooled(self._tokens(encoded, recipe), encoded, recipe))])
+            for length, pooled in found:
+                yield length, self._finished(pooled, recipe)
+
+    def encoded(self, text: str, recipe: Recipe) -> Encoded:
+        return next(iter(self._encodings(text, recipe)))
+
+    def _encodings(self, text: str, recipe: Recipe) -> Iterator[Encoded]:
+        """Tokenize one text; where special tokens are left out, a long text may be cut before that or after."""
+        before, after = self.before * (not recipe.first), self.after * (not recipe.last)
+        whole, done = "".join((*recipe.prompts, recipe.text(text))), set[int]()
+        for more in (0, before + after):
+            longest = None if recipe.longest is None else recipe.longest + more
+            (found,) = self.tokenizer(recipe).encode([whole], None, truncation=True, max_length=longest)
+            if len(found.input_ids) not in done:
+                done.add(len(found.input_ids))
+                kept, types = slice(before, len(found.input_ids) - after), found.token_type_ids
+                yield Encoded(found.input_ids[kept], None if types is None else types[kept])
+
+    def tokenizer(self, recipe: Recipe) -> Tokenizer:
+        if recipe.rules not in self.tokenizers:
+            assert recipe.rules is not None  # which is there from the beginning
+            self.tokenizers[recipe.rules] = self.tokenizers[None].changed(recipe.rules)
+        return self.tokenizers[recipe.rules]
+
+    def model(self, recipe: Recipe) -> Encoder | Plain:
+        """Give the model as the recipe changes it. Only the last one is kept: rounded weights are a copy."""
+        if recipe.model not in self.models:
+            assert recipe.model is not None
+            self.models = {None: self.encoder, recipe.model: recipe.model(self.encoder)}
+        return self.models[recipe.model]
+
+    # -- ids -> rows -----------------------------------------------------------------------------------------
+
+    def _tokens(self, encoded: Encoded, recipe: Recipe, padding: int = 0) -> Array:
+        """The last hidden state of one text, and of padding that counts as tokens: (seq, dim)."""
+        key = (tuple(encoded.input_ids), padding, recipe.types, recipe.shift, recipe.model)
+        if key in self._rows:
+            return self._rows[key]
+        model, ids = self.model(recipe), [*encoded.input_ids, *[self.encoder.sentence_tokenizer.pad_id] * padding]
+        if not ids:
+            return np.zeros((0, model.dim), np.float32)
+        given: dict[str, Any] = {}
+        if self.encoder.embeddings.adds_types and (recipe.types or encoded.token_type_ids):
+            own = encoded.token_type_ids or [0] * len(encoded.input_ids)
+            given["token_type_ids"] = [[recipe.types or kind for kind in [*own, *[0] * padding]]]
+        if recipe.shift:
+            given["position_ids"] = self._positions(ids) + recipe.shift
+        self._rows[key] = np.asarray(model([ids], **given)[0])
+        return self._rows[key]
+
+    def _positions(self, ids: list[int]) -> Array:
+        """The model's own positions. Raises ValueError for a model without a table of them."""
+        own = self.encoder.embeddings.trace([ids])
+        if "position_ids" not in own:
+            raise ValueError("this model has no positions in its input layer")
+        return np.asarray(own["position_ids"]).reshape(1, -1)
+
+    def _padded(self, encoded: Encoded, recipe: Recipe) -> Iterator[tuple[int, Array]]:
+        """Pool the text with each padding that there may have been: first with that which has fitted others."""
+        count, most = len(encoded.input_ids), self.encoder.max_length or max(FIXED)
+        lengths = [n for n in sorted({count, *self.lengths, *FIXED}) if count <= n <= most]  # the longest has none
+        if recipe.seen:  # each takes the model anew
+            lengths = [n for n in lengths if n in FIXED or n <= max(SHORT, count)]
+        known = [n for n in self.fitted if n in lengths]
+        for length in (*known, *(n for n in lengths if n not in known)):
+            if recipe.seen:
+                rows = self._tokens(encoded, recipe, length - count)[: None if recipe.pads else count]
+            else:
+                rows = self._beside(encoded, recipe, length if length in known else lengths[-1])[:length]
+            yield length, self._pooled(rows, encoded, recipe)
+
+    def _beside(self, encoded: Encoded, recipe: Recipe, length: int) -> Array:
+        """The rows of a text and of padding that no token sees: at least so many."""
+        key = ("beside", tuple(encoded.input_ids), recipe.model)
+        if key not in self._rows or len(self._rows[key]) < length:
+            model = self.model(recipe)
+            count = len(encoded.input_ids)
+            ids = np.array([[*encoded.input_ids, *[self.encoder.sentence_tokenizer.pad_id] * (length - count)]])
+            model = model if isinstance(model, Plain) else Plain(model)
+            self._rows[key] = model(ids, attention_mask=(np.arange(length) < count).astype(np.int64)[None])[0]
+        return self._rows[key]
+
+    # -- rows -> vector --------------------------------------------------------------------------------------
+
+    def _pooled(self, rows: Array, encoded: Encoded, recipe: Recipe) -> Array:
+        skip = 0
+        if recipe.skip_prompt and recipe.prompts:
+            (alone,) = self.tokenizer(recipe).encode(
+                ["".join(recipe.prompts)], None, truncation=True, max_length=recipe.longest
+            )
+            skip = len(alone.input_ids) - self.after
+        if recipe.inner:
+            rows = rows[self.before * recipe.first : len(rows) - self.after * recipe.last]
+        if not len(rows) and recipe != self.right:
+            raise NoTokensError
+        return np.concatenate([POOLINGS[name](rows[None], skip) for name in recipe.poolings], axis=1)
+
+    def _finished(self, x: Array, recipe: Recipe) -> Array:
+        for i, step in enumerate(self.own.after):
+            if i != recipe.without:
+                x = step(x)
+        x = x[:, : None if recipe.width == self.own.dim else recipe.width]  # without a Dense there may be more
+        return normalized(x) if recipe.norm else x
+
+
+def distances(vector: Array, made: Array) -> Array:
+    """The distance to each of `made` as a share of its length: (dim,), (n, dim) -> (n,); infinity for another width."""
+    if made.shape[1:] != vector.shape:
+        return np.full(len(made), np.inf)
+    wide, true = vector.astype(np.float64), made.astype(np.float64)
+    length = np.sqrt(np.vecdot(true, true))
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        apart = np.sqrt(np.vecdot(wide - true, wide - true)) / np.where(length == 0, 1, length)
+    return np.where(np.isfinite(apart), apart, np.inf)
+
+
+def as_stored(vector: Array, made: Array, rounding: Callable[[Array], Array]) -> Array:
+    """Round `made` (1, dim) to the format of a stored vector; a number that may go either way goes the vector's.
+
+    Between right programs a few numbers of a vector lie on two sides of a tie, and a whole step apart once rounded.
+    """
+    spread = SAME / 10 * np.abs(made).max(initial=0)
+    with np.errstate(invalid="ignore"):  # a mistake may leave infinities, which are nobody's number
+        either = (vector == rounding(made - spread)) | (vector == rounding(made + spread))
+    return np.where(either, vector, rounding(made))
+
+
+def nearest(vector: Array, text: str, maker: Maker, recipe: Recipe) -> float:
+    """The distance of a vector from the text's, by a recipe; of several ways that of the first that is the same.
+
+    Infinity where there is no such vector; 0, which rules out nothing, where the mistake leaves no token of the text.
+    """
+    best = np.inf
+    try:
+        for length, made in maker.ways(text, recipe._replace(stored=None)):
+            made = made if recipe.stored is None else as_stored(vector, made, recipe.stored)
+            best = min(best, float(distances(vector, made)[0]))
+            if best <= SAME:
+                if length:
+                    maker.fitted = [length, *(n for n in maker.fitted if n != length)]
+                return best
+    except NoTokensError:
+        return 0.0
+    except (ValueError, TypeError, IndexError, KeyError):  # this mistake cannot be made with this text
+        return float("inf")
+    return best
+
+
+def misses(vectors: Sequence[Array], texts: Sequence[str], maker: Maker, recipe: Recipe, most: float = np.inf) -> Array:
+    """`nearest` of every text (texts,); after the first one that is further away than `most` all are infinite."""
+    found = np.full(len(texts), np.inf)
+    for i, (vector, text) in enumerate(zip(vectors, texts, strict=True)):
+        found[i] = nearest(vector, text, maker, recipe)
+        if found[i] > most:
+            break
+    return found

@@ -1,0 +1,279 @@
+"""Looks for the recipe by which vectors were made, from vectors and their texts alone.
+
+First the right vectors. Where some differ, every mistake is tried on a few plain texts, alone and in pairs: most
+mistakes of the model show there. Then all texts: a mistake that shows in some texts only, as with accents or where long
+texts are cut, is looked for among those that still differ. What fits all texts is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.verify.judge.compare import rms
+from minibert.verify.mistakes.wrong_formulas import to_bfloat16, to_float16
+
+from .vector_mistakes import VectorMistake, endings, in_general, mistakes
+from .vector_recipes import SAME, Maker, Recipe, misses
+
+# measured on all-MiniLM-L6-v2: 1.6e-3 where torch computes in float16, 1.4e-2 in bfloat16
+LEVELS = (("float16", 5.0), ("bfloat16", 3.0), ("int8", 3.0))  # times what rounded weights change
+PLAIN, PLAIN_TOKENS = 6, 32  # so many texts, each of so many tokens at most
+# a mistake is preferred to none, and two to one, if they leave at most so much of the distance
+ALONE, PAIR = 0.8, 0.5
+# A wrong model can be far more sensitive to rounding, on a text here and there: without its type rows all-MiniLM-L6-v2
+# is 1.9e-5 from torch on one text, and torch as far from float64.
+STRAY = 1e-4
+ALIKE = 1.05  # what leaves about as little fits as well
+LEAST_ON_GRID = 8  # numbers: fewer are on some grid by chance
+OFF_STEP, TINY = 0.02, 1e-30  # of a step, for what float32 rounds
+LOOSE = 3.0  # times the plain texts' largest distance: longer texts round more
+
+
+class Fit(NamedTuple):
+    """Some mistakes together, and how far from them the vectors are."""
+
+    mistakes: tuple[VectorMistake, ...]
+    apart: Array
+
+    @property
+    def size(self) -> float:
+        """The root mean square of all distances."""
+        return rms(self.apart)
+
+    @property
+    def worst(self) -> float:
+        """The largest distance."""
+        return float(self.apart.max(initial=0.0))
+
+    @property
+    def name(self) -> str:
+        return " + ".join(mistake.name for mistake in self.mistakes)
+
+    @property
+    def rounded(self) -> bool:
+        """Whether nothing but a narrower format is in it."""
+        return all(mistake.rounding for mistake in self.mistakes)  # of none too: the right model
+
+
+class Verdict(NamedTuple):
+    """What fits all texts.
+
+    fits      each as good as the others; an empty one is the right model
+    level     "float32", "float16", "bfloat16", "int8": how exact the vectors are
+    right     the distance of each vector from the right one
+    ruled     mistakes that were tried alone, and the text that rules each out
+    nearest   what came nearest where nothing fits
+    """
+
+    fits: list[Fit]
+    level: str
+    right: Array
+    ruled: list[tuple[str, int]]
+    nearest: Fit
+
+
+class Judge:
+    """Looks for the recipe by which vectors were made."""
+
+    def __init__(self, maker: Maker, texts: Sequence[str], vectors: Array) -> None:
+        self.maker, self.texts, self.vectors = maker, list(texts), vectors
+        self.tokens = [len(maker.encoded(text, maker.right).input_ids) for text in self.texts]
+        maker.lengths = set(self.tokens)
+        self.known = [*mistakes(maker), *endings(maker, vectors.shape[1])]
+        self.scales: dict[str, float] = {}  # what rounding changes in this model
+
+    def verdict(self) -> Verdict:
+        whole = self._apart(())
+        if whole.worst <= SAME:
+            return Verdict([whole], "float32", whole.apart, [], whole)
+        plain = self._plain()
+        self._measure(plain)
+        most = self.limits[-1][1]
+        right = self._apart((), plain)
+        if self.level(right.worst) not in ("", "int8"):  # padding of any of these texts would show more
+            self.known = [mistake for mistake in self.known if not {"pads", "seen"} & set(mistake.changes)]
+        alone = [self._apart((mistake,), plain, most) for mistake in self.known if self._changes(mistake, plain)]
+        tiers = [[right], alone]
+        if not any(fit.worst <= SAME for tier in tiers for fit in tier):
+            tiers.append([self._apart(pair, plain, most) for pair in self._pairs(alone)])
+        fits: list[Fit] = []
+        nearest = min((fit for tier in tiers for fit in tier), key=lambda fit: fit.size)
+        for fit in self._chosen(tiers):
+            fits += self._of_all_texts(fit)
+        fits = self._simplest(fits)
+        exact = fits and all(_same(fit.apart) for fit in fits)
+        level = "float32" if exact else self.level(max((fit.worst for fit in fits), default=np.inf))
+        return Verdict(fits, level, whole.apart, self._ruled_out(alone, plain, fits), nearest)
+
+    def form(self, verdict: Verdict) -> str | None:
+        """The format that explains each number; "" for the model's own, None where none does.
+
+        A difference that is only as large as rounding explains nothing: a bias that is missing can be smaller.
+        """
+        if not verdict.fits or not all(fit.rounded for fit in verdict.fits) or not all(map(self.level, verdict.right)):
+            return None
+        for fit in verdict.fits:
+            if _same(fit.apart):
+                return fit.mistakes[0].rounding if fit.mistakes else ""
+        for name, rounding in (("float16", to_float16), ("bfloat16", to_bfloat16)):
+            if (name == "bfloat16" or verdict.right.max() <= self.scales[name]) and np.array_equal(
+                rounding(self.vectors), self.vectors
+            ):
+                return name
+        right = np.concatenate([self.maker.vectors(text, self.maker.right) for text in self.texts])
+        return "int8" if on_grid(self.vectors, right) or on_grid(self.vectors.T, right.T) else None
+
+    # -- distances -------------------------------------------------------------------------------------------
+
+    def _recipe(self, together: Iterable[VectorMistake]) -> Recipe:
+        return self.maker.right._replace(**{key: x for mistake in together for key, x in mistake.changes.items()})
+
+    def _apart(
+        self, together: tuple[VectorMistake, ...], which: Sequence[int] | None = None, most: float = np.inf
+    ) -> Fit:
+        """How far the vectors are from those with some mistakes."""
+        which = range(len(self.texts)) if which is None else which
+        own = [self.vectors[i] for i in which], [self.texts[i] for i in which]
+        return Fit(together, misses(*own, self.maker, self._recipe(together), most))
+
+    def _measure(self, plain: Sequence[int]) -> None:
+        """See how far weights in narrower formats take the right vectors away: float16, bfloat16, int8."""
+        right = [self.maker.vectors(self.texts[i], self.maker.right)[0] for i in plain]
+        for name, times in LEVELS:
+            made = misses(right, [self.texts[i] for i in plain], self.maker, self._recipe((in_general(name),)))
+            self.scales[name] = max(times * float(made.max(initial=0.0)), SAME, *self.scales.values())
+
+    @property
+    def limits(self) -> list[tuple[str, float]]:
+        """The name of each format, and how large a distance it explains."""
+        return [("float32", SAME), *self.scales.items()]
+
+    def level(self, worst: float) -> str:
+        """Name the format that explains a distance; "" where none does."""
+        return next((name for name, limit in self.limits if worst <= limit), "")
+
+    def _plain(self) -> list[int]:
+        """Some short texts in which only mistakes show that show in every text; without such, the shortest ones."""
+        same = [self.maker.encoded(text, self.maker.right).input_ids for text in self.texts]
+        local = [self._recipe((m,)) for m in self.known if set(m.changes) & {"text", "rules"}]
+        order = sorted(range(len(self.texts)), key=lambda i: self.tokens[i])
+        least = self.maker.before + self.maker.after + 2
+        short = [i for i in order if least < self.tokens[i] <= PLAIN_TOKENS]
+        plain = [i for i in short if all(_ids(self.maker, self.texts[i], recipe) == same[i] for recipe in local)]
+        return (plain or [i for i in order if self.tokens[i]] or order)[:PLAIN]
+
+    def _changes(self, mistake: VectorMistake, which: Sequence[int]) -> bool:
+        """Whether a mistake shows in the ids of some texts, or anywhere after them."""
+        if not set(mistake.changes) <= {"text", "rules", "longest", "prompts", "first", "last"}:
+            return True
+        wrong = self._recipe((mistake,))
+        return any(
+            _ids(self.maker, self.texts[i], wrong) != _ids(self.maker, self.texts[i], self.maker.right) for i in which
+        )
+
+    # -- what fits -------------------------------------------------------------------------------------------
+
+    def _pairs(self, alone: Sequence[Fit]) -> list[tuple[VectorMistake, ...]]:
+        """Pairs of mistakes that can be made together; those with one change of the model stand side by side."""
+        found = []
+        for pair in combinations((fit.mistakes[0] for fit in alone), 2):
+            fields = [key for mistake in pair for key in mistake.changes]
+            # each would take the model for every length of padding
+            costly = {"seen", "pads"} & set(fields) and {"model", "shift", "types", "prompts"} & set(fields)
+            if len(fields) == len(set(fields)) and not costly and not all(mistake.rounding for mistake in pair):
+                found.append(pair)
+        return sorted(found, key=lambda pair: [str(mistake.changes.get("model", "")) for mistake in pair])
+
+    def _chosen(self, tiers: Sequence[Sequence[Fit]]) -> list[Fit]:
+        """The fewest mistakes that leave about as little as more would: the best of them, and what is as good."""
+        best = [min((fit.size for fit in tier), default=np.inf) for tier in tiers]
+        for depth, tier in enumerate(tiers):
+            fitting = [fit for fit in tier if self.level(fit.worst)]
+            if not fitting:
+                continue
+            own = min(fit.size for fit in fitting)
+            gains = [
+                deeper >= own * (ALONE if depth == 0 and i == 1 else PAIR) for i, deeper in enumerate(best) if i > depth
+            ]
+            if min(fit.worst for fit in fitting) <= SAME or all(gains):
+                return [fit for fit in fitting if fit.size <= max(SAME, ALIKE * own)]
+        return []
+
+    def _of_all_texts(self, fit: Fit) -> list[Fit]:
+        """Take all texts; where some differ, add mistakes that show only in them."""
+        limit = max(SAME, LOOSE * fit.worst)
+        whole = self._apart(fit.mistakes)
+        if fit.mistakes and _same(whole.apart):
+            return [whole]
+        wrong = sorted(np.flatnonzero(whole.apart > limit).tolist(), key=lambda i: self.tokens[i])
+        if not wrong:
+            return [whole]
+        free = {"text", "rules", "longest"} - {key for mistake in fit.mistakes for key in mistake.changes}
+        local = [m for m in self.known if not m.rounding and set(m.changes) <= free]
+        useful = [m for m in local if self._helps((*fit.mistakes, m), wrong, limit)]
+        for count in (1, 2, 3):
+            found = []
+            for more in combinations(useful, count):
+                if len({key for m in more for key in m.changes}) < sum(len(m.changes) for m in more):
+                    continue
+                together = (*fit.mistakes, *more)
+                if self._apart(together, wrong, limit).worst <= limit:
+                    again = self._apart(together)
+                    found += [again] * (again.worst <= limit)
+            if found:
+                return found
+        return []
+
+    def _helps(self, together: tuple[VectorMistake, ...], wrong: Sequence[int], limit: float) -> bool:
+        """Whether at least one of the texts that differ then fits; it has other ids then."""
+        before, after = self._recipe(together[:-1]), self._recipe(together)
+        return any(
+            _ids(self.maker, self.texts[i], before) != _ids(self.maker, self.texts[i], after)
+            and self._apart(together, [i]).worst <= limit
+            for i in wrong
+        )
+
+    def _simplest(self, fits: Sequence[Fit]) -> list[Fit]:
+        """Those with the fewest mistakes; what only rounds stands for itself."""
+        real = [sum(not mistake.rounding for mistake in fit.mistakes) for fit in fits]
+        return [fit for fit, count in zip(fits, real, strict=True) if count == min(real)]
+
+    def _ruled_out(self, alone: Sequence[Fit], plain: Sequence[int], fits: Sequence[Fit]) -> list[tuple[str, int]]:
+        """Each mistake that does not fit alone, and the first text that says so."""
+        kept = {mistake.name for fit in fits for mistake in fit.mistakes}
+        limit = max([SAME, *(LOOSE * fit.worst for fit in fits)])
+        return [
+            (fit.name, plain[int(np.argmax(fit.apart > limit))])
+            for fit in alone
+            if fit.name not in kept and fit.worst > limit
+        ]
+
+
+def on_grid(x: Array, right: Array) -> bool:
+    """Whether each row of x is what 256 equal steps round the right one to: a vector's scale, or a dimension's."""
+    if x.shape[1] < LEAST_ON_GRID:
+        return False
+    low, high = (f(x, axis=1, keepdims=True).astype(np.float64) for f in (np.min, np.max))
+    found = np.zeros(len(x), bool)
+    for steps in range(1, 256):
+        step = np.maximum((high - low) / steps, TINY)
+        whole = np.abs((x - low) / step - np.rint((x - low) / step)) <= OFF_STEP
+        found |= (whole & (np.abs(x - right) <= (0.5 + OFF_STEP) * step)).all(1)
+    return bool(found.all())
+
+
+def _same(apart: Array) -> bool:
+    """Whether distances are those of one computation: some text in ten may be further away, by `STRAY` at most."""
+    return bool(apart.max(initial=0.0) <= STRAY and np.count_nonzero(apart > SAME) <= len(apart) / 10)
+
+
+def _ids(maker: Maker, text: str, recipe: Recipe) -> Any:
+    try:
+        return maker.encoded(text, recipe).input_ids
+    except (ValueError, TypeError):
+        return None

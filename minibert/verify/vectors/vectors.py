@@ -1,0 +1,208 @@
+"""Are these vectors the model's, and if not, which mistake is it? What `minibert verify --vectors` does and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import dot, normalized
+from minibert.models.encoder import Encoder
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.report import Report, table
+from minibert.verify.sides.client import Client
+from minibert.verify.sides.texts import TEXTS
+from minibert.verify.sides.vector_files import read_texts, read_vectors
+
+from .vector_recipes import SAME, Maker, distances
+from .vector_verdict import Judge, Verdict
+
+OTHER = 0.3  # |cosine|: below it on every text the directions have nothing to do with each other
+SHOWN = 60  # letters of a text
+
+
+def verify_vectors(
+    model: str,
+    vectors: Path | None = None,
+    texts: Path | None = None,
+    *,
+    url: str | None = None,
+    api_key_env: str | None = None,
+    served_as: str | None = None,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> Report:
+    """Say whether vectors of a file, or of a server, are the model's, text by text, and which mistake they show if not.
+
+    vectors: a file as `read_vectors` reads it; texts: a file with the texts, in the order of the vectors. Without it
+    they are those of the file of vectors, where that has them, else `TEXTS`. url: a server that answers OpenAI's
+    `/v1/embeddings`, asked for the model `served_as`, with the key in the environment's variable `api_key_env`.
+    prompt_name, prompt: as for `Encoder.encode`.
+
+    Raises ValueError where vectors and texts do not belong together, and what reading and asking raise.
+    """
+    if (vectors is None) == (url is None):
+        raise ValueError("name either a file of vectors or a server's address")
+    given = None if texts is None else read_texts(texts)
+    if vectors is not None:
+        found, own = read_vectors(vectors)
+        if given is not None and own is not None and given != own:
+            raise ValueError(f"{vectors} has texts of its own, which are not those of {texts}; leave one out")
+        asked = given or own or [each.text for each in TEXTS]
+        if len(found) != len(asked):
+            whose = str(texts) if given else "its own" if own else "those that minibert ships"
+            raise ValueError(f"{vectors} has {len(found)} vectors, but there are {len(asked)} texts: {whose}")
+        about = f"vectors of {vectors}"
+    else:
+        assert url is not None
+        client = Client(url, served_as or model, api_key_env)
+        asked = given or [each.text for each in TEXTS]
+        kept, found = client.vectors(asked)
+        about = f"vectors of {client.url}, model {client.model!r}"
+        if len(kept) < len(asked):
+            about += f"; it refuses {len(asked) - len(kept)} of {len(asked)} texts"
+            asked = [asked[i] for i in kept]
+    with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
+        report = Report(f"{model} ({encoder.config.get('model_type')})", about, "")
+        judge(report, encoder, asked, found, prompt_name, prompt)
+    return report
+
+
+def judge(
+    report: Report, encoder: Encoder, texts: Sequence[str], vectors: Array, prompt_name: str | None = None,
+    prompt: str | None = None,
+) -> None:  # fmt: skip
+    """Say of each vector whether it is the model's, and which mistake fits where some are not."""
+    if broken := [str(i + 1) for i in np.flatnonzero(~np.isfinite(vectors).all(1))]:
+        report.matches.append("NaN or infinity")
+        report.fail(
+            f"matches: NaN or infinity, in the vectors of texts {', '.join(broken)}. It comes of a division by 0, of a "
+            "mask that leaves nothing, or of a number too large for its format (float16 ends at 65,504)"
+        )
+        return
+    maker = Maker(encoder, prompt_name, prompt)
+    judging = Judge(maker, texts, vectors)
+    right = np.concatenate([maker.vectors(text, maker.right) for text in texts])  # its rows are needed again
+    if order := _order(right, vectors):
+        report.matches.append("another order")
+        report.fail(f"matches: another order. The vectors are the model's, but of other texts: {_shown_order(order)}")
+        return
+    verdict = judging.verdict()
+    report.say(*_of_each_text(judging, verdict, right), "")
+    report.texts = [
+        {"text": text, "distance": apart if np.isfinite(apart) else None, "passed": bool(judging.level(apart))}
+        for text, apart in zip(judging.texts, verdict.right.tolist(), strict=True)
+    ]
+    report.ruled_out = [name for name, _ in verdict.ruled]
+    form = judging.form(verdict)
+    if form is not None:
+        names = [fit.name for fit in verdict.fits if fit.mistakes]
+        report.rounding = form
+        rounded = f", in {form}" if form else ""
+        report.say(f"this is the model{rounded}" + (f" (as {' or '.join(names)} would be)" if names else ""))
+        return
+    report.passed = False
+    if verdict.fits and all(fit.rounded for fit in verdict.fits):
+        wrong = [str(i + 1) for i, apart in enumerate(verdict.right) if not judging.level(apart)]
+        report.say(
+            f"not passed: most vectors are as near as a narrower format rounds, not texts {', '.join(wrong)}"
+            if wrong else
+            f"not passed: the vectors are as near as {verdict.level} rounds, but their numbers are in no format that "
+            "explains them; a missing bias, or a checkpoint that was trained further, can be as near"
+        )  # fmt: skip
+    elif verdict.fits:
+        _say_matches(report, verdict)
+    else:
+        _say_nothing_fits(report, judging, verdict, right)
+
+
+def _say_matches(report: Report, verdict: Verdict) -> None:
+    if len(verdict.fits) > 1:
+        report.say(f"{len(verdict.fits)} explanations fit all texts as well as each other:")
+    rounding = f" (in {verdict.level})" if verdict.level != "float32" else ""
+    for fit in verdict.fits:
+        report.matches.append(fit.name)
+        remedies = " ".join(mistake.remedy for mistake in fit.mistakes if not mistake.rounding)
+        report.say(f"matches: {fit.name}{rounding}. {remedies}")
+
+
+def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: Array) -> None:
+    limit = judging.limits[-1][1]
+    good = int(np.count_nonzero(verdict.right <= SAME))
+    report.say(f"none of the {len(judging.known)} mistakes fits all texts, alone or in pairs")
+    if good:
+        wrong = np.flatnonzero(verdict.right > SAME).tolist()
+        report.say(f"{good} of {len(judging.texts)} vectors are the model's; not those of texts "
+                   f"{', '.join(str(i + 1) for i in wrong)}")  # fmt: skip
+    elif verdict.nearest.mistakes:
+        report.say(f"nearest: {verdict.nearest.name}, which leaves {verdict.nearest.worst:.2g} of a vector's length; "
+                   f"rounding to int8 would leave {limit:.2g}")  # fmt: skip
+    width, rows = judging.vectors.shape[1], judging.maker.encoder.dim
+    if width == rows != right.shape[1]:
+        report.say(f"the vectors have {width} numbers, as a token's row has; this model's have {right.shape[1]}")
+    elif width != right.shape[1]:
+        report.matches.append("another model's vectors")
+        report.say(f"the vectors have {width} numbers, this model's {right.shape[1]}: another model's")
+    elif (alike := unrelated(right, judging.vectors)) is not None:
+        report.matches += ["another model's vectors", "weights read wrongly"]
+        report.say(
+            "the directions have nothing to do with this model's: another model's vectors, or weights read wrongly "
+            f"(which texts are alike agrees with this model by a correlation of {alike:.2f})"
+        )
+    if verdict.ruled:
+        report.say("ruled out:", *(f"  {name} (text {i + 1})" for name, i in verdict.ruled))
+
+
+def unrelated(right: Array, vectors: Array) -> float | None:
+    """Where no vector is near the right one: how far the similarities between texts agree; else None."""
+    if len(right) < 3:
+        return None
+    a, b = normalized(right.astype(np.float64)), normalized(vectors.astype(np.float64))
+    if np.abs(np.vecdot(a, b)).max() > OTHER:
+        return None
+    upper = np.triu_indices(len(a), 1)
+    return float(np.corrcoef(dot(a, a)[upper], dot(b, b)[upper])[0, 1])
+
+
+def _order(right: Array, vectors: Array) -> list[tuple[int, int]]:
+    """Which text each vector is of, where all are there but in other places; only those that moved. Else nothing."""
+    if right.shape != vectors.shape:
+        return []
+    first = [int(np.argmax(distances(each, right) <= SAME)) for each in right]  # of texts with one vector the first
+    moved = []
+    for i, vector in enumerate(vectors):
+        apart = distances(vector, right)
+        if apart[i] > SAME:
+            moved.append((i, int(np.argmin(apart))))
+            if not apart.min() <= SAME:
+                return []
+    same = sorted(first[i] for i, _ in moved) == sorted(first[j] for _, j in moved)
+    return moved if same else []
+
+
+def _shown_order(order: Sequence[tuple[int, int]]) -> str:
+    shown = ", ".join(f"{i + 1} is of text {j + 1}" for i, j in order[:4])
+    return shown + (f" and {len(order) - 4} more" if len(order) > 4 else "")
+
+
+def _of_each_text(judging: Judge, verdict: Verdict, right: Array) -> Iterator[str]:
+    """One line for each text: tokens, cosine, distance, verdict."""
+    rows = [["text", "tokens", "cosine", "distance", "verdict and text"]]
+    for i, (text, apart) in enumerate(zip(judging.texts, verdict.right.tolist(), strict=True)):
+        own, theirs = right[i].astype(float), judging.vectors[i].astype(float)
+        cosine = "-"
+        if own.shape == theirs.shape and own.any() and theirs.any():
+            cosine = f"{own @ theirs / np.sqrt((own @ own) * (theirs @ theirs)):.6f}"
+        level = judging.level(apart)
+        word = "the model's" if level == "float32" else f"as {level} rounds" if level else "DIFFERENT"
+        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+        rows.append([str(i + 1), str(judging.tokens[i]), cosine, f"{apart:.2g}", f"{word:18} {shown!r}"])
+    yield from table(rows)
+    yield ""
+    yield "distance: |here - there| / |there|, of a vector's length; " + ", ".join(
+        f"{name} up to {limit:.2g}" for name, limit in judging.limits
+    )
