@@ -1,7 +1,7 @@
 """The command line: finds the command, runs it, and prints errors in plain words.
 
-Each command is a file in `commands/`, and only the one that is called is imported. Nothing else is imported before
-`main` can answer Ctrl-C.
+Commands are files in `commands/`; only the one that is called is imported. Nothing else is imported before `main` can
+answer Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # exit code of a process that Ctrl-C ended
 READER_GONE = 141  # exit code of one that wrote into a closed pipe
 
-# files of commands/ that have ABOUT, EXAMPLE, declare(parser) and run(arguments); the help lists them in this order
+# each a file of commands/ with ABOUT, EXAMPLE, declare(parser) and run(arguments), in the order of the help
 COMMANDS = (
     "explain",
     "nearest",
@@ -52,7 +52,8 @@ commands:
 example:
   minibert explain "We lived above the clouds\""""
 
-OPTIONS = {"truncation": "--truncate"}  # those that are not called as the function's argument is
+ANSWERS = ("nearest", "fill", "next", "classify")  # these stand together, in answers.py
+OPTIONS = {"truncation": "--truncate"}  # options whose name is not the function's argument
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of the pipe has stopped
-        _turn_stdout_away()
+        _discard_stdout()
         return READER_GONE
     except Exception as error:  # noqa: BLE001  a person at a terminal is told what is wrong, not where in the code
         if pressed:
@@ -77,14 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"minibert: error: {harmless(_in_words(error))}", file=sys.stderr)
         if isinstance(error, OSError) and error.filename == "stdout":
-            _turn_stdout_away()
+            _discard_stdout()
         return int(getattr(error, "exit_code", 1))
     return code
 
 
 @contextmanager
 def _noting_ctrl_c(pressed: list[int]) -> Iterator[None]:
-    """Note each Ctrl-C: NumPy's C code, while it is imported, and others make an error of their own of it."""
+    """Note each Ctrl-C: some libraries turn it into another error, as NumPy's C code does during its import."""
     from signal import SIGINT, default_int_handler, getsignal, signal
     from threading import current_thread, main_thread
 
@@ -92,7 +93,7 @@ def _noting_ctrl_c(pressed: list[int]) -> Iterator[None]:
         pressed.append(number)
         default_int_handler(number, frame)
 
-    # under nohup there is nothing to note, and a program that calls `main` may have a handler of its own
+    # a program that calls `main` may have its own handler; under nohup the signal is ignored
     ours = current_thread() is main_thread() and getsignal(SIGINT) is default_int_handler
     if ours:
         signal(SIGINT, note)
@@ -103,7 +104,7 @@ def _noting_ctrl_c(pressed: list[int]) -> Iterator[None]:
             signal(SIGINT, default_int_handler)
 
 
-def _turn_stdout_away() -> None:
+def _discard_stdout() -> None:
     """Point stdout at nothing, so that Python's own flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -115,7 +116,7 @@ def _run(argv: list[str]) -> int:
     if name in COMMANDS:
         command, parser = _opened(name)
         arguments = parser.parse(rest)
-        arguments.version = __version__  # a command does not reach up to here
+        arguments.version = __version__  # commands may not import minibert itself
         with parser.explaining(arguments):
             return command.run(arguments) or 0
     if name in ("help", "-h", "--help"):
@@ -137,19 +138,20 @@ def _run(argv: list[str]) -> int:
 
 
 def _opened(name: str) -> tuple[Any, Parser]:
-    """Import a command, and no other one: its file, and its parser."""
+    """Import one command's file, and make its parser."""
     from importlib import import_module
 
     from minibert.commands.common import Parser
 
-    command = import_module(f"minibert.commands.{name}")
+    file = import_module(f"minibert.commands.{'answers' if name in ANSWERS else name}")
+    command = file.COMMANDS[name] if name in ANSWERS else file
     parser = Parser(name, command.ABOUT, command.EXAMPLE)
     command.declare(parser)
     return command, parser
 
 
 def _in_words(error: Exception) -> str:
-    """Give an error's message in the words of a shell; for an unexpected error, its class too."""
+    """Give an error's message in a shell's words; for an unexpected error, its class too."""
     from minibert.errors import MinibertError, parts_of
 
     foreseen = (MinibertError, ValueError, TypeError, IndexError, OSError, ImportError)

@@ -28,7 +28,7 @@ from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, stream
 from minibert.threads.pool import behind
 
-from .ledger import MEND
+from .manifest import MEND
 from .records import Record, Records
 from .shards import ShardFolder
 

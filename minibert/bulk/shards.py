@@ -7,7 +7,7 @@
 
 A shard is valid once its line is in shards.jsonl. Whatever else a killed run has left is cut off or written again by
 the next one. Each file is compared with its line when the folder is continued, when it is finished, and by
-`ledger.check_folder`. What is written here follows no link.
+`manifest.check_folder`. What is written here follows no link.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minibert.files.lines import STDIN
 from minibert.files.reading import read_object
 from minibert.files.writing import atomic_file, atomic_write, naming, sync_folder
 
-from .ledger import (
+from .manifest import (
     BAD,
     DONE,
     LEFT,

@@ -21,7 +21,7 @@ from minibert.models.open.vectors import KINDS
 from minibert.models.sentences.search import BLOCK, search
 
 from .job import CHUNK, lines_of
-from .ledger import BAD, MEND, META, Shard, check_complete, check_sizes, read_shards
+from .manifest import BAD, MEND, META, Shard, check_complete, check_sizes, read_shards
 from .parquet import read_columns, read_vectors
 from .records import Records
 

@@ -1,17 +1,19 @@
-"""What a text is answered with: some names, each with a number, below the text."""
+"""`minibert nearest`, `fill`, `next` and `classify`: below each text, names with a number each."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from .common import coloured, harmless, print_lines
+from .common import Parser, add_k, add_model, coloured, harmless, load_layer, load_model, print_lines, tell_cut
 
 WIDEST = 40  # columns of the bar for a probability of 1
+Answers = Iterator[list[str]]  # the lines below each text
 
 
 def print_answers(texts: Iterable[str], answers: Iterable[Iterable[str]]) -> None:
-    """Print each text, bold where that may be, with its lines below it, and an empty line between two texts."""
+    """Print each text, bold on a terminal, with its lines below it, and an empty line between two texts."""
     from minibert.show.text.text import styles
 
     bold, _ = styles(coloured())
@@ -29,10 +31,103 @@ def beside(names: Sequence[str], numbers: Iterable[str], quote: str = "") -> lis
 
 
 def bars(named: Sequence[tuple[str, float]], quote: str = "") -> list[str]:
-    """Write each name with its probability, and that as a bar: of blocks where the terminal's encoding has them."""
+    """Write each name with its probability and a bar: of blocks if the terminal's encoding has them, else of #."""
     stroke = "█"
     try:
         stroke.encode(sys.stdout.encoding)
     except (AttributeError, LookupError, TypeError, UnicodeEncodeError):
         stroke = "#"
     return beside([name for name, _ in named], (f"{p:.4f}  {stroke * round(WIDEST * p)}" for _, p in named), quote)
+
+
+def _word_bars(words: Sequence[dict[str, Any]], quote: str = "") -> list[str]:
+    return bars([(each["token_str"], each["score"]) for each in words], quote)
+
+
+def _nearest(arguments: Any) -> Answers:
+    with load_layer(arguments) as layer:  # every row is read
+        found = [layer.nearest(word, arguments.k) for word in arguments.texts]
+    for near in found:
+        yield beside([token for token, _ in near], (f"{cosine:7.4f}" for _, cosine in near))
+
+
+def _fill(arguments: Any) -> Answers:
+    with load_model(arguments) as encoder:
+        found = encoder.fill(arguments.texts, arguments.k)
+    for masks in found:
+        titles = [[f"mask {number}"] if len(masks) > 1 else [] for number, _ in enumerate(masks, 1)]
+        yield [line for title, words in zip(titles, masks, strict=True) for line in (*title, *_word_bars(words))]
+
+
+def _next(arguments: Any) -> Answers:
+    with load_model(arguments) as encoder:
+        found = encoder.next_words(arguments.texts, arguments.k)
+    yield from (_word_bars(words, quote='"') for words in found)
+
+
+def _classify(arguments: Any) -> Answers:
+    from minibert.models.run.cut_texts import CutTexts
+
+    cut = CutTexts()
+    with load_model(arguments) as encoder:
+        encoder.max_seq_length = encoder.max_length  # truncates what is longer, and says so
+        found = encoder.classify(arguments.texts, arguments.k)
+        cut.add(encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length))
+    yield from (bars([(each.label, each.probability) for each in labels]) for labels in found)
+    tell_cut(cut.count)
+
+
+class Command(NamedTuple):
+    """A command that prints each text with its answers below it."""
+
+    ABOUT: str
+    EXAMPLE: str
+    answers: Callable[[Any], Answers]
+    text: dict[str, Any]  # of the argument: metavar, help
+    counted: tuple[str, int]  # what -k counts, and its default
+    model: dict[str, Any]  # as of `add_model`
+
+    def declare(self, parser: Parser) -> None:
+        """Add the arguments."""
+        parser.add_argument("texts", nargs="+", **self.text)
+        add_k(parser, *self.counted)
+        add_model(parser, **self.model)
+
+    def run(self, arguments: Any) -> None:
+        """Print each text and its answers."""
+        print_answers(arguments.texts, self.answers(arguments))
+
+
+WHOLE: dict[str, Any] = {"side": False, "threads": True}
+COMMANDS = {
+    "nearest": Command(
+        """show the words whose table rows are nearest to a word's row
+Nearness is the cosine. A row has no context: a word with two meanings has one
+row for both. Special and unused tokens are left out.""",
+        "minibert nearest king paris seven -k 5",
+        _nearest, {"metavar": "WORD"}, ("words", 10), {},
+    ),
+    "fill": Command(
+        """predict masked words, with their probabilities
+Write the model's mask, [MASK] for BERT and <mask> for RoBERTa, in place of a
+word. Several masks are predicted independently. The model needs its head for
+masked words; models for sentence vectors do not have one.""",
+        'minibert fill "The capital of France is [MASK]."',
+        _fill, {"metavar": "TEXT", "help": "a text with at least one mask"}, ("words", 5), WHOLE,
+    ),
+    "next": Command(
+        """predict the next word, with probabilities
+For causal models such as GPT-2. A token that begins with a space starts a new
+word; otherwise it continues the previous word.""",
+        'minibert next "The meaning of life is"',
+        _next, {"metavar": "TEXT", "help": "the beginning of a text"}, ("words", 5), {**WHOLE, "usual": "gpt2"},
+    ),
+    "classify": Command(
+        """classify texts, with probabilities
+The labels are the model's, such as POSITIVE and NEGATIVE. The model needs its
+head for classes. Labels that can be true together do not add up to 1.""",
+        'minibert classify "The movie was good." "The movie was not good."',
+        _classify, {"metavar": "TEXT"}, ("labels", 5),
+        {**WHOLE, "usual": "distilbert/distilbert-base-uncased-finetuned-sst-2-english"},
+    ),
+}  # fmt: skip

@@ -70,7 +70,7 @@ def declare(parser: Parser) -> None:
 def run(arguments: Any) -> None:
     """Read, compute, write; report on stderr."""
     from minibert.bulk.job import ROWS_PER_SHARD, bulk
-    from minibert.bulk.ledger import check_folder
+    from minibert.bulk.manifest import check_folder
     from minibert.bulk.records import Records
     from minibert.bulk.shards import ShardFolder
     from minibert.models.open.vectors import open_vectors

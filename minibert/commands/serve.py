@@ -21,7 +21,7 @@ EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    from minibert.serve.asked import Limits
+    from minibert.serve.requests import Limits
 
     usual = Limits()
     parser.add_argument("--reranker", metavar="MODEL", help="a model for /rerank: a folder, or a name on the Hub")
@@ -49,7 +49,7 @@ def run(arguments: Any) -> int:
     """Load the models, listen, and answer until the end."""
     from minibert.models.open.load_encoder import load_encoder
     from minibert.serve.app import Server
-    from minibert.serve.asked import Limits
+    from minibert.serve.requests import Limits
     from minibert.serve.run import check_packages, listen, read_token
     from minibert.serve.run import run as answer
 

@@ -16,8 +16,8 @@ from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
 from minibert.models.encoder import Encoder
 
-from .asked import Embedding, Limits, Refusal, Rerank, is_public, read_embedding, read_rerank
 from .kinds import Model, names_of, scores
+from .requests import Embedding, Limits, Refusal, Rerank, is_public, read_embedding, read_rerank
 from .worker import Job, Kind, Worker
 
 PATIENCE = 30  # seconds that a client has to send a request's head, then its body, and to read a piece of the answer

@@ -11,7 +11,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.models.encoder import Encoder
 
-from .asked import Refusal
+from .requests import Refusal
 from .worker import Kind, Prepared
 
 TASKS = ("query", "document")  # whose texts may have a longest length of their own

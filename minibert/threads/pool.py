@@ -2,8 +2,8 @@
 
 concurrent.futures would do, but for four things: after Ctrl-C while it starts a thread the process hangs; a thread that
 is blocked, as in reading a pipe, keeps the process alive; it takes no more jobs once the main thread has ended, though
-other threads still work; and a thread that cannot be started is an error. Here a caller that waits for a job without a
-thread does it itself.
+other threads still work; and a thread that cannot be started is an error. Here a caller that waits for a job which no
+thread has begun does it itself.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ MOST_THREADS = 64
 
 
 class Job(Generic[T]):
-    """Work that is done once, by a thread of the pool or by whoever waits for it, or not at all."""
-
-    alone = False  # there is no thread for it
+    """Work that is done once, by a thread of the pool or by a caller that waits for it, or not at all."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
-        self._turn, self._ended = Lock(), Lock()  # the first goes to whoever does the work, or to who cancels it
+        self._turn, self._ended = Lock(), Lock()  # the first is taken by the thread that does the work or cancels it
         self._ended.acquire()
         self._found: list[T] = []
         self._error: BaseException | None = None
@@ -46,7 +44,7 @@ class Job(Generic[T]):
             return
         try:
             self._found.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - not swallowed: whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - not swallowed: the caller that waits gets it
             self._error = error
         finally:
             del self._work  # and what it holds
@@ -62,9 +60,8 @@ class Job(Generic[T]):
             pass
 
     def result(self) -> T:
-        """Give what the work gives, or raise what it raises."""
-        if self.alone:
-            self.run()
+        """Give what the work gives, or raise what it raises; do it here if no thread has begun it."""
+        self.run()
         self.wait()
         if self._error is not None:
             raise self._error
@@ -85,7 +82,6 @@ class _Pool:
         if self._idle.acquire(blocking=False):
             return
         if self._count == MOST_THREADS:
-            job.alone = True
             return
         self._count += 1
         try:
@@ -93,7 +89,6 @@ class _Pool:
             Thread(target=self._work, daemon=True, name=f"minibert_{self._count}").start()
         except RuntimeError:  # the system has no more
             self._count -= 1
-            job.alone = True
 
     def _work(self) -> None:
         while True:
@@ -225,7 +220,8 @@ def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
         if under_way:
             under_way[0].result()  # and if Ctrl-C ends this waiting, the one below still waits
             under_way.clear()
-        under_way.append(_started(partial(work, key)))
+        under_way.append(Job(partial(work, key)))  # before it starts: Ctrl-C may come while it begins
+        _pool().start(under_way[0])
 
     try:
         yield submit

@@ -22,7 +22,7 @@ from many_texts import many_texts
 from minibert import cli
 from minibert.bulk.shards import ShardFolder
 from minibert.cli import INTERRUPTED, main
-from minibert.threads.pool import behind
+from minibert.threads import pool
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each run is a fork")
 
@@ -127,22 +127,30 @@ def test_ctrl_c(at: int, model: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert content(folder) == content(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("heard")
-def test_whoever_waits_for_a_write_and_is_interrupted_still_waits() -> None:
-    """Else the folder would be let go while something is written into it."""
+@pytest.mark.parametrize("at", ["start", "wait"])
+def test_a_write_under_way_is_waited_for_after_ctrl_c(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the folder would be unlocked while something is written into it: Ctrl-C comes while a job starts, or later.
+
+    On a busy machine a new thread may run long before the call that starts it returns.
+    """
     ended: list[int] = []
+
+    def interrupted(*given: Any) -> None:
+        monkeypatch.undo()
+        if at == "start":
+            pool._Pool.start(*given)
+        raise KeyboardInterrupt
 
     def work(number: int) -> None:
         time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.2)
         ended.append(number)
 
     def write() -> None:
-        with behind(work) as submit:
+        with pool.behind(work) as submit:
             submit(1)
             submit(2)
 
+    monkeypatch.setattr(*((pool._Pool, "start") if at == "start" else (pool.Job, "wait")), interrupted)
     with pytest.raises(KeyboardInterrupt):
         write()
     assert ended == [1]

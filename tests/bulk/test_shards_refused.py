@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from shard_folders import BAD, FORMS, SETTINGS, add, begin, files, opened, refused
 
-from minibert.bulk.ledger import as_json, check_folder, read_shards
+from minibert.bulk.manifest import as_json, check_folder, read_shards
 from minibert.bulk.shards import ShardFolder
 
 # -- what is not continued ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from record_files import made, write_parquet
 from reference_files import REFERENCE
 
 import minibert
-from minibert.bulk.ledger import read_shards
+from minibert.bulk.manifest import read_shards
 from minibert.bulk.stored import StoredVectors
 from minibert.cli import main
 from minibert.commands import search as command

@@ -13,7 +13,7 @@ from served import Answer, needs_server, straight
 
 import minibert
 from minibert.serve.app import Server
-from minibert.serve.asked import Limits
+from minibert.serve.requests import Limits
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 

@@ -17,7 +17,7 @@ from served import SECONDS, Address, Answer, needs_server, served
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.serve.app import INLINE, Server
-from minibert.serve.asked import LONGEST_QUERY, LONGEST_TEXT, Limits
+from minibert.serve.requests import LONGEST_QUERY, LONGEST_TEXT, Limits
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 

@@ -19,7 +19,7 @@ from served import SECONDS, needs_server, served, straight
 import minibert
 from minibert.serve import app, run, worker
 from minibert.serve.app import Server
-from minibert.serve.asked import Limits
+from minibert.serve.requests import Limits
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 

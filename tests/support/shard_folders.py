@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert.bulk.ledger import Shard
+from minibert.bulk.manifest import Shard
 from minibert.bulk.shards import ShardFolder
 
 SETTINGS = {"model": "m", "vectors": "input", "prompt": None, "input": [{"name": "a", "bytes": 3}]}

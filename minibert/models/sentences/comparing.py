@@ -57,14 +57,22 @@ def _prepared(measure: str | None, first: Given, second: Given) -> tuple[Vectors
 
 
 def vectors_of(value: Any, name: str) -> Vectors:
-    """Give vectors (n, dim), one (dim,) as (1, dim), sparse ones as a list. Raises TypeError for anything else."""
+    """Give vectors (n, dim), one (dim,) as (1, dim), sparse ones and none at all as a list.
+
+    Raises TypeError for anything else, ValueError for rows of several lengths.
+    """
     value = [value] if isinstance(value, SparseVector) else value
     if isinstance(value, list | tuple) and any(isinstance(each, SparseVector) for each in value):
         others = [type(each).__name__ for each in value if not isinstance(each, SparseVector)]
         if others:
             raise TypeError(f"{name} must be sparse vectors, every one of them, found {others[0]} among them")
         return list(value)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # NumPy's message speaks of an inhomogeneous shape
+        raise ValueError(f"{name} must be vectors of one width, found rows of several lengths") from None
+    if array.shape == (0,):
+        return []
     if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
         found = "None" if value is None else f"{array.dtype} of shape {array.shape}"
         raise TypeError(f"{name} must be vectors (n, dim) of numbers, found {found}; encode makes vectors of texts")
@@ -88,7 +96,9 @@ def compared(compare: Compare, first: Vectors, second: Vectors, names: tuple[str
         if _sparse(first, second) and compare in (*SIMILARITIES.values(), cosine_of_normalized):
             found = np.block([[compare(*_written(a, b)) for b in _cut(second)] for a in _cut(first)])
         else:
-            found = compare(first, second)
+            found = np.asarray(compare(first, second))
+    if found.dtype.kind not in "fiub":
+        raise TypeError(f"compare must give real numbers, found {found.dtype} of shape {found.shape}")
     for vectors, name, number in zip((first, second), names, (0, start), strict=True):
         for i, vector in enumerate(() if np.isfinite(found).all() else vectors, number):
             if not np.isfinite(vector.weights if isinstance(vector, SparseVector) else vector).all():
