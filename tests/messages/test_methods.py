@@ -103,6 +103,12 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
           ("convert_to_numpy", False), ("convert_to_tensor", True), ("device", "cuda"), ("device", ["cpu", "cpu"]),
           ("precision", "int4"), ("truncate_dim", 0), ("output_value", None), ("output_value", "vectors"),
           ("prompt_name", "nobody"), ("task", "search"))),
+    *(("^embeddings1 must be vectors of one width, found rows of several", call(DENSE, method, [[1, 0], [1]], [1, 0]))
+      for method in ("similarity", "similarity_pairwise")),
+    ("^queries must be vectors of one width", lambda of: minibert.search([[1.0, 0.0], [1.0]], np.eye(2))),
+    *((f"^{name} has NaN or an infinite number, so it cannot be compared", call(DENSE, "similarity", *given))
+      for name, given in (
+          (r"embeddings1\[0\]", ([np.nan, 0], [1, 0])), (r"embeddings2\[1\]", ([1, 0], np.diag([1, np.inf]))))),
     ("one width, found embeddings1 .1, 2. and embeddings2 .1, 3.", call(DENSE, "similarity", [1, 0], [1, 0, 0])),
     ("as many vectors of each, found 2 and 3",
      call(DENSE, "similarity_pairwise", np.ones((2, 4)), np.ones((3, 4)))),
@@ -144,6 +150,10 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
     ("passed once", call(DENSE, "encode", ["we"], sentences=["we"])),
     ("embeddings2 must be vectors", call(DENSE, "similarity", [1.0, 0], ["we"])),
     ("embeddings2 must be vectors", call(DENSE, "similarity_pairwise", [1.0], ["we"])),
+    *(("must be vectors .* of numbers, found complex128", call(DENSE, method, [1.0, 0], [1j, 0]))
+      for method in ("similarity", "similarity_pairwise")),
+    ("^compare must give real numbers, found complex128 of shape",
+     lambda of: minibert.search([[1.0]], [[1.0]], 1, lambda a, b: np.array([[1j]]))),
     ("^queries must be vectors", lambda of: minibert.search(None, [[1.0]], 1)),
     ("^vectors must be vectors", lambda of: minibert.search([[1.0]], None, 1)),
 ]  # fmt: skip

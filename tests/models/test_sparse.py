@@ -104,6 +104,8 @@ def test_sparse_vectors_are_compared_as_those_that_are_written_out(
             assert np.allclose(scores, -np.sort(-want[:3])[:, :5], atol=ALIKE) and ids.shape == (3, 5)
     assert np.ndim(encoder.similarity_pairwise(vectors[1], vectors[2])) == 0
     assert encoder.similarity(vectors[1], vectors[2]).shape == (1, 1)
+    none = encoder.encode_sparse([])
+    assert encoder.similarity(none, vectors).shape == encoder.similarity(vectors, none).T.shape == (0, len(vectors))
     cosines = minibert.search(vectors[2], vectors, 12)
     assert np.allclose(np.sort(cosines[1]), np.sort(SIMILARITIES["cosine"](dense[2:3], dense)), atol=ALIKE)
 
