@@ -293,13 +293,18 @@ CLASSES: Mapping[str, TokenizerClass] = {
 ELSEWHERE = frozenset((
     "BarthezTokenizer", "BartphoTokenizer", "BertGenerationTokenizer", "BertJapaneseTokenizer", "BertTokenizerLegacy",
     "BertweetTokenizer", "BigBirdTokenizer", "BioGptTokenizer", "BlenderbotSmallTokenizer", "BlenderbotTokenizer",
-    "ByT5Tokenizer", "CTRLTokenizer", "CanineTokenizer", "CodeGenTokenizer", "CodeLlamaTokenizer", "CpmAntTokenizer",
-    "CpmTokenizer", "DebertaTokenizer", "EsmTokenizer", "FSMTTokenizer", "FlaubertTokenizer", "FunnelTokenizer",
-    "GPTNeoXJapaneseTokenizer", "GPTSw3Tokenizer", "HerbertTokenizer", "LayoutLMv2Tokenizer", "LayoutLMv3Tokenizer",
-    "LayoutXLMTokenizer", "LukeTokenizer", "M2M100Tokenizer", "MBart50Tokenizer", "MLukeTokenizer", "MyT5Tokenizer",
-    "NllbTokenizer", "PLBartTokenizer", "PhobertTokenizer", "ProphetNetTokenizer", "Qwen3_5Tokenizer",
-    "ReformerTokenizer", "RemBertTokenizer", "RoCBertTokenizer", "RoFormerTokenizer", "SplinterTokenizer",
-    "TapasTokenizer", "UdopTokenizer", "XGLMTokenizer",
+    "ByT5Tokenizer", "CTRLTokenizer", "CanineTokenizer", "ClvpTokenizer", "CodeGenTokenizer", "CodeLlamaTokenizer",
+    "CpmAntTokenizer", "CpmTokenizer", "DPRReaderTokenizer", "DebertaTokenizer", "DiaTokenizer", "EsmTokenizer",
+    "EsmcTokenizer", "FNetTokenizer", "FSMTTokenizer", "FastSpeech2ConformerTokenizer", "FlaubertTokenizer",
+    "FunnelTokenizer", "GPTNeoXJapaneseTokenizer", "GPTSw3Tokenizer", "HerbertTokenizer", "LasrTokenizer",
+    "LayoutLMv2Tokenizer", "LayoutLMv3Tokenizer", "LayoutXLMTokenizer", "LukeTokenizer", "M2M100Tokenizer",
+    "MBart50Tokenizer", "MLukeTokenizer", "MarkupLMTokenizer", "MgpstrTokenizer", "MyT5Tokenizer", "NllbTokenizer",
+    "NougatTokenizer", "PLBartTokenizer", "PerceiverTokenizer", "PhobertTokenizer", "Pop2PianoTokenizer",
+    "ProphetNetTokenizer", "Qwen3_5Tokenizer", "RagTokenizer", "ReformerTokenizer", "RemBertTokenizer",
+    "RoCBertTokenizer", "RoFormerTokenizer", "SeamlessM4TTokenizer", "Siglip2Tokenizer", "SiglipTokenizer",
+    "Speech2TextTokenizer", "SpeechT5Tokenizer", "SplinterTokenizer", "TapasTokenizer", "Tipsv2Tokenizer",
+    "UdopTokenizer", "VideoPrismTokenizer", "VitsTokenizer", "Wav2Vec2CTCTokenizer", "Wav2Vec2PhonemeCTCTokenizer",
+    "XGLMTokenizer",
 ))  # fmt: skip
 
 

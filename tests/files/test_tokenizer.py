@@ -13,7 +13,6 @@ import pytest
 from checkpoints import (
     BERT,
     GPT2,
-    ROBERTA,
     T5,
     WORDS,
     same_bits,
@@ -337,12 +336,6 @@ def test_hostile_text_works(real: EmbeddingLayer, text: str) -> None:
     assert np.isfinite(real.embed(text)).all()
 
 
-def test_emoji_and_empty_text(real: EmbeddingLayer) -> None:
-    assert ids_of(real, "") == [[101, 102]]
-    assert real.tokens(ids_of(real, "\U0001f600")[0]) == ["[CLS]", "[UNK]", "[SEP]"]
-    assert real.embed(["", "\U0001f600"]).shape == (2, 384)
-
-
 @settings(max_examples=20)
 @given(ANY_TEXT.filter(bool))
 def test_a_megabyte_of_text_is_cut_where_asked(real: EmbeddingLayer, piece: str) -> None:
@@ -406,56 +399,3 @@ def test_few_short_texts_go_to_the_library_one_by_one(
 
 
 # -- transformers --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "roberta", "opt"])
-def test_ids_equal_transformers(minilm: Path, reference_folder: Path, tmp_path: Path, kind: str) -> None:
-    from transformers import BertTokenizerFast, GPT2Tokenizer, RobertaTokenizer
-
-    vocab = tmp_path / "vocab.json"
-    if kind == "bert":
-        layer, theirs = minibert.load(minilm), BertTokenizerFast.from_pretrained(minilm)
-    else:
-        real_gpt2_folder(reference_folder, tmp_path)
-        tokens = json.loads(vocab.read_text(encoding="utf-8"))
-        for token in ("<s>", "<pad>", "</s>", "<unk>", "<mask>"):
-            tokens[token] = len(tokens)
-        vocab.write_text(json.dumps(tokens), encoding="utf-8")
-        size = len(tokens)
-        if kind == "roberta":
-            config = {
-                **ROBERTA,
-                "vocab_size": size,
-                "pad_token_id": tokens["<pad>"],
-                "max_position_embeddings": size + 60,
-            }
-            write(tmp_path, config)
-            theirs = RobertaTokenizer.from_pretrained(tmp_path)
-        else:
-            write(tmp_path, {**GPT2, "vocab_size": size, "n_positions": 64})
-            extra = {"add_bos_token": True, "bos_token": "</s>", "eos_token": "</s>", "unk_token": "</s>"}
-            if kind == "opt":
-                (tmp_path / "tokenizer_config.json").write_text(json.dumps(extra), encoding="utf-8")
-            theirs = GPT2Tokenizer.from_pretrained(tmp_path)
-        layer = minibert.load(tmp_path)
-
-    options: dict[str, Any] = {"truncation": True, "return_token_type_ids": True}
-
-    @given(ANY_TEXT, st.one_of(st.none(), st.just(""), ANY_TEXT), st.integers(8, 20))
-    @settings(max_examples=200)
-    def equal(text: str, pair: str | None, max_length: int) -> None:
-        batched = [text], None if pair is None else [pair]
-        for ours_of, theirs_of in (((text, pair), (text, pair)), (batched, batched)):
-            ours = layer.tokenize(*ours_of, truncation=True, max_length=max_length)
-            expected = theirs(*theirs_of, max_length=max_length, **options)
-            assert ours["input_ids"].tolist() == np.atleast_2d(expected["input_ids"]).tolist()
-            if kind == "bert":
-                assert ours["token_type_ids"].tolist() == np.atleast_2d(expected["token_type_ids"]).tolist()
-
-    equal()
-    for text in HOSTILE:
-        assert (
-            ids_of(layer, text, truncation=True, max_length=50)[0]
-            == theirs(text, truncation=True, max_length=50)["input_ids"]
-        )

@@ -28,6 +28,8 @@ from some_texts import as_it_stands, ids_of
 import minibert
 from minibert import EmbeddingLayer, TokenizerError
 
+SETTINGS = "tokenizer_config.json"
+
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
@@ -109,22 +111,14 @@ def test_roberta_files(tmp_path: Path) -> None:
     assert layer.tokens(ids_of(layer, "he <mask>")[0]) == ["<s>", "he", "<mask>", "</s>"]
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
-        {
-            "padding": {
-                "strategy": {"Fixed": 9},
-                "direction": "Left",
-                "pad_to_multiple_of": None,
-                "pad_id": 4,
-                "pad_type_id": 1,
-                "pad_token": "[MASK]",
-            }
-        },
-    ],
-)
+PADDED = {
+    "strategy": {"Fixed": 9}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 4, "pad_type_id": 1,
+    "pad_token": "[MASK]",
+}  # fmt: skip
+TRUNCATED = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+
+
+@pytest.mark.parametrize("extra", [{"truncation": TRUNCATED}, {"padding": PADDED}])
 def test_stored_padding_and_truncation_are_cleared(tmp_path: Path, extra: dict[str, Any]) -> None:
     folder = write_wordpiece(write(tmp_path), **extra)
     batch = minibert.load(folder).tokenize(["we lived above the clouds", "we"])
@@ -218,49 +212,28 @@ def test_damaged_tokenizer_json_is_refused_or_gives_ids(
     assert batch["input_ids"].min() >= 0 and batch["input_ids"].shape == batch["attention_mask"].shape
 
 
-@pytest.mark.parametrize(
-    ("files", "says"),
-    [
-        ({"vocab.txt": b""}, r"vocab.txt: no token '\[UNK\]', which every text needs; is this BERT's file"),
-        ({"vocab.txt": b"[UNK]\n[CLS]\n"}, r"vocab.txt: no token '\[SEP\]'"),
-        ({"vocab.txt": b"\xff\xfe\n"}, "vocab.txt: unreadable tokenizer file"),
-        (
-            {"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b"{"},
-            "tokenizer_config.json: not readable as JSON",
-        ),
-        ({"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b"[]"}, "expected an object, found list"),
-        (
-            {"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": b'{"do_lower_case": "x"}'},
-            "must be true or false",
-        ),
-        ({"vocab.json": b"{}", "merges.txt": b""}, "has no tokenizer: expected tokenizer.json"),
-    ],
-)
-def test_damaged_wordpiece_files(tmp_path: Path, files: dict[str, bytes], says: str) -> None:
-    write(tmp_path)
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(TokenizerError, match=says):
-        minibert.load(tmp_path).tokenize("we")
+WORDS_FILE, UNREADABLE = b"[UNK]\n[CLS]\n[SEP]\n", "vocab.json: unreadable tokenizer file"
+DAMAGED: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
+    (BERT, {"vocab.txt": b""}, r"vocab.txt: no token '\[UNK\]', which every text needs; is this BERT's file"),
+    (BERT, {"vocab.txt": b"[UNK]\n[CLS]\n"}, r"vocab.txt: no token '\[SEP\]'"),
+    (BERT, {"vocab.txt": b"\xff\xfe\n"}, "vocab.txt: unreadable tokenizer file"),
+    (BERT, {"vocab.txt": WORDS_FILE, SETTINGS: b"{"}, "tokenizer_config.json: not readable as JSON"),
+    (BERT, {"vocab.txt": WORDS_FILE, SETTINGS: b"[]"}, "expected an object, found list"),
+    (BERT, {"vocab.json": b"{}", "merges.txt": b""}, "has no tokenizer: expected tokenizer.json"),
+    (GPT2, {"vocab.json": b"{}"}, "has vocab.json but no merges.txt; both are needed"),
+    *((GPT2, {"vocab.json": text, "merges.txt": b""}, UNREADABLE) for text in (b"[]", b"{", b'{"a": -1}')),
+    (GPT2, {"vocab.json": b'{"a": 0}', "merges.txt": b"a b\n"}, UNREADABLE),
+    (ROBERTA, {"vocab.json": b'{"a": 0}', "merges.txt": b""}, "no token '<s>', which every text needs; is this"),
+    (
+        GPT2,
+        {"vocab.json": b'{"a": 0}', "merges.txt": b"", SETTINGS: b'{"add_bos_token": true}'},
+        r"no token '<\|endoftext\|>', which every text needs; is this GPT-2's file",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("config", "files", "says"),
-    [
-        (GPT2, {"vocab.json": b"{}"}, r"has vocab.json but no merges.txt; both are needed"),
-        (GPT2, {"vocab.json": b"[]", "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
-        (GPT2, {"vocab.json": b"{", "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
-        (GPT2, {"vocab.json": b'{"a": 0}', "merges.txt": b"a b\n"}, "vocab.json: unreadable tokenizer file"),
-        (GPT2, {"vocab.json": b'{"a": -1}', "merges.txt": b""}, "vocab.json: unreadable tokenizer file"),
-        (ROBERTA, {"vocab.json": b'{"a": 0}', "merges.txt": b""}, "no token '<s>', which every text needs; is this"),
-        (
-            GPT2,
-            {"vocab.json": b'{"a": 0}', "merges.txt": b"", "tokenizer_config.json": b'{"add_bos_token": true}'},
-            r"no token '<\|endoftext\|>', which every text needs; is this GPT-2's file",
-        ),
-    ],
-)
-def test_damaged_byte_level_files(tmp_path: Path, config: dict[str, Any], files: dict[str, bytes], says: str) -> None:
+@pytest.mark.parametrize(("config", "files", "says"), DAMAGED)
+def test_damaged_older_files(tmp_path: Path, config: dict[str, Any], files: dict[str, bytes], says: str) -> None:
     write(tmp_path, config)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)

@@ -70,18 +70,6 @@ BASES = {
     "T5Tokenizer": Base("Unigram", ("<pad>", "</s>", "<unk>")),
     "PegasusTokenizer": Base("Unigram", ("<pad>", "</s>", "<mask_1>", "<mask_2>", "<unk>")),
 }
-# classes that transformers has, and puts together otherwise
-OF_OTHER_RULES = (
-    "BarthezTokenizer", "BartphoTokenizer", "BertGenerationTokenizer", "BertJapaneseTokenizer", "BertTokenizerLegacy",
-    "BertweetTokenizer", "BigBirdTokenizer", "BioGptTokenizer", "BlenderbotSmallTokenizer", "BlenderbotTokenizer",
-    "ByT5Tokenizer", "CTRLTokenizer", "CanineTokenizer", "CodeGenTokenizer", "CodeLlamaTokenizer", "CpmAntTokenizer",
-    "CpmTokenizer", "DebertaTokenizer", "EsmTokenizer", "FSMTTokenizer", "FlaubertTokenizer", "FunnelTokenizer",
-    "GPTNeoXJapaneseTokenizer", "GPTSw3Tokenizer", "HerbertTokenizer", "LayoutLMv2Tokenizer", "LayoutLMv3Tokenizer",
-    "LayoutXLMTokenizer", "LukeTokenizer", "M2M100Tokenizer", "MBart50Tokenizer", "MLukeTokenizer", "MyT5Tokenizer",
-    "NllbTokenizer", "PLBartTokenizer", "PhobertTokenizer", "ProphetNetTokenizer", "Qwen3_5Tokenizer",
-    "ReformerTokenizer", "RemBertTokenizer", "RoCBertTokenizer", "RoFormerTokenizer", "SplinterTokenizer",
-    "TapasTokenizer", "UdopTokenizer", "XGLMTokenizer",
-)  # fmt: skip
 FLAGS = {
     "WordPiece": ({"do_lower_case": False}, {"strip_accents": False}, {"tokenize_chinese_chars": False}),
     "BPE": ({"add_prefix_space": True}, {"legacy": True}, {"add_prefix_space": False}),
