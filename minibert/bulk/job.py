@@ -45,7 +45,7 @@ class Part(NamedTuple):
     lines: bytes
     ids: list[int | str]
     vectors: Array
-    cut: int
+    truncated: int
     bad: list[Record]
 
 
@@ -90,11 +90,11 @@ def bulk(
         _pass_over(rows, folder, rows_per_shard)
         done = sum(shard.read for shard in folder.shards)
         progress(done, records.expected)
-        cut_is_bad = model.kind == "input" and not truncation
+        long_is_bad = model.kind == "input" and not truncation
         parts: list[Part] = []  # of the next shard
         lines = hashlib.sha256()
         with behind(partial(_write, folder, precision)) as write:
-            for part in _parts(rows, model, rows_per_shard, cut_is_bad, bad_rows == "stop"):
+            for part in _parts(rows, model, rows_per_shard, long_is_bad, bad_rows == "stop"):
                 lines.update(part.lines)
                 parts.append(part._replace(lines=b""))  # what is kept until it is written has no texts
                 if sum(each.read for each in parts) == rows_per_shard:
@@ -133,7 +133,7 @@ def _pass_over(rows: Iterator[Record], folder: ShardFolder, rows_per_shard: int)
 
 
 def _parts(
-    rows: Iterator[Record], model: TextModel, rows_per_shard: int, cut_is_bad: bool, stop: bool
+    rows: Iterator[Record], model: TextModel, rows_per_shard: int, long_is_bad: bool, stop: bool
 ) -> Iterator[Part]:
     """Take the records through the model chunk by chunk; no chunk has rows of two shards.
 
@@ -156,10 +156,10 @@ def _parts(
         except TokenizerError:
             _refuse_alone(good, model)
             raise
-        if cut_is_bad and any(ids.cut for ids in encoded):
+        if long_is_bad and any(ids.truncated for ids in encoded):
             each = iter(encoded)
             read = [record if record.problem else _fitting(record, next(each), model) for record in read]
-            encoded = [ids for ids in encoded if not ids.cut]
+            encoded = [ids for ids in encoded if not ids.truncated]
         if stop and (first := next((record for record in read if record.problem), None)):
             skips = Option("bad_rows", "skip"), " lists such rows and goes on"
             raise worded(ValueError, first.problem, "; ", *skips, place=first.place)
@@ -170,7 +170,7 @@ def _parts(
         found = pipeline.vectors(encoded)
         ids: list[Any] = [record.id for record in read if not record.problem]
         bad = [record._replace(text=None) for record in read if record.problem]
-        return Part(len(read), lines, ids, found, sum(ids.cut > 0 for ids in encoded), bad)
+        return Part(len(read), lines, ids, found, sum(ids.truncated > 0 for ids in encoded), bad)
 
     return stream(chunks(), tokenize, vectors, ahead=pipeline.ahead)
 
@@ -192,12 +192,12 @@ def _refuse_alone(records: list[Record], model: TextModel) -> None:
 
 
 def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
-    if not ids.cut:
+    if not ids.truncated:
         return record
-    count = f"{'more than ' if ids.more else ''}{len(ids.input_ids) + ids.cut}"
+    count = f"{'more than ' if ids.more else ''}{len(ids.input_ids) + ids.truncated}"
     return record._replace(
         problem=f"the text has {count} tokens, but the longest sequence is {model.model.max_length}; truncation "
-        "cuts such texts"
+        "shortens such texts"
     )
 
 
@@ -213,7 +213,7 @@ def _write(folder: ShardFolder, precision: str, shard: tuple[list[Part], str]) -
             [ident for part in parts for ident in part.ids],
             [quantized(part, precision, ranges) for part in vectors],
             sum(part.read for part in parts),
-            sum(part.cut for part in parts),
+            sum(part.truncated for part in parts),
             input_sha256,
             bad,
         )

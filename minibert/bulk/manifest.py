@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypedDict
 from minibert.files.reading import read_object, sha256_of
 from minibert.files.writing import naming
 from minibert.threads.cores import cores
-from minibert.threads.pool import spread
+from minibert.threads.pool import parallel_for
 
 META, DONE, BAD, LOCK = "meta.json", "shards.jsonl", "bad_rows.jsonl", ".lock"
 SHARD = re.compile(r"vectors-\d+\.(parquet|npy)|ids-\d+\.json")
@@ -97,7 +97,7 @@ def check_files(path: Path, shards: Sequence[Shard], first: int = 0) -> None:
         if sha256_of(path / name) != files[name]["sha256"]:
             damaged.append(name)
 
-    spread(check, files, cores())
+    parallel_for(check, files, cores())
     if damaged:
         raise ValueError(f"{path / min(damaged)}: damaged, its sha256 is not that of what was written; {MEND}")
     start = shards[first - 1].bad_bytes if first else 0

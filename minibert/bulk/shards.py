@@ -161,7 +161,7 @@ class ShardFolder:
         ids: Sequence[int | str],
         vectors: Sequence[Array],
         read: int,
-        cut: int,
+        truncated: int,
         input_sha256: str,
         bad: Sequence[Mapping[str, Any]],
     ) -> None:
@@ -172,7 +172,7 @@ class ShardFolder:
         if bad:
             self._append(BAD, lines)
         bad_sha256 = hashlib.sha256(lines).hexdigest()
-        shard = Shard(files, read, len(ids), cut, input_sha256, end + len(lines), bad_sha256).sealed(before)
+        shard = Shard(files, read, len(ids), truncated, input_sha256, end + len(lines), bad_sha256).sealed(before)
         self._append(DONE, as_json(shard._asdict()))
         self.shards.append(shard)
 

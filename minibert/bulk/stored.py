@@ -59,8 +59,8 @@ class StoredVectors:
         """Give for each query the numbers and scores of the k best rows: (n, dim) float32 -> (n, k) twice.
 
         Of equal scores the first row comes first; fewer than k where there are no more rows. A score is the model's
-        similarity: with float16, int8 and uint8 that of the query as it is and the vector widened again, and of vectors
-        that had length 1 the dot product. With binary and ubinary it is minus the number of bits that differ.
+        similarity: with float16, int8 and uint8 that of the query as it is and the vector in float32 again, and of
+        vectors that had length 1 the dot product. With binary and ubinary it is minus the number of bits that differ.
 
         Raises ValueError for a k below 1, and for queries of another width.
         """

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .common import Parser, add_k, add_model, coloured, harmless, load_layer, load_model, print_lines, tell_cut
+from .common import Parser, add_k, add_model, coloured, harmless, load_layer, load_model, print_lines, tell_truncated
 
 WIDEST = 40  # columns of the bar for a probability of 1
 Answers = Iterator[list[str]]  # the lines below each text
@@ -66,15 +66,15 @@ def _next(arguments: Any) -> Answers:
 
 
 def _classify(arguments: Any) -> Answers:
-    from minibert.models.run.cut_texts import CutTexts
+    from minibert.models.run.truncated_texts import TruncatedTexts
 
-    cut = CutTexts()
+    truncated = TruncatedTexts()
     with load_model(arguments) as encoder:
         encoder.max_seq_length = encoder.max_length  # truncates what is longer, and says so
         found = encoder.classify(arguments.texts, arguments.k)
-        cut.add(encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length))
+        truncated.add(encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length))
     yield from (bars([(each.label, each.probability) for each in labels]) for labels in found)
-    tell_cut(cut.count)
+    tell_truncated(truncated.count)
 
 
 class Command(NamedTuple):

@@ -196,7 +196,7 @@ def tell(what: str) -> None:
     print(f"minibert: {harmless(what)}", file=sys.stderr)
 
 
-def tell_cut(count: int, what: str = "text") -> None:
+def tell_truncated(count: int, what: str = "text") -> None:
     """Say on stderr how many texts or pairs were truncated, where any was; without a stderr nothing is said."""
     if count and sys.stderr is not None:
         tell(f"{count} {what}{'s' * (count > 1)} truncated: too long for this model")

@@ -8,13 +8,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_texts, add_whole, load_layer, print_lines, tell, tell_cut
+from .common import Parser, add_model, add_texts, add_whole, load_layer, print_lines, tell, tell_truncated
 
 if TYPE_CHECKING:
     import numpy as np
 
     from minibert.models.input_layer import EmbeddingLayer
-    from minibert.models.run.cut_texts import CutTexts
+    from minibert.models.run.truncated_texts import TruncatedTexts
 
 BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
@@ -51,16 +51,16 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
-    from minibert.models.run.cut_texts import CutTexts
+    from minibert.models.run.truncated_texts import TruncatedTexts
 
     pooling = None if arguments.pooling == "none" else arguments.pooling
     ending = ending_of(arguments.output, pooling)
     chunks = chunks_of(arguments)
-    first, cut = next(chunks, []), CutTexts()
+    first, truncated = next(chunks, []), TruncatedTexts()
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
-        vectors = _vectors(layer, chain([first], chunks), pooling, arguments, cut)
+        vectors = _vectors(layer, chain([first], chunks), pooling, arguments, truncated)
         give(vectors, layer.dim, layer.dtype, pooling, arguments.output, ending)
-    tell_cut(cut.count, "pair" if arguments.pair else "text")
+    tell_truncated(truncated.count, "pair" if arguments.pair else "text")
 
 
 def ending_of(output: Path | None, pooling: str | None) -> str:
@@ -94,10 +94,10 @@ def chunks_of(arguments: Any) -> Iterator[list[str]]:
 
 
 def _vectors(
-    layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | None, arguments: Any, cut: CutTexts
+    layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | None, arguments: Any, truncated: TruncatedTexts
 ) -> Iterator[Any]:
     options = {"normalize": arguments.normalize, "truncation": arguments.truncate, "threads": arguments.threads}
-    pipeline = cut.of(layer.pipeline(pooling, bool(arguments.pair), **options))
+    pipeline = truncated.of(layer.pipeline(pooling, bool(arguments.pair), **options))
     if arguments.pair:
         from minibert.files.tokenizer import listed
 

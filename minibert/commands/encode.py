@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .common import Parser, add_model, add_prompts, add_texts, load_model, tell_cut
+from .common import Parser, add_model, add_prompts, add_texts, load_model, tell_truncated
 from .embed import chunks_of, ending_of, give, streamed
 
 ABOUT = """turn texts into sentence vectors, as sentence-transformers does
@@ -24,15 +24,15 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
-    from minibert.models.run.cut_texts import CutTexts
     from minibert.models.run.pipeline import chunked
+    from minibert.models.run.truncated_texts import TruncatedTexts
 
     ending = ending_of(arguments.output, "mean")
-    arguments.pair, cut = None, CutTexts()
+    arguments.pair, truncated = None, TruncatedTexts()
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
-        pipeline = cut.of(encoder.pipeline(arguments.prompt_name, arguments.prompt))
+        pipeline = truncated.of(encoder.pipeline(arguments.prompt_name, arguments.prompt))
         parts = (part for chunk in chunks for part in chunked(chunk, pipeline.chunk))
         vectors = streamed(pipeline.stream, parts, "encode", arguments)
         give(vectors, encoder.get_embedding_dimension(), encoder.dtype, "mean", arguments.output, ending)
-    tell_cut(cut.count)
+    tell_truncated(truncated.count)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from minibert.errors import MinibertError, Option, parts_of, worded
 
-from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_cut
+from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated
 
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
@@ -49,19 +49,19 @@ def declare(parser: Parser) -> None:
 def run(arguments: Any) -> None:
     """Print the results of each question."""
     from minibert.bulk.stored import StoredVectors
-    from minibert.models.run.cut_texts import CutTexts
     from minibert.models.run.pipeline import chunked
+    from minibert.models.run.truncated_texts import TruncatedTexts
 
     if bool(arguments.texts) == (arguments.questions is not None):
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
-    stored, cut = StoredVectors(arguments.folder), CutTexts()
+    stored, truncated = StoredVectors(arguments.folder), TruncatedTexts()
     model = _model(arguments, stored)
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
-        pipeline = cut.of(_pipeline(model, arguments))
+        pipeline = truncated.of(_pipeline(model, arguments))
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
         print_lines(line for chunk in chunks for line in _answers(stored, pipeline, chunk, arguments))
-    tell_cut(cut.count, "question")
+    tell_truncated(truncated.count, "question")
     if stored.no_texts:
         tell(f"no texts are shown: {stored.no_texts}")
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
 
-from .common import Parser, add_k, add_model, load_model, print_lines, tell_cut
+from .common import Parser, add_k, add_model, load_model, print_lines, tell_truncated
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
-    from minibert.models.run.cut_texts import CutTexts
+    from minibert.models.run.truncated_texts import TruncatedTexts
 
 ABOUT = """compare texts by meaning, or search a file
 Prints the table of all similarities. With --file it prints the lines of a file
@@ -48,31 +48,31 @@ def run(arguments: Any) -> None:
         )
     if file is None and arguments.rerank is not None:
         raise ValueError("--rerank orders the lines of a file; pass --file too")
-    from minibert.models.run.cut_texts import CutTexts
+    from minibert.models.run.truncated_texts import TruncatedTexts
 
-    cut = CutTexts()
+    truncated = TruncatedTexts()
     if arguments.rerank is not None:
-        print_lines(reranked(arguments, cut))
+        print_lines(reranked(arguments, truncated))
     else:
         with load_model(arguments) as encoder:
             if file is None:
-                print_lines(table(encoder, texts, cut))
+                print_lines(table(encoder, texts, truncated))
             else:
-                found = nearest(encoder, texts[0], file, arguments.k, cut)
+                found = nearest(encoder, texts[0], file, arguments.k, truncated)
                 print_lines(f"{score:.3f}  {line}" for score, line in found)
-    tell_cut(cut.count)
+    tell_truncated(truncated.count)
 
 
-def table(encoder: Encoder, texts: list[str], cut: CutTexts) -> Iterator[str]:
+def table(encoder: Encoder, texts: list[str], truncated: TruncatedTexts) -> Iterator[str]:
     """Give a line for each text: its number, its similarity to each text, and the text."""
-    vectors = cut.of(encoder.pipeline()).all(texts)
+    vectors = truncated.of(encoder.pipeline()).all(texts)
     columns = range(1, len(texts) + 1)
     yield "".join(["    ", *(f"{i:>8}" for i in columns)])
     for i, row, text in zip(columns, encoder.similarity(vectors, vectors), texts, strict=True):
         yield "".join([f"{i:>4}", *(f"{number:8.3f}" for number in row), f"  {text}"])
 
 
-def reranked(arguments: Any, cut: CutTexts) -> Iterator[str]:
+def reranked(arguments: Any, truncated: TruncatedTexts) -> Iterator[str]:
     """Give the lines nearest to a text in the order of a reranker, each after its score."""
     from minibert.models.open.load_encoder import load_encoder
 
@@ -81,22 +81,22 @@ def reranked(arguments: Any, cut: CutTexts) -> Iterator[str]:
     with load_encoder(arguments.rerank, local_files_only=local, threads=threads) as reranker:
         reranker.rank(text, [])  # raises for a model that is no reranker, before any line is read
         with load_model(arguments) as encoder:
-            lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k), cut)]
+            lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k), truncated)]
         yield from ranked(reranker, text, lines, k)
 
 
 def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
     """Give the k lines that answer best, each after its score; then say how many pairs were truncated."""
-    from minibert.models.run.cut_texts import CutTexts
+    from minibert.models.run.truncated_texts import TruncatedTexts
 
-    own, cut = encoder.sentence_config, CutTexts()
+    own, truncated = encoder.sentence_config, TruncatedTexts()
     for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
         yield f"{each['score']:7.3f}  {each['text']}"
-    cut.add(encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest))
-    tell_cut(cut.count, "pair")
+    truncated.add(encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest))
+    tell_truncated(truncated.count, "pair")
 
 
-def nearest(encoder: Encoder, text: str, file: str, k: int, cut: CutTexts) -> list[tuple[float, str]]:
+def nearest(encoder: Encoder, text: str, file: str, k: int, truncated: TruncatedTexts) -> list[tuple[float, str]]:
     """Give the k lines of a file nearest to a text, best first, each with its similarity.
 
     Lines are read in chunks: memory holds the best ones and one chunk of others.
@@ -105,8 +105,8 @@ def nearest(encoder: Encoder, text: str, file: str, k: int, cut: CutTexts) -> li
     from minibert.models.sentences.search import searching
 
     query = encoder.encode_query(text)[None]
-    cut.count += encoder.tokens_cut(text, "query", task="query") > 0
-    pipeline = cut.of(encoder.pipeline("document", task="document"))
+    truncated.count += encoder.tokens_cut(text, "query", task="query") > 0
+    pipeline = truncated.of(encoder.pipeline("document", task="document"))
     lines: dict[int, str] = {}  # the best so far, and those whose vectors have not yet come
 
     def read() -> Iterator[list[str]]:

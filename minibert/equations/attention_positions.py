@@ -3,7 +3,7 @@
 None of them adds anything to the word rows. Where a model uses one, its input layer knows nothing of positions,
 and attention asks for them: as a rotation of queries and keys, or as a number added to their scores.
 
-    rotary              Llama, GPT-NeoX, ModernBERT, Nomic    queries and keys are turned by an angle
+    rotary              Llama, GPT-NeoX, ModernBERT, Nomic    queries and keys are rotated by an angle
     ALiBi               BLOOM                                 a slope per head, times the key's position
     relative bias       T5, mT5, MPNet                        a learned number per head and bucket of distances
     log buckets         DeBERTa v2 and v3                     a learned row per bucket of distances
@@ -120,13 +120,13 @@ def rotary_angles(position_ids: ArrayLike, frequencies: Array, factor: float = 1
 
 
 def rotate(x: Array, cos: Array, sin: Array, pairing: str = "halves") -> Array:
-    """Turn each pair (a, b) of a query's or a key's dimensions by its angle.
+    """Rotate each pair (a, b) of a query's or a key's dimensions by its angle.
 
         a' = a cos - b sin          "halves":      a, b = x[i], x[i + n]       Llama as saved by transformers, GPT-NeoX
         b' = b cos + a sin          "neighbours":  a, b = x[2i], x[2i + 1]     GPT-J, Llama as first published
 
     x (..., dim), cos and sin (..., 2n) from `rotary_angles` -> (..., dim). The first 2n dimensions rotate, the
-    rest pass through (GPT-NeoX turns a quarter of each head). For x (batch, heads, seq, dim) write `cos[:, None]`.
+    rest pass through (GPT-NeoX rotates a quarter of each head). For x (batch, heads, seq, dim) write `cos[:, None]`.
 
     The trap: the two pairings are the same formula with the dimensions in another order. A checkpoint is trained
     for one of them, and the other gives plausible, wrong scores. Equal to the reference to the bit.

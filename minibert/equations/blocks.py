@@ -220,15 +220,15 @@ def additive_mask(keep: Array, dtype: np.dtype[np.floating] | str = "float32") -
     return np.where(keep, 0, np.finfo(dtype).min).astype(dtype)
 
 
-def visible(queries: Array, keys: Array, causal: bool = False, reach: float | None = None) -> Array:
-    """Say which tokens each token sees: `keep[i, j] = (j <= i if causal) and |i - j| <= reach`.
+def visible(queries: Array, keys: Array, causal: bool = False, window: float | None = None) -> Array:
+    """Say which tokens each token sees: `keep[i, j] = (j <= i if causal) and |i - j| <= window`.
 
-    The places of the tokens, (query,) and (key,) -> bool (query, key). `reach` is the window: how many tokens away a
+    The positions of the tokens, (query,) and (key,) -> bool (query, key). `window`: how many tokens away a
     token still sees; None: all. Configs count it in several ways. Mistral's `sliding_window` w counts the token itself:
-    reach is w - 1; it is w where `is_causal` is false. ModernBERT's `local_attention` is split: reach is w // 2.
+    window is w - 1; it is w where `is_causal` is false. ModernBERT's `local_attention` is split: window is w // 2.
     Source: Jiang et al. 2023, "Mistral 7B" (arXiv:2310.06825), section 2.
 
-    >>> visible(np.arange(4), np.arange(4), causal=True, reach=1).astype(int)
+    >>> visible(np.arange(4), np.arange(4), causal=True, window=1).astype(int)
     array([[1, 0, 0, 0],
            [1, 1, 0, 0],
            [0, 1, 1, 0],
@@ -236,7 +236,7 @@ def visible(queries: Array, keys: Array, causal: bool = False, reach: float | No
     """
     back = queries[:, None] - keys  # how far before the query the key stands
     keep: Array = back >= 0 if causal else np.ones(back.shape, bool)
-    return keep if reach is None else keep & (np.abs(back) <= reach)
+    return keep if window is None else keep & (np.abs(back) <= window)
 
 
 def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None) -> Array:

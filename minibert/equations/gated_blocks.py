@@ -5,7 +5,7 @@ Read `blocks` first: RMSNorm (`rms_norm`) and the window (`visible`) stand there
 made of the same parts; ModernBERT and NomicBERT have some of them.
 
 Sources
-    Su et al. 2021, "RoFormer" (arXiv:2104.09864): queries and keys are turned by their token's place
+    Su et al. 2021, "RoFormer" (arXiv:2104.09864): queries and keys are rotated by their token's position
     Ainslie et al. 2023, "GQA" (arXiv:2305.13245): several query heads share a key head and a value head
     Shazeer 2020, "GLU Variants Improve Transformer" (arXiv:2002.05202): the gate
     Touvron et al. 2023, "LLaMA" (arXiv:2302.13971): a block of all of them
@@ -60,14 +60,14 @@ def rotary_attention(
     x: Array, block: GatedBlock, heads: int, key_heads: int, cos: Array, sin: Array,
     eps: float = 1e-6, mask: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Attention whose queries and keys are turned: `softmax(rotate(q) @ rotate(k)^T / sqrt(head_dim) + mask) @ v`.
+    """Attention whose queries and keys are rotated: `softmax(rotate(q) @ rotate(k)^T / sqrt(head_dim) + mask) @ v`.
 
     x (batch, seq, dim), cos and sin (seq, head_dim) from `rotary_angles`, mask (batch, 1, query, key) -> (batch, seq,
-    dim). Queries and keys are turned after their own norm, where there is one, and values are not.
+    dim). Queries and keys are rotated after their own norm, where there is one, and values are not.
 
     >>> one, quarter = Map(np.eye(2)), (np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 1.0]]))
     >>> block = GatedBlock(one, one, one, one, np.ones(2), one, one, one, np.ones(2))
-    >>> x = np.array([[[8.0, 0.0], [0.0, -8.0]]])  # alike, once the second is turned by 90 degrees
+    >>> x = np.array([[[8.0, 0.0], [0.0, -8.0]]])  # alike, once the second is rotated by 90 degrees
     >>> rotary_attention(x, block, 1, 1, *quarter)
     array([[[ 4., -4.],
             [ 4., -4.]]])

@@ -237,8 +237,8 @@ def linear_gradient(grad: Array, x: Array, weight: Array) -> ProjectGradients:
         g_x = grad @ weight,   g_weight = grad^T @ x,   g_bias = sum(grad)
 
     grad (..., out), x (..., dim), weight (out, dim) -> x (..., dim), weight (out, dim), bias (out,). The rows of all
-    texts and places are added up. It is the formula of `project`, of many rows at once; `tied_logits` is this formula
-    too, with the word table as the weight. Source: Rumelhart et al. 1986.
+    texts and positions are added up. It is the formula of `project`, of many rows at once; `tied_logits` is this
+    formula too, with the word table as the weight. Source: Rumelhart et al. 1986.
 
     >>> g = linear_gradient(np.array([[1.0], [10.0]]), x=np.array([[2.0], [3.0]]), weight=np.array([[4.0]]))
     >>> g.x.ravel(), g.weight, g.bias
@@ -330,14 +330,14 @@ def cross_entropy_gradient(grad: Array, logits: Array, targets: Array) -> Array:
 
         g_logits = grad * (softmax(logits) - onehot(target))
 
-    grad and targets (...), logits (..., n) -> (..., n). For a mean over all places, grad is 1 / places everywhere; a
-    place that should not count has grad 0. Every row sums to zero. Raises as `cross_entropy`. Source: Rumelhart et al.
-    1986, by the chain rule.
+    grad and targets (...), logits (..., n) -> (..., n). For a mean over all positions, grad is 1 / positions
+    everywhere; a position that should not count has grad 0. Every row sums to zero. Raises as `cross_entropy`.
+    Source: Rumelhart et al. 1986, by the chain rule.
 
     >>> cross_entropy_gradient(np.array([1.0]), np.log([[1.0, 3.0]]), np.array([0]))
     array([[-0.75,  0.75]])
     """
     g = softmax(logits)
-    places = check_ids(targets, logits.shape[-1], "targets")[..., None]
-    np.put_along_axis(g, places, np.take_along_axis(g, places, axis=-1) - 1, axis=-1)
+    positions = check_ids(targets, logits.shape[-1], "targets")[..., None]
+    np.put_along_axis(g, positions, np.take_along_axis(g, positions, axis=-1) - 1, axis=-1)
     return np.asarray(g * grad[..., None])

@@ -172,7 +172,7 @@ def layer_norm(
     array([[-1., 11.]])
     """
     if x.dtype == np.float16:
-        raise TypeError("layer_norm: x must be float32 or float64, found float16; widen it, x.astype(np.float32)")
+        raise TypeError("layer_norm: x must be float32 or float64, found float16; convert it, x.astype(np.float32)")
     dim = x.shape[-1]
     mean = np.vecdot(x, _ones(dim, x.dtype))[..., None] / dim
     y: Array = np.subtract(x, mean, out=out)

@@ -51,7 +51,7 @@ def _check(**lengths_and_factors: float) -> None:
 
 
 def linear_frequencies(frequencies: Array, factor: float) -> Array:
-    """Slow every pair down alike: `f' = f / factor`, so that position p is turned as p / factor was.
+    """Slow every pair down alike: `f' = f / factor`, so that position p is rotated as p / factor was.
 
     frequencies (n,) -> (n,), float32.
 
@@ -73,7 +73,7 @@ def dynamic_frequencies(dim: int, base: float, factor: float, trained_length: in
     -> (ceil(dim / 2),), float32. Up to trained_length s is 1, and nothing changes. The first pair never changes,
     the last is slowed by s.
 
-    The trap: keys in a cache keep the angles of the length at which they were turned. The reference also remembers:
+    The trap: keys in a cache keep the angles of the length at which they were rotated. The reference also remembers:
     after a long text it keeps that text's frequencies until one shorter than trained_length comes. Here the
     frequencies are those of `length` alone, as in a module that has seen nothing else.
 

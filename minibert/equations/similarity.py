@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from .input_layer import Array, check_ids
 from .sentences import normalized
 
-# rows of a word table that are widened to float64 at a time: 6 MB at 768 columns
+# rows of a word table that are converted to float64 at a time: 6 MB at 768 columns
 BLOCK = 1024
 LARGEST = 1e150  # a length: float64 holds its square, and that of its inverse
 

@@ -142,7 +142,7 @@ def gpt2_model_gradient(
     grad (batch, seq, vocab), input_ids (batch, seq) -> `Gpt2Weights` of gradients. The word table is used twice, where
     ids become rows and where rows become logits, so its gradient is a sum: from the logits every row gets one, from the
     lookup each row that was looked up. No token sees those after it, so padding at the end changes nothing before it:
-    give its places grad 0. A block's input is all that is kept of the way forward.
+    give its positions grad 0. A block's input is all that is kept of the way forward.
 
     Raises as `lookup_gradient`.
 

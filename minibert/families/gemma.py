@@ -44,7 +44,7 @@ def _gemma3_type(config: Config, i: int) -> str:
     return layer_type(config, i, (i + 1) % max(1, config.integer("sliding_window_pattern")) != 0)
 
 
-def _gemma3_reach(config: Config, i: int) -> int | None:
+def _gemma3_window(config: Config, i: int) -> int | None:
     """Of a model that looks both ways half the window is on each side, and one token more if `is_causal` is false."""
     if _gemma3_type(config, i) == FULL:
         return None
@@ -70,7 +70,7 @@ GEMMA3_BLOCKS = Blocks(
                 key_norm=rms("self_attn.k_norm", "GemmaRMSNorm"),
                 heads_first=True,
                 rotation=_gemma3_type,
-                reach=_gemma3_reach,
+                window=_gemma3_window,
                 scale=_gemma3_scale,
             ),
             before=rms("input_layernorm", "GemmaRMSNorm"),

@@ -132,7 +132,7 @@ def _qwen_type(config: Config, i: int) -> str:
     return layer_type(config, i, windowed and i >= config.integer("max_window_layers"))
 
 
-def _qwen_reach(config: Config, i: int) -> int | None:
+def _qwen_window(config: Config, i: int) -> int | None:
     if _qwen_type(config, i) == FULL:
         return None
     if not config.flag("use_sliding_window"):
@@ -140,7 +140,7 @@ def _qwen_reach(config: Config, i: int) -> int | None:
     return window(config)
 
 
-def _mistral_reach(config: Config, i: int) -> int | None:
+def _mistral_window(config: Config, i: int) -> int | None:
     """All blocks have the window, unless config.json lists their types: the reference calls such a model Ministral."""
     windowed = config.get("sliding_window") is not None
     return window(config) if layer_type(config, i, windowed) == SLIDING else None
@@ -159,15 +159,15 @@ LLAMA_BLOCKS = _llama_blocks(
 MISTRAL_BLOCKS = _llama_blocks(
     "Mistral",
     {"num_key_value_heads": 8, "sliding_window": 4096},
-    replace(ROTATED, reach=_mistral_reach),
+    replace(ROTATED, window=_mistral_window),
 )
 
-QWEN2_BLOCKS = _llama_blocks("Qwen2", QWEN_DEFAULTS, replace(ROTATED, biased=True, reach=_qwen_reach))
+QWEN2_BLOCKS = _llama_blocks("Qwen2", QWEN_DEFAULTS, replace(ROTATED, biased=True, window=_qwen_window))
 
 QWEN3_BLOCKS = _llama_blocks(
     "Qwen3",
     {**QWEN_DEFAULTS, "attention_bias": False},
-    replace(BIASED, query_norm=rms("self_attn.q_norm"), key_norm=rms("self_attn.k_norm"), reach=_qwen_reach),
+    replace(BIASED, query_norm=rms("self_attn.q_norm"), key_norm=rms("self_attn.k_norm"), window=_qwen_window),
 )
 
 

@@ -31,7 +31,7 @@ def _modernbert_type(config: Config, i: int) -> str:
     return layer_type(config, i, i % max(1, config.integer("global_attn_every_n_layers")) != 0)
 
 
-def _modernbert_reach(config: Config, i: int) -> int | None:
+def _modernbert_window(config: Config, i: int) -> int | None:
     """Half of `local_attention` on each side, its end included; `sliding_window` is that half."""
     if _modernbert_type(config, i) == FULL:
         return None
@@ -41,7 +41,7 @@ def _modernbert_reach(config: Config, i: int) -> int | None:
 MODERNBERT_ATTENTION = Residual(
     work=Attend(
         maps=("attn.Wqkv",), output="attn.Wo", biased="attention_bias", output_biased="attention_bias",
-        rotation=_modernbert_type, reach=_modernbert_reach,
+        rotation=_modernbert_type, window=_modernbert_window,
     ),
     before=NormAt(path="attn_norm", eps="norm_eps", biased="norm_bias"),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """One protocol for a table of rows, whatever number format its file holds.
 
 A checkpoint may store float32, float64, float16, bfloat16 or an eight-bit float. A `Table` keeps the stored
-bytes as they are (often a map of the file) and gives rows in the dtype that the layer computes in. Widening is
+bytes as they are (often a map of the file) and gives rows in the dtype that the layer computes in. Conversion is
 exact: every float16, bfloat16 and float8 number is a float32 number too. Only float64 is rounded.
 """
 
@@ -57,7 +57,7 @@ class Table(Protocol):
 
 FIRST_ROWS = 512  # of a table that a formula makes: the longest text of most models
 
-# numbers up to which a narrow table is widened once and for all: positions and types, a fiftieth of the words
+# numbers up to which a narrow table is converted once and for all: positions and types, a fiftieth of the words
 SMALL_TABLE = 1 << 20
 
 
@@ -82,14 +82,14 @@ def _float8_values(stored: str) -> Array:
     return np.asarray(sign * value, np.float32)
 
 
-# of _widen_half, made once: a short sentence's rows take no longer than these would
+# of _convert_half, made once: a short sentence's rows take no longer than these would
 _NO_SIGN, _NOT_FINITE = np.uint16(0x7FFF), np.uint16(0x7C00)
-_UPPER = np.uint32(16)  # of _widen_half and widen
+_UPPER = np.uint32(16)  # of _convert_half and convert
 _SHIFT, _KEPT, _BIASES = np.int32(13), np.int32(-0x70002000), np.float32(2.0**112)
 
 
-def _widen_half(raw: Array, out: Array) -> bool:
-    """Widen finite float16 numbers in three passes, four times as fast as NumPy's cast; False where one is not finite.
+def _convert_half(raw: Array, out: Array) -> bool:
+    """Convert finite float16 numbers in three passes, four times as fast as NumPy's cast; False if one is not finite.
 
     Exponent and mantissa are shifted to the bits where a float32 has the low bits of its exponent and the high bits of
     its mantissa. Then a multiplication by 2^(127 - 15) corrects the exponent: 127 and 15 are the two formats' biases.
@@ -103,12 +103,12 @@ def _widen_half(raw: Array, out: Array) -> bool:
     return True
 
 
-def widen(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = None) -> Array:
+def convert(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = None) -> Array:
     """Turn stored numbers into numbers of `dtype`, exactly (float64 into float32 is rounded to nearest).
 
-    A bfloat16 is the upper half of a float32, so widening it is a shift by 16 bits.
+    A bfloat16 is the upper half of a float32, so conversion it is a shift by 16 bits.
 
-    >>> widen(np.array([0x3F80, 0xC000], np.uint16), "BF16", np.dtype("float32"))
+    >>> convert(np.array([0x3F80, 0xC000], np.uint16), "BF16", np.dtype("float32"))
     array([ 1., -2.], dtype=float32)
     """
     if out is None:
@@ -118,7 +118,7 @@ def widen(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = Non
         bits[...] = raw  # two passes that NumPy has fast loops for: half of the time of one shift that converts as well
         np.left_shift(bits, _UPPER, out=bits)
         return out
-    if stored == "F16" and dtype == np.float32 and out.flags.c_contiguous and _widen_half(raw, out):
+    if stored == "F16" and dtype == np.float32 and out.flags.c_contiguous and _convert_half(raw, out):
         return out
     with np.errstate(invalid="ignore", over="ignore"):  # a NaN stays a NaN; a number too large for float32 is infinity
         if stored == "BF16":
@@ -148,7 +148,7 @@ def narrowed(x: Array, target: str) -> Array:
 class StoredTable:
     """A table over bytes in memory or in a mapped file; nothing is copied until rows are asked for.
 
-    filling: rows of `raw` are still to be written (a remote table's), so no widened copy of them is kept.
+    filling: rows of `raw` are still to be written (a remote table's), so no converted copy of them is kept.
     """
 
     def __init__(self, raw: Array, stored: str, dtype: np.dtype[Any] | str = "float32", filling: bool = False) -> None:
@@ -160,13 +160,13 @@ class StoredTable:
         self._same = raw.dtype == self.dtype and stored in ("F32", "F64")
         self._aligned = raw.flags.aligned
         self._small = not self._same and not filling and raw.size <= SMALL_TABLE
-        self._widened: Array | None = None
+        self._converted: Array | None = None
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
         if self._small and out is None:
-            if self._widened is None:
-                self._widened = self.array()
-            return self._widened[ids]
+            if self._converted is None:
+                self._converted = self.array()
+            return self._converted[ids]
         if isinstance(ids, slice):
             raw = self._raw[ids]
         elif self._aligned:  # lookup's own np.take, without checking the ids once more
@@ -177,7 +177,7 @@ class StoredTable:
             raw = self._raw[ids]
         if self._same and out is None:
             return raw
-        return widen(raw, self.stored, self.dtype, out)
+        return convert(raw, self.stored, self.dtype, out)
 
     def expect(self, ids: Iterable[ArrayLike]) -> None:
         pass  # every row is at hand
@@ -185,9 +185,9 @@ class StoredTable:
     def array(self) -> Array:
         if self._same:
             return self._raw
-        widened = widen(self._raw, self.stored, self.dtype)
-        widened.flags.writeable = False
-        return widened
+        converted = convert(self._raw, self.stored, self.dtype)
+        converted.flags.writeable = False
+        return converted
 
     @property
     def stored_numbers(self) -> Array:

@@ -49,21 +49,21 @@ def without_panic(file: str) -> Iterator[None]:
 class Encoded(NamedTuple):
     """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to; None where all are of segment 0.
 
-    `cut`: how many tokens were truncated; a lower bound if `more`, since the end of a very long text is not read.
+    `truncated`: how many tokens were truncated; a lower bound if `more`, since the end of a very long text is not read.
     """
 
     input_ids: list[int]
     token_type_ids: list[int] | None
-    cut: int = 0
+    truncated: int = 0
     more: bool = False
 
 
 class Tokenizer:
     """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch.
 
-    `file` is for messages; with `cut_left` what is too long loses its beginning. `mask` is the token that stands for a
-    hidden word, as a text has it: "[MASK]"; None where the tokenizer has no such token. Without `typed` the model is
-    not told which of two texts a token is of.
+    `file` is for messages; with `truncates_left` what is too long loses its beginning. `mask` is the token that
+    stands for a hidden word, as a text has it: "[MASK]"; None where the tokenizer has no such token.
+    Without `typed` the model is not told which of two texts a token is of.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Tokenizer:
         tokenizer: Any,
         pad_id: int | None = None,
         file: str = "",
-        cut_left: bool = False,
+        truncates_left: bool = False,
         mask: str | None = None,
         typed: bool = True,
     ) -> None:
         tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
-        tokenizer.no_truncation()  # or be cut silently at the length of some training
-        self._tokenizer, self._file, self._cut_left, self._typed = tokenizer, file, cut_left, typed
+        tokenizer.no_truncation()  # or be truncated silently at the length of some training
+        self._tokenizer, self._file, self._truncates_left, self._typed = tokenizer, file, truncates_left, typed
         self.pad_id, self.mask = pad_id if pad_id is not None else 0, mask
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
 
@@ -158,7 +158,7 @@ class Tokenizer:
         """
         size = LETTERS_A_TOKEN * (max_length or 0) + FEWEST if truncation else EXACT
         longest = max((len(part) for text in texts for part in _parts(text)), default=0)
-        if max_length is None or self._cut_left or longest <= GROWTH * size or self._cuts is None:
+        if max_length is None or self._truncates_left or longest <= GROWTH * size or self._cuts is None:
             return self._encoded(texts, range(start, start + len(texts))), set()
         encodings: list[Any] = [None] * len(texts)
         left, shortened = list(range(len(texts))), set[int]()
@@ -207,7 +207,7 @@ class Tokenizer:
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
 
     def _fit(self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None, more: bool) -> Encoded:
-        """Read one encoding; cut it to `max_length`, or refuse it."""
+        """Read one encoding; truncate it to `max_length`, or refuse it."""
         ids, types = encoding.ids, encoding.type_ids if typed else None
         if max_length is None or len(ids) <= max_length:
             return Encoded(ids, types)
@@ -220,7 +220,7 @@ class Tokenizer:
         return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)), more)
 
     def _kept(self, encoding: Any, max_length: int) -> Array:
-        """Say which tokens of an encoding stay where it is cut to `max_length`: (tokens,) of bool."""
+        """Say which tokens of an encoding stay where it is truncated to `max_length`: (tokens,) of bool."""
         segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
         first, second = (int(np.count_nonzero(segment == number)) for number in (0, 1))
         special = len(segment) - first - second
@@ -231,13 +231,13 @@ class Tokenizer:
         for number in (0, 1):
             here = segment == number
             count = np.cumsum(here)
-            keep |= here & ((count > count[-1] - room[number]) if self._cut_left else (count <= room[number]))
+            keep |= here & ((count > count[-1] - room[number]) if self._truncates_left else (count <= room[number]))
         return keep
 
     def encode_with_spans(
         self, texts: Sequence[str], max_length: int | None = None, start: int = 0
     ) -> list[tuple[Encoded, list[tuple[int, int] | None]]]:
-        """Give each text's ids, cut to `max_length`, and where each token stands in the text: first letter, end.
+        """Give each text's ids, truncated to `max_length`, and where each token stands in the text: first letter, end.
 
         A special token that the model adds stands nowhere: None. What is raised is as in `encode`.
         """
@@ -246,8 +246,8 @@ class Tokenizer:
         typed = self._typed and bool(encodings) and any(max(encodings, key=len).type_ids)
         found = []
         for i, encoding in enumerate(encodings, start):
-            cut = max_length is not None and len(encoding.ids) > max_length
-            keep = self._kept(encoding, max_length) if cut and max_length is not None else [True] * len(encoding.ids)
+            long = max_length is not None and len(encoding.ids) > max_length
+            keep = self._kept(encoding, max_length) if long and max_length is not None else [True] * len(encoding.ids)
             added = zip(encoding.offsets, encoding.special_tokens_mask, keep, strict=True)
             spans = [None if special else (first, end) for (first, end), special, stays in added if stays]
             found.append((self._fit(encoding, i, typed, True, max_length, False), spans))
@@ -295,7 +295,7 @@ class Tokenizer:
         reader = Reader.from_str(json.dumps(rules))
         reader.model = self._tokenizer.model  # whose scores the library would read less exactly
         reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
-        return Tokenizer(reader, self.pad_id, self._file, self._cut_left, self.mask, self._typed)
+        return Tokenizer(reader, self.pad_id, self._file, self._truncates_left, self.mask, self._typed)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Give the text that these ids stand for: "##ing" alone stays as it is, bytes become letters again."""
@@ -342,7 +342,7 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     if first + second <= room:
         return first, second
     short, long = min(first, second), max(first, second)
-    if 2 * short > room:  # both must be cut; the odd token stays with the longer text
+    if 2 * short > room:  # both must be truncated; the odd token stays with the longer text
         short = room // 2
     long = room - short
     return (long, short) if first > second else (short, long)

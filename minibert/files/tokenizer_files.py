@@ -62,7 +62,8 @@ def open_tokenizer(
         reader.encode_special_tokens = settings.get("split_special_tokens") is True
         named = _named_tokens(CLASSES.get(name), settings)
         mask = named["mask_token"].content if "mask_token" in named else None
-        return Tokenizer(reader, pad_id, str(path), _cut_left(settings), mask, _typed(CLASSES.get(name), settings))
+        typed = _typed(CLASSES.get(name), settings)
+        return Tokenizer(reader, pad_id, str(path), _truncates_left(settings), mask, typed)
     except _UnfitError as error:
         raise TokenizerError(f"{where}: {error}") from None
     except MinibertError:
@@ -185,7 +186,7 @@ def _say(settings: Json, row: TokenizerClass, normalizer: Any) -> Settings:
     return Settings(flag, token, charsmap)
 
 
-def _cut_left(settings: Json) -> bool:
+def _truncates_left(settings: Json) -> bool:
     side = settings.get("truncation_side", "right")
     if side not in ("right", "left"):
         raise _UnfitError(f"tokenizer_config.json: 'truncation_side' must be 'right' or 'left', found {side!r:.40}")

@@ -17,7 +17,7 @@ from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import CheckpointError
 from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table
-from minibert.threads.pool import spread
+from minibert.threads.pool import parallel_for
 
 from .caches import RangeCache, Span
 from .transfer import RangesIgnoredError, Version, late_bar
@@ -77,7 +77,7 @@ class RemoteFile(SafetensorsFile):
             found[span] = part
 
         with late_bar()(total=total, desc=where, unit="B", unit_scale=True, leave=False) as bar:
-            spread(fetch, spans, min(AT_ONCE, len(spans)))
+            parallel_for(fetch, spans, min(AT_ONCE, len(spans)))
         return found
 
     def _read_header(self) -> None:

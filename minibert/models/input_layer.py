@@ -20,7 +20,7 @@ from minibert.models.run.attributes import Guarded
 from minibert.models.run.inputs import Preparation
 from minibert.models.run.packing import Lookups, Packed, cut, pack
 from minibert.models.run.pipeline import Pipeline, pooled, rows_of_each
-from minibert.threads.pool import NUMBERS_A_THREAD, spread, usable_threads
+from minibert.threads.pool import NUMBERS_A_THREAD, parallel_for, usable_threads
 
 if TYPE_CHECKING:
     from minibert.files.checkpoint import Tensor
@@ -299,7 +299,7 @@ class EmbeddingLayer(Guarded):
             packed = self.pack(encoded)
             self.steps[0].module.table.expect((packed.inputs.ids["input_ids"],))
             count = usable_threads(packed.inputs.seq * self.dim, threads)
-            spread(lambda each: put(each, self.rows(each)), packed.tiles(tile), max(1, count - at_once))
+            parallel_for(lambda each: put(each, self.rows(each)), packed.tiles(tile), max(1, count - at_once))
 
         pool, after = _pool(pooling), (normalized,) if normalize else ()
         results = rows_of_each(after) if pool is None else pooled(pool, after)
@@ -419,7 +419,7 @@ def run(
     def work(block: tuple[slice, slice]) -> None:
         run_steps(steps, inputs.tile(*block), out[block], width)
 
-    spread(work, cut(inputs.batch, inputs.seq, rows), count)
+    parallel_for(work, cut(inputs.batch, inputs.seq, rows), count)
     return out
 
 

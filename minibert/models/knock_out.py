@@ -30,10 +30,10 @@ def knock_out(
 
     heads      (block, head), from 0: its attention weights become 0, so its context is 0
     blocks     what enters such a block leaves it
-    positions  the position rows become 0; scores are computed of queries and keys that are not turned, without the
+    positions  the position rows become 0; scores are computed of queries and keys that are not rotated, without the
                learned bias of the distance
-    mask       a token sees every token of its text: those after it, and those out of reach. (The mask of padding needs
-               no change: leave out attention_mask.)
+    mask       a token sees every token of its text: those after it, and those outside the window. (The mask of padding
+               needs no change: leave out attention_mask.)
 
     The result is a dict: `{**knock_out(...), name: function}` adds a name to it. Raises TypeError where `heads` is not
     pairs or `blocks` not numbers, ValueError for a head or block that is not there, for `positions` where the model has
@@ -54,9 +54,9 @@ def knock_out(
             add(name, np.zeros_like)
         for own in attentions:
             if own.rotated or own.terms:
-                _without_places(own, add)
+                _without_positions(own, add)
     if mask:
-        if not stack.causal and all(own.reach is None for own in attentions):
+        if not stack.causal and all(own.window is None for own in attentions):
             raise ValueError("mask cannot be knocked out: each token of this model sees all others; leave it out")
         for own in attentions:
             _without_mask(own, add)
@@ -139,8 +139,8 @@ def _without_mask(own: Attention, add: Callable[[str, Function], None]) -> None:
     add(own.probabilities, lambda weights: softmax(scores.take()))
 
 
-def _without_places(own: Attention, add: Callable[[str, Function], None]) -> None:
-    """Scores of queries and keys as they are before they are turned: `scale * q @ k^T`."""
+def _without_positions(own: Attention, add: Callable[[str, Function], None]) -> None:
+    """Scores of queries and keys as they are before they are rotated: `scale * q @ k^T`."""
     joined = len(own.maps) == 1
     sources = (own.norms[0] or own.maps[0], own.norms[1] or own.maps[0 if joined else 1])
     queries, keys = _Kept(sources[0]), _Kept(sources[1])

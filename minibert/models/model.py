@@ -246,7 +246,7 @@ class Model(Guarded):
         """Check and complete what was passed, as the input layer does, and say which tokens are not padding."""
         if self.stack.rotary is not None and given["position_ids"] is not None:
             raise TypeError(
-                "this encoder turns queries and keys by each token's place; it takes no position_ids, leave it out"
+                "this encoder rotates queries and keys by each token's position; it takes no position_ids, leave it out"
             )
         inputs, single = self._layer.prepare(input_ids, given, attention_mask, inputs_embeds=inputs_embeds)
         shape = (inputs.batch, inputs.seq)

@@ -93,12 +93,12 @@ class Server:
         asked = read_embedding(await self._body(request), self.limits)
         self._check_name(asked.model, self.model.names)
         kind = self.model.kind(asked.task)
-        self.model.cut(np.empty((0, self.model.dim), np.float32), asked.dimensions)  # refuses before anything is done
+        self.model.shortened(np.empty((0, self.model.dim), np.float32), asked.dimensions)  # refuses first of all
         job = await self._computed(request, kind, asked.texts)
-        if job.cut and not asked.truncate:
+        if job.truncated and not asked.truncate:
             raise Refusal(
                 400,
-                f"input[{job.cut[0]}] has more tokens than this model takes; shorten it, or leave 'truncate' out",
+                f"input[{job.truncated[0]}] has more tokens than this model takes; shorten it, or leave 'truncate' out",
                 "input",
             )
         return await self._answer(lambda: self._embeddings(asked, job), len(asked.texts))
@@ -246,7 +246,7 @@ class Server:
         return await asyncio.to_thread(lambda: _json(make()))
 
     def _embeddings(self, asked: Embedding, job: Job) -> dict[str, Any]:
-        found = self.model.cut(job.results, asked.dimensions).astype("<f4")
+        found = self.model.shortened(job.results, asked.dimensions).astype("<f4")
         check_finite(found)
         written = [base64.b64encode(vector.tobytes()).decode() for vector in found] if asked.base64 else found.tolist()
         return {
@@ -254,7 +254,7 @@ class Server:
             "data": [{"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(written)],
             "model": self.model.names[1],
             "usage": {"prompt_tokens": job.tokens, "total_tokens": job.tokens},
-            "truncated": len(job.cut),
+            "truncated": len(job.truncated),
         }
 
     def _refused(self, refusal: Refusal, headers: Mapping[str, str] = {}) -> Any:

@@ -35,7 +35,7 @@ class Model:
             raise Refusal(400, f"task must be one of this model's {known}, found {task!r:.40}", "task")
         return self.kinds[task]
 
-    def cut(self, found: Array, dimensions: int | None) -> Array:
+    def shortened(self, found: Array, dimensions: int | None) -> Array:
         """Keep so many first numbers of each vector, of length 1 again where the model gives such vectors."""
         if dimensions is None:
             return found
@@ -60,8 +60,8 @@ def vectors(encoder: Encoder, task: str | None) -> Kind:
 
     def prepare(texts: list[Any], start: int) -> Prepared:
         encoded = steps.tokenize(texts, start)
-        cut = [i for i, each in enumerate(encoded, start) if each.cut]
-        return Prepared(encoded, sum(len(each.input_ids) for each in encoded), cut)
+        truncated = [i for i, each in enumerate(encoded, start) if each.truncated]
+        return Prepared(encoded, sum(len(each.input_ids) for each in encoded), truncated)
 
     return Kind(prepare, steps.vectors, len)
 

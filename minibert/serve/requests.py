@@ -42,7 +42,7 @@ class Limits(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """A request for vectors. `dimensions`: so many first numbers; `truncate`: a text that is too long is cut."""
+    """A request for vectors. `dimensions`: so many first numbers; `truncate`: a text that is too long is truncated."""
 
     model: str | None
     texts: list[str]

@@ -25,7 +25,7 @@ class Prepared(NamedTuple):
 
     items: Sequence[Any]
     tokens: int = 0
-    cut: Sequence[int] = ()
+    truncated: Sequence[int] = ()
 
 
 class Kind(NamedTuple):
@@ -48,7 +48,7 @@ class Job:
         self.kind, self.items, self._ended = kind, items, ended
         self.left = False  # set by whoever no longer wants it
         self.error: BaseException | None = None
-        self.tokens, self.cut = 0, list[int]()
+        self.tokens, self.truncated = 0, list[int]()
         self.taken = 0
         self._parts: list[Array] = []
 
@@ -67,7 +67,7 @@ class Job:
 
     def note(self, prepared: Prepared) -> None:
         self.tokens += prepared.tokens
-        self.cut.extend(prepared.cut)
+        self.truncated.extend(prepared.truncated)
 
     def give(self, part: Array) -> None:
         """Take the results of some items, the next ones."""

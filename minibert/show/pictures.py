@@ -50,7 +50,7 @@ def picture(
     """Draw one of `PICTURES` from a layer, and from a text if it needs one: the figure, in pyplot.
 
     rows (over the row of the text's first token, where one is given), similarity, table: of the position table.
-    sum: of the text's first token, special ones left out; in both of them `token` is the place of another one, from 0
+    sum: of the text's first token, special ones left out; in both of them `token` is another one's position, from 0
     on, as `explain` counts. tokens: the text's. relative-bias, alibi, rotary: of
     the scheme inside attention (rotary that is scaled: wavelengths before and after). attention: of a whole model
     (`load_encoder`), all heads, or with `block` and `head` one of them; with one of the two alone the other is 0.
@@ -93,8 +93,8 @@ def _needed(text: str | None, kind: str) -> str:
 
 
 def _encoded(layer: EmbeddingLayer, text: str, token: int | None = None) -> tuple[dict[str, Any], list[str], int]:
-    """Give the batch of one text, its tokens, and the place of the token that is meant: the first one of the text
-    after the special ones, where `token` does not say another place."""
+    """Give the batch of one text, its tokens, and the position of the token that is meant: the first one of the text
+    after the special ones, where `token` names another."""
     batch = layer.tokenize(text)
     (ids,) = batch["input_ids"]
     if token is None:

@@ -19,7 +19,7 @@ from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar
 
 from .cores import affinity, blas_takes, cores, running
-from .pool import MOST_THREADS, spread
+from .pool import MOST_THREADS, parallel_for
 
 K = TypeVar("K")
 
@@ -253,7 +253,7 @@ def compute(
             work(tile)
 
     if helpers > 1:
-        spread(one, waiting, helpers)
+        parallel_for(one, waiting, helpers)
         return
     for tile in waiting:
         one(tile)

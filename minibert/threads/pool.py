@@ -135,7 +135,7 @@ def usable_threads(numbers: int, threads: int | None) -> int:
     return 1 if worth <= 1 else min(cores() if given is None else given, worth, MOST_THREADS)
 
 
-def spread(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:
+def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:
     """Do `work` for every block; the calling thread takes part, so 1 means no other thread at all.
 
     The caller works from the front, helpers from the back: threads that meet in one page of fresh memory would each

@@ -42,7 +42,7 @@ What is measured, and how it was chosen
                   whole run, looked at ten times a second. Requests: counted by a server of this machine that answers
                   as the Hub does
     weights       a whole model of Qwen3-Embedding-0.6B's sizes in bfloat16, made up: load_encoder(low_memory=True)
-                  beside the same with its weights widened
+                  beside the same with its weights converted
     search        a million made-up vectors of 384 numbers in a folder as `bulk` writes it, the ten best rows of each
                   question; beside `vectors @ queries.T` over the same million in one array in memory
     safetensors   safetensors.numpy.load_file of the whole file, which is in the system's cache

@@ -178,24 +178,24 @@ def read(folder: str, reader: str) -> None:
 
 
 def weights(settings: Settings) -> Iterable[Row]:
-    """A model of Qwen3-Embedding-0.6B's sizes, its weights widened and mapped: a fresh process for each, in turn.
+    """A model of Qwen3-Embedding-0.6B's sizes, its weights converted and mapped: a fresh process for each, in turn.
 
     Memory is what belongs to the process alone (RssAnon, looked at every five milliseconds), from its start to its end:
     Python, the libraries, the tokenizer and every array, but not the pages of the mapped file.
     """
     folder = once(settings.models / "qwen3-0.6b", "write_qwen3")
-    ways = {way: partial(child, "memory.narrow_weights", folder, way) for way in (OURS, "widened")}
+    ways = {way: partial(child, "memory.narrow_weights", folder, way) for way in (OURS, "converted")}
     found = in_turn(ways, settings.rounds(3))
     of = {
         key: Figures({way: [float(one[key]) for one in each] for way, each in found.items()}) for key in found[OURS][0]
     }
     for key, what in (("peak", "load, one text, 32 texts"), ("peak_words", "and the next word of a text")):
-        yield of[key].row(f"peak of private memory, {what}", "widened", unit="B", limit=Limit("<=", 477, "MiB"))
+        yield of[key].row(f"peak of private memory, {what}", "converted", unit="B", limit=Limit("<=", 477, "MiB"))
     for key, what in {
         "load": "load", "one": "one text of six words", "many": "32 texts of 4 to 31 words",
         "word": "the next word of a text",
     }.items():  # fmt: skip
-        yield of[key].row(what, "widened")
+        yield of[key].row(what, "converted")
     same = len({bits for each in of["bits"].values() for bits in each}) == 1
     yield Row("vectors of both ways", "the same bits" if same else "**other bits**", met=same)
 

@@ -246,7 +246,8 @@ def test_a_text_that_is_too_long(tmp_path: Path, capsys: Printed) -> None:
     argv = [source, "-o", tmp_path / "out", "-m", model, "--vectors", "input"]
     error = failure(capsys, *argv)
     assert (
-        f"{source}, row 2: the text has 32 tokens, but the longest sequence is 24; truncation cuts such texts" in error
+        f"{source}, row 2: the text has 32 tokens, but the longest sequence is 24; truncation shortens such texts"
+        in error
     )
     assert "1 row left out, 0 texts truncated" in told(capsys, *argv, "--bad-rows", "skip")
     (row,) = (json.loads(line) for line in (tmp_path / "out" / "bad_rows.jsonl").read_text().splitlines())

@@ -318,8 +318,8 @@ def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_info_counts_what_is_widened_as_its_own(folder: Path, capsys: Printed) -> None:
-    """A vector of float16 is widened once and kept; a table of float16 stays in the file."""
+def test_info_counts_what_is_converted_as_its_own(folder: Path, capsys: Printed) -> None:
+    """A vector of float16 is converted once and kept; a table of float16 stays in the file."""
     from safetensors.numpy import save_file
 
     narrow = {name: array.astype(np.float16) for name, array in load_file(folder / "model.safetensors").items()}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from minibert.equations.quantization import PRECISIONS, dequantized, hamming, quantized, ranges_of
 
-WIDENED = 1e-6  # of a range's width: float32 against float64; measured: 1.3e-7
+CONVERTED = 1e-6  # of a range's width: float32 against float64; measured: 1.3e-7
 
 # sha256 of what quantize_embeddings of sentence-transformers 6.2.0 gives for `drawn(dim)`: of the bytes with the ranges
 # of the vectors themselves, and with those of `drawn(dim, 1)`; tests/live/test_quantization_live.py runs it
@@ -62,8 +62,8 @@ def test_a_byte_is_the_step_that_a_number_is_in(precision: str) -> None:
         y = min(max(math.floor((x - low) / (step or np.float32(1))), 0), 255)
         assert found[row, at] == (y if precision == "uint8" else y - 128)
         if low < x < high:  # a step's beginning stands for all of it
-            widened = dequantized(found, precision, ranges)[row, at]
-            assert -WIDENED <= x - widened <= step + WIDENED
+            converted = dequantized(found, precision, ranges)[row, at]
+            assert -CONVERTED <= x - converted <= step + CONVERTED
 
 
 @pytest.mark.parametrize("dim", [1, 7, 8, 9, 64])

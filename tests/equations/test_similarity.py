@@ -109,7 +109,7 @@ def test_nearest_tokens_need_little_memory_beside_the_table() -> None:
     table = np.ones((30522, 768), np.float32)
     assert (
         peak(lambda: similarity.nearest_tokens(table, 101)) < 30e6
-    )  # measured 19.2 MB; the table widened at once would be 188 MB
+    )  # measured 19.2 MB; the table converted at once would be 188 MB
 
 
 # principal components

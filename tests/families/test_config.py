@@ -13,7 +13,7 @@ from reference_files import REFERENCE
 from minibert import FAMILIES, CheckpointError
 from minibert.families.parts.config import Config
 from minibert.families.rows import BLOCKS
-from minibert.files.tables import narrowed, widen
+from minibert.files.tables import convert, narrowed
 
 
 def test_a_value_under_one_name_goes_before_null_under_another() -> None:
@@ -49,7 +49,7 @@ def test_a_default_is_that_of_the_reference_s_class(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "reaches"),
+    ("name", "config", "windows"),
     [
         ("mistral", {}, [4095] * 2),
         ("modernbert", {}, [None, 64, 64, None, 64]),
@@ -58,14 +58,14 @@ def test_a_default_is_that_of_the_reference_s_class(name: str) -> None:
         ("qwen3", {"use_sliding_window": True}, [None] * 28 + [4095] * 2),
     ],
 )
-def test_windows_by_default(name: str, config: dict[str, Any], reaches: list[int | None]) -> None:
+def test_windows_by_default(name: str, config: dict[str, Any], windows: list[int | None]) -> None:
     row = BLOCKS[name]
     read = row.configure(FAMILIES[name], config, "config.json")
-    assert [row.attend.reach(read, i) for i in range(len(reaches))] == reaches
+    assert [row.attend.window(read, i) for i in range(len(windows))] == windows
 
 
 def test_infinity_and_every_nan_stay_what_they_are() -> None:
     infinite = np.array([0x7C00, 0xFC00], np.uint16).view(np.float16)
-    assert widen(infinite, "F16", np.dtype("f4")).tolist() == [np.inf, -np.inf]
+    assert convert(infinite, "F16", np.dtype("f4")).tolist() == [np.inf, -np.inf]
     signalling = np.array([0x7F800001, 0xFF800001], np.uint32).view(np.float32)
-    assert np.isnan(widen(narrowed(signalling, "BF16"), "BF16", np.dtype("f4"))).all()
+    assert np.isnan(convert(narrowed(signalling, "BF16"), "BF16", np.dtype("f4"))).all()

@@ -61,13 +61,13 @@ def attended(
     context = np.zeros_like(q)
     for head in range(HEADS):
         own, shared = (slice(h * width, (h + 1) * width) for h in (head, head // SHARE))
-        turned = [
+        rotated = [
             rotate(rms_norm(part, plus(t, f"{at}.self_attn.{name}_norm.weight"), 1e-5), *angles)
             for part, name in ((q[:, own], "q"), (k[:, shared], "k"))
         ]
-        for i, query in enumerate(turned[0]):
+        for i, query in enumerate(rotated[0]):
             keys = [j for j in range(len(x)) if seen(i, j)]
-            weights = softmax(scale * np.array([query @ turned[1][j] for j in keys]))
+            weights = softmax(scale * np.array([query @ rotated[1][j] for j in keys]))
             context[i, own] = weights @ v[keys, shared]
     return linear(context, t[f"{at}.self_attn.o_proj.weight"])
 
@@ -94,10 +94,10 @@ def qwen3(ids: list[int], t: Tensors) -> Array:
 def gemma3(ids: list[int], t: Tensors) -> Array:
     t = {**t, "gemma": np.ones(1)}
     x = t["embed_tokens.weight"][ids] * math.sqrt(12)
-    for at, base, reach in (("layers.0", 50.0, 2), ("layers.1", 1000.0, 99)):
+    for at, base, window in (("layers.0", 50.0, 2), ("layers.1", 1000.0, 99)):
         angles = rotary_angles(np.arange(len(ids)), rotary_frequencies(6, base))
         y = rms_norm(x, plus(t, f"{at}.input_layernorm.weight"), 1e-5)
-        y = attended(y, t, at, 6, 1 / math.sqrt(3), angles, lambda i, j: 0 <= i - j <= reach)  # noqa: B023
+        y = attended(y, t, at, 6, 1 / math.sqrt(3), angles, lambda i, j: 0 <= i - j <= window)  # noqa: B023
         x = x + rms_norm(y, plus(t, f"{at}.post_attention_layernorm.weight"), 1e-5)
         y = gated(rms_norm(x, plus(t, f"{at}.pre_feedforward_layernorm.weight"), 1e-5), t, at, gelu_tanh)
         x = x + rms_norm(y, plus(t, f"{at}.post_feedforward_layernorm.weight"), 1e-5)

@@ -1,4 +1,4 @@
-"""Number formats: what each one stores is widened exactly, and read where it lies."""
+"""Number formats: what each one stores is converted exactly, and read where it lies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import minibert
 from minibert import CheckpointError
 from minibert.files.checkpoint import BITS, open_folder, parse_header
-from minibert.files.tables import NUMPY_DTYPE, StoredTable, as_table, widen
+from minibert.files.tables import NUMPY_DTYPE, StoredTable, as_table, convert
 
 WORD = "embeddings.word_embeddings.weight"
 
@@ -75,7 +75,9 @@ def same_numbers(a: Array, b: Array) -> bool:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("kind", NARROW)
-def test_every_narrow_number_is_widened_exactly(tmp_path: Path, kind: str, dtype: str, shift: int, mmap: bool) -> None:
+def test_every_narrow_number_is_converted_exactly(
+    tmp_path: Path, kind: str, dtype: str, shift: int, mmap: bool
+) -> None:
     folder, truth = every_pattern(kind, tmp_path / "model.safetensors", shift)
     checkpoint = open_folder(folder, mmap)
     table = checkpoint.table("table", dtype)
@@ -160,14 +162,14 @@ def test_float32_in_a_float64_layer_is_exact(tmp_path: Path) -> None:
 
 
 @given(st.sampled_from(["F16", "BF16", "F8_E4M3", "F8_E5M2"]), st.binary(min_size=2, max_size=64))
-def test_widening_does_not_depend_on_where_it_writes(kind: str, content: bytes) -> None:
+def test_conversion_does_not_depend_on_where_it_writes(kind: str, content: bytes) -> None:
     held = NUMPY_DTYPE[kind]
     raw = np.frombuffer(content[: len(content) // held.itemsize * held.itemsize], held)
-    whole = widen(raw, kind, np.dtype("float32"))
+    whole = convert(raw, kind, np.dtype("float32"))
     strided = np.empty((len(raw), 2), np.float32)
-    assert same_numbers(widen(raw, kind, np.dtype("float32"), strided[:, 1]), whole)
+    assert same_numbers(convert(raw, kind, np.dtype("float32"), strided[:, 1]), whole)
     with np.errstate(invalid="ignore"):  # NumPy's word on signalling NaNs, in this comparison's own cast
-        assert same_numbers(widen(raw, kind, np.dtype("float64")), whole.astype(np.float64))
+        assert same_numbers(convert(raw, kind, np.dtype("float64")), whole.astype(np.float64))
     for i in range(len(raw)):
         assert same_numbers(StoredTable(raw[:, None], kind).rows(np.array([i])), whole[i : i + 1, None])
 

@@ -248,7 +248,7 @@ def test_one_tensor_a_shard(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["F16", "BF16", "F64"])
 @pytest.mark.parametrize("name", ["bert", "opt-project", "mbart-decoder", "marian-encoder", "t5-encoder", "albert"])
 def test_a_narrow_file_gives_what_its_numbers_in_float32_give(name: str, kind: str, tmp_path: Path) -> None:
-    """The reference's values, rounded to the format and widened again, in a float32 file: the same bits."""
+    """The reference's values, rounded to the format and converted again, in a float32 file: the same bits."""
     case = BY_NAME[name]
 
     def rounded(array: Array) -> Array:

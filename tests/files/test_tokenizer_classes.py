@@ -169,7 +169,7 @@ def test_the_side_that_is_cut(tmp_path: Path) -> None:
     tokenizer = opened(left)
     whole = tokenizer.encode("we lived above the clouds")[0].input_ids
     (cut,) = tokenizer.encode("we lived above the clouds", truncation=True, max_length=4)
-    assert cut.input_ids == [whole[0], *whole[-3:]] and cut.cut == 3
+    assert cut.input_ids == [whole[0], *whole[-3:]] and cut.truncated == 3
     (pair,) = tokenizer.encode("we lived above", "the clouds", truncation=True, max_length=6)
     assert tokenizer.tokens(pair_ids(pair)) == ["[CLS]", "lived", "above", "[SEP]", "clouds", "[SEP]"]
 

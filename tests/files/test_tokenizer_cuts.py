@@ -79,7 +79,7 @@ def same(cutting: Tokenizer, whole: Tokenizer, text: str, pair: str | None, room
     (found,) = cutting.encode(*arguments, truncation=True, max_length=room)
     (wanted,) = whole.encode(*arguments, truncation=True, max_length=room)
     assert found[:2] == wanted[:2]
-    assert 0 < found.cut <= wanted.cut if found.more else found.cut == wanted.cut
+    assert 0 < found.truncated <= wanted.truncated if found.more else found.truncated == wanted.truncated
     try:
         whole.encode(*arguments, max_length=room)
     except ValueError:
@@ -149,7 +149,7 @@ def test_a_surrogate_behind_the_cut_is_refused_all_the_same(minilm: Path, early:
 
 def test_where_the_beginning_is_left_out_the_whole_text_is_split(tmp_path: Path, early: None) -> None:
     cutting, whole = both(tmp_path, "BertTokenizer")
-    cutting._cut_left = whole._cut_left = True
+    cutting._truncates_left = whole._truncates_left = True
     assert not same(cutting, whole, "clouds " * 30 + "we lived", None, 5)
     assert cutting.encode(["a " * 30 + "b"], truncation=True, max_length=3)[0].input_ids[1] == cutting.id_of("b")
 

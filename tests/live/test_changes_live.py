@@ -101,7 +101,7 @@ def test_a_block(both: Both) -> None:
 
 
 def test_positions(both: Both) -> None:
-    """Position rows of zeros, queries and keys turned by no angle, a bias of zero for each distance."""
+    """Position rows of zeros, queries and keys rotated by no angle, a bias of zero for each distance."""
     import torch
 
     hooks = []

@@ -112,7 +112,7 @@ def test_a_weight_is_made_of_query_key_scale_and_score(name: str, opened: Open, 
         assert float(said["q · k"].split(",")[0]) == pytest.approx(products[key], abs=3e-4)
         assert float(said["scale"].split()[0]) == pytest.approx(own.scale, rel=1e-5)
         assert float(said["weight"].split()[0]) == pytest.approx(trace["attentions.1"][0, 3, last, key], rel=1e-5)
-        assert ("bias" in said) == (name == "mpnet") and ("turned" in said["q · k"]) == own.rotated
+        assert ("bias" in said) == (name == "mpnet") and ("rotated" in said["q · k"]) == own.rotated
     if encoder.stack.causal:
         tab.locator("fieldset input[value='1']").check(force=True)
         tab.locator(f".lines rect[data-from='{last}']").click()

@@ -1,4 +1,4 @@
-"""Smaller vectors, to the bit as sentence-transformers makes them; and the score of vectors that are widened again."""
+"""Smaller vectors, to the bit as sentence-transformers makes them; and the score of vectors that are floats again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_bits_are_theirs(precision: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
-def test_widened_vectors_score_as_theirs_do(precision: str) -> None:
+def test_converted_vectors_score_as_theirs_do(precision: str) -> None:
     need_sentence_transformers()
     from sentence_transformers.util.quantization import _dequantize_embeddings
 

@@ -86,7 +86,7 @@ def test_in_float64_both_compute_one_formula(name: str, tmp_path: Path) -> None:
     folder = encoders.write(tmp_path / name, name)
     with load_encoder(folder, dtype="float64") as encoder:
         reference = Reference(EncoderSubject(encoder, load_encoder), str(folder))
-        reference.widen()
+        reference.double()
         for batch in encoder_batches(encoder).values():
             ours, theirs = trace(encoder, batch), reference.trace(batch)
             keep = np.asarray(batch.get("attention_mask", np.ones(ours["hidden_states.0"].shape[:2]))) != 0
@@ -117,7 +117,7 @@ def found_out(folder: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
         sides = [EncoderSubject(narrow, load_encoder, wrong)]
         wide = EncoderSubject(exact, load_encoder, wrong)
         monkeypatch.setattr(Reference, "trace", lambda self, inputs: sides[-1].trace(inputs))
-        monkeypatch.setattr(Reference, "widen", lambda self: sides.append(wide))
+        monkeypatch.setattr(Reference, "double", lambda self: sides.append(wide))
         report = verify_encoder(str(folder))
     assert not report.passed and report.matches == [mistake], report.lines
 

@@ -29,7 +29,7 @@ INPUT_LAYER: list[Row] = [
     (NO_ROW, r"ids\[0\] is 3, but the table has rows 0..2", lambda: equations.lookup(TABLE, [3])),
     (NO_ROW, "ids is 3, but the table has rows 0..2", lambda: equations.lookup(TABLE, 3)),
     (NO_ROW, "is 9223372036854775808", lambda: equations.lookup(TABLE, [2**63])),
-    (TypeError, r"must be float32 or float64, found float16; widen it, x.astype",  # squares end at 65504 there
+    (TypeError, r"must be float32 or float64, found float16; convert it, x.astype",  # squares end at 65504 there
      lambda: equations.layer_norm(np.full((1, 4), 300, np.float16), np.ones(4, np.float16))),
     (REFUSED, "length=-1", lambda: equations.sinusoidal_positions(-1, 4)),
     (REFUSED, "dim=0", lambda: equations.sinusoidal_positions(4, 0)),

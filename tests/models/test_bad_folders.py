@@ -146,7 +146,7 @@ def test_a_section_that_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "int32", "", "f", None, 3, np.int64, "nonsense"])
 def test_bad_dtype(tmp_path: Path, dtype: Any) -> None:
-    with pytest.raises(ValueError, match=r"dtype must be 'float32' or 'float64', found .*; narrow files are widened"):
+    with pytest.raises(ValueError, match=r"dtype must be 'float32' or 'float64', found .*; narrow files are converted"):
         minibert.load(write(tmp_path), dtype=dtype)
 
 

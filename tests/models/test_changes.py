@@ -140,7 +140,7 @@ def test_a_block_knocked_out_gives_what_entered_it(name: str, loaded: Any) -> No
 def test_without_positions_the_order_of_the_words_is_lost(name: str, loaded: Any) -> None:
     """Nothing else knows it but a mask, which is taken away too."""
     encoder = loaded(name)
-    masked = encoder.stack.causal or any(block.attention.reach is not None for block in encoder.stack.blocks)
+    masked = encoder.stack.causal or any(block.attention.window is not None for block in encoder.stack.blocks)
     order = np.array([3, 0, 5, 1, 4, 2])
     assert moved(encoder(IDS)[:, order], encoder(IDS[:, order]))
     change = minibert.knock_out(encoder, positions=True, mask=masked)

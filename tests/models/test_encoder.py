@@ -153,7 +153,7 @@ def test_frequencies_that_older_llama_files_hold(tmp_path: Path) -> None:
 
 
 def test_blocks_that_share_a_module_share_its_array(tmp_path: Path) -> None:
-    """A narrow weight is widened once, however many blocks use it."""
+    """A narrow weight is converted once, however many blocks use it."""
     folder = copied(CASE["albert"], tmp_path, lambda tensors: {k: x.astype(np.float16) for k, x in tensors.items()})
     with minibert.load_encoder(folder) as encoder:
         first, second = (next(iter(block.modules.values())) for block in encoder.stack.blocks)
@@ -164,14 +164,16 @@ def test_blocks_that_share_a_module_share_its_array(tmp_path: Path) -> None:
         assert keys == [path.replace("0.att", f"0[{i}].att") for i in range(2)]
 
 
-def test_narrow_weights_are_widened_once(tmp_path: Path) -> None:
+def test_narrow_weights_are_converted_once(tmp_path: Path) -> None:
     half = copied(CASE["bert"], tmp_path, lambda tensors: {k: x.astype(np.float16) for k, x in tensors.items()})
     with minibert.load_encoder(half) as encoder:
         weight = encoder["encoder.layer.0.output.dense"].weight
         assert weight.dtype == np.float32
         assert off(encoder(np.array([[3, 4, 5, 6]])), output(CASE["bert"].folder)) <= HALF
-        widened = {k: x.astype(np.float16).astype(np.float32) for k, x in load_file(half / "model.safetensors").items()}
-        np.testing.assert_array_equal(weight, widened["bert.encoder.layer.0.output.dense.weight"])
+        converted = {
+            k: x.astype(np.float16).astype(np.float32) for k, x in load_file(half / "model.safetensors").items()
+        }
+        np.testing.assert_array_equal(weight, converted["bert.encoder.layer.0.output.dense.weight"])
 
 
 def test_mapped_weights_are_not_copied_and_misaligned_ones_once(tmp_path: Path) -> None:
@@ -263,14 +265,14 @@ def test_mistral_follows_a_list_of_layer_types(tmp_path: Path) -> None:
     encoder = minibert.load_encoder(
         copied(CASE["mistral"], tmp_path, layer_types=["full_attention", "sliding_attention"])
     )
-    assert [block.attention.reach for block in encoder.stack.blocks] == [None, 2]
+    assert [block.attention.window for block in encoder.stack.blocks] == [None, 2]
 
 
 def test_modernbert_s_other_word_for_its_window_is_half_of_it(tmp_path: Path) -> None:
     """The reference sets `local_attention` to twice `sliding_window`, whatever both say."""
     for changes in ({"local_attention": 6}, {"sliding_window": 3}, {"sliding_window": 3, "local_attention": 100}):
         encoder = minibert.load_encoder(copied(CASE["modernbert"], tmp_path, **changes))
-        assert [block.attention.reach for block in encoder.stack.blocks] == [None, 3]
+        assert [block.attention.window for block in encoder.stack.blocks] == [None, 3]
 
 
 @pytest.mark.parametrize("case", TINY, ids=str)

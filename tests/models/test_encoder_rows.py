@@ -145,8 +145,8 @@ def test_is_causal_false_lets_every_token_see_all(case: EncoderCase, tmp_path: P
         assert not encoder.stack.causal
         trace, wider = encoder.trace(ids), case.facts["family"] != "modernbert"
         for i, block in enumerate(given.stack.blocks):
-            reach = 9 if block.attention.reach is None else block.attention.reach + wider
-            assert np.array_equal(trace[f"attentions.{i}"][0, 0] > 0, away <= reach)
+            window = 9 if block.attention.window is None else block.attention.window + wider
+            assert np.array_equal(trace[f"attentions.{i}"][0, 0] > 0, away <= window)
 
 
 @every_row

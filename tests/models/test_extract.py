@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 import minibert
 from minibert.cli import main
-from minibert.files.tables import narrowed, widen
+from minibert.files.tables import convert, narrowed
 from minibert.models.open import extract as extraction
 from minibert.models.open.extract import extract, write_safetensors
 
@@ -292,14 +292,14 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 @given(arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32, allow_nan=True)))
 def test_bfloat16_is_the_nearest_with_ties_to_even(x: np.ndarray) -> None:
     bits = narrowed(x, "BF16")
-    back = widen(bits, "BF16", np.dtype("float32"))
+    back = convert(bits, "BF16", np.dtype("float32"))
     assert np.array_equal(np.isnan(back), np.isnan(x))
     for value, kept, near in zip(x.tolist(), bits.tolist(), back.tolist(), strict=True):
         if not np.isfinite(value):
             assert np.isnan(value) or near == value
             continue
         beside = [
-            widen(np.array([b], np.uint16), "BF16", np.dtype("float64"))[0]
+            convert(np.array([b], np.uint16), "BF16", np.dtype("float64"))[0]
             for b in (kept - 1, kept + 1)
             if 0 <= b < 65536
         ]

@@ -194,7 +194,7 @@ def test_wrong_names_of_classes(config: dict[str, Any], said: str, tmp_path: Pat
     test_a_config_that_is_not_computed_is_refused("bert-classes", config, said, tmp_path)
 
 
-def test_narrow_weights_are_widened_once_and_float64(tmp_path: Path) -> None:
+def test_narrow_weights_are_converted_once_and_float64(tmp_path: Path) -> None:
     case = HEAD_CASE["bert-masked_word"]
     half = copied(case, tmp_path, lambda tensors: {k: x.astype(np.float16) for k, x in tensors.items()})
     with case.load(dtype="float64") as exact:

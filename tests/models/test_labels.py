@@ -140,9 +140,9 @@ def test_a_special_token_that_a_text_holds_has_a_place_in_it() -> None:
     tokenizer = opened("uses-entities").sentence_tokenizer
     ((encoded, spans),) = tokenizer.encode_with_spans(["we [MASK] the"])
     assert len(encoded.input_ids) == 5 and spans == [None, (0, 2), (3, 9), (10, 13), None]
-    ((cut, places),) = tokenizer.encode_with_spans(["we [MASK] the"], 4)
-    assert cut.input_ids == [*encoded.input_ids[:3], encoded.input_ids[4]] and places == [*spans[:3], None]
-    assert cut.cut == 1 and tokenizer.encode_with_spans([]) == []
+    ((truncated, positions),) = tokenizer.encode_with_spans(["we [MASK] the"], 4)
+    assert truncated.input_ids == [*encoded.input_ids[:3], encoded.input_ids[4]] and positions == [*spans[:3], None]
+    assert truncated.truncated == 1 and tokenizer.encode_with_spans([]) == []
     with pytest.raises(TypeError, match=r"texts\[7\] must be a str, found int"):
         tokenizer.encode_with_spans([3], None, 7)
 

@@ -60,9 +60,9 @@ def test_no_score_is_computed_beyond_a_window_nor_after_a_token(name: str, monke
         stack = encoder.stack
     most = 0
     for block in stack.blocks:
-        reach, sides = block.attention.reach, 1 if stack.causal else 2
+        window, sides = block.attention.window, 1 if stack.causal else 2
         for first in range(0, length, blocks.QUERIES):
             keys = first + blocks.QUERIES if stack.causal else length
-            keys = keys if reach is None else min(keys, blocks.QUERIES + sides * reach)
+            keys = keys if window is None else min(keys, blocks.QUERIES + sides * window)
             most += stack.heads * blocks.QUERIES * keys
     assert 0 < sum(counted) <= most

@@ -1,4 +1,4 @@
-"""Weights that stay mapped as they are stored: the very bits of widened ones, in the memory of one weight."""
+"""Weights that stay mapped as they are stored: the very bits of converted ones, in the memory of one weight."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def narrowed(folder: Path, into: Path, stored: str = "BF16", shift: int = 0) -> 
 
 
 def both(folder: Path, **options: Any) -> tuple[minibert.Encoder, minibert.Encoder]:
-    """A model with its weights widened, and with weights that stay as they are stored."""
-    widened, kept = (minibert.load_encoder(folder, low_memory=low, **options) for low in (False, True))
-    assert stays(kept) and not stays(widened)
-    return widened, kept
+    """A model with its weights converted, and with weights that stay as they are stored."""
+    converted, kept = (minibert.load_encoder(folder, low_memory=low, **options) for low in (False, True))
+    assert stays(kept) and not stays(converted)
+    return converted, kept
 
 
 def maps(encoder: minibert.Encoder) -> list[Dense]:
@@ -62,7 +62,7 @@ def maps(encoder: minibert.Encoder) -> list[Dense]:
 
 
 def stays(encoder: minibert.Encoder) -> bool:
-    """Whether each weight of the blocks is widened for each use: then no two uses have the same array."""
+    """Whether each weight of the blocks is converted for each use: then no two uses have the same array."""
     found = {module.weight is not module.weight for module in maps(encoder)}
     assert len(found) == 1
     return found.pop()
@@ -75,26 +75,26 @@ def same(a: Array, b: Array) -> None:
 
 @narrow_formats
 @pytest.mark.parametrize("case", TINY, ids=str)
-def test_every_row_s_bits_are_those_of_widened_weights(case: EncoderCase, stored: str, tmp_path: Path) -> None:
+def test_every_row_s_bits_are_those_of_converted_weights(case: EncoderCase, stored: str, tmp_path: Path) -> None:
     """Shared blocks, transposed weights, older names for q, k and v in one weight, a gate beside what it gates."""
-    widened, kept = both(narrowed(case.folder, tmp_path, stored))
-    want, got = (encoder.trace(IDS, attention_mask=MASK) for encoder in (widened, kept))
+    converted, kept = both(narrowed(case.folder, tmp_path, stored))
+    want, got = (encoder.trace(IDS, attention_mask=MASK) for encoder in (converted, kept))
     assert list(want) == list(got)
     for name in want:
         same(got[name], want[name])
     for ids in (IDS, IDS[:, :1], IDS[:1], IDS[:, :7]):  # one room after another, of other lengths
-        same(kept(ids), widened(ids))
-    same(kept(IDS, attention_mask=MASK), widened(IDS, attention_mask=MASK))
-    assert repr(kept) == repr(widened)
+        same(kept(ids), converted(ids))
+    same(kept(IDS, attention_mask=MASK), converted(IDS, attention_mask=MASK))
+    assert repr(kept) == repr(converted)
 
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=str)
 def test_logits_too(case: HeadCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    widened, kept = both(narrowed(case.folder, tmp_path))
+    converted, kept = both(narrowed(case.folder, tmp_path))
     for weights in (heads.WEIGHTS, 40):
         monkeypatch.setattr(heads, "WEIGHTS", weights)
-        same(kept.logits(IDS[:1], head=case.head), widened.logits(IDS[:1], head=case.head))
-    want, got = (encoder.trace(IDS[:1], head=case.head)["logits"] for encoder in (widened, kept))
+        same(kept.logits(IDS[:1], head=case.head), converted.logits(IDS[:1], head=case.head))
+    want, got = (encoder.trace(IDS[:1], head=case.head)["logits"] for encoder in (converted, kept))
     same(got, want)
 
 
@@ -112,30 +112,30 @@ def test_word_by_word_too(name: str, tmp_path: Path) -> None:
 def test_words_that_come_next_and_behind_a_mask(tmp_path: Path) -> None:
     for name in ("bert", "gpt2"):
         folder = narrowed(word_models.write(tmp_path / name, name), tmp_path / f"narrow-{name}")
-        widened, kept = both(folder)
+        converted, kept = both(folder)
         if name == "bert":
             texts = ["we lived [MASK] the clouds", "[MASK] we [MASK]"]
-            assert kept.fill(texts) == widened.fill(texts)
+            assert kept.fill(texts) == converted.fill(texts)
         else:
-            assert kept.next_words("We lived") == widened.next_words("We lived")
-            assert kept.complete("We lived", tokens=6) == widened.complete("We lived", tokens=6)
+            assert kept.next_words("We lived") == converted.next_words("We lived")
+            assert kept.complete("We lived", tokens=6) == converted.complete("We lived", tokens=6)
 
 
 @pytest.mark.parametrize("shift", [0, 1])
 def test_float32_stays_mapped_as_it_is_and_misaligned_is_not_copied(tmp_path: Path, shift: int) -> None:
     """What can be computed with where it is, is; what BLAS would have to copy is copied for each use."""
     folder = narrowed(CASE["bert"].folder, tmp_path, "F32", shift)
-    widened, kept = (minibert.load_encoder(folder, low_memory=low) for low in (False, True))
-    assert not stays(widened) and {module.weight.flags.owndata for module in maps(widened)} == {bool(shift)}
+    converted, kept = (minibert.load_encoder(folder, low_memory=low) for low in (False, True))
+    assert not stays(converted) and {module.weight.flags.owndata for module in maps(converted)} == {bool(shift)}
     assert not stays(kept) and {module.weight.flags.owndata for module in maps(kept)} == {False}
-    same(kept(IDS), widened(IDS))
+    same(kept(IDS), converted(IDS))
 
 
 @narrow_formats
 def test_float64_too(stored: str, tmp_path: Path) -> None:
-    widened, kept = both(narrowed(CASE["bert"].folder, tmp_path, stored), dtype="float64")
+    converted, kept = both(narrowed(CASE["bert"].folder, tmp_path, stored), dtype="float64")
     assert kept(IDS).dtype == np.float64
-    same(kept(IDS), widened(IDS))
+    same(kept(IDS), converted(IDS))
 
 
 @pytest.mark.parametrize("tokens", [10, 128])
@@ -145,10 +145,10 @@ def test_sentences_on_threads_and_callers_at_once(
 ) -> None:
     """Many tiles and few. Every thread has a room of its own: a shared one would hold another block's weight."""
     folder = narrowed(encoders.write(tmp_path / "wide", "bert"), tmp_path / "narrow")
-    widened, kept = both(folder, threads=threads)
+    converted, kept = both(folder, threads=threads)
     texts = ["we lived above the clouds", "we", "the clouds lived", "above above"] * 40
     monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
-    want = widened.encode(texts)
+    want = converted.encode(texts)
     found: list[Array] = []
 
     def call() -> None:
@@ -162,14 +162,14 @@ def test_sentences_on_threads_and_callers_at_once(
     assert len(found) == 12
     for each in found:
         same(each, want)
-    same(kept.encode(texts[0]), widened.encode(texts[0]))
+    same(kept.encode(texts[0]), converted.encode(texts[0]))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_error_in_the_middle_leaves_nothing_behind(
     error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    widened, kept = both(narrowed(CASE["qwen3"].folder, tmp_path), threads=2)
+    converted, kept = both(narrowed(CASE["qwen3"].folder, tmp_path), threads=2)
     right, calls = fast.linear, [0]
 
     def breaks(*arguments: Any) -> Array:
@@ -182,7 +182,7 @@ def test_an_error_in_the_middle_leaves_nothing_behind(
     with pytest.raises(error):
         kept(IDS)
     monkeypatch.undo()
-    same(kept(IDS), widened(IDS))
+    same(kept(IDS), converted(IDS))
 
 
 def test_copies_keep_the_choice(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ LARGEST = 4 * WIDE * 4 * WIDE  # bytes of a block's largest map in float32
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "qwen3"])
 def test_memory_is_that_of_one_weight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured: 2.2 to 2.4 times the largest weight; widened, each block alone takes three times as much."""
+    """Measured: 2.2 to 2.4 times the largest weight; converted, each block alone takes three times as much."""
     monkeypatch.setattr(encoders, "DIM", WIDE)
     sizes = {
         "gpt2": dict(n_embd=WIDE, n_inner=4 * WIDE, n_layer=BLOCKS, n_head=4),
@@ -223,20 +223,20 @@ def test_memory_of_a_tied_word_table_is_that_of_a_piece(tmp_path: Path, monkeypa
     table, config = 4 * words * encoders.DIM, dict(vocab_size=words, tie_word_embeddings=True)
     monkeypatch.setattr(heads, "WEIGHTS", 1 << 14)
     folder = narrowed(encoders.write(tmp_path / "wide", "qwen3", **config), tmp_path / "narrow")
-    widened, kept = both(folder)
-    for encoder in (widened, kept):
+    converted, kept = both(folder)
+    for encoder in (converted, kept):
         encoder(IDS)
         assert encoder.heads == ("next_word",)
-    assert peak(lambda: widened.logits(IDS[0, :1])) > table
+    assert peak(lambda: converted.logits(IDS[0, :1])) > table
     assert peak(lambda: kept.logits(IDS[0, :1])) < table / 4
     assert peak(lambda: kept.trace(IDS[0, :1], head="next_word")) < table / 4
 
 
 @pytest.mark.parametrize("case", TINY, ids=str)
-def test_a_block_s_weight_is_widened_once_for_several_tiles(
+def test_a_block_s_weight_is_converted_once_for_several_tiles(
     case: EncoderCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shared blocks have their weight's turn several times. `rows` is called for each widening, and by nothing else."""
+    """Shared blocks have their weight's turn several times. `rows` is called for each conversion alone."""
     monkeypatch.setattr(packing, "TILE_TOKENS", 13)
     lengths = np.sort(np.arange(48) % 7 + 1)
     texts = [Encoded((np.arange(length) % 20 + 5).tolist(), None) for length in lengths]
@@ -249,8 +249,8 @@ def test_a_block_s_weight_is_widened_once_for_several_tiles(
         encoder.compute(encoder.embeddings.pack(texts), lambda tile, x: found.update({int(tile.texts[0]): x}))
         return found
 
-    widened, kept = both(narrowed(case.folder, tmp_path), threads=2)
-    want = rows_of(widened)
+    converted, kept = both(narrowed(case.folder, tmp_path), threads=2)
+    want = rows_of(converted)
     counted.clear()
     got = rows_of(kept)
     assert want.keys() == got.keys() and len(got) > 12
@@ -265,7 +265,7 @@ def test_a_block_s_weight_is_widened_once_for_several_tiles(
 
 
 def test_several_tiles_hold_the_weights_of_one_block_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kept through the run they would be all of the model, widened."""
+    """Kept through the run they would be all of the model, converted."""
     held: list[int] = []
     real = ScratchBuffers.converted
     monkeypatch.setattr(packing, "TILE_TOKENS", 13)

@@ -286,7 +286,7 @@ def test_info_of_a_folder_whose_sentences_are_not_computed_says_why(
 
 
 def test_vectors_of_a_float16_folder_are_those_of_the_model_in_float32(tmp_path: Path) -> None:
-    """Weights are widened, exactly, before anything is computed."""
+    """Weights are converted, exactly, before anything is computed."""
     narrow = {name: value.astype(np.float16) for name, value in load_file(DENSE / "model.safetensors").items()}
     for folder, dtype in (("narrow", np.float16), ("wide", np.float32)):
         shutil.copytree(DENSE, tmp_path / folder)

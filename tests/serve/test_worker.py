@@ -162,7 +162,7 @@ def test_tokens_and_truncated_texts_are_counted_over_all_steps(worker: Worker, s
     job = Waiting(steps, "long", "x" * STEP, "long")
     worker.take(job)
     job.lengths()
-    assert (job.tokens, job.cut) == (3, [0, 2])
+    assert (job.tokens, job.truncated) == (3, [0, 2])
     assert len(steps.calls) == 2
 
 

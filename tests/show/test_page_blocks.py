@@ -67,7 +67,7 @@ def test_every_family_with_blocks_has_the_numbers_of_its_trace(name: str, tmp_pa
         scores, seen = trace[block.attention.scores][0].astype(np.float64), attention[i] > 0
         again = np.log(attention[i], out=np.zeros(scores.shape), where=seen) + sums[i][..., None]
         assert np.abs(again - scores)[seen].max() < SCORES * max(1.0, np.abs(scores).max())
-        assert (kept["scales"][i], kept["reaches"][i]) == (block.attention.scale, block.attention.reach)
+        assert (kept["scales"][i], kept["windows"][i]) == (block.attention.scale, block.attention.window)
     if kept["bias"] is not None:
         bias = np.frombuffer(base64.b64decode(kept["bias"]), "<f4").reshape(encoders.HEADS, 2 * seq - 1)
         (term,) = encoder.stack.blocks[0].attention.terms

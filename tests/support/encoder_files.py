@@ -58,6 +58,6 @@ def at_kept_tokens(key: str, x: Array, keep: Array, stack: Stack | None = None) 
     for block in stack.blocks if stack else ():
         if key == block.attention.scores:
             query, key_token = np.indices(x.shape[2:])
-            reach = np.inf if block.attention.reach is None else block.attention.reach
-            pairs = pairs & (abs(query - key_token) <= reach) & ((key_token <= query) | (not stack.causal))
+            window = np.inf if block.attention.window is None else block.attention.window
+            pairs = pairs & (abs(query - key_token) <= window) & ((key_token <= query) | (not stack.causal))
     return x[np.broadcast_to(pairs, x.shape)]

@@ -78,8 +78,8 @@ class Port:
     def sliding(self, i: int) -> bool:
         return self.gemma and bool(self.config["layer_types"][i] == "sliding_attention")
 
-    def turned(self, i: int, x: Array) -> Array:
-        """x (seq, heads, size), each pair of numbers by an angle that grows with the token's place."""
+    def rotated(self, i: int, x: Array) -> Array:
+        """x (seq, heads, size), each pair of numbers by an angle that grows with the token's position."""
         if self.wrong == "queries and keys not rotated":
             return x
         sliding = self.sliding(i) != (self.wrong == "rotation of the other layer type")
@@ -110,7 +110,7 @@ class Port:
             looks.append(kept[f"{at}{name}_proj"].reshape(seq, heads, self.size))
         for place, name in enumerate("qk"):
             normed = kept[f"{at}{name}_norm"] = self.norm(f"{at}{name}_norm", looks[place])
-            looks[place] = self.turned(i, looks[place] if self.wrong == "queries and keys not normed" else normed)
+            looks[place] = self.rotated(i, looks[place] if self.wrong == "queries and keys not normed" else normed)
         q, k, v = looks
         own = self.gemma and self.wrong != "scale by head_dim"
         by = self.dtype(math.sqrt(self.config["query_pre_attn_scalar"] if own else self.size))

@@ -22,7 +22,7 @@ MINE = Blocks(
                 key_heads="num_key_value_heads",
                 output="attention.output.dense",
                 output_biased=False,
-                reach=lambda config, i: 2,
+                window=lambda config, i: 2,
             ),
             after=NormAt(path="attention.output.LayerNorm", biased=False),
         ),

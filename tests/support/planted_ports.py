@@ -321,7 +321,7 @@ def called(path: str, made: Callable[[Any, Any], Any]) -> Change:
     return changed
 
 
-def turned_by(rotate: Callable[[Any, Any, Any], Any], only: tuple[int, ...] = (0, 1)) -> Change:
+def rotated_by(rotate: Callable[[Any, Any, Any], Any], only: tuple[int, ...] = (0, 1)) -> Change:
     """Another rotation of queries and keys."""
 
     def changed(model: Any) -> None:
@@ -349,7 +349,7 @@ def by_neighbours(x: Any, cos: Any, sin: Any) -> Any:
 
 
 def clipped(x: Any, cos: Any, sin: Any, last: int = 7) -> Any:
-    """Turned as if no token stood after place 7."""
+    """Rotated as if no token stood after position 7."""
     places, (a, b) = [min(i, last) for i in range(x.shape[2])], x.chunk(2, -1)
     both = type(x).new_empty(x, x.shape)
     half = x.shape[-1] // 2
@@ -537,11 +537,11 @@ PLANTED: dict[str, Planted] = {
                        attention={"qkv": lambda q, k, v: (k, q, v)}),
     # -- the models of today
     "neighbours turned": Planted("qwen3", every("layers.{i}.self_attn.scores", "neighbours rotated instead of halves"),
-                                 turned_by(by_neighbours)),
+                                 rotated_by(by_neighbours)),
     "not turned": Planted("qwen3", every("layers.{i}.self_attn.scores", "queries and keys not rotated"),
-                          turned_by(lambda x, cos, sin: x)),
+                          rotated_by(lambda x, cos, sin: x)),
     "keys not rotated": Planted("qwen3", every("layers.{i}.self_attn.scores", "keys not rotated"),
-                               turned_by(lambda x, cos, sin: x, only=(1,))),
+                               rotated_by(lambda x, cos, sin: x, only=(1,))),
     "theta of 1e6": Planted("qwen3", every("layers.{i}.self_attn.scores", "theta 1e+06"), theta("rotary_emb", 1e6)),
     "head modulo": Planted(
         "qwen3", every("layers.{i}.self_attn.scores", "key head taken modulo")
@@ -577,7 +577,7 @@ PLANTED: dict[str, Planted] = {
         configured(local_attention=2)),
     # -- what a long text alone shows
     "Llama with a window of 8": Planted("llama", every("layers.{i}.self_attn.context", ""), attention=near(8)),
-    "Llama's positions clipped at 7": Planted("llama", every("layers.{i}.self_attn.context", ""), turned_by(clipped)),
+    "Llama's positions clipped at 7": Planted("llama", every("layers.{i}.self_attn.context", ""), rotated_by(clipped)),
     "Mistral without its window of 512": Planted(
         "mistral", every("layers.{i}.self_attn.context", "window forgotten"), configured(sliding_window=None),
         settings={"sliding_window": 512}),

@@ -14,7 +14,7 @@ import pytest
 from reference_files import REFERENCE
 
 from minibert.threads import pool
-from minibert.threads.pool import behind, prefetch, spread
+from minibert.threads.pool import behind, parallel_for, prefetch
 
 PATIENCE = 30.0  # seconds, on the busiest machine
 MODEL = REFERENCE / "sentences-dense"
@@ -47,7 +47,7 @@ def no_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("no_thread")
 def test_whoever_waits_does_what_no_thread_does() -> None:
     done: list[int] = []
-    spread(done.append, range(5), 3)
+    parallel_for(done.append, range(5), 3)
     assert sorted(done) == [0, 1, 2, 3, 4]
     assert list(prefetch(str, range(5), at_once=True)) == ["0", "1", "2", "3", "4"]
     with behind(done.append) as write:
@@ -64,9 +64,9 @@ def test_a_thread_that_could_not_be_started_takes_no_place(monkeypatch: pytest.M
     pool._pool.cache_clear()
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", fails)
-        spread(str, range(2), 2)
+        parallel_for(str, range(2), 2)
     together = threading.Barrier(2)
-    spread(lambda _: together.wait(PATIENCE), range(2), 2)
+    parallel_for(lambda _: together.wait(PATIENCE), range(2), 2)
     pool._pool.cache_clear()
 
 
@@ -82,7 +82,7 @@ def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: p
     pool._pool.cache_clear()
     for _ in range(50):
         together = threading.Barrier(3)  # which three at once pass, and no fewer
-        spread(lambda _, together=together: together.wait(PATIENCE), range(3), 3)
+        parallel_for(lambda _, together=together: together.wait(PATIENCE), range(3), 3)
         time.sleep(0.002)  # for the last to become idle
     assert 2 <= len(started) <= 4
 
@@ -93,7 +93,7 @@ def test_no_more_jobs_than_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     real = pool._started
     monkeypatch.setattr(pool, "_started", lambda work: [real(work), started.append(work)][0])
     done: list[int] = []
-    spread(done.append, range(3), 1_000_000)
+    parallel_for(done.append, range(3), 1_000_000)
     assert sorted(done) == [0, 1, 2]
     assert len(started) == 2  # the caller takes part
 
@@ -155,11 +155,11 @@ def test_ctrl_c_waits_for_nobody_and_another_error_for_what_is_under_way() -> No
 
     began = threading.Event()
     with pytest.raises(ValueError):  # noqa: PT011  it says nothing
-        spread(lambda block: work(block, ValueError), range(9), 2)
+        parallel_for(lambda block: work(block, ValueError), range(9), 2)
     assert ended == [8]  # and no further one was begun
     began, goes_on = threading.Event(), threading.Event()
     with pytest.raises(KeyboardInterrupt):
-        spread(lambda block: work(block, KeyboardInterrupt), range(9), 2)
+        parallel_for(lambda block: work(block, KeyboardInterrupt), range(9), 2)
     assert ended == [8]
     assert goes_on.wait(PATIENCE)
 
@@ -176,7 +176,7 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
 
 PRESSED_WHILE_A_THREAD_STARTS = """
 import os, signal, sys, threading
-from minibert.threads.pool import behind, prefetch, spread
+from minibert.threads.pool import behind, prefetch, parallel_for
 signal.signal(signal.SIGINT, signal.default_int_handler)
 start = threading.Thread.start
 def pressed(self):
@@ -188,16 +188,16 @@ def write():
     with behind(print) as submit:
         submit("x")
 def many():
-    spread(lambda _: None, range(9), 3)
+    parallel_for(lambda _: None, range(9), 3)
 try:
-    {"spread": many, "ahead": lambda: list(prefetch(str, "abc", True)), "behind": write}[sys.argv[1]]()
+    {"parallel_for": many, "ahead": lambda: list(prefetch(str, "abc", True)), "behind": write}[sys.argv[1]]()
 except KeyboardInterrupt:
     sys.exit(130)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX")
-@pytest.mark.parametrize("way", ["spread", "ahead", "behind"])
+@pytest.mark.parametrize("way", ["parallel_for", "ahead", "behind"])
 def test_ctrl_c_while_the_first_thread_starts(way: str) -> None:
     assert script(PRESSED_WHILE_A_THREAD_STARTS, way).returncode == 130
 

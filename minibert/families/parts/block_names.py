@@ -47,7 +47,7 @@ class OtherNames:
 
     def __init__(self, binder: Tensors) -> None:
         self._binder = binder
-        self._known: dict[Any, Any] = {}  # by name: a narrow tensor is widened once
+        self._known: dict[Any, Any] = {}  # by name: a narrow tensor is converted once
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         found: Array = self._find(self._binder.vector, names, shape)

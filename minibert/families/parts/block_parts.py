@@ -65,9 +65,9 @@ class Attend(Frozen):
     query_norm, key_norm  norms of each head's queries and keys; a trace has them as (batch, seq, heads, head_dim)
     heads_first      the reference's own modules of these norms give (batch, heads, seq, head_dim)
     scale            the factor of the scores, from config, head width and the block's number
-    reach            how many tokens away a token sees at most, from config and the block's number; None: all
-    rotation         which rotation of the input row's rotary scheme turns queries and keys (its layer type), from
-                     config and the block's number; without it they are not turned
+    window            how many tokens away a token sees at most, from config and the block's number; None: all
+    rotation         which rotation of the input row's rotary scheme rotates queries and keys (its layer type), from
+                     config and the block's number; without it they are not rotated
     terms            what makes the terms of the scores (see `terms`), from config, the block's modules and prefix, and
                      the input row's position scheme
     """
@@ -82,7 +82,7 @@ class Attend(Frozen):
     key_norm: NormAt = NormAt()
     heads_first: bool = False
     scale: Callable[[Config, int, int], float] = lambda config, head_dim, i: 1 / math.sqrt(head_dim)
-    reach: Callable[[Config, int], int | None] = lambda config, i: None
+    window: Callable[[Config, int], int | None] = lambda config, i: None
     rotation: Callable[[Config, int], str | None] | None = None
     terms: tuple[Callable[[Config, Modules, str, Any], Term], ...] = ()
 
@@ -102,7 +102,7 @@ class Attend(Frozen):
         output = prefix + self.output
         biased = decided(config, self.output_biased)
         modules[output] = dense(binder, output, (dim, heads * head_dim), biased, transposed)
-        inside, reach = prefix + self.maps[0].rpartition(".")[0], self.reach(config, i)
+        inside, window = prefix + self.maps[0].rpartition(".")[0], self.window(config, i)
         work = Attention(
             maps=tuple(prefix + name for name in self.maps),
             norms=tuple(norm.path and prefix + norm.path for norm in (self.query_norm, self.key_norm)),
@@ -114,7 +114,7 @@ class Attend(Frozen):
             key_heads=key_heads,
             head_dim=head_dim,
             scale=self.scale(config, head_dim, i),
-            reach=None if reach is None else min(reach, FARTHEST),
+            window=None if window is None else min(window, FARTHEST),
             rotated=self.rotation is not None,
             layer_type=self.rotation and self.rotation(config, i),
             heads_first=self.heads_first,
@@ -314,7 +314,7 @@ def dense(binder: Tensors, path: str, shape: tuple[int, int], biased: bool, tran
 
 
 def aligned(weight: Weight) -> Weight:
-    """Copy a misaligned weight once, or BLAS would do so at each call. A table is widened to aligned numbers anyway."""
+    """Copy a misaligned weight once, or BLAS would do so at each call. A table's numbers are aligned when converted."""
     return weight if isinstance(weight, StoredTable) or weight.flags.aligned else np.array(weight)
 
 

@@ -27,7 +27,7 @@ Modules = dict[str, Any]  # path -> Dense or a norm, or the printed activation; 
 class Dense:
     """`y = x @ weight^T + bias`: see `equations.blocks.linear`. `transposed`: the file holds (in, out).
 
-    A weight that is a table stays as it is stored, and is widened for each use.
+    A weight that is a table stays as it is stored, and is converted for each use.
     """
 
     def __init__(self, weight: Weight, bias: Array | None, transposed: bool = False) -> None:
@@ -35,12 +35,12 @@ class Dense:
 
     @property
     def weight(self) -> Array:
-        """The weight as the file has it, (out, in) or transposed; a stored one is widened anew each time."""
+        """The weight as the file has it, (out, in) or transposed; a stored one is converted anew each time."""
         return self._weight.array() if isinstance(self._weight, StoredTable) else self._weight
 
     @property
     def stored(self) -> bool:
-        """Whether the weight stays as it is stored, and is widened for each use."""
+        """Whether the weight stays as it is stored, and is converted for each use."""
         return isinstance(self._weight, StoredTable)
 
     @property
@@ -55,7 +55,7 @@ class Dense:
         return out, width
 
     def matrix(self, buffer: ScratchBuffer) -> Array:
-        """The weight as (out, in); a stored one is widened into `buffer`, valid until that is used again."""
+        """The weight as (out, in); a stored one is converted into `buffer`, valid until that is used again."""
         weight = buffer.converted(self._weight) if isinstance(self._weight, StoredTable) else self._weight
         return weight.T if self.transposed else weight
 
@@ -113,7 +113,7 @@ class Attention(NamedTuple):
     key_heads: int
     head_dim: int
     scale: float
-    reach: int | None
+    window: int | None
     rotated: bool
     layer_type: str | None
     heads_first: bool  # how the reference gives the norms' output
@@ -159,9 +159,9 @@ class Attention(NamedTuple):
                        function=equations.split_heads)  # fmt: skip
             ends.append(f"{at}{letter}")
             if self.rotated and letter != "v":
-                yield Step(f"{at}{letter} turned", "rotation", partial(turned, stack.rotary, self.layer_type),
+                yield Step(f"{at}{letter} rotated", "rotation", partial(rotated, stack.rotary, self.layer_type),
                            (ends[-1],), self, function=rotate)  # fmt: skip
-                ends[-1] = f"{at}{letter} turned"
+                ends[-1] = f"{at}{letter} rotated"
             if heads < self.heads:
                 yield Step(f"{at}{letter} shared", "share", partial(gated_blocks.share_heads, heads=self.heads),
                            (ends[-1],), self, function=gated_blocks.share_heads)  # fmt: skip
@@ -172,12 +172,12 @@ class Attention(NamedTuple):
         added = tuple(at + term.name for term in self.terms)
         yield Step(self.scores, "scores", partial(scored, self.scale), (q, k, *added), self,
                    self._said_of_scores(*names[:2]), equations.attention_scores)  # fmt: skip
-        visible = None if self.reach is None else equations.visible
-        yield Step(f"{at}keep", "keep", partial(keep, stack.causal, self.reach), (REAL,), self, function=visible)
+        visible = None if self.window is None else equations.visible
+        yield Step(f"{at}keep", "keep", partial(keep, stack.causal, self.window), (REAL,), self, function=visible)
         yield Step(f"{at}mask", "mask", hidden_by, (f"{at}keep", self.scores), self, function=equations.additive_mask)
         yield Step(f"{at}masked", "masked", np.add, (self.scores, f"{at}mask"), self)
         masked = ", later tokens masked" if stack.causal else ""
-        masked += "" if self.reach is None else f", tokens further than {self.reach} away masked"
+        masked += "" if self.window is None else f", tokens further than {self.window} away masked"
         yield Step(self.probabilities, "softmax", equations.softmax, (f"{at}masked",), self,
                    f"softmax(scores){masked}: the attention weights of each row's token; their sum is 1",
                    equations.softmax)  # fmt: skip
@@ -191,9 +191,9 @@ class Attention(NamedTuple):
         terms = "".join(f" + {term.says}" for term in self.terms)
         of_root = math.isclose(self.scale, 1 / math.sqrt(self.head_dim))
         root = f", 1 / sqrt({self.head_dim}) = {self.scale:.6g}" if of_root else ""
-        turned = ", both turned by their token's place" if self.rotated else ""
-        turned += f" as {self.layer_type} says" if self.layer_type else ""
-        return f"{self.scale:.6g} * {q} @ {k}^T{terms}{root}{turned}"
+        rotation = ", both rotated by their token's position" if self.rotated else ""
+        rotation += f" as {self.layer_type} says" if self.layer_type else ""
+        return f"{self.scale:.6g} * {q} @ {k}^T{terms}{root}{rotation}"
 
 
 def _cut(edges: tuple[int, int], number: int, x: Array) -> Array:
@@ -208,8 +208,8 @@ def _side_by_side(x: Array) -> Array:
     return x.reshape(*x.shape[:2], -1)
 
 
-def turned(rotary: Any, layer_type: str | None, x: Array) -> Array:
-    """Queries or keys by the angles of their places: (batch, heads, seq, head_dim)."""
+def rotated(rotary: Any, layer_type: str | None, x: Array) -> Array:
+    """Queries or keys by the angles of their positions: (batch, heads, seq, head_dim)."""
     from minibert.equations.attention_positions import rotate
 
     cos, sin = rotary.rotary(np.arange(x.shape[-2]), layer_type)
@@ -221,12 +221,12 @@ def scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:
     return sum(terms, equations.attention_scores(q, k, scale))
 
 
-def keep(causal: bool, reach: float | None, real: Array, ahead: int = 0) -> Array:
+def keep(causal: bool, window: float | None, real: Array, ahead: int = 0) -> Array:
     """What each token sees, bool (batch, 1, query or 1, key); `ahead`: so many tokens after itself."""
-    seen, places = real[:, None, None, :], np.arange(real.shape[1])
+    seen, positions = real[:, None, None, :], np.arange(real.shape[1])
     if causal:
-        seen = seen & np.tri(len(places), k=ahead, dtype=bool)
-    return seen if reach is None else seen & equations.visible(places, places, reach=reach)
+        seen = seen & np.tri(len(positions), k=ahead, dtype=bool)
+    return seen if window is None else seen & equations.visible(positions, positions, window=window)
 
 
 def hidden_by(keep: Array, scores: Array) -> Array:

@@ -30,7 +30,7 @@ LARGEST_ATTENTION_FACTOR = 1e6  # models have 1 to 2; it enters every score twic
 
 
 class Rotation(NamedTuple):
-    """How the layers of one type turn their queries and keys.
+    """How the layers of one type rotate their queries and keys.
 
     frequencies        at lengths up to that of the first training
     attention_factor   what cos and sin are multiplied by

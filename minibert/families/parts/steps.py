@@ -43,7 +43,7 @@ class Tensors(Protocol):
         """Give a small tensor, read into memory in the dtype that the layer computes in."""
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        """Give a map's weight: an array as `vector` does, or a table that is widened anew for each use."""
+        """Give a map's weight: an array as `vector` does, or a table that is converted anew for each use."""
 
 
 class Binder(Tensors, Protocol):

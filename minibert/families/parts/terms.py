@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .attention_schemes import RelativeBias
     from .config import Config
 
-Places = slice | Array  # of tokens: neighbours, or with gaps between them
+Positions = slice | Array  # of tokens: neighbours, or with gaps between them
 
 
 class Term(Protocol):
@@ -37,7 +37,7 @@ class Term(Protocol):
     def shared(self, length: int) -> Any:
         """What all blocks take for texts up to a length."""
 
-    def piece(self, shared: Any, q: Array, k: Array, heads: slice, queries: Places, keys: Places) -> Array:
+    def piece(self, shared: Any, q: Array, k: Array, heads: slice, queries: Positions, keys: Positions) -> Array:
         """The fast path's: for some heads, queries and keys, q and k (texts, heads, query or key, head_dim)."""
 
     def plain(self, q: Array, k: Array) -> Array:
@@ -59,7 +59,7 @@ class RelativeTerm(NamedTuple):
         """(heads, query, key)."""
         return self.scheme.relative_bias(length, length)
 
-    def piece(self, shared: Array, q: Array, k: Array, heads: slice, queries: Places, keys: Places) -> Array:
+    def piece(self, shared: Array, q: Array, k: Array, heads: slice, queries: Positions, keys: Positions) -> Array:
         some = shared[heads]
         return some[:, queries, keys] if isinstance(queries, slice) else some[:, queries[:, None], keys]
 

@@ -25,7 +25,7 @@ from minibert.models.run.packing import Packed
 # How many logits are computed at once: 16 MiB. Of a word table that are a few thousand words for a tile's tokens, so
 # that the whole table is read once for a tile, and no more than these numbers are kept beyond the result.
 PIECE = 1 << 22
-WEIGHTS = 1 << 22  # and with how many numbers of the table, which are widened together where they stay as stored
+WEIGHTS = 1 << 22  # and with how many numbers of the table, which are converted together where they stay as stored
 
 
 class Heads:
@@ -188,7 +188,7 @@ def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
 
 
 def _last(ids: Array, pad_id: int | None) -> int:
-    """The place of the last id that is not padding; the first place where all are."""
+    """The position of the last id that is not padding; the first one where all are."""
     words = np.arange(len(ids)) if pad_id is None else np.flatnonzero(ids != pad_id)
     return int(words[-1]) if len(words) else 0
 
@@ -217,13 +217,13 @@ def batch_logits(
     run: takes a batch through the model; it is given what is done with each tile's last hidden states, and which tokens
     of a tile the head takes.
     """
-    taken, every = places_of(head, input_ids, keep), head.takes == "every"
+    taken, every = positions_of(head, input_ids, keep), head.takes == "every"
     make = np.zeros if every and not keep.all() else np.empty
     y: Array = make((*(keep.shape if every else keep.shape[:1]), head.labels), dtype)
 
     def take(tile: Packed) -> Array | None:
-        members, places = tile.where()
-        return None if taken is None else np.flatnonzero(places == taken[members])
+        members, positions = tile.where()
+        return None if taken is None else np.flatnonzero(positions == taken[members])
 
     def put(tile: Packed, x: Array) -> None:
         where: list[Any] = [*tile.where()]
@@ -252,7 +252,7 @@ def run_head(
     head: BoundHead, last: Array, input_ids: Array | None, keep: Array, record: Callable[[str, Array], Array]
 ) -> None:
     """Take the last hidden states (batch, seq, dim) through a head; each step goes on with what `record` gives back."""
-    taken = places_of(head, input_ids, keep)
+    taken = positions_of(head, input_ids, keep)
     where: list[Any] = [*np.nonzero(keep)] if taken is None else [np.arange(len(keep)), taken]
     x = last[tuple(where)]
     if head.takes == "mean":
@@ -277,10 +277,10 @@ def ids_of(inputs: Inputs) -> Array | None:
     return None if ids is None else np.asarray(ids)
 
 
-def places_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array | None:
-    """The place of the token that a head takes of each sequence; None where it takes all.
+def positions_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array | None:
+    """The position of the token that a head takes of each sequence; None where it takes all.
 
-    Judged as the reference does: the first place even if it is padding, the last one by ids and not by the mask.
+    Judged as the reference does: the first position even if it is padding, the last one by ids and not by the mask.
     Raises ValueError where that is a token that is not computed.
     """
     if head.takes == "every":
@@ -290,20 +290,20 @@ def places_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array | 
         raise ValueError(f"{head.name} needs a token of each sequence, found sequences of no token")
     if head.takes == "mean":
         return None
-    places = np.zeros(batch, np.int64)
+    positions = np.zeros(batch, np.int64)
     if head.takes == "last" and head.pad_id is None and batch > 1:
         raise ValueError(
             f"{head.name} takes the last token that is not pad_token_id, and config.json has none, so that the ends of "
             f"{batch} sequences cannot be found; pass one at a time, without padding"
         )
-    if head.takes == "last":  # without ids it is the last place, as in the reference
+    if head.takes == "last":  # without ids it is the last position, as in the reference
         pad_id = None if input_ids is None else head.pad_id
-        places = np.array([_last(row, pad_id) for row in (keep if input_ids is None else input_ids)], np.int64)
-    hidden = np.flatnonzero(~keep[np.arange(batch), places])
+        positions = np.array([_last(row, pad_id) for row in (keep if input_ids is None else input_ids)], np.int64)
+    hidden = np.flatnonzero(~keep[np.arange(batch), positions])
     if len(hidden):
         i, what = int(hidden[0]), "first token" if head.takes == "first" else "last token that is not pad_token_id"
         raise ValueError(
-            f"{head.name} takes each sequence's {what}, but attention_mask[{i}, {places[i]}] is 0 there; "
+            f"{head.name} takes each sequence's {what}, but attention_mask[{i}, {positions[i]}] is 0 there; "
             + ("pad on the right" if head.takes == "first" else "let ids and mask agree on what is padding")
         )
-    return places
+    return positions

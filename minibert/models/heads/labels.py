@@ -21,7 +21,7 @@ from minibert.models.sentences.sentences import Sentences
 from .heads import check_numbers, logits_of, refuse_empty, refuse_long, tokens_of
 
 OUTSIDE = "O"  # the label of a token that belongs to no span
-CUT = ", or set max_seq_length of the encoder: texts are then cut there"  # ends an error
+TRUNCATE = ", or set max_seq_length of the encoder: texts are then truncated there"  # ends an error
 REGRESSION, SEVERAL = "regression", "multi_label_classification"  # of config.json's problem_type
 
 
@@ -69,7 +69,7 @@ class Labels(Sentences):
 
         def tokenize(chunk: list[str], start: int) -> list[Encoded]:
             encoded = tokenizer.encode(chunk, None, True, longest, start)
-            refuse_long(encoded, self.max_length, start, CUT)
+            refuse_long(encoded, self.max_length, start, TRUNCATE)
             refuse_empty(head, encoded, lambda i: Text(start + i, "texts"))
             return encoded
 
@@ -97,8 +97,8 @@ class Labels(Sentences):
         def tokenize(chunk: list[str], start: int) -> list[Encoded]:
             both = self.sentence_tokenizer.encode_with_spans(chunk, longest, start)
             encoded = [ids for ids, _ in both]
-            refuse_long(encoded, self.max_length, start, CUT)
-            spans.extend(places for _, places in both)
+            refuse_long(encoded, self.max_length, start, TRUNCATE)
+            spans.extend(own for _, own in both)
             return encoded
 
         def probabilities(tile: Packed, x: Array) -> list[Array]:

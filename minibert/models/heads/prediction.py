@@ -112,7 +112,7 @@ class Words(Model):
                 break
             new = [token]
             ids = ids + new
-        # decoded together: a letter may be cut between two tokens, and some tokenizers drop a text's first space
+        # decoded together: a letter may be split between two tokens, and some tokenizers drop a text's first space
         begun = tokenizer.decode(encoded.input_ids, skip_special_tokens=True)
         return text + tokenizer.decode(ids, skip_special_tokens=True)[len(begun) :]
 
@@ -164,25 +164,25 @@ def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
 
 
 def _predicted(
-    model: Model, head: BoundHead, encoded: list[Encoded], k: int, places: Callable[[Packed], Array]
+    model: Model, head: BoundHead, encoded: list[Encoded], k: int, positions: Callable[[Packed], Array]
 ) -> list[list[list[Prediction]]]:
-    """Give for each text and each of its places the k likeliest tokens. `places`: which of the packed tokens."""
+    """Give for each text and each of its positions the k likeliest tokens. `positions`: which of the packed tokens."""
     found: list[list[list[Prediction]]] = [[] for _ in encoded]
     decode = model.embeddings.tokenizer.decode
 
     def put(tile: Packed, x: Array) -> None:
-        texts = tile.where()[0][places(tile)].tolist()
+        texts = tile.where()[0][positions(tile)].tolist()
         rows = (each.tolist() for each in likeliest(head, x, k))
         for text, ids, scores in zip(texts, *rows, strict=True):
             pairs = zip(ids, scores, strict=True)
             found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
 
-    model.compute(model.embeddings.pack(encoded), put, places)
+    model.compute(model.embeddings.pack(encoded), put, positions)
     return found
 
 
 def _encoded(model: Model, texts: Texts) -> list[Encoded]:
-    """Give the ids of each text. Raises ValueError for one that is too long: cut, it would ask for something else."""
+    """Give the ids of each text. Raises ValueError for one that is too long: truncated, it is another question."""
     encoded = model.embeddings.tokenizer.encode(listed(texts)[0])
     refuse_long(encoded, model.max_length)
     return encoded

@@ -23,7 +23,7 @@ from minibert.families.family import Family
 from minibert.files.arrays import ordered, safetensors_header
 from minibert.files.checkpoint import SINGLE, Checkpoint, SafetensorsFile
 from minibert.files.reading import sha256_of
-from minibert.files.tables import StoredTable, narrowed, widen
+from minibert.files.tables import StoredTable, convert, narrowed
 from minibert.files.writing import KEPT, atomic_write, naming, same_file
 
 from .load import Opened, assemble, family_of, is_folder, load, open_model
@@ -201,9 +201,9 @@ def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]], beside:
 
 def _converted(raw: Array, stored: str, target: str, name: str) -> tuple[Array, float]:
     """Round to another format, to nearest; give the largest difference too."""
-    exact = widen(raw, stored, np.dtype("float64" if stored == "F64" else "float32"))
+    exact = convert(raw, stored, np.dtype("float64" if stored == "F64" else "float32"))
     narrow = narrowed(exact, target)
-    back = widen(narrow, target, exact.dtype)
+    back = convert(narrow, target, exact.dtype)
     finite = np.isfinite(exact)
     if not np.isfinite(back[finite]).all():
         largest = float(np.abs(exact[finite]).max())

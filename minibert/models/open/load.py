@@ -77,7 +77,7 @@ def check_dtype(dtype: Any) -> None:
     """Refuse every dtype but float32 and float64. Raises ValueError."""
     if dtype not in ("float32", "float64", np.float32, np.float64):  # a np.dtype equals its name
         raise ValueError(
-            f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are widened automatically"
+            f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are converted automatically"
         )
 
 

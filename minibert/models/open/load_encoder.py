@@ -44,13 +44,13 @@ def load_encoder(
     """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
 
     Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
-    float32 weights are mapped and not copied; narrower ones are widened once.
+    float32 weights are mapped and not copied; narrower ones are converted once.
 
     low_memory: narrow weights (bfloat16, float16) stay mapped as they are stored. Each thread has one scratch
     buffer; a weight is converted to float32 there just before it is used, and where there are many tiles of tokens
     the weights of one block once for several tiles. A head's words are converted piece by piece. No bit of a result
     changes. At the size of Qwen3-Embedding-0.6B, on two cores: 0.24 GB of memory beyond the mapped file of 1.2 GB,
-    where widened weights take 1.9 GB; many texts take 0.9 to 1.05 times the time, one short text 1.3, one next word
+    where converted weights take 1.9 GB; many texts take 0.9 to 1.05 times the time, one short text 1.3, one next word
     2.1 (`python scripts/bench weights`).
 
     threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
@@ -129,8 +129,8 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     if blocks.relative:
         sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
         others[blocks.relative] = Embedding(binder.table((f"{blocks.relative}.weight",), sizes))
-    turned = any(block.attention.rotated for block in bound)
-    rotary = cast("Rotary | None", scheme if turned else None)
+    rotated = any(block.attention.rotated for block in bound)
+    rotary = cast("Rotary | None", scheme if rotated else None)
     if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):
         raise config.refused("rotary frequencies that change with a text's length are not computed in the blocks")
     heads, causal = config.integer("num_attention_heads"), blocks.is_causal(config)

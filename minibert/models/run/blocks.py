@@ -2,7 +2,7 @@
 
 Matrix products, norms and activations work on all tokens of a tile at once. Only attention works sequence by sequence,
 on several of one length together. Therefore nothing is computed for padding, and no mask is needed but for what a token
-does not see: those after it, and those out of reach.
+does not see: those after it, and those outside the window.
 
 Formulas here know no hooks: a run that is recorded binds the blocks anew, each formula with its hook: see `recorders`.
 """
@@ -57,15 +57,15 @@ class Stack:
         rotary: Rotary | None,
         others: dict[str, Any],
     ) -> None:
-        """`rotary` turns queries and keys; `others`: modules of no single block by path, such as the last norm."""
+        """`rotary` rotates queries and keys; `others`: modules of no single block by path, such as the last norm."""
         self.blocks, self.heads, self.causal, self.last_norm = blocks, heads, causal, last_norm
         self.rotary, self.others = rotary, others
         attentions = [block.attention for block in blocks]
-        self.reaches = {own.reach for own in attentions}
+        self.windows = {own.window for own in attentions}
         self.rotations = {own.layer_type for own in attentions if own.rotated}
-        self.masked = causal or self.reaches != {None}
+        self.masked = causal or self.windows != {None}
         # whether the distance between two tokens matters, so that padding between them does
-        self.by_distance = any(own.terms or own.reach is not None for own in attentions)
+        self.by_distance = any(own.terms or own.window is not None for own in attentions)
         self.schemes = {term.scheme: term for own in attentions for term in own.terms}
         modules = (module for block in blocks for module in block.modules.values())
         stored = any(isinstance(module, Dense) and module.stored for module in modules)
@@ -107,7 +107,7 @@ class Stack:
 # -- computing ---------------------------------------------------------------------------------------------------
 
 
-# (first and last query, first and last key, a block's reach) -> what is added to its scores, and for which of the keys
+# (first and last query, first and last key, a block's window) -> what is added to its scores, and for which of the keys
 Masks = Callable[[int, int, int, int, "int | None"], "list[tuple[slice, Array]]"]
 
 
@@ -120,7 +120,7 @@ class _Piece(NamedTuple):
     key_tokens: slice
     heads: slice
     queries: slice
-    seen: Mapping[int | None, slice]  # a block's reach -> the keys that these queries can see
+    seen: Mapping[int | None, slice]  # a block's window -> the keys that these queries can see
     masks: Masks | None  # None: every query sees every key
 
 
@@ -316,7 +316,7 @@ def attending(modules: Modules, own: Attention, hook: Hook | None = None) -> tup
             k, v = run.cache.joined(own.scores, k, v)
         context = run.scratch["context", len(x), q.shape[1]]
         for piece in run.pieces:  # on one thread: those of BLAS stay awake after a product, a second one gains nothing
-            heads, queries, seen = piece.heads, piece.queries, piece.seen[own.reach]
+            heads, queries, seen = piece.heads, piece.queries, piece.seen[own.window]
             their = key_head[heads] if shared else heads
             # views (texts, heads, length, head_dim) of the rows of some sequences
             tokens, texts, length = piece.tokens, len(piece.group.texts), piece.group.length
@@ -339,9 +339,9 @@ def _scores(own: Attention, piece: _Piece, shared: Mapping[Any, Any], q: Array, 
     """Scores of some queries and the keys that they see: (texts, heads, query, key)."""
     scores = attention_scores(q, k, own.scale)
     for term in own.terms:
-        gaps, both = piece.group.places, (piece.queries, piece.seen[own.reach])
-        places = (some if gaps is None else gaps[some] for some in both)
-        scores += term.piece(shared[term.scheme], q, k, piece.heads, *places)
+        gaps, both = piece.group.positions, (piece.queries, piece.seen[own.window])
+        positions = (some if gaps is None else gaps[some] for some in both)
+        scores += term.piece(shared[term.scheme], q, k, piece.heads, *positions)
     return scores
 
 
@@ -350,8 +350,8 @@ def _weights(own: Attention, piece: _Piece, scores: Array) -> Array:
     if not scores.size:
         return scores
     if piece.masks:
-        queries, seen = piece.queries, piece.seen[own.reach]
-        for some, mask in piece.masks(queries.start, queries.stop, seen.start, seen.stop, own.reach):
+        queries, seen = piece.queries, piece.seen[own.window]
+        for some, mask in piece.masks(queries.start, queries.stop, seen.start, seen.stop, own.window):
             scores[..., some] += mask
     return softmax(scores, out=scores)
 
@@ -415,9 +415,9 @@ def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past:
     groups = groups or [Group(0, tile.texts, 0, None)] * whole
     for group in groups:
         length = past + group.length  # of the keys
-        places = np.arange(length) if group.places is None else group.places
+        positions = np.arange(length) if group.positions is None else group.positions
         step = QUERIES if length > LONG and not whole else max(1, group.length)
-        masks = _masks(places, past, stack.causal, dtype, len(stack.reaches)) if stack.masked else None
+        masks = _masks(positions, past, stack.causal, dtype, len(stack.windows)) if stack.masked else None
         texts = max(1, len(group.texts))
         together = texts if whole else max(1, SCORES // (stack.heads * group.length**2))
         for some in range(0, texts, together):
@@ -429,21 +429,21 @@ def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past:
                 queries = slice(start, min(start + step, group.length))
                 seen: dict[int | None, slice] = {None: slice(0, length)}
                 if stack.masked:
-                    seen = {reach: _within(queries, past, length, stack.causal, reach) for reach in stack.reaches}
+                    seen = {window: _within(queries, past, length, stack.causal, window) for window in stack.windows}
                 for first in range(0, stack.heads, heads_step):
                     heads = slice(first, first + heads_step)
                     found.append(_Piece(own, tokens, length, key_tokens, heads, queries, seen, masks))
     return found
 
 
-def _within(queries: slice, past: int, length: int, causal: bool, reach: int | None) -> slice:
+def _within(queries: slice, past: int, length: int, causal: bool, window: int | None) -> slice:
     """The keys among which are all that these queries see; padding between tokens only makes them fewer."""
     first, last = past + queries.start, past + queries.stop
-    stop = last if causal else length if reach is None else min(length, last + reach)
-    return slice(0 if reach is None else max(0, first - reach), stop)
+    stop = last if causal else length if window is None else min(length, last + window)
+    return slice(0 if window is None else max(0, first - window), stop)
 
 
-def _masks(places: Array, past: int, causal: bool, dtype: np.dtype[Any], kept: int) -> Masks:
+def _masks(positions: Array, past: int, causal: bool, dtype: np.dtype[Any], kept: int) -> Masks:
     """What is added to the scores of some queries; the last ones are kept, for the heads and blocks that follow.
 
     Keys that all of these queries see need no mask: of a long text those are nearly all, and a pass over their scores
@@ -451,16 +451,16 @@ def _masks(places: Array, past: int, causal: bool, dtype: np.dtype[Any], kept: i
     """
 
     @lru_cache(maxsize=max(1, kept))
-    def mask(first: int, last: int, start: int, stop: int, reach: int | None) -> list[tuple[slice, Array]]:
-        queries, keys = places[past + first : past + last], places[start:stop]
+    def mask(first: int, last: int, start: int, stop: int, window: int | None) -> list[tuple[slice, Array]]:
+        queries, keys = positions[past + first : past + last], positions[start:stop]
         left, right = 0, len(keys)  # between the two nothing is hidden
-        if reach is not None:
-            left = int(np.searchsorted(keys, queries[-1] - reach))
-        if causal or reach is not None:
-            right = int(np.searchsorted(keys, queries[0] + (0 if causal else reach), "right"))
+        if window is not None:
+            left = int(np.searchsorted(keys, queries[-1] - window))
+        if causal or window is not None:
+            right = int(np.searchsorted(keys, queries[0] + (0 if causal else window), "right"))
         parts = [slice(0, left), slice(right, len(keys))] if left < right else [slice(0, len(keys))]
         return [
-            (some, additive_mask(visible(queries, keys[some], causal, reach), dtype))
+            (some, additive_mask(visible(queries, keys[some], causal, window), dtype))
             for some in parts
             if some.start < some.stop
         ]
@@ -469,13 +469,13 @@ def _masks(places: Array, past: int, causal: bool, dtype: np.dtype[Any], kept: i
 
 
 def _angles(rotary: Rotary, names: set[str | None], tile: Packed) -> dict[str | None, tuple[Array, Array, str]]:
-    """cos, sin and pairing of each rotation that a block asks for, at the places of these tokens."""
-    _, places = tile.where()
-    return {name: (*rotary.rotary(places, name), rotary.pairing) for name in names}
+    """cos, sin and pairing of each rotation that a block asks for, at the positions of these tokens."""
+    _, positions = tile.where()
+    return {name: (*rotary.rotary(positions, name), rotary.pairing) for name in names}
 
 
 def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:
     """What terms of the scores take from their schemes, for all of a tile's texts."""
-    ends = (piece.keys if piece.group.places is None else int(piece.group.places[-1]) + 1 for piece in pieces)
+    ends = (piece.keys if piece.group.positions is None else int(piece.group.positions[-1]) + 1 for piece in pieces)
     longest = max(ends, default=1)
     return {scheme: term.shared(longest) for scheme, term in stack.schemes.items()}

@@ -11,7 +11,7 @@ Sequences of one length are computed together, each length by itself. So a funct
 (texts, heads, length, length), without padding, and is called once for each length. An array has the shape of the whole
 batch, or stands for each of its sequences as (1, seq, ...).
 
-What cannot be changed: `position_ids`, which are passed; the modules of a head; queries and keys after they are turned
+What cannot be changed: `position_ids`, which are passed; the modules of a head; queries and keys after they are rotated
 (Llama and its kin), of which no trace has a name: change the scores.
 """
 
@@ -79,7 +79,7 @@ def _by_length(inputs: Inputs, keep: Array, stack: Stack) -> Iterator[Packed]:
     whole = unpadded(inputs, keep)
     kinds: dict[tuple[int, bytes], list[Array]] = {}
     for group in whole.groups(stack.by_distance):
-        gaps = b"" if group.places is None else group.places.tobytes()
+        gaps = b"" if group.positions is None else group.positions.tobytes()
         kinds.setdefault((group.length, gaps), []).append(group.texts)
     for texts in kinds.values() or [[whole.texts]]:
         yield unpadded(inputs, keep, np.concatenate(texts))

@@ -36,7 +36,7 @@ class Group(NamedTuple):
     first: int  # their first token
     texts: Array  # which sequences of the batch they are
     length: int
-    places: Array | None  # of the tokens in each sequence, where padding stands between them; else None
+    positions: Array | None  # of the tokens in each sequence, where padding stands between them; else None
 
     def of(self, x: Array) -> Array:
         """Take their rows: (tokens, ...) -> (texts, length, ...), a view."""
@@ -52,14 +52,14 @@ class Packed(NamedTuple):
     """The tokens of some sequences without padding, the shortest sequence first. A tile of it is one too.
 
     inputs: of all tokens as one long sequence, checked and completed; texts and lengths (texts,): which sequence of the
-    batch each one is, and how many tokens it has; places (tokens,): of each token in its sequence, None where they are
-    0, 1, 2, ... in each.
+    batch each one is, and how many tokens it has; positions (tokens,): of each token in its sequence, None where they
+    are 0, 1, 2, ... in each.
     """
 
     inputs: Inputs
     texts: Array
     lengths: Array
-    places: Array | None = None
+    positions: Array | None = None
 
     @property
     def ids(self) -> Array:
@@ -74,23 +74,23 @@ class Packed(NamedTuple):
         return starts
 
     def where(self) -> tuple[Array, Array]:
-        """Say for each token which sequence of the batch it is of, and its place in it."""
-        places = self.places
-        if places is None:
-            places = np.arange(self.inputs.seq) - np.repeat(self.starts, self.lengths)
-        return np.repeat(self.texts, self.lengths), places
+        """Say for each token which sequence of the batch it is of, and its position in it."""
+        positions = self.positions
+        if positions is None:
+            positions = np.arange(self.inputs.seq) - np.repeat(self.starts, self.lengths)
+        return np.repeat(self.texts, self.lengths), positions
 
     def groups(self, gaps: bool = False) -> list[Group]:
         """Give the sequences of each length; with `gaps` those with other padding between their tokens apart."""
         kinds: list[Any] = self.lengths.tolist()
-        places: list[Array] = []
-        if gaps and self.places is not None:
-            places = [own if _has_gaps(own) else own[:0] for own in np.split(self.places, self.starts[1:])]
-            kinds = [(length, own.tobytes()) for length, own in zip(kinds, places, strict=False)]
+        positions: list[Array] = []
+        if gaps and self.positions is not None:
+            positions = [own if _has_gaps(own) else own[:0] for own in np.split(self.positions, self.starts[1:])]
+            kinds = [(length, own.tobytes()) for length, own in zip(kinds, positions, strict=False)]
         found, first, start = [], 0, 0
         for _, same in groupby(kinds):
             stop, length = start + len(list(same)), int(self.lengths[start])
-            own = places[start] if places and len(places[start]) else None
+            own = positions[start] if positions and len(positions[start]) else None
             found.append(Group(first, self.texts[start:stop], length, own))
             first, start = first + (stop - start) * length, stop
         return found
@@ -103,13 +103,13 @@ class Packed(NamedTuple):
         found, stop = [], 0
         for part in cuts(self.lengths, tokens):
             here = slice(stop, stop := stop + int(self.lengths[part].sum()))
-            places = None if self.places is None else self.places[here]
-            found.append(Packed(self.inputs.tile(slice(0, 1), here), self.texts[part], self.lengths[part], places))
+            positions = None if self.positions is None else self.positions[here]
+            found.append(Packed(self.inputs.tile(slice(0, 1), here), self.texts[part], self.lengths[part], positions))
         return found
 
 
-def _has_gaps(places: Array) -> bool:
-    return len(places) > 0 and places[-1] - places[0] != len(places) - 1
+def _has_gaps(positions: Array) -> bool:
+    return len(positions) > 0 and positions[-1] - positions[0] != len(positions) - 1
 
 
 class Lookups(NamedTuple):
@@ -133,7 +133,7 @@ def pack(encoded: Sequence[Encoded], lookups: Lookups, typed: bool = True) -> Pa
     """Put the ids of texts together, and complete them as a call does for sequences without padding.
 
     Without `typed` their types are left out, which the layer then has no use for. Raises IndexError that names the text
-    and the place in it.
+    and the position in it.
     """
     if len(encoded) == 1:  # nothing to sort and to join: a tenth of the time of one short text
         texts, lengths, ordered = np.zeros(1, np.int64), np.array([len(encoded[0].input_ids)]), encoded
@@ -201,19 +201,19 @@ def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
     texts = np.argsort(lengths, kind="stable") if texts is None else texts
     if inputs.batch == 1 and keep.all():  # it is one long sequence already
         return Packed(inputs, texts, lengths, np.arange(inputs.seq))
-    members, places = np.nonzero(keep[texts])
+    members, positions = np.nonzero(keep[texts])
     rows = texts[members]
 
     def of(ids: Any) -> Any:
         if isinstance(ids, slice):
-            return (places + ids.start)[None]
+            return (positions + ids.start)[None]
         if ids is None or isinstance(ids, int):
             return ids
-        return np.broadcast_to(ids, (inputs.batch, inputs.seq, *ids.shape[2:]))[rows, places][None]
+        return np.broadcast_to(ids, (inputs.batch, inputs.seq, *ids.shape[2:]))[rows, positions][None]
 
     ids = {name: of(each) for name, each in inputs.ids.items()}
     packed = Inputs(1, len(rows), ids, of(inputs.inputs_embeds), of(inputs.attention_mask))
-    return Packed(packed, texts, lengths[texts], places)
+    return Packed(packed, texts, lengths[texts], positions)
 
 
 # -- where work is cut -------------------------------------------------------------------------------------------

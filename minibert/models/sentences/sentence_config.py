@@ -263,7 +263,7 @@ def _longest(
         found = first(
             (tokenizer, "model_max_length", ours), (tokenizer, "max_len", ours)
         )  # the second is its older name
-        positions = config.get("max_position_embeddings")  # a model that turns queries and keys has no table of them
+        positions = config.get("max_position_embeddings")  # a model that rotates queries and keys has no table of them
         if type(positions) is int and positions >= 1:  # -1: no limit
             found.append((positions, "max_position_embeddings in config.json"))
     if longest is not None:

@@ -102,7 +102,7 @@ class Sentences(Model):
         longest length. A longer text is truncated there without a message: see `tokens_cut`. Without modules.json a
         vector is the mean over the tokens.
 
-        Weights stored as float16 or bfloat16 are widened: the vectors are those of the model in float32.
+        Weights stored as float16 or bfloat16 are converted: the vectors are those of the model in float32.
         sentence-transformers computes such a folder in its narrow format, unless told otherwise; on MiniLM its numbers
         are then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
 
@@ -112,7 +112,7 @@ class Sentences(Model):
 
         prompt_name   one of the folder's prompts, put before each text; without it the folder's default, if it has one
         prompt        a text put before each text; prompt_name is then without effect
-        batch_size    without effect: work is cut by tokens, about 512 at once or one text, however many texts that is
+        batch_size    without effect: work is split by tokens, about 512 at once or one text, however many texts that is
         output_value  "token_embeddings" gives for each text its tokens' vectors (tokens, dim) before pooling, in a list
         truncate_dim  so many first numbers of each vector; normalize_embeddings comes after it
         task          "query" or "document" takes their longest length where the folder has one
@@ -199,7 +199,7 @@ class Sentences(Model):
         found = np.zeros(len(items), np.int64)
         for start in range(0, len(items), pipeline.chunk):
             for i, encoded in enumerate(pipeline.tokenize(items[start : start + pipeline.chunk], start), start):
-                found[i] = encoded.cut
+                found[i] = encoded.truncated
                 if encoded.more:  # the end of a very long text has not been looked at
                     (whole,) = self.sentence_tokenizer.encode([before + items[i]])
                     found[i] = len(whole.input_ids) - len(encoded.input_ids)

@@ -250,10 +250,10 @@ def first_choice(layer: EmbeddingLayer, input_ids: Array, causal: bool) -> int:
     return max(0, len(input_ids) - 1) if causal else first_of_text(layer, input_ids) or 0
 
 
-def _choice(place: int, token: str, token_id: int, chosen: bool) -> str:
+def _choice(position: int, token: str, token_id: int, chosen: bool) -> str:
     checked = " checked" * chosen
     return (
-        f'<label><input type="radio" name="token" value="{place}"{checked}>'
+        f'<label><input type="radio" name="token" value="{position}"{checked}>'
         f'<span><bdi dir="ltr">{escape(token)}</bdi> '
         f'<small><span class="unseen">, id </span>{token_id}</small></span></label>'
     )

@@ -15,18 +15,18 @@ const drawApart = () => {
   }));
 };
 // one token's weights in its text, of `all` the weights of every block and head
-const weightsOf = (all, length, place) => {
+const weightsOf = (all, length, position) => {
   const first = Number(chosenBlock.value) * behind.heads, mean = chosenHead.value === "mean";
   const heads = mean ? Array.from({ length: behind.heads }, (_, h) => h) : [Number(chosenHead.value)];
-  return Array.from({ length }, (_, j) => heads.reduce((sum, h) => sum + all[((first + h) * length + place) * length + j], 0) / heads.length);
+  return Array.from({ length }, (_, j) => heads.reduce((sum, h) => sum + all[((first + h) * length + position) * length + j], 0) / heads.length);
 };
-const taking = (tokens, place, numbers) => {
-  const head = make("tr", {}, ...[`${tokens[place]} takes from`, "weight", ""].map((text) => make("th", { scope: "col" }, make("bdi", { textContent: text }))));
+const taking = (tokens, position, numbers) => {
+  const head = make("tr", {}, ...[`${tokens[position]} takes from`, "weight", ""].map((text) => make("th", { scope: "col" }, make("bdi", { textContent: text }))));
   const lines = tokens.map((name, j) => make("tr", {}, named(name), cell(numbers[j].toFixed(4)), cell(bar(numbers[j]))));
   const table = make("table", { className: "taking" }, make("thead", {}, head), make("tbody", {}, ...lines));
   const host = make("div", { className: "list wide", tabIndex: 0 }, table);
   host.setAttribute("role", "region");
-  host.setAttribute("aria-label", `attention weights of ${tokens[place]}`);
+  host.setAttribute("aria-label", `attention weights of ${tokens[position]}`);
   return host;
 };
 const drawTwo = () => {

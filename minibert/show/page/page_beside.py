@@ -38,9 +38,9 @@ def check_both(size: float, encoder: Encoder, seq: int, other: int) -> None:
         )
 
 
-def common_token(tokens: Sequence[str], others: Sequence[str], places: Sequence[int]) -> int | None:
-    """Which of these places has the longest token that the other text has too; None where there is none."""
-    both = [i for i in places if tokens[i] in others]
+def common_token(tokens: Sequence[str], others: Sequence[str], positions: Sequence[int]) -> int | None:
+    """Which of these positions has the longest token that the other text has too; None where there is none."""
+    both = [i for i in positions if tokens[i] in others]
     return max(both, key=lambda i: len(tokens[i]), default=None)
 
 

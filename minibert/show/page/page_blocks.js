@@ -24,17 +24,17 @@ const tell = (i, j) => {
 };
 // how one weight comes about: from the query and the key to the score, by softmax to the weight, and whose value it takes
 const drawCell = (i, j) => {
-  const { scales, reaches, turned, normed, width, key_heads: keyHeads, causal } = behind.scores;
-  const b = Number(chosenBlock.value), [query, name] = [i, j].map((place) => `“${data.tokens[place]}”`);
+  const { scales, windows, rotated, normed, width, key_heads: keyHeads, causal } = behind.scores;
+  const b = Number(chosenBlock.value), [query, name] = [i, j].map((position) => `“${data.tokens[position]}”`);
   const weight = weights[i * count + j], lines = [];
   if (chosenHead.value === "mean") lines.push(["mean", `This is the mean of ${behind.heads} heads. Choose one of them to see its query, key and score.`]);
   else if (weight === 0) {
-    const masked = (causal && j > i) || (reaches[b] !== null && Math.abs(i - j) > reaches[b]);
+    const masked = (causal && j > i) || (windows[b] !== null && Math.abs(i - j) > windows[b]);
     lines.push(["weight", masked ? "0, because of the mask" : "0: beside the other scores this one is too small for a float32"]);
   } else {
     const h = Number(chosenHead.value), log = sums[(b * behind.heads + h) * count + i], score = Math.log(weight) + log;
     const added = biases ? biases[h * (2 * count - 1) + j - i + count - 1] : 0, places = (x) => x.toFixed(4);
-    const how = [normed[b] && "normalised", turned[b] && "turned by their places"].filter(Boolean).join(" and ");
+    const how = [normed[b] && "normalised", rotated[b] && "rotated by their positions"].filter(Boolean).join(" and ");
     lines.push(
       ["q · k", `${places((score - added) / scales[b])}, the query of ${query} times the key of ${name}, ${width} products added${how && `; both are ${how}`}`],
       ["scale", `${written(scales[b])}${Math.abs(scales[b] * Math.sqrt(width) - 1) < 1e-6 ? ` = 1 / sqrt(${width})` : ""}`],

@@ -84,8 +84,8 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
     return {
         "logs": packed(np.stack(rows)),
         "scales": [work.scale for work in works],
-        "reaches": [work.reach for work in works],
-        "turned": [work.rotated for work in works],
+        "windows": [work.window for work in works],
+        "rotated": [work.rotated for work in works],
         "normed": [bool(any(work.norms)) for work in works],
         "width": works[0].head_dim,
         "key_heads": works[0].key_heads,
@@ -109,15 +109,15 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
             parts = zip(("attention", "feed_forward"), encoder.stack.blocks[i - 1].parts, strict=True)
             more = {name: _sizes(trace[part.within or part.work.output][0]) for name, part in parts}
             more["turn"] = np.diagonal(cosine_similarity(states[i - 1], state)).tolist()
-        for place, row in enumerate(cosine_similarity(state)):
-            order = [other for other in np.argsort(-row, kind="stable").tolist() if other != place][:NEAREST]
+        for position, row in enumerate(cosine_similarity(state)):
+            order = [other for other in np.argsort(-row, kind="stable").tolist() if other != position][:NEAREST]
             entry.append(
                 {
-                    "size": size[place],
-                    "largest": _largest(state[place], size[place]),
+                    "size": size[position],
+                    "largest": _largest(state[position], size[position]),
                     "nearest": order,
                     "cosines": row[order].tolist(),
-                    **{name: numbers[place] for name, numbers in more.items()},
+                    **{name: numbers[position] for name, numbers in more.items()},
                 }
             )
         told.append(entry)

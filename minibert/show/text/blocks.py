@@ -53,7 +53,7 @@ def explain_block(
     tokens = [fitting(token) for token in encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])]
     if not tokens:
         raise ValueError("this text has no tokens, so no block can be computed; give another one")
-    place = _place(token, tokens, first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0)
+    position = _position(token, tokens, first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0)
     trace = encoder.trace(**batch)
     bold, dim = styles(colour)
     shape, own = trace["hidden_states.0"].shape, stack.blocks[block].attention
@@ -68,7 +68,7 @@ def explain_block(
         elif full:
             yield from all_rows(x)
         else:
-            yield f"  {tokens[place]}  {beginning(x[0, head, place] if pairs else x[0, place].ravel())}"
+            yield f"  {tokens[position]}  {beginning(x[0, head, position] if pairs else x[0, position].ravel())}"
     if full:
         yield ""
         yield bold("by hand, the steps of this block with the functions of equations")
@@ -81,14 +81,14 @@ def _check(what: str, number: int, count: int) -> None:
         raise ValueError(f"{what} {number} is not there: this model has {what}s {there}; choose one of them")
 
 
-def _place(wanted: str | None, tokens: Sequence[str], usual: int) -> int:
+def _position(wanted: str | None, tokens: Sequence[str], usual: int) -> int:
     if wanted is None:
         return usual
     if wanted in tokens:
         return tokens.index(wanted)
     if wanted.isdecimal() and wanted.isascii() and len(wanted) < 10 and int(wanted) < len(tokens):
         return int(wanted)
-    shown = ", ".join(f"{place} {token}" for place, token in enumerate(tokens[:MOST_NAMED]))
+    shown = ", ".join(f"{position} {token}" for position, token in enumerate(tokens[:MOST_NAMED]))
     more = f", ... {len(tokens) - 1} {tokens[-1]}" if len(tokens) > MOST_NAMED else ""
     raise ValueError(f"token {wanted!r:.40} is not in this text, whose tokens are {shown}{more}; choose one of them")
 
@@ -136,7 +136,7 @@ def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
     cut = len(tokens) > max(2 * EDGE, (80 - 4 - wide) // (COLUMN + 2))
     if cut:
         shown = [*shown[:EDGE], *shown[-EDGE:]]
-    names = [fitting(tokens[place], COLUMN) for place in shown]
+    names = [fitting(tokens[position], COLUMN) for position in shown]
     heads = [" " * (COLUMN - columns_of(name)) + name for name in names]  # right-aligned over the numbers
     heads[EDGE:EDGE] = [CUT] * cut
     yield bold("  " + " " * wide + "  " + "  ".join(heads).rstrip())

@@ -21,7 +21,7 @@ from minibert.families.parts.bound_blocks import Attention, BoundBlock, BoundRes
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.modules import LayerNorm
 from minibert.models.encoder import Encoder
-from minibert.models.heads.heads import places_of
+from minibert.models.heads.heads import positions_of
 
 
 class Shares(NamedTuple):
@@ -107,8 +107,8 @@ def shares(encoder: Encoder, input_ids: Array, trace: Mapping[str, Array], head:
 
 def tokens_of(head: BoundHead, input_ids: Array) -> Array:
     """Which tokens of one text (1, seq) a head computes from."""
-    places = places_of(head, input_ids, np.ones(input_ids.shape, bool))
-    return np.arange(input_ids.shape[1]) if places is None else places
+    positions = positions_of(head, input_ids, np.ones(input_ids.shape, bool))
+    return np.arange(input_ids.shape[1]) if positions is None else positions
 
 
 def _of_heads(back: _Back, block: BoundBlock, part: BoundResidual, trace: Mapping[str, Array], tokens: Array) -> Array:

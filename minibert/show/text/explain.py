@@ -112,13 +112,13 @@ def explain(
     yield bold(f"{counted(shape[1], 'token')} of {layer.family.model_type} -> {shape}, {output.dtype}")
     yield ""
     yield from _table(tokens, ids, bold)
-    place = first_of_text(layer, batch["input_ids"][0]) or 0
+    position = first_of_text(layer, batch["input_ids"][0]) or 0
     for name, told, rows in _steps(layer, trace, ids, batch["attention_mask"]):
         yield from heading(name, told, rows, bold, dim)
         if full:
             yield from all_rows(rows)
         elif len(tokens):
-            yield f"  {fitting(tokens[place])}  {beginning(rows[0, place])}"
+            yield f"  {fitting(tokens[position])}  {beginning(rows[0, position])}"
     if not full:
         return
     yield ""
@@ -141,7 +141,7 @@ def differs(x: Array, y: Array, whom: str) -> str:
 
 
 def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int | None:
-    """Give the place of the first token of the text, after the special ones; None where there is none."""
+    """Give the position of the first token of the text, after the special ones; None where there is none."""
     alone = layer.tokenize("")["input_ids"][0].tolist()
     pairs = zip(input_ids.tolist(), [*alone, None], strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), None)

@@ -13,7 +13,7 @@ from minibert.errors import CheckpointError
 from minibert.families.parts.heads import BoundHead, architectures
 from minibert.families.rows import HEADS
 from minibert.models.encoder import Encoder
-from minibert.models.heads.heads import places_of, trace_head
+from minibert.models.heads.heads import positions_of, trace_head
 from minibert.models.run.blocks import Stack
 from minibert.verify.mistakes.mistakes import mistakes
 from minibert.verify.mistakes.plain import places, plain_parts, tokens_of
@@ -46,8 +46,8 @@ def encoder_batches(encoder: Encoder) -> Traces:
 
 def lengths(stack: Stack) -> dict[str, int]:
     """The numbers of tokens beyond which a model computes otherwise, by what is there: a window, a first training."""
-    reaches = [block.attention.reach for block in stack.blocks]
-    found = {f"a window that reaches {reach} tokens": reach + 1 for reach in reaches if reach is not None}
+    windows = [block.attention.window for block in stack.blocks]
+    found = {f"a window that reaches {window} tokens": window + 1 for window in windows if window is not None}
     firsts = [] if stack.rotary is None else [rotation.original_length for rotation in stack.rotary.rotations.values()]
     return found | {f"an original length of {first} tokens": first for first in firsts if first is not None}
 
@@ -101,8 +101,8 @@ class EncoderSubject(Subject):
         self.leaving = [path for block in stack.blocks for path in block.modules]
         self.leaving += [stack.last_norm] if stack.last_norm else []
         self.entering = stack.entering
-        self._reach = {block.attention.scores: block.attention.reach for block in stack.blocks}
-        self.scores = list(self._reach)
+        self._window = {block.attention.scores: block.attention.window for block in stack.blocks}
+        self.scores = list(self._window)
         self.pairs = {key for block in stack.blocks for key in (block.attention.scores, block.attention.probabilities)}
         self.heads_first = [
             path for block in stack.blocks if block.attention.heads_first for path in block.attention.norms
@@ -144,7 +144,7 @@ class EncoderSubject(Subject):
         if self.head is None:
             return False
         with suppress(ValueError):
-            places_of(self.head, *tokens_of(batch))
+            positions_of(self.head, *tokens_of(batch))
             return True
         return False
 
@@ -155,9 +155,9 @@ class EncoderSubject(Subject):
 
         def seen(kind: str, key: str, x: Array) -> Array:
             mask = masks[kind]
-            if key in self._reach:
-                places = np.arange(mask.shape[1])
-                return at_pairs(x, mask, visible(places, places, stack.causal, self._reach[key]))
+            if key in self._window:
+                positions = np.arange(mask.shape[1])
+                return at_pairs(x, mask, visible(positions, positions, stack.causal, self._window[key]))
             if self.head is not None and self.head.takes != "every" and self.place(key).startswith("head "):
                 return x  # one row for each sequence
             return at_tokens(x.swapaxes(1, 2) if key.startswith("attentions.") else x, mask)

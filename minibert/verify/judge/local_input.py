@@ -44,8 +44,8 @@ class FedInput:
                 rows = right.get(step.key, batch.get("inputs_embeds"))
                 assert rows is not None  # one of the two
                 if isinstance(step, Positions) and "position_ids" in theirs:
-                    places = np.clip(self._at("position_ids") + step.extra, 0, module.table.shape[0] - 1)
-                    rows = module.table.rows(places).reshape(*places.shape, -1)
+                    positions = np.clip(self._at("position_ids") + step.extra, 0, module.table.shape[0] - 1)
+                    rows = module.table.rows(positions).reshape(*positions.shape, -1)
                 self.parts += [step.key] if step.key in right else []
                 x = x + (self._go(step.key, rows) if step.key in right else rows)
             elif isinstance(step, Norm | Project):

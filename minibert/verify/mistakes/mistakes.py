@@ -36,7 +36,7 @@ ADDED = "Each part adds what it makes to what entered it, once."
 TAKES = "A head that takes one token of a text takes the first in BERT and its kin, the last in GPT-2."
 BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
-TURNS = "In each block queries and keys, and nothing else, are rotated by their token's place."
+ROTATED = "In each block queries and keys, and nothing else, are rotated by their token's position."
 EPS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)
 THETAS = (1e4, 1.6e5, 5e5, 1e6)
 ORDERS = [order for order in permutations(range(3)) if order != (0, 1, 2)]
@@ -93,15 +93,15 @@ MISTAKES: tuple[Mistake, ...] = (
               make.in_order(order), "whole") for order in ORDERS),
     # positions
     Mistake("neighbours rotated instead of halves", "A rotation is of pairs (x[i], x[i + n]), not (x[2i], x[2i + 1]).",
-            make.turn(make.neighbours)),
-    Mistake("queries and keys not rotated", TURNS, make.turn(lambda rotary, x, cos, sin: x)),
-    Mistake("queries not rotated", TURNS, make.turn(lambda rotary, x, cos, sin: x, "q")),
-    Mistake("keys not rotated", TURNS, make.turn(lambda rotary, x, cos, sin: x, "k")),
-    Mistake("rotated the other way", TURNS,
-            make.turn(lambda rotary, x, cos, sin: rotate(x, cos, -sin, rotary.pairing))),
+            make.rotation(make.neighbours)),
+    Mistake("queries and keys not rotated", ROTATED, make.rotation(lambda rotary, x, cos, sin: x)),
+    Mistake("queries not rotated", ROTATED, make.rotation(lambda rotary, x, cos, sin: x, "q")),
+    Mistake("keys not rotated", ROTATED, make.rotation(lambda rotary, x, cos, sin: x, "k")),
+    Mistake("rotated the other way", ROTATED,
+            make.rotation(lambda rotary, x, cos, sin: rotate(x, cos, -sin, rotary.pairing))),
     Mistake("rotation of the other layer type", "Blocks with a window have a rope_theta of their own.",
             make.other_layer_type),
-    *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", make.turn(partial(make.by_theta, theta)))
+    *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", make.rotation(partial(make.by_theta, theta)))
       for theta in THETAS),
     # heads of attention
     Mistake("queries and keys not normed", "Queries and keys are normed in each head before they are rotated.",
@@ -119,11 +119,11 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("causal mask hides the token itself", SEES, make.causal(True, True, -1)),
     Mistake("causal mask forgotten", "No token of this model sees those after it.", make.causal(True, False)),
     Mistake("causal mask where there is none", "Every token of this model sees all others.", make.causal(False, True)),
-    Mistake("window one token too wide", WINDOW, make.reach(lambda reach: reach + 1)),
-    Mistake("window one token too narrow", WINDOW, make.reach(lambda reach: reach - 1)),
-    Mistake("window forgotten", "Some blocks of this model see near tokens alone.", make.reach(lambda reach: None)),
-    Mistake("window twice as wide", WINDOW, make.reach(lambda reach: 2 * reach)),
-    Mistake("window half as wide", WINDOW, make.reach(lambda reach: reach // 2)),
+    Mistake("window one token too wide", WINDOW, make.window(lambda window: window + 1)),
+    Mistake("window one token too narrow", WINDOW, make.window(lambda window: window - 1)),
+    Mistake("window forgotten", "Some blocks of this model see near tokens alone.", make.window(lambda window: None)),
+    Mistake("window twice as wide", WINDOW, make.window(lambda window: 2 * window)),
+    Mistake("window half as wide", WINDOW, make.window(lambda window: window // 2)),
     Mistake("padding ignored", "Padding is not seen, by tokens before it or after it.",
             make.on("keep", make.padding_seen)),
     Mistake("mask from the ids", "What is padding is what the attention mask says, not what the ids are.", make.by_ids),
@@ -200,9 +200,9 @@ def mistakes(encoder: Encoder) -> list[Mistake]:
         (name, why) for own in attentions for term in own.terms for name, why, _ in term.wrong()
     ):
         found.append(Mistake(name, why, partial(_own_of_term, name)))
-    for reach in sorted({own.reach for own in attentions if own.reach is not None}):
-        other = make.window_of(reach)
-        found.append(Mistake(f"window of {reach} tokens", "Each block has its own window.", other, "local"))
+    for window in sorted({own.window for own in attentions if own.window is not None}):
+        other = make.window_of(window)
+        found.append(Mistake(f"window of {window} tokens", "Each block has its own window.", other, "local"))
     return found
 
 

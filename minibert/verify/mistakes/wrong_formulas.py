@@ -9,7 +9,7 @@ import numpy as np
 
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
-from minibert.files.tables import narrowed, widen
+from minibert.files.tables import convert, narrowed
 
 Formula = Callable[[Array], Array]
 NormFormula = Callable[[Array, float], Array]  # x and eps -> what weight and bias are then applied to
@@ -96,7 +96,7 @@ def to_float16(x: Array) -> Array:
 
 def to_bfloat16(x: Array) -> Array:
     """Round to bfloat16."""
-    return widen(narrowed(x.astype(np.float32), "BF16"), "BF16", np.dtype(np.float32))
+    return convert(narrowed(x.astype(np.float32), "BF16"), "BF16", np.dtype(np.float32))
 
 
 def to_int8(x: Array) -> Array:

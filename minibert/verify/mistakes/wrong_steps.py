@@ -20,8 +20,8 @@ from minibert.families.parts.bound_blocks import (
     Dense,
     RMSNorm,
     keep,
+    rotated,
     scored,
-    turned,
 )
 from minibert.families.parts.heads import BoundHead, taken
 from minibert.families.parts.plan import IDS, REAL, Plan, Step
@@ -213,19 +213,19 @@ def split(formula: Callable[[Array, int], Array]) -> Wrong:
     return on("split", change)
 
 
-def turn(change: Callable[[Any, Array, Array, Array], Array], only: str = "qk") -> Wrong:
+def rotation(change: Callable[[Any, Array, Array, Array], Array], only: str = "qk") -> Wrong:
     """Another rotation: from the scheme, x, cos and sin. `only`: of queries or of keys."""
 
     def made(at: At) -> Iterator[Step]:
         rotary = at.encoder.stack.rotary
         for step in at.of("rotation"):
 
-            def turn(x: Array, step: Step = step) -> Array:
+            def rotate_wrong(x: Array, step: Step = step) -> Array:
                 cos, sin = rotary.rotary(np.arange(x.shape[-2]), step.part.layer_type)  # type: ignore[union-attr]
                 return change(rotary, x, cos, sin)
 
             if step.of[0][-1] in only:
-                yield step._replace(formula=turn)
+                yield step._replace(formula=rotate_wrong)
 
     return made
 
@@ -247,7 +247,7 @@ def other_layer_type(at: At) -> Iterator[Step]:
     for step in at.of("rotation"):
         others = [name for name in rotary.rotations if name != step.part.layer_type] if rotary else []
         if others and step.part.layer_type:
-            yield step._replace(formula=partial(turned, rotary, others[0]))
+            yield step._replace(formula=partial(rotated, rotary, others[0]))
 
 
 def without_head_norms(at: At) -> Iterator[Step]:
@@ -258,11 +258,11 @@ def without_head_norms(at: At) -> Iterator[Step]:
 
 
 def seen(change: Callable[[bool, float | None], tuple[bool, float | None, int] | None]) -> Wrong:
-    """Other tokens that a token sees: causal and reach -> causal, reach, how many after itself."""
+    """Other tokens that a token sees: causal and window -> causal, window, how many after itself."""
 
     def made(step: Step) -> Step | None:
-        causal, reach = step.formula.args  # type: ignore[attr-defined]  # a partial
-        found = change(causal, reach)
+        causal, window = step.formula.args  # type: ignore[attr-defined]  # a partial
+        found = change(causal, window)
         return None if found is None else step._replace(formula=lambda real: keep(*found[:2], real, found[2]))
 
     return on("keep", made)
@@ -270,17 +270,17 @@ def seen(change: Callable[[bool, float | None], tuple[bool, float | None, int] |
 
 def causal(right: bool, wrong: bool, ahead: int = 0) -> Wrong:
     """Another causal mask, in a model whose own is the right one."""
-    return seen(lambda causal, reach: (wrong, reach, ahead) if causal == right else None)
+    return seen(lambda causal, window: (wrong, window, ahead) if causal == right else None)
 
 
 def window_of(other: int) -> Wrong:
     """This window in the blocks that have another or none."""
-    return seen(lambda causal, reach: None if reach == other else (causal, other, 0))
+    return seen(lambda causal, window: None if window == other else (causal, other, 0))
 
 
-def reach(change: Callable[[float], float | None]) -> Wrong:
+def window(change: Callable[[float], float | None]) -> Wrong:
     """Another window, in the blocks that have one."""
-    return seen(lambda causal, reach: None if reach is None else (causal, change(reach), 0))
+    return seen(lambda causal, window: None if window is None else (causal, change(window), 0))
 
 
 def masked(formula: Callable[[Array, Any], Array]) -> Wrong:

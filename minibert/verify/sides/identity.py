@@ -24,7 +24,7 @@ from minibert.files.tables import StoredTable
 from .subject import Subject
 
 FORMAT = 1  # of the file's metadata, and of the names in it
-AT_ONCE = 1 << 20  # numbers that are widened at once
+AT_ONCE = 1 << 20  # numbers that are converted at once
 
 
 def about(subject: Subject, name: str) -> str:

@@ -19,7 +19,7 @@ BROKEN = (ValueError, TypeError, KeyError, EOFError, SyntaxError, OverflowError,
           BadZipFile, LargeZipFile, zlib.error, NotImplementedError, RuntimeError,
           TokenError)  # fmt: skip
 ROOM = 1 << 26  # bytes of all arrays of a .npz together; of a larger file `TIMES` its own
-TIMES = 8  # bfloat16 that was widened to float64 is packed to a quarter or a fifth, zeros to a thousandth
+TIMES = 8  # bfloat16 that was converted to float64 is packed to a quarter or a fifth, zeros to a thousandth
 HEADER = 10_000  # bytes at most, as NumPy itself wants of files that are not trusted
 
 

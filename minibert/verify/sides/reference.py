@@ -135,7 +135,7 @@ class Reference:
             self._caching = self._load(is_decoder=True)
         return self._caching, self._module(self._caching)(**before, use_cache=True).past_key_values
 
-    def widen(self) -> None:
+    def double(self) -> None:
         """Compute in float64 from now on."""
         self._model = self._model.double()
 
@@ -236,7 +236,7 @@ def _watching(called: Callable[[Any, Any], None], wide: bool) -> Iterator[None]:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    def widened(value: Any) -> Any:
+    def converted(value: Any) -> Any:
         return torch.float64 if value is torch.float32 else value
 
     class Watch(TorchFunctionMode):  # type: ignore[misc]  # torch's types are not read
@@ -245,7 +245,7 @@ def _watching(called: Callable[[Any, Any], None], wide: bool) -> Iterator[None]:
             named = named or {}
             if wide:
                 function = torch.Tensor.double if function is torch.Tensor.float else function
-                args, named = tuple(map(widened, args)), {name: widened(value) for name, value in named.items()}
+                args, named = tuple(map(converted, args)), {name: converted(value) for name, value in named.items()}
             return function(*args, **named)
 
     with Watch():

@@ -78,7 +78,7 @@ class Live(Side):
                 theirs[f"text {i}"]["input_ids"] = ids
         if not subject.has_places:
             return Given(asked, theirs)
-        reference.widen()
+        reference.double()
         return Given(asked, theirs, truth={kind: reference.trace(batch) for kind, batch in asked.items()})
 
     def not_compared(self, here: Sequence[str], there: Sequence[str], noun: str) -> Iterator[str]:

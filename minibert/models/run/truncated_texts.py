@@ -10,7 +10,7 @@ from minibert.files.tokenizer import Encoded
 from .pipeline import Pipeline
 
 
-class CutTexts:
+class TruncatedTexts:
     """Counts the texts that were truncated on their way to vectors."""
 
     def __init__(self) -> None:
@@ -27,4 +27,4 @@ class CutTexts:
         return pipeline._replace(tokenize=tokenize)
 
     def add(self, encoded: Sequence[Encoded]) -> None:
-        self.count += sum(each.cut > 0 for each in encoded)
+        self.count += sum(each.truncated > 0 for each in encoded)
