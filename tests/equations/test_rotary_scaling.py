@@ -18,6 +18,7 @@ from minibert.equations.attention_positions import rotary_angles, rotary_frequen
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts import attention_schemes as schemes
+from minibert.families.parts.config import Config
 from minibert.families.parts.rotations import RULES
 
 STORED: dict[str, dict[str, Any]] = json.loads((REFERENCE / "rotary_scaling.json").read_text(encoding="utf-8"))
@@ -193,11 +194,11 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"rope_type": "linear"}, "must set 'factor'"),
+        ({"rope_type": "linear"}, "'factor' must be a number above 0, found None"),
         ({"rope_type": "linear", "factor": 0}, "'factor' .* above 0, found 0"),
         ({"rope_type": "dynamic", "factor": True}, "'factor' .* found True"),
         ({"rope_type": "dynamic", "factor": 2.0, "partial_rotary_factor": 0.125}, "more than one pair .* dim=2"),
-        ({"rope_type": "yarn"}, "must set 'factor'"),
+        ({"rope_type": "yarn"}, "'factor' must be a number above 0, found None"),
         ({"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}, "base other than 1"),
         ({"rope_type": "yarn", "factor": 2.0, "mscale": "1", "mscale_all_dim": 1}, "'mscale' .* found '1'"),
         ({"rope_type": "longrope", "short_factor": [1.0] * 8}, "must be a list of numbers"),
@@ -211,19 +212,19 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 )
 def test_configs_that_no_frequencies_can_be_made_of(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        schemes.rotary({**HEAD, "rope_parameters": parameters})
+        schemes.rotary(Config({**HEAD, "rope_parameters": parameters}))
     layered = dict.fromkeys(("full_attention", "sliding_attention"), parameters)
     with pytest.raises(CheckpointError, match=message):
-        schemes.layered_rotary({**HEAD, "rope_parameters": layered})
+        schemes.layered_rotary(Config({**HEAD, "rope_parameters": layered}))
 
 
 @pytest.mark.parametrize("parameters", [{"rope_type": "dynamic", "factor": 2.0}, LLAMA3])
 def test_rules_that_need_the_length_ask_for_it(parameters: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match="must set 'max_position_embeddings'"):
-        schemes.rotary({"hidden_size": 32, "num_attention_heads": 2, "rope_parameters": parameters})
+    with pytest.raises(CheckpointError, match="'max_position_embeddings' must be a"):
+        schemes.rotary(Config({"hidden_size": 32, "num_attention_heads": 2, "rope_parameters": parameters}))
 
 
 @pytest.mark.parametrize("flat", [{"rope_type": "linear", "factor": 2.0}, {"type": "linear"}, {"factor": 2.0}])
 def test_parameters_that_are_not_sorted_by_layer_type_are_refused(flat: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match="must hold one set per layer type"):
-        schemes.layered_rotary({**HEAD, "rope_parameters": flat})
+        schemes.layered_rotary(Config({**HEAD, "rope_parameters": flat}))

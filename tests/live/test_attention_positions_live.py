@@ -14,6 +14,7 @@ import minibert
 from minibert.equations import attention_positions as positions
 from minibert.equations.input_layer import Array
 from minibert.families.parts import attention_schemes as schemes
+from minibert.families.parts.config import Config
 
 pytestmark = pytest.mark.reference
 
@@ -170,7 +171,7 @@ def test_scores_of_deberta_assembled_from_rows(torch: ModuleType, buckets: int, 
         weight, bias = normal(64, seed=6), normal(64, seed=7)
         encoder.LayerNorm.weight.data, encoder.LayerNorm.bias.data = map(torch.from_numpy, (weight, bias))
     stored = {f"encoder.{name}": numpy(value) for name, value in encoder.state_dict().items()}
-    scheme = schemes.deberta_log_buckets(config.to_dict(), Stored(stored))
+    scheme = schemes.deberta_log_buckets(Config(config.to_dict()), Stored(stored))
     assert scheme is not None
     assert largest(scheme.relative_embeddings, numpy(encoder.get_rel_embedding())) <= NORM_TOLERANCE
 
@@ -204,5 +205,5 @@ def test_sinusoids_of_xlnet(torch: ModuleType, query: int, key: int, clamp_lengt
         vocab_size=8, d_model=64, n_layer=1, n_head=4, d_inner=8, attn_type=attention, clamp_len=clamp_length
     )
     want = numpy(reference("xlnet", "XLNetModel")(config).relative_positional_encoding(query, key))[:, 0]
-    scheme = schemes.xlnet_sinusoids(config.to_dict())
+    scheme = schemes.xlnet_sinusoids(Config(config.to_dict()))
     assert largest(scheme.relative_sinusoids(query, key), want) <= SINUSOID_TOLERANCE

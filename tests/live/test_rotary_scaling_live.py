@@ -16,6 +16,7 @@ from minibert.equations import attention_positions as positions
 from minibert.equations import rotary_scaling as scaling
 from minibert.equations.input_layer import Array
 from minibert.families.parts import attention_schemes as schemes
+from minibert.families.parts.config import Config
 
 pytestmark = pytest.mark.reference
 
@@ -312,7 +313,7 @@ def test_configs_by_layer_type(torch: ModuleType, name: str) -> None:
     }  # fmt: skip
     module, written = rotary_module(family, stem, **config)
     for source in (config, written):
-        scheme = schemes.layered_rotary(source, **own)
+        scheme = schemes.layered_rotary(Config(source), **own)
         for layer in SLIDING:
             compare_texts(torch, module, scheme, reached, layer)
 
@@ -322,7 +323,7 @@ def test_configs_by_layer_type(torch: ModuleType, name: str) -> None:
 
 def test_cohere_turns_neighbours_to_the_bit(torch: ModuleType) -> None:
     module, config = rotary_module("cohere2", "Cohere2", **HEAD, rope_theta=5e4)
-    scheme = schemes.rotary(config, pairing="neighbours")
+    scheme = schemes.rotary(Config(config), pairing="neighbours")
     ids = np.arange(0, 8192, 128)[None]
     compare = positions.rotary_angles(ids, numpy(module.inv_freq))
     twice = module(torch.zeros(1), torch.from_numpy(ids))

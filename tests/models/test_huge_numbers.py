@@ -75,10 +75,10 @@ def test_a_table_in_the_file_bounds_its_own_rows(tmp_path: Path) -> None:
     ("make", "changes", "message"),
     [
         (llama, {"head_dim": 10**10}, "a head has 10000000000 dimensions, expected at most 65536"),
-        (llama, {"head_dim": 2.5}, "'head_dim' in config.json must be a whole number, found 2.5"),
-        (llama, {"num_attention_heads": 0.5}, "'num_attention_heads' in config.json must be a whole number"),
+        (llama, {"head_dim": 2.5}, "'head_dim' must be an integer above 0, found 2.5"),
+        (llama, {"num_attention_heads": 0.5}, "'num_attention_heads' must be an integer above 0"),
         (llama, {"num_attention_heads": 10**9}, "too small for 1000000000 heads"),
-        (bloom, {"n_head": 10**10}, "'hidden_size' 8 in config.json is too small for 10000000000 heads"),
+        (bloom, {"n_head": 10**10}, "'hidden_size' 8 is too small for 10000000000 heads"),
     ],
 )
 def test_a_scheme_of_attention_is_no_larger_than_the_model(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,11 +23,10 @@ from minibert.equations.attention_positions import (
     rotary_angles,
 )
 from minibert.equations.input_layer import Array, layer_norm
-from minibert.errors import CheckpointError
 
 from .config import Config
 from .frozen import Frozen, thawed
-from .rotations import Rotation, flag, number, read_rotation, rope_parameters, whole
+from .rotations import Rotation, number, read_rotation, whole
 
 if TYPE_CHECKING:
     from .steps import Binder
@@ -170,7 +169,7 @@ class RelativeSinusoids(AttentionPosition):
 
 
 def rotary(
-    config: Mapping[str, Any],
+    config: Config,
     binder: Binder | None = None,
     side: str = "",
     *,
@@ -192,17 +191,17 @@ def rotary(
     Raises CheckpointError for a rope_type that is not known, for parameters that differ by layer, and for numbers
     that are absent or impossible.
 
-    >>> config = {"hidden_size": 8, "num_attention_heads": 2, "rope_theta": 100.0}
-    >>> rotary(config).frequencies[None]
+    >>> numbers = {"hidden_size": 8, "num_attention_heads": 2, "rope_theta": 100.0}
+    >>> rotary(Config(numbers)).frequencies[None]
     array([1. , 0.1], dtype=float32)
-    >>> rotary({**config, "rope_scaling": {"type": "linear", "factor": 4.0}}).frequencies[None]
+    >>> rotary(Config({**numbers, "rope_scaling": {"type": "linear", "factor": 4.0}})).frequencies[None]
     array([0.25 , 0.025], dtype=float32)
     """
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    parameters = rope_parameters(config, key)
+    parameters = config.part(key)
     nested = [name for name, value in parameters.items() if isinstance(value, Mapping)]
     if nested:
-        raise CheckpointError(f"{key!r} in config.json must hold numbers; found one set per layer type: {nested}")
+        raise config.refused(f"{key!r} must hold numbers; found one set per layer type: {nested}")
     shares = (parameters.get("partial_rotary_factor"), config.get(share_key), share)
     given = {
         **parameters,
@@ -211,7 +210,8 @@ def rotary(
     }
     if config.get("original_max_position_embeddings") is not None:  # beside the parameters it counts before one in them
         given["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-    return Rotary(rotations={None: read_rotation(config, given, share is not None, longrope_names)}, pairing=pairing)
+    rotation = read_rotation(config, Config(given), share is not None, longrope_names)
+    return Rotary(rotations={None: rotation}, pairing=pairing)
 
 
 # layer type -> (older key, default)
@@ -226,7 +226,7 @@ GEMMA3_THETAS = {
 
 
 def layered_rotary(
-    config: Mapping[str, Any],
+    config: Config,
     binder: Binder | None = None,
     side: str = "",
     *,
@@ -241,23 +241,23 @@ def layered_rotary(
 
     Raises CheckpointError as `rotary`, and for `rope_parameters` that are not sorted by layer type.
 
-    >>> config = {"hidden_size": 8, "num_attention_heads": 2, "local_rope_theta": 100.0}
+    >>> config = Config({"hidden_size": 8, "num_attention_heads": 2, "local_rope_theta": 100.0})
     >>> layered_rotary(config).frequencies["sliding_attention"]
     array([1. , 0.1], dtype=float32)
     """
-    by_type, scaling = rope_parameters(config, "rope_parameters"), rope_parameters(config, "rope_scaling")
+    by_type, scaling = config.part("rope_parameters"), config.part("rope_scaling")
     flat = [name for name in ("rope_type", "type", "factor") if by_type.get(name, "default") != "default"]
     if flat:
-        raise CheckpointError(f"'rope_parameters' in config.json must hold one set per layer type; found {flat}")
+        raise config.refused(f"'rope_parameters' must hold one set per layer type; found {flat}")
     rotations: dict[str | None, Rotation] = {}
     for layer_type, (key, default) in thetas.items():
-        given = {**rope_parameters(by_type, layer_type), **(scaling if layer_type in scaled else {})}
+        given = {**by_type.part(layer_type), **(scaling if layer_type in scaled else {})}
         if not by_type:
             given.setdefault("rope_type", "default")  # so that the reference does not see the older word "type" here
-        given["rope_theta"] = number(given, "rope_theta", default=number(config, key, default=default))
+        given["rope_theta"] = number(Config(given), "rope_theta", default=number(config, key, default=default))
         given.setdefault("partial_rotary_factor", config.get("partial_rotary_factor"))
         given["truncate"] = by_type.get("truncate", True)  # the reference looks for it there alone
-        rotations[layer_type] = read_rotation(config, given)
+        rotations[layer_type] = read_rotation(config, Config(given))
     return Rotary(rotations=rotations)
 
 
@@ -290,19 +290,19 @@ def mpnet_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
     return RelativeBias(table=binder.vector(("encoder.relative_attention_bias.weight",), shape))
 
 
-def alibi(config: Mapping[str, Any], binder: Binder | None = None, side: str = "") -> Alibi:
+def alibi(config: Config, binder: Binder | None = None, side: str = "") -> Alibi:
     """Read the number of heads, `n_head` in BLOOM's config. Raises CheckpointError for more than the model is wide.
 
-    >>> alibi({"n_head": 16})
+    >>> alibi(Config({"n_head": 16}))
     Alibi(heads=16)
     """
     heads, dim = whole(config, "n_head", "num_attention_heads"), config.get("hidden_size")
     if isinstance(dim, int) and heads > dim:
-        raise CheckpointError(f"'hidden_size' {dim} in config.json is too small for {heads} heads")
+        raise config.refused(f"'hidden_size' {dim} is too small for {heads} heads")
     return Alibi(heads=heads)
 
 
-def deberta_log_buckets(config: Mapping[str, Any], binder: Binder, side: str = "") -> LogBuckets | None:
+def deberta_log_buckets(config: Config, binder: Binder, side: str = "") -> LogBuckets | None:
     """Read DeBERTa's scheme; None where the config does not set `relative_attention`.
 
     `encoder.rel_embeddings.weight` (2 span, dim) is asked for, and `encoder.LayerNorm` where `norm_rel_ebd` holds
@@ -310,16 +310,16 @@ def deberta_log_buckets(config: Mapping[str, Any], binder: Binder, side: str = "
 
     >>> from types import SimpleNamespace
     >>> zeros = SimpleNamespace(vector=lambda names, shape: np.zeros(shape))
-    >>> config = {"relative_attention": True, "hidden_size": 4, "position_buckets": 8, "max_position_embeddings": 17}
-    >>> deberta_log_buckets(config, zeros)
+    >>> numbers = {"relative_attention": True, "hidden_size": 4, "position_buckets": 8, "max_position_embeddings": 17}
+    >>> deberta_log_buckets(Config(numbers), zeros)
     LogBuckets(buckets=8, max_positions=17)
     """
-    if not flag(config, "relative_attention"):
+    if not config.flag("relative_attention"):
         return None
-    max_positions = whole(config, "max_relative_positions", default=-1, above=-math.inf)
+    max_positions = config.integer("max_relative_positions", default=-1, above=-math.inf)
     if max_positions < 1:
         max_positions = whole(config, "max_position_embeddings")
-    buckets = whole(config, "position_buckets", default=-1, above=-math.inf)
+    buckets = config.integer("position_buckets", default=-1, above=-math.inf)
     dim = whole(config, "hidden_size")
     table = binder.vector(("encoder.rel_embeddings.weight",), (2 * (buckets if buckets > 0 else max_positions), dim))
     if "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]:
@@ -328,18 +328,18 @@ def deberta_log_buckets(config: Mapping[str, Any], binder: Binder, side: str = "
     return LogBuckets(relative_embeddings=table, buckets=buckets, max_positions=max_positions)
 
 
-def xlnet_sinusoids(config: Mapping[str, Any], binder: Binder | None = None, side: str = "") -> RelativeSinusoids:
+def xlnet_sinusoids(config: Config, binder: Binder | None = None, side: str = "") -> RelativeSinusoids:
     """Read XLNet's `d_model`, `attn_type` and `clamp_len`.
 
     Raises CheckpointError for `bi_data` (the second half of a batch read backwards, a pretraining device).
 
-    >>> xlnet_sinusoids({"d_model": 1024})
+    >>> xlnet_sinusoids(Config({"d_model": 1024}))
     RelativeSinusoids(dim=1024, attention='bi', clamp_length=-1)
     """
     attention = config.get("attn_type") or "bi"
-    if flag(config, "bi_data") or attention not in ("bi", "uni"):
+    if config.flag("bi_data") or attention not in ("bi", "uni"):
         found = f"attn_type={attention!r}, bi_data={config.get('bi_data')!r}"
-        raise CheckpointError(f"minibert computes attn_type 'bi' or 'uni' without bi_data; config.json has {found}")
+        raise config.refused(f"minibert computes attn_type 'bi' or 'uni' without bi_data; found {found}")
     dim = whole(config, "d_model", "hidden_size")
-    clamp_length = whole(config, "clamp_len", default=-1, above=-math.inf)
+    clamp_length = config.integer("clamp_len", default=-1, above=-math.inf)
     return RelativeSinusoids(dim=dim, attention=attention, clamp_length=clamp_length)

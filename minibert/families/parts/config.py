@@ -92,11 +92,27 @@ class Config(Mapping[str, Any]):
         """Make the error for a config.json from which no layer can be made; it says which file that is."""
         return CheckpointError(f"{self._where}: {why}")
 
-    def integer(self, key: str) -> int:
-        """Give a size or an id, or raise CheckpointError where config.json has none or something else."""
-        value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self.refused(f"{key!r} must be an integer >= 0, found {value!r}")
+    def integer(self, *keys: str, default: int | None = None, above: float | None = None) -> int:
+        """Give a size or an id: as `number`, without a fraction."""
+        return int(self._number("an integer", keys, default, above))
+
+    def number(self, *keys: str, default: float | None = None, above: float | None = None) -> float:
+        """Give a number >= 0 such as eps, or one greater than `above`: of the first of `keys` that is not null.
+
+        Raises CheckpointError where config.json has something else, or nothing and there is no default.
+        """
+        return float(self._number("a number", keys, default, above))
+
+    def _number(self, kind: str, keys: tuple[str, ...], default: float | None, above: float | None) -> Any:
+        key = next((key for key in keys if self.get(key) is not None), "")
+        value: Any = self[key] if key else default
+        whole = kind == "an integer"
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+        if not fits or not (value >= 0 if above is None else value > above) or (whole and value % 1):
+            least = ">= 0" if above is None else f"above {above:g}"
+            held = "" if whole or value is None else "; float32 has to hold it"
+            named = repr(key) if key else " or ".join(map(repr, keys))
+            raise self.refused(f"{named} must be {kind} {least}, found {value!r}{held}")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -106,9 +122,9 @@ class Config(Mapping[str, Any]):
             raise self.refused(f"{key!r} must be true or false, found {value!r}")
         return bool(value)
 
-    def number(self, key: str) -> float:
-        """Give a number >= 0 such as eps, or raise CheckpointError where config.json has something else."""
-        value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
-            raise self.refused(f"{key!r} must be a number >= 0, found {value!r}; float32 has to hold it")
-        return float(value)
+    def part(self, key: str) -> Config:
+        """Give the object under a key, to be read in the same way; an empty one for null."""
+        inner = self.get(key) or {}
+        if not isinstance(inner, Mapping):
+            raise self.refused(f"{key!r} must be an object or null, found {inner!r}")
+        return Config(inner, where=self._where)

@@ -5,9 +5,9 @@ The formulas are in `equations.attention_positions` and `equations.rotary_scalin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from minibert.equations.attention_positions import rotary_frequencies
 from minibert.equations.input_layer import Array
@@ -21,9 +21,8 @@ from minibert.equations.rotary_scaling import (
     yarn_attention_factor,
     yarn_frequencies,
 )
-from minibert.errors import CheckpointError
 
-from .config import LARGEST
+from .config import Config
 
 WIDEST_HEAD = 1 << 16  # dimensions; models have 32 to 512, and no tensor of an input layer bounds the number
 LARGEST_ATTENTION_FACTOR = 1e6  # models have 1 to 2; it enters every score twice, and float32 ends at 3e38
@@ -57,57 +56,33 @@ class Rotation(NamedTuple):
         return self.frequencies if self.by_length is None else self.by_length(length)
 
 
-def number(config: Mapping[str, Any], *keys: str, default: float | None = None, above: float = 0) -> float:
-    """The first of `keys` that the config sets (null counts as not set), a finite number greater than `above`."""
-    key, value = next(((key, config.get(key)) for key in keys if config.get(key) is not None), (keys[0], default))
-    if value is None:
-        raise CheckpointError(f"config.json must set {' or '.join(map(repr, keys))}, and does not; add it")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= LARGEST:
-        raise CheckpointError(f"{key!r} in config.json must be a number above {above}, found {value!r}")
-    return value
+def number(config: Config, *keys: str, default: float | None = None) -> float:
+    """The first of `keys` that the config sets, a number above 0."""
+    return config.number(*keys, default=default, above=0)
 
 
-def whole(config: Mapping[str, Any], *keys: str, default: int | None = None, above: float = 0) -> int:
-    """The same for a number without a fraction."""
-    value = number(config, *keys, default=default, above=above)
-    if value != int(value):
-        raise CheckpointError(f"{' or '.join(map(repr, keys))} in config.json must be a whole number, found {value!r}")
-    return int(value)
+def whole(config: Config, *keys: str, default: int | None = None) -> int:
+    """The same without a fraction."""
+    return config.integer(*keys, default=default, above=0)
 
 
-def flag(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
-    """True or false; null is false, as where the reference asks."""
-    value = config.get(key, default)
-    if value is not None and not isinstance(value, bool):
-        raise CheckpointError(f"{key!r} in config.json must be true or false, found {value!r}")
-    return bool(value)
-
-
-def rope_parameters(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The mapping under `key`, or an empty one. Raises CheckpointError for anything else."""
-    parameters = config.get(key) or {}
-    if not isinstance(parameters, Mapping):
-        raise CheckpointError(f"{key!r} in config.json must be an object or null, found {parameters!r}")
-    return parameters
-
-
-def head_dim(config: Mapping[str, Any]) -> int:
+def head_dim(config: Config) -> int:
     """The size of a head: stated (Llama, Mistral and Qwen2 may), or the hidden size split among the heads."""
     if config.get("head_dim"):
         size = whole(config, "head_dim")
     else:
         hidden_size, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
         if hidden_size < heads:
-            raise CheckpointError(f"hidden_size {hidden_size} in config.json is too small for {heads} heads")
+            raise config.refused(f"hidden_size {hidden_size} is too small for {heads} heads")
         size = hidden_size // heads
     if size > WIDEST_HEAD:
-        raise CheckpointError(f"config.json says that a head has {size} dimensions, expected at most {WIDEST_HEAD}")
+        raise config.refused(f"a head has {size} dimensions, expected at most {WIDEST_HEAD}")
     return size
 
 
 def read_rotation(
-    config: Mapping[str, Any],
-    given: Mapping[str, Any],
+    config: Config,
+    given: Config,
     partial_by_default: bool = False,
     longrope_names: tuple[str, ...] = (),
 ) -> Rotation:
@@ -118,8 +93,9 @@ def read_rotation(
 
     Raises CheckpointError for a rope_type that is not known and for numbers that are absent or impossible.
 
-    >>> config = {"head_dim": 4, "max_position_embeddings": 32}
-    >>> given = {"rope_type": "yarn", "rope_theta": 100.0, "factor": None, "original_max_position_embeddings": 8}
+    >>> config = Config({"head_dim": 4, "max_position_embeddings": 32})
+    >>> yarn = {"rope_type": "yarn", "rope_theta": 100.0, "factor": None, "original_max_position_embeddings": 8}
+    >>> given = Config(yarn)
     >>> rotation = read_rotation(config, given)  # null: 32 / 8 = 4
     >>> round(rotation.attention_factor, 4), rotation.original_length  # 0.1 ln 4 + 1
     (1.1386, 8)
@@ -127,24 +103,24 @@ def read_rotation(
     rope_type = given.get("rope_type", given.get("type", "default"))
     rope_type = "longrope" if rope_type in longrope_names else rope_type
     if not isinstance(rope_type, str) or rope_type not in RULES:
-        raise CheckpointError(
-            f"this config asks for {rope_type!r} scaling of the rotary frequencies ('rope_type' or 'type' in "
-            f"config.json), which minibert does not compute; it knows {', '.join(RULES)}"
+        raise config.refused(
+            f"it asks for {rope_type!r} scaling of the rotary frequencies ('rope_type' or 'type'), which minibert does "
+            f"not compute; it knows {', '.join(RULES)}"
         )
     size = head_dim(config)
     share = number(given, "partial_rotary_factor", default=1.0) if partial_by_default or rope_type != "default" else 1.0
     dim, base = int(size * share), given["rope_theta"]
     if not 1 <= dim <= size:
-        raise CheckpointError(f"config.json asks to rotate {dim} of the {size} dimensions of a head")
+        raise config.refused(f"it asks to rotate {dim} of the {size} dimensions of a head")
     dim = size if rope_type == "proportional" else dim
     unscaled = None if rope_type == "default" else rotary_frequencies(dim, base)
     try:
         rotation = RULES[rope_type](config, given, dim, base)._replace(rope_type=rope_type, unscaled=unscaled)
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"config.json, {rope_type!r} scaling of the rotary frequencies: {error}") from None
+        raise config.refused(f"{rope_type!r} scaling of the rotary frequencies: {error}") from None
     if abs(rotation.attention_factor) > LARGEST_ATTENTION_FACTOR:
-        raise CheckpointError(
-            f"config.json, {rope_type!r} scaling: cos and sin would be multiplied by {rotation.attention_factor:g} "
+        raise config.refused(
+            f"{rope_type!r} scaling: cos and sin would be multiplied by {rotation.attention_factor:g} "
             f"('attention_factor', 'mscale'), expected at most {LARGEST_ATTENTION_FACTOR:g}"
         )
     return rotation
@@ -153,33 +129,33 @@ def read_rotation(
 # -- one function a rule: (config, given, dim, base) -> frequencies, and what else the rule gives ------------------
 
 
-def _dynamic(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+def _dynamic(config: Config, given: Config, dim: int, base: float) -> Rotation:
     length = whole(config, "max_position_embeddings")
     by_length = partial(dynamic_frequencies, dim, base, number(given, "factor"), length)
     return Rotation(by_length(length), original_length=length, by_length=by_length)
 
 
-def _stated(given: Mapping[str, Any], key: str) -> float | None:
+def _stated(given: Config, key: str) -> float | None:
     """The number under `key`; None where there is none, or null."""
     return None if given.get(key) is None else number(given, key)
 
 
-def _original_length(config: Mapping[str, Any], given: Mapping[str, Any]) -> int:
+def _original_length(config: Config, given: Config) -> int:
     key, reached = "original_max_position_embeddings", "max_position_embeddings"
     return whole(given, key) if given.get(key) is not None else whole(config, reached)
 
 
-def _stretch(config: Mapping[str, Any], given: Mapping[str, Any], original_length: int) -> float:
+def _stretch(config: Config, given: Config, original_length: int) -> float:
     """The factor; where it is null, the model's length divided by that of training."""
     return _stated(given, "factor") or number(config, "max_position_embeddings") / original_length
 
 
-def _yarn(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+def _yarn(config: Config, given: Config, dim: int, base: float) -> Rotation:
     if "factor" not in given:
         number(given, "factor")  # null is allowed, a missing key is not
     length = _original_length(config, given)
     factor = _stretch(config, given, length)
-    ramp = number(given, "beta_fast", default=32), number(given, "beta_slow", default=1), flag(given, "truncate", True)
+    ramp = number(given, "beta_fast", default=32), number(given, "beta_slow", default=1), given.flag("truncate", True)
     attention_factor = _stated(given, "attention_factor")
     if attention_factor is None:
         mscales = (given.get(key) and number(given, key) for key in ("mscale", "mscale_all_dim"))
@@ -187,14 +163,14 @@ def _yarn(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: f
     return Rotation(yarn_frequencies(dim, base, factor, length, *ramp), attention_factor, length)
 
 
-def _numbers(given: Mapping[str, Any], key: str) -> tuple[float, ...]:
+def _numbers(given: Config, key: str) -> tuple[float, ...]:
     found = given.get(key)
     if not isinstance(found, list | tuple):
-        raise CheckpointError(f"{key!r} in config.json must be a list of numbers, found {found!r}")
-    return tuple(number({f"{key}[{i}]": value}, f"{key}[{i}]") for i, value in enumerate(found))
+        raise given.refused(f"{key!r} must be a list of numbers, found {found!r}")
+    return tuple(number(Config({f"{key}[{i}]": value}), f"{key}[{i}]") for i, value in enumerate(found))
 
 
-def _longrope(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+def _longrope(config: Config, given: Config, dim: int, base: float) -> Rotation:
     length = _original_length(config, given)
     short_factor, long_factor = _numbers(given, "short_factor"), _numbers(given, "long_factor")
     by_length = partial(longrope_frequencies, dim, base, short_factor, long_factor, length)
@@ -203,14 +179,14 @@ def _longrope(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, bas
     return Rotation(by_length(length), attention_factor, length, by_length)
 
 
-def _llama3(config: Mapping[str, Any], given: Mapping[str, Any], dim: int, base: float) -> Rotation:
+def _llama3(config: Config, given: Config, dim: int, base: float) -> Rotation:
     length = _original_length(config, given)
     factor, low, high = (number(given, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
     frequencies = llama3_frequencies(rotary_frequencies(dim, base), factor, low, high, length)
     return Rotation(frequencies, original_length=length)
 
 
-RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any], int, float], Rotation]] = {
+RULES: dict[str, Callable[[Config, Config, int, float], Rotation]] = {
     "default": lambda config, given, dim, base: Rotation(rotary_frequencies(dim, base)),
     "linear": lambda config, given, dim, base: Rotation(
         linear_frequencies(rotary_frequencies(dim, base), number(given, "factor"))
