@@ -51,10 +51,11 @@ class Template(NamedTuple):
 class TokenizerClass(NamedTuple):
     """One class: its rules and its template (None: the file's own), its named tokens.
 
-    kind: of the model, by the library's name. older: the file that it reads where there is no tokenizer.json; `of`: who
-    published such files. unknown: the row of Unigram's unknown letters, or the named token that has it. takes_left: the
-    mask takes the space before it. keeps: a template of the file stays. plain: named tokens have no flags of the file.
-    types: it tells which of two texts a token is of (token_type_ids), unless the settings say otherwise.
+    kind: of the model, by the library's name; "" for any. older: the file that it reads where there is no
+    tokenizer.json; `of`: who published such files. unknown: the row of Unigram's unknown letters, or the named token
+    that has it. takes_left: the mask takes the space before it. keeps: a template of the file stays. plain: named
+    tokens have no flags of the file. types: it tells which of two texts a token is of (token_type_ids), unless the
+    settings say otherwise.
     """
 
     rules: Callable[[Any, Settings], Rules] | None
@@ -289,6 +290,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
     ),
 }
 
+AS_IT_STANDS = TokenizerClass(None, None, {}, kind="")  # every other class
 # transformers puts these together by rules that are not here, whatever tokenizer.json says
 ELSEWHERE = frozenset((
     "BarthezTokenizer", "BartphoTokenizer", "BertGenerationTokenizer", "BertJapaneseTokenizer", "BertTokenizerLegacy",

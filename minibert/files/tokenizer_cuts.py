@@ -25,7 +25,6 @@ VISIBLE = (
 # each splitting below begins a piece at the space or behind it
 SPACE = f"(?<=[{VISIBLE}])(?= [{VISIBLE}])"
 HAN = "(?<=[\u4e00-\u9fa5])(?=[\u4e00-\u9fa5])"  # BERT's splitting makes each of these a piece of its own
-MARKS = '!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'  # punctuation of ASCII; ' begins pieces such as 's
 
 CHANGES = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Strip", "Precompiled"}
 # what Replace looks for, to put " or a space there: none matches across the cut, and a space before a letter stays one
@@ -43,7 +42,6 @@ def safe_cuts(tokenizer: Any) -> re.Pattern[str] | None:
     """
     changing, splitting = _steps(tokenizer.normalizer, "normalizers"), _steps(tokenizer.pre_tokenizer, "pretokenizers")
     tokens = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-    added = "\n".join(tokens)
     if not all(map(_changes_nothing_across, changing)) or getattr(tokenizer.model, "dropout", None):
         return None
     # an added token is found before all splitting, and might lie across the cut
@@ -51,15 +49,10 @@ def safe_cuts(tokenizer: Any) -> re.Pattern[str] | None:
         return None
     if not _splits_at_spaces(splitting) or not _takes_texts_once(tokenizer):
         return None
-    cuts = [SPACE]
-    marks = re.escape("".join(mark for mark in MARKS if mark not in added))
-    if splitting == [{"type": "BertPreTokenizer"}] and not any(step["type"] == "Replace" for step in changing):
-        cuts += [f"(?<=[{marks}])(?=[!-~])"] if marks else []
-        if any(step.get("handle_chinese_chars") for step in changing) and not re.search("[\u4e00-\u9fa5]", added):
-            cuts.append(HAN)
-    elif [step["type"] for step in splitting] == ["ByteLevel"] and not changing:
-        cuts += [f"(?<=[0-9A-Za-z])(?=[{marks}][!-~])"] if marks else []
-    return re.compile("|".join(cuts))
+    han = splitting == [{"type": "BertPreTokenizer"}] and any(step.get("handle_chinese_chars") for step in changing)
+    if han and not re.search("[\u4e00-\u9fa5]", "".join(tokens)):
+        return re.compile(f"{SPACE}|{HAN}")
+    return re.compile(SPACE)
 
 
 def _takes_texts_once(tokenizer: Any) -> bool:

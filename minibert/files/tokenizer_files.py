@@ -8,9 +8,10 @@ from typing import Any
 
 from minibert.errors import MinibertError, TokenizerError
 
+from . import tokenizer_classes as classes
 from .reading import FileName, read_object
 from .tokenizer import Tokenizer, without_panic
-from .tokenizer_classes import CLASSES, ELSEWHERE, ROBERTA_TEMPLATE, Rules, Settings, Template, TokenizerClass, class_of
+from .tokenizer_classes import Settings, Template, TokenizerClass, class_of
 
 Find = Callable[[str], FileName | None]
 Json = dict[str, Any]
@@ -48,22 +49,22 @@ def open_tokenizer(
     own = settings.get("tokenizer_class")
     if own is not None and not isinstance(own, str):
         raise TokenizerError(f"{where}: tokenizer_config.json: 'tokenizer_class' must be a name, found {own!r:.40}")
-    own = None if always_usual else own
-    declared = None if always_usual else declared
+    if always_usual:
+        own = declared = None
     name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
-    if name in ELSEWHERE:
+    if name in classes.ELSEWHERE:
         raise TokenizerError(
             f"{where}: the tokenizer class {name} has rules of its own, which are not here; if tokenizer.json alone "
             "gives the right ids, set tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
         )
+    row = classes.CLASSES.get(name, classes.AS_IT_STANDS)
     try:
         with without_panic(str(path)):
-            reader, path = _read(find, path, CLASSES.get(name), settings, where, bool(own))
+            reader, path = _read(find, path, row, settings, where, bool(own))
         reader.encode_special_tokens = settings.get("split_special_tokens") is True
-        named = _named_tokens(CLASSES.get(name), settings)
+        named = _named_tokens(row, settings)
         mask = named["mask_token"].content if "mask_token" in named else None
-        typed = _typed(CLASSES.get(name), settings)
-        return Tokenizer(reader, pad_id, str(path), _truncates_left(settings), mask, typed)
+        return Tokenizer(reader, pad_id, str(path), _truncates_left(settings), mask, _typed(row, settings))
     except _UnfitError as error:
         raise TokenizerError(f"{where}: {error}") from None
     except MinibertError:
@@ -74,12 +75,12 @@ def open_tokenizer(
 
 
 def _read(
-    find: Find, path: FileName | None, row: TokenizerClass | None, settings: Json, where: str, declared: bool
+    find: Find, path: FileName | None, row: TokenizerClass, settings: Json, where: str, declared: bool
 ) -> tuple[Any, FileName]:
     """Give the library's tokenizer, and the file that it comes from."""
     if path is not None:
         return _from_json(path, row, settings, find, declared), path
-    if row is not None and row.older and (path := find(row.older)) is not None:
+    if row.older and (path := find(row.older)) is not None:
         return _from_older(path, row, settings, find, where), path
     raise TokenizerError(
         f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as this "
@@ -92,20 +93,20 @@ def _mentions(path: FileName, word: bytes) -> bool:
         return word in file.read()
 
 
-def _from_json(path: FileName, row: TokenizerClass | None, settings: Json, find: Find, declared: bool) -> Any:
+def _from_json(path: FileName, row: TokenizerClass, settings: Json, find: Find, declared: bool) -> Any:
     from tokenizers import Tokenizer as Reader
 
     stored, pieces = _stored(path, row)
     kind = type(stored.model).__name__
-    if row is not None and row.kind != kind:
+    if row.kind not in ("", kind):
         if declared:
             raise TokenizerError(
                 f"{path}: tokenizer_config.json names {settings['tokenizer_class']}, which is for {row.kind}, but "
                 f"this file's model is {kind}; set tokenizer_class to PreTrainedTokenizerFast to read it as it stands"
             )
-        row = None
+        row = classes.AS_IT_STANDS
     reader, added = stored, stored.get_added_tokens_decoder()
-    if row is not None and row.rules is not None:
+    if row.rules is not None:
         say = _say(settings, row, stored.normalizer)
         model = stored.model if pieces is None else _unigram(pieces, row, say)
         if pieces is not None:
@@ -120,7 +121,7 @@ def _from_json(path: FileName, row: TokenizerClass | None, settings: Json, find:
     return reader
 
 
-def _stored(path: FileName, row: TokenizerClass | None) -> tuple[Any, list[tuple[str, float]] | None]:
+def _stored(path: FileName, row: TokenizerClass) -> tuple[Any, list[tuple[str, float]] | None]:
     """Give the file's tokenizer; for a class of Unigram its pieces apart, with the scores of Python's parser.
 
     So does transformers. The library's parser reads many scores one unit in the last place off, and then another of
@@ -128,7 +129,7 @@ def _stored(path: FileName, row: TokenizerClass | None) -> tuple[Any, list[tuple
     """
     from tokenizers import Tokenizer as Reader
 
-    stored = read_object(path, TokenizerError) if row is not None and row.kind == "Unigram" else {}
+    stored = read_object(path, TokenizerError) if row.kind == "Unigram" else {}
     model = stored.get("model")
     if not isinstance(model, dict) or model.get("type", "Unigram") != "Unigram" or not isinstance(model["vocab"], list):
         return Reader.from_file(str(path)), None
@@ -178,12 +179,10 @@ def _say(settings: Json, row: TokenizerClass, normalizer: Any) -> Settings:
             raise _UnfitError(f"tokenizer_config.json: {key!r} must be true or false, found {found!r:.40}")
         return default if found is None else found
 
-    def token(name: str) -> str:
-        return _content(settings.get(f"{name}_token"), f"{name}_token") or row.tokens.get(name, "")
-
+    tokens = _named_texts(settings)
     steps = normalizer if type(normalizer).__name__ == "Sequence" else [normalizer]
     charsmap = next((step for step in steps if type(step).__name__ == "Precompiled"), None)
-    return Settings(flag, token, charsmap)
+    return Settings(flag, lambda name: tokens.get(name) or row.tokens.get(name, ""), charsmap)
 
 
 def _truncates_left(settings: Json) -> bool:
@@ -193,11 +192,11 @@ def _truncates_left(settings: Json) -> bool:
     return bool(side == "left")
 
 
-def _typed(row: TokenizerClass | None, settings: Json) -> bool:
+def _typed(row: TokenizerClass, settings: Json) -> bool:
     """Whether the model is told which of two texts a token is of: what settings say, else the class; by default not."""
     names = settings.get("model_input_names")
     if names is None:
-        return row is not None and row.types
+        return row.types
     if not isinstance(names, list):
         raise _UnfitError(f"tokenizer_config.json: 'model_input_names' must be a list of names, found {names!r:.40}")
     return "token_type_ids" in names
@@ -209,6 +208,12 @@ def _content(value: Any, key: str) -> str | None:
     if found is not None and not isinstance(found, str):
         raise _UnfitError(f"tokenizer_config.json: {key!r} must be a token, found {value!r:.40}")
     return found
+
+
+def _named_texts(settings: Json) -> dict[str, str]:
+    """Give the special tokens that settings name: "cls" -> "[CLS]"."""
+    found = {name: _content(settings.get(f"{name}_token"), f"{name}_token") for name in NAMED}
+    return {name: text for name, text in found.items() if text is not None}
 
 
 # -- parts -------------------------------------------------------------------------------------------------------
@@ -229,34 +234,30 @@ def _apply(reader: Any, row: TokenizerClass, say: Settings) -> None:
     import tokenizers
 
     assert row.rules is not None
-    rules: Rules = row.rules(tokenizers, say)
+    rules = row.rules(tokenizers, say)
     for name, value in rules.model.items():
         if getattr(reader.model, name) != value:
             setattr(reader.model, name, value)
     reader.normalizer, reader.pre_tokenizer, reader.decoder = rules.normalizer, rules.splitting, rules.decoder
 
 
-def _add_tokens(reader: Any, row: TokenizerClass | None, settings: Json, find: Find, stored: Mapping[int, Any]) -> None:
+def _add_tokens(reader: Any, row: TokenizerClass, settings: Json, find: Find, stored: Mapping[int, Any]) -> None:
     """Add the tokens that are found in a text before it is split, those of older rows first."""
     from tokenizers import AddedToken
 
     listed = _listed_tokens(settings, find, stored)
     by_content = {token.content: token for token in listed.values()}
-    there = {repr(token) for token in reader.get_added_tokens_decoder().values()}
-    adding = [token for _, token in sorted(listed.items()) if repr(token) not in there]
-    known = {token.content for token in [*reader.get_added_tokens_decoder().values(), *adding]}
-    named = _named_tokens(row, settings)
-    for name, token in named.items():
-        token = by_content.get(token.content, token)
-        if token.content not in known:
-            token.special = token.special or name in NAMED
-            adding.append(token)
-            known.add(token.content)
+    there = list(reader.get_added_tokens_decoder().values())
+    written = {repr(token) for token in there}
+    adding = [token for _, token in sorted(listed.items()) if repr(token) not in written]
+    named = {token.content: by_content.get(token.content, token) for token in _named_tokens(row, settings).values()}
+    known = {token.content for token in [*there, *adding]}
+    adding += [token for content, token in named.items() if content not in known]
     for token in adding:
-        token.special = token.special or any(token.content == other.content for other in named.values())
+        token.special = token.special or token.content in named
     reader.add_tokens(adding)
-    if row is not None and row.plain:
-        reader.add_tokens([AddedToken(token.content, special=True) for token in named.values()])
+    if row.plain:
+        reader.add_tokens([AddedToken(content, special=True) for content in named])
 
 
 def _listed_tokens(settings: Json, find: Find, stored: Mapping[int, Any]) -> dict[int, Any]:
@@ -268,8 +269,7 @@ def _listed_tokens(settings: Json, find: Find, stored: Mapping[int, Any]) -> dic
             return {int(row): AddedToken(token["content"], **_flags(token)) for row, token in listed.items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise _UnfitError(f"tokenizer_config.json: added_tokens_decoder is not readable ({error})") from None
-    names = {_content(settings.get(f"{name}_token"), f"{name}_token") for name in NAMED}
-    names |= {_content(token, "extra_special_tokens") for token in _extra(settings)}
+    names = {*_named_texts(settings).values(), *(_content(token, "extra_special_tokens") for token in _extra(settings))}
     found = {}
     for content, row in read_object(find("added_tokens.json"), TokenizerError).items():
         if type(row) is not int:
@@ -290,19 +290,16 @@ def _extra(settings: Json) -> list[Any]:
     return found
 
 
-def _named_tokens(row: TokenizerClass | None, settings: Json) -> dict[str, Any]:
+def _named_tokens(row: TokenizerClass, settings: Json) -> dict[str, Any]:
     """Give the special tokens that have a name, then the others: what settings name, else the class."""
     from tokenizers import AddedToken
 
-    defaults = {} if row is None else {f"{name}_token": token for name, token in row.tokens.items()}
-    own = {key: value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)}
-    named, found = {**defaults, **own}, {}
-    order = [key for name in NAMED if (key := f"{name}_token") in named]  # in which they get rows, where they have none
-    every = {**{key: named[key] for key in order}, **named}
-    for key, value in {**every, **{f"extra {i}": token for i, token in enumerate(_extra(settings))}}.items():
-        flags = _flags(value) if isinstance(value, dict) else {}
-        if key == "mask_token" and isinstance(value, str) and row is not None and row.takes_left:
-            flags = {"lstrip": True}
+    named: Json = {f"{name}_token": row.tokens.get(name) for name in NAMED}  # in this order they get rows
+    named |= {key: value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)}
+    named |= {f"extra {i}": token for i, token in enumerate(_extra(settings))}
+    found = {}
+    for key, value in named.items():
+        flags = _flags(value) if isinstance(value, dict) else {"lstrip": key == "mask_token" and row.takes_left}
         if (content := _content(value, key)) is not None:
             found[key] = AddedToken(content, **{"special": True, "normalized": False, **flags})
     return found
@@ -313,13 +310,11 @@ def _names(template: Template | None) -> list[str]:
     return list(dict.fromkeys(part.partition(":")[0] for part in parts.split() if part[0] != "$"))
 
 
-def _put_template(reader: Any, row: TokenizerClass | None, settings: Json, older: bool = False) -> None:
+def _put_template(reader: Any, row: TokenizerClass, settings: Json, older: bool = False) -> None:
     """Put a class's own template in place; where neither it nor the file has one, the tokens that settings ask for."""
-    template = None if row is None else row.template
-    tokens = {} if row is None else dict(row.tokens)
-    if reader.post_processor is not None and (row is None or template is None or row.keeps):
+    template, tokens = row.template, {**row.tokens, **_named_texts(settings)}
+    if reader.post_processor is not None and (template is None or row.keeps):
         return
-    tokens |= {name: token for name in NAMED if (token := _content(settings.get(f"{name}_token"), name)) is not None}
     if template is None or not _names(template):  # tokenizer.json goes before add_bos_token, and older files do not
         begin = "bos" if older and settings.get("add_bos_token") and "bos" in tokens else ""
         end = "eos" if older and settings.get("add_eos_token") and "eos" in tokens else ""
@@ -334,7 +329,7 @@ def _put_template(reader: Any, row: TokenizerClass | None, settings: Json, older
     rows = {token: reader.token_to_id(token) for token in used}
     if absent := [token for token, row_ in rows.items() if row_ is None]:
         raise _UnfitError(f"no token {absent[0]!r}, which tokenizer_config.json puts around a text")
-    if template is ROBERTA_TEMPLATE:  # as the class does: a token's place in the text begins after its space
+    if template is classes.ROBERTA_TEMPLATE:  # as the class does: a token's place in the text begins after its space
         cls, sep = tokens["cls"], tokens["sep"]
         spaced, trims = settings.get("add_prefix_space") is True, settings.get("trim_offsets") is not False
         reader.post_processor = processors.RobertaProcessing((sep, rows[sep]), (cls, rows[cls]), trims, spaced)

@@ -72,11 +72,12 @@ def resolve(name: str, revision: str | None = None, local_files_only: bool = Fal
 
 def _endpoint(address: str) -> str:
     """Take the user's name and password out of the Hub's address: they belong into one header, and nowhere else."""
-    parts = re.fullmatch(r"(https?://)(?:[^/@]*@)?((?:[^/@:\[\]]+|\[[0-9a-fA-F:.]+\])(?::[0-9]+)?(?:/[^@]*)?)", address)
+    host = r"(?:[^/@:\[\].]{1,63}\.)*[^/@:\[\].]{1,63}\.?|\[[0-9a-fA-F:.]+\]"
+    parts = re.fullmatch(rf"(https?://)(?:[^/@]*@)?((?:{host})(?::[0-9]+)?(?:/[^@]*)?)", address)
     if parts is None:
         raise HubError(
-            "HF_ENDPOINT is not the address of a Hub, such as https://hf-mirror.com; in a name or a password in "
-            "front of an @ write all but letters and digits as %XX"
+            "HF_ENDPOINT is not the address of a Hub, such as https://hf-mirror.com; each part of a host's name has 1 "
+            "to 63 letters; in a name or a password in front of an @ write all but letters and digits as %XX"
         )
     return parts[1] + parts[2]
 

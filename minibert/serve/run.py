@@ -63,8 +63,9 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family, backlog=128)
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, UnicodeError) as error:
+        # a UnicodeError is Python's word on a name that no host can have
+        reason = getattr(error, "strerror", "each part of a host's name has 1 to 63 letters") or error
         raise OSError(f"cannot listen at {host}, port {port}: {reason}") from None
 
 

@@ -135,6 +135,9 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"cannot listen at 127.0.0.1, port {port}: " in failure(capsys, "serve", MODEL, "--port", port)
+    monkeypatch.setenv("TOKEN", "geheim")
+    said = failure(capsys, "serve", MODEL, "--token-env", "TOKEN", "--host", "h" * 300)
+    assert said.endswith("hhh, port 8000: each part of a host's name has 1 to 63 letters")
     assert "saved as a CrossEncoder" in failure(capsys, "serve", RERANKER, "--port", "0")
     assert "saved as a SentenceTransformer" in failure(capsys, "serve", MODEL, "--port", "0", "--reranker", MODEL)
     find = importlib.util.find_spec

@@ -35,18 +35,9 @@ PIECES = [
         "\ud55c \uad6d",
         "\u1112\u1161 ",
         "\u0623 \u0644",
-        "\u0651 ",
     ),
-    *(
-        "\u0928 \u093f",
-        "\u0915\u094d ",
-        "\u0600 x",
-        "\u037a x",
-        "\u00e9 \u00e9",
-        "\u05d0 \u05d1",
-        "\u1fbd ",
-        "\u0d4e x",
-    ),
+    *("\u0651 ", "\u0928 \u093f", "\u0915\u094d ", "\u0600 x", "\u037a x", "\u00e9 \u00e9", "\u05d0 \u05d1"),
+    *("\u1fbd ", "\u0d4e x"),
 ]
 TEXT = st.lists(st.sampled_from(PIECES), max_size=24).map("".join)
 PAIR = st.one_of(st.none(), TEXT, st.just(""), st.just("we lived " * 9))
@@ -119,7 +110,7 @@ def test_any_text_has_the_ids_of_the_whole_with_a_real_vocabulary(minilm: Path, 
 
     equal()
     cyrillic, hangul = "\u0441\u043b\u043e\u0432\u043e ", "\ud55c\uad6d\uc5b4 "
-    for text in ("\u4e2d\u6587" * 40, "a+b/" * 40, "we lived " * 40, cyrillic * 40, hangul * 40):
+    for text in ("\u4e2d\u6587" * 40, "we lived " * 40, cyrillic * 40, hangul * 40):
         assert same(cutting, whole, text, None, 6), "this text is not cut"
     assert any(cuts)
 
@@ -177,7 +168,6 @@ SPLIT = {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated", "in
     ("changes", "cut"),
     [
         ({}, "we| lived"),
-        ({}, "a.|b"),
         ({}, "\u4e2d|\u6587"),
         (added("a b"), None),  # it would be found across the cut
         (added("b "), None),
@@ -187,8 +177,6 @@ SPLIT = {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated", "in
         ({}, "\u0441\u043b\u043e\u0432\u043e| \u0434"),
         ({}, "\u0441\u043b\u043e\u0432\u043e| a"),
         ({}, "\ud55c\uad6d| \uc5b4"),
-        (added(".b"), "we| lived"),
-        (added("."), "we| lived"),
         ({"normalizer": None}, "we| lived"),
         ({"normalizer": {"type": "Replace", "pattern": {"String": "e l"}, "content": "x"}}, None),
         ({"normalizer": {"type": "Replace", "pattern": {"Regex": "e.l"}, "content": "x"}}, None),
@@ -209,18 +197,7 @@ def test_where_a_text_may_be_cut(changes: dict[str, Any], cut: str | None) -> No
     assert cuts is not None
     text = cut.replace("|", "")
     assert [found.start() for found in cuts.finditer(text)] == [cut.index("|")]
-    if "added_tokens" in changes:  # each of these has a dot, so it may lie across one
-        assert not cuts.search("a.b") and cuts.search("a,b") and cuts.search("\u4e2d\u6587")
-    if "normalizer" in changes:  # which would put spaces around
-        assert cuts.search("a.b") and not cuts.search("\u4e2d\u6587")
-
-
-def test_splitting_of_bytes_is_cut_at_marks_only_where_no_letter_is_changed() -> None:
-    """Whatever puts letters in a mark's place would join them to the word before it."""
-    plain = safe_cuts(changed(normalizer=None, pre_tokenizer=BYTES))
-    lowercase = safe_cuts(changed(normalizer={"type": "Lowercase"}, pre_tokenizer=BYTES))
-    assert plain is not None and [found.start() for found in plain.finditer("we.b we")] == [2, 4]
-    assert lowercase is not None and [found.start() for found in lowercase.finditer("we.b we")] == [4]
+    assert bool(cuts.search("\u4e2d\u6587")) == (changes == {})  # another normalizer puts no spaces around
 
 
 def test_what_stands_around_a_cut_has_no_part_in_what_stands_beyond() -> None:

@@ -90,7 +90,7 @@ def test_nobody_there_shows_no_password(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.parametrize(
     "endpoint",
     ["https://user:se/cret@hub.example", "user:secret@hub", "ftp://user:secret@hub", "https://user:secret@:80",
-     "https://user:secret@hub:port", "https://user:secret@[::1", ""],
+     "https://user:secret@hub:port", "https://user:secret@[::1", "", f"https://user:secret@{'h' * 300}.example"],
 )  # fmt: skip
 def test_an_endpoint_that_is_none_is_named_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
