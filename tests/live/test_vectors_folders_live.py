@@ -19,10 +19,8 @@ pytestmark = pytest.mark.reference
 # bfloat16 has eight bits as int8 has; numbers as narrow as the checkpoint's own are told apart by their size alone
 ROUNDINGS = {"float32": [""], "float16 weights": ["float16"], "computed in float16": ["float16"],
              "computed in bfloat16": ["bfloat16", "int8"]}  # fmt: skip
-# what rounds more than the recipe of rounded weights does: a Dense, Qwen3's and MPNet's own parameters, a narrow file;
-# and a norm of few numbers in bfloat16. They are near by their size alone, which is no pass and no mistake's name
-BY_SIZE = {("dense", "float16 weights"), ("last-token", "float16 weights"), ("mpnet", "float16 weights"),
-           ("bfloat16", "float16 weights"), ("cls", "computed in bfloat16")}  # fmt: skip
+# a norm of few numbers in bfloat16 is near by its size alone, which is no pass and no mistake's name
+BY_SIZE = {("cls", "computed in bfloat16")}
 NOTHING = {"another model's vectors", "weights read wrongly"}  # said where no mistake of the list fits
 # a Qwen3 has one special token, at the end
 ALSO = {("last-token", "special tokens missing"): "no special token at the end"}

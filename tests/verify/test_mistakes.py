@@ -53,8 +53,10 @@ OF_HEADS: dict[str, tuple[str, set[str]]] = {
 }
 # with these two cannot be told apart in every model: eps is small, heads are as many as they are wide, widths are odd
 SAME = (
-    "weight in int8, a scale for each (row|32)", "variance divided by dim - 1.*", "division by (head_dim|sqrt.dim.)",
-    "eps .*|variance in one pass", "(scores of|q k v in another order:) .*|relative bias transposed",
+    "weight in int8, a scale for each (row|32)", "(weight|parameters.*) in float16",
+    "(weight|parameters.*) in bfloat16", "variance divided by dim - 1.*", "division by (head_dim|sqrt.dim.)",
+    "eps .*|variance in one pass|rotary frequencies.*",
+    "(scores of|q k v in another order:) .*|relative bias transposed",
     "rotation of the other layer type|theta .*", "window .*", "padding ignored|mask .*|the first text's mask for all",
 )  # fmt: skip
 

@@ -252,16 +252,17 @@ def _dense(settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dty
     if keeps and dim != out:
         shapes["residual.weight"] = (out, dim)
     found = dict(zip(shapes, files.tensors(shapes, dtype), strict=True))
-    weight, bias, residual = (found.get(name) for name in ("linear.weight", "linear.bias", "residual.weight"))
-    assert weight is not None  # it is always asked for
+    bias, residual = found.get("linear.bias"), found.get("residual.weight")
+    made = partial(dense, weight=found["linear.weight"], bias=bias, residual=residual)
+    return partial(made, activation=activation, keeps=keeps), out
 
-    def dense(x: Array) -> Array:
-        y = activation(blocks.linear(x, weight, bias))
-        if keeps:
-            y = y + (x if residual is None else blocks.linear(x, residual))
-        return y
 
-    return dense, out
+def dense(x: Array, weight: Array, bias: Array | None, residual: Array | None, activation: After, keeps: bool) -> Array:
+    """f(x @ weight^T + bias), and what it keeps of x."""
+    y = activation(blocks.linear(x, weight, bias))
+    if keeps:
+        y = y + (x if residual is None else blocks.linear(x, residual))
+    return y
 
 
 STEPS: Mapping[str, Callable[[dict[str, Any], FolderFiles, int, np.dtype[Any] | None], tuple[After, int]]] = {

@@ -38,6 +38,7 @@ BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
 ROTATED = "In each block queries and keys, and nothing else, are rotated by their token's position."
 EPS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)
+FLOATS = ("float16", "bfloat16")
 THETAS = (1e4, 1.6e5, 5e5, 1e6)
 ORDERS = [order for order in permutations(range(3)) if order != (0, 1, 2)]
 FORMULAS = {formula: word for word, (formula, _) in reversed(list(ACTIVATIONS.items()))}  # of several words the first
@@ -54,8 +55,11 @@ MISTAKES: tuple[Mistake, ...] = (
             make.dense(lambda own: Dense(own.weight, None, not own.transposed), make.is_square_and_biased)),
     *(Mistake(f"weight in {name}", ROUNDED, make.dense(partial(make.rounded_weight, rounding=rounding)))
       for name, rounding in ROUNDINGS.items()),
+    *(Mistake(f"parameters in {name}", ROUNDED, make.rounded(ROUNDINGS[name])) for name in FLOATS),
+    *(Mistake(f"parameters and rotary frequencies in {name}", ROUNDED, make.with_frequencies(ROUNDINGS[name]))
+      for name in FLOATS),
     # norms
-    *(Mistake(f"eps {eps:g}", "1e-5 is torch's default; BERT has 1e-12, RoBERTa 1e-5, Llama and its kin 1e-6.",
+    *(Mistake(f"eps {eps:g}", "config.json names it: BERT has 1e-12, RoBERTa 1e-5 as torch, Llama and its kin 1e-6.",
               partial(make.other_eps, eps)) for eps in EPS),
     *(Mistake(name, why, make.norm(formula, False)) for name, (formula, why) in LAYER_NORMS.items()),
     *(Mistake(name, why, make.norm(formula, True)) for name, (formula, why) in RMS_NORMS.items()),
@@ -101,6 +105,8 @@ MISTAKES: tuple[Mistake, ...] = (
             make.rotation(lambda rotary, x, cos, sin: rotate(x, cos, -sin, rotary.pairing))),
     Mistake("rotation of the other layer type", "Blocks with a window have a rope_theta of their own.",
             make.other_layer_type),
+    *(Mistake(f"rotary frequencies in {name}", "Angles are computed in float32, whatever the weights are stored in.",
+              make.rounded_frequencies(ROUNDINGS[name])) for name in FLOATS),
     *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", make.rotation(partial(make.by_theta, theta)))
       for theta in THETAS),
     # heads of attention

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -23,8 +24,11 @@ from minibert.families.parts.bound_blocks import (
     rotated,
     scored,
 )
+from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import BoundHead, taken
+from minibert.families.parts.modules import Embedding, LayerNorm, Linear
 from minibert.families.parts.plan import IDS, REAL, Plan, Step
+from minibert.files.tables import as_table
 from minibert.models.encoder import Encoder
 
 from .wrong_formulas import Formula, NormFormula
@@ -126,6 +130,79 @@ def rounded_weight(own: Dense, rounding: Formula) -> Dense:
     """The same map with its weight rounded, one row for each number that it gives."""
     weight = rounding(own.weight.T).T if own.transposed else rounding(own.weight)
     return Dense(np.ascontiguousarray(weight), own.bias, own.transposed)
+
+
+# all that a file holds
+
+
+def rounded(rounding: Formula) -> Wrong:
+    """Every parameter rounded: of maps, norms, tables, of terms of the scores and of what comes after pooling."""
+    maps = dense(lambda own: _with_numbers(own, rounding))
+
+    def made(at: At) -> Iterator[Step]:
+        yield from maps(at)
+        for step in at.plan.values():
+            if isinstance(step.part, LayerNorm | Linear | Embedding):
+                yield step._replace(formula=_with_numbers(step.part, rounding))
+            elif step.kind == "term":
+                scheme = replace(step.part.scheme, **_rounded(vars(step.part.scheme), rounding))
+                yield step._replace(formula=step.part._replace(scheme=scheme).plain)
+            elif step.kind == "after" and isinstance(step.part, partial):
+                yield step._replace(formula=partial(step.part, **_rounded(step.part.keywords, rounding)))
+
+    return made
+
+
+def rounded_frequencies(rounding: Formula) -> Wrong:
+    """Rotations by rounded frequencies."""
+
+    def made(at: At) -> Iterator[Step]:
+        for step in at.of("rotation"):
+            scheme: Any = at.encoder.stack.rotary
+            rotations = {name: own._replace(frequencies=rounding(own.frequencies))
+                         for name, own in scheme.rotations.items()}  # fmt: skip
+            yield step._replace(formula=partial(rotated, replace(scheme, rotations=rotations), step.part.layer_type))
+
+    return made
+
+
+def with_frequencies(rounding: Formula) -> Wrong:
+    """Every parameter and the frequencies of rotations rounded, in a model that has these."""
+    numbers, frequencies = rounded(rounding), rounded_frequencies(rounding)
+    return lambda at: [*numbers(at), *frequencies(at)] if at.encoder.stack.rotary else []
+
+
+def _rounded(values: Mapping[str, Any], rounding: Formula) -> dict[str, Array]:
+    return {name: rounding(x) for name, x in values.items() if isinstance(x, np.ndarray)}
+
+
+def _with_numbers(own: Any, rounding: Formula) -> Any:
+    if isinstance(own, Dense):
+        return Dense(rounding(own.weight), None if own.bias is None else rounding(own.bias), own.transposed)
+    made = copy(own)
+    if isinstance(own, Embedding):
+        made.table = as_table(rounding(own.weight))
+    else:
+        vars(made).update(_rounded(vars(own), rounding))
+    return made
+
+
+def left_out(kind: str) -> Wrong:
+    """What the input layer does not do: `np.asarray` in a step's place."""
+    return lambda at: [step._replace(formula=np.asarray) for step in at.of(kind)] if at.i is None else []
+
+
+def without_block(which: int) -> Wrong:
+    """One block hands on what enters it; -1 is the last one."""
+
+    def made(at: At) -> Iterator[Step]:
+        depth = len(at.encoder.stack.blocks)
+        for step in at.of("state") if depth > 1 and at.i == which % depth else ():
+            end = at.plan.get(step.of[0], step)
+            last = end if end.key == at.encoder.stack.last_norm else step
+            yield last._replace(of=(f"hidden_states.{at.i}",))
+
+    return made
 
 
 # norms

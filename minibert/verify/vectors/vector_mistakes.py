@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from copy import copy
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,33 +14,29 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.families.parts.bound_blocks import BoundBlock, Dense
-from minibert.families.parts.modules import Embedding, LayerNorm, Linear
-from minibert.families.parts.steps import Add, Bound, Norm, Positions
-from minibert.files.tables import as_table
-from minibert.models.encoder import Encoder
-from minibert.models.input_layer import EmbeddingLayer
-from minibert.models.run.blocks import Stack
-from minibert.verify.mistakes.mistakes import MISTAKES
+from minibert.families.parts.steps import Positions
+from minibert.verify.mistakes.mistakes import EPS, MISTAKES
 from minibert.verify.mistakes.plain import places
-from minibert.verify.mistakes.wrong_formulas import (
-    Formula,
-    to_bfloat16,
-    to_float16,
-    to_int8,
-    to_int8_blocks,
-    to_int8_whole,
+from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8
+from minibert.verify.mistakes.wrong_steps import (
+    Mistake,
+    dense,
+    left_out,
+    rounded,
+    rounded_weight,
+    with_mistake,
+    without_block,
 )
-from minibert.verify.mistakes.wrong_steps import Mistake, rounded_weight, with_mistake
 
-from .vector_recipes import Maker, Plain, Rules
+from .vector_recipes import Maker, Rules, before_blocks
 
 LENGTHS = (64, 128, 256, 384, 512)
 PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5 and Nomic, added by hand to others
 
 
 # of the list: those that are made in all blocks of a model, by one word of config.json or one line
-OF_MODELS = ("activation ", "causal mask forgotten", "causal mask where", "last norm")
+OF_MODELS = ("activation ", "causal mask forgotten", "causal mask where", "last norm", "weight in int8",
+             "parameters ", *(f"eps {eps:g}" for eps in EPS))  # fmt: skip
 
 
 class VectorMistake(NamedTuple):
@@ -175,76 +170,19 @@ def _inputs(maker: Maker) -> Found:
                 yield VectorMistake(f"positions from {start}", f"Positions begin at {first}.", {"shift": start - first})
 
 
-def _encoder(encoder: Encoder, stack: Stack, steps: list[Bound] | None = None) -> Encoder:
-    """The same encoder with other blocks, and with another input layer where `steps` are given."""
-    own = layer = encoder.embeddings
-    if steps is not None:
-        layer = EmbeddingLayer(
-            own.family, own.config, steps, own.dtype, own.side,
-            tokenizer=lambda: own.tokenizer, attention_position=lambda: own.attention_position,
-        )  # fmt: skip
-
-    def never() -> Any:
-        raise ValueError("a model with a mistake is not opened again, and has no heads")
-
-    own_config = encoder.sentence_config
-    return Encoder(layer, encoder.block_family, stack, encoder.config, never, again=never, sentence_config=own_config)
-
-
-def _with_modules(encoder: Encoder, change: Callable[[Any], Any]) -> Encoder:
-    """Every module of input layer and blocks, changed."""
-
-    def changed(modules: Mapping[str, Any]) -> dict[str, Any]:
-        return {path: change(module) for path, module in modules.items()}
-
-    blocks = tuple(BoundBlock(changed(modules), parts) for modules, parts in encoder.stack.blocks)
-    steps = [Bound(step, change(module)) for step, module in encoder.embeddings.steps]
-    return _encoder(encoder, encoder.stack.with_parts(blocks=blocks, others=changed(encoder.stack.others)), steps)
-
-
-def _with_eps(eps: float, encoder: Encoder) -> Encoder:
-    def change(module: Any) -> Any:
-        return type(module)(module.weight, module.bias, eps) if isinstance(module, LayerNorm) else module
-
-    return _with_modules(encoder, change)
-
-
-def _plain(mistake: Mistake, encoder: Encoder) -> Plain:
-    return Plain(encoder, mistake)
-
-
-def _of_blocks(kept: slice, encoder: Encoder) -> Encoder:
-    return _encoder(encoder, encoder.stack.with_parts(blocks=encoder.stack.blocks[kept]))
-
-
-def _without_step(wrong: Callable[[Any], bool], encoder: Encoder) -> Encoder:
-    kept = [bound for bound in encoder.embeddings.steps if not wrong(bound.step)]
-    return _encoder(encoder, encoder.stack, kept)
-
-
 def _models(maker: Maker) -> Found:
-    encoder = maker.encoder
-    stack, steps = encoder.stack, [step for step, _ in encoder.embeddings.steps]
-    eps = {module.eps for module in encoder.modules.values() if isinstance(module, LayerNorm)}
-    for wrong in (1e-12, 1e-5, 1e-6):
-        if eps and eps != {wrong}:
-            shown = ", ".join(f"{x:g}" for x in sorted(eps))
-            yield VectorMistake(f"eps {wrong:g}", f"The norms' eps is {shown}.", {"model": partial(_with_eps, wrong)})
-    for mistake in MISTAKES:
-        if mistake.name.startswith(OF_MODELS) and any(with_mistake(mistake, at) for at in places(encoder)):
-            yield VectorMistake(mistake.name, mistake.why, {"model": partial(_plain, mistake)})
-    if len(stack.blocks) > 1:
-        remedy = f"There are {len(stack.blocks)} blocks; run all."
-        yield VectorMistake("last block missing", remedy, {"model": partial(_of_blocks, slice(0, -1))})
-        yield VectorMistake("first block missing", remedy, {"model": partial(_of_blocks, slice(1, None))})
-    for wrong_step, name, remedy in (
-        (lambda step: isinstance(step, Add) and step.ids == "token_type_ids", "type rows left out",
-         "Row 0 of the types is added to each token."),
-        (lambda step: isinstance(step, Positions), "position rows left out", "Each position's row is added."),
-        (lambda step: isinstance(step, Norm), "norm of the input layer forgotten", "Normalize before the blocks."),
-    ):  # fmt: skip
-        if any(map(wrong_step, steps)):
-            yield VectorMistake(name, remedy, {"model": partial(_without_step, wrong_step)})
+    many = f"There are {len(maker.encoder.stack.blocks)} blocks; run all."
+    of_vectors = (
+        Mistake("last block missing", many, without_block(-1)),
+        Mistake("first block missing", many, without_block(0)),
+        Mistake("type rows left out", "Row 0 of the types is added to each token.", left_out("token_type_ids")),
+        Mistake("position rows left out", "Each position's row is added.", left_out("position_ids")),
+        Mistake("norm of the input layer forgotten", "Normalize before the blocks.", left_out("norm")),
+    )
+    for mistake in (*(each for each in MISTAKES if each.name.startswith(OF_MODELS)), *of_vectors):
+        form = next((form for form in ("float16", "bfloat16", "int8") if f" in {form}" in mistake.name), "")
+        if any(with_mistake(mistake, at) for at in (*places(maker.encoder), before_blocks(maker.encoder))):
+            yield VectorMistake(mistake.name, mistake.why, {"model": mistake}, form)
     remedy = "Attention weights of padding must be 0: pass the attention mask."
     yield VectorMistake("mask ignored", remedy, {"seen": True})
     yield VectorMistake("mask ignored and padding pooled", remedy, {"seen": True, "pads": True})
@@ -297,27 +235,7 @@ def endings(maker: Maker, width: int) -> Found:
 # -- narrower numbers --------------------------------------------------------------------------------------------
 
 
-def _rounded(rounding: Formula, everything: bool, encoder: Encoder) -> Encoder:
-    """Weights rounded: of the linear maps alone, or every parameter, tables too."""
-
-    def change(module: Any) -> Any:
-        if isinstance(module, Dense):
-            changed: Any = rounded_weight(module, rounding)
-        elif everything and isinstance(module, LayerNorm | Linear):
-            changed = copy(module)
-            changed.weight = rounding(module.weight)
-        elif everything and isinstance(module, Embedding):
-            changed = copy(module)
-            changed.table = as_table(rounding(module.table.array()))
-        else:
-            return module
-        if everything and getattr(module, "bias", None) is not None:
-            changed.bias = rounding(module.bias)
-        return changed
-
-    return _with_modules(encoder, change)
-
-
+STORED = {"float16": to_float16, "bfloat16": to_bfloat16}
 OFF_GRID = np.float32(1.0029)  # a factor that no narrow format has
 
 
@@ -326,22 +244,15 @@ def in_general(form: str) -> VectorMistake:
 
     Rounded to the format in which their file has them, weights stay as they are; what is computed in it does not.
     """
-    rounding = {"float16": to_float16, "bfloat16": to_bfloat16, "int8": to_int8}[form]
+    rounding = STORED.get(form, to_int8)
 
     def off_grid(x: Array) -> Array:
         return np.asarray(rounding(x * OFF_GRID) / OFF_GRID)
 
-    return VectorMistake(form, "", {"model": partial(_rounded, off_grid, form != "int8")}, form)
+    wrong = dense(partial(rounded_weight, rounding=off_grid)) if form == "int8" else rounded(off_grid)
+    return VectorMistake(form, "", {"model": Mistake(form, "", wrong)}, form)
 
 
 def _roundings(maker: Maker) -> Found:
-    narrower = "The weights are narrower than the model's."
-    for rounding, form, how, everything in (
-        (to_float16, "float16", "", True), (to_bfloat16, "bfloat16", "", True),
-        (to_int8, "int8", ", a scale for each row", False), (to_int8_blocks, "int8", ", a scale for 32 numbers", False),
-        (to_int8_whole, "int8", ", one scale", False),
-    ):  # fmt: skip
-        changes = {"model": partial(_rounded, rounding, everything)}
-        yield VectorMistake(f"weights in {form}{how}", narrower, changes, form)
-    for rounding, form in ((to_float16, "float16"), (to_bfloat16, "bfloat16")):
+    for form, rounding in STORED.items():
         yield VectorMistake(f"vectors stored as {form}", "The numbers are rounded.", {"stored": rounding}, form)

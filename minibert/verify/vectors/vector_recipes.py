@@ -6,7 +6,7 @@ the same poolings as the right vectors: only what is fed to them, or bound in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +15,13 @@ from minibert.equations import fast
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.families.parts.plan import Step, value
+from minibert.families.parts.plan import Step, by_key, value
+from minibert.families.parts.steps import Bound, Norm
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
+from minibert.models.input_layer import EmbeddingLayer
 from minibert.verify.mistakes.plain import begin, places
-from minibert.verify.mistakes.wrong_steps import Mistake, with_mistake
+from minibert.verify.mistakes.wrong_steps import At, Mistake, with_mistake
 
 Rules = dict[str, Any]  # those of a tokenizer.json
 FIXED = (8, 16, 32, 64, 128, 256, 512)  # to these lengths texts are padded
@@ -38,7 +40,7 @@ class Recipe(NamedTuple):
     first, last  whether the special tokens before and after the text are there
     types        the type of every token
     shift        what is added to every position
-    model        what is changed in the model: Encoder -> Encoder or Plain
+    model        a mistake of the list, made in the whole model
     seen         whether padding gets attention weights
     pads         whether padding is pooled; to which length texts are padded is not known, so each is tried
     inner        special tokens are not pooled
@@ -61,7 +63,7 @@ class Recipe(NamedTuple):
     last: bool = True
     types: int = 0
     shift: int = 0
-    model: Callable[[Encoder], Encoder | Plain] | None = None
+    model: Mistake | None = None
     seen: bool = False
     pads: bool = False
     inner: bool = False
@@ -74,9 +76,12 @@ class Plain:
     """An encoder whose blocks compute by their steps, padding too, with a mistake if there is one."""
 
     def __init__(self, encoder: Encoder, mistake: Mistake | None = None) -> None:
-        self.embeddings, self.dim = encoder.embeddings, encoder.dim
+        layer, self.dim = encoder.embeddings, encoder.dim
         plans = [(mistake and with_mistake(mistake, at)) or at.plan for at in places(encoder)]
         self._plans = [{key: _in_fewer_passes(step) for key, step in plan.items()} for plan in plans]
+        made = _formulas(before_blocks(encoder), mistake)
+        steps = [Bound(step, x) for (step, _), x in zip(layer.steps, made, strict=True) if x is not np.asarray]
+        self.embeddings = EmbeddingLayer(layer.family, layer.config, steps, layer.dtype, layer.side)
 
     def __call__(self, input_ids: Any, **batch: Any) -> Array:
         x = self.embeddings(input_ids, **batch)
@@ -84,6 +89,23 @@ class Plain:
             values = begin({"input_ids": input_ids, **batch}, x) | {f"hidden_states.{i}": x}
             x = value(f"hidden_states.{i + 1}", plan, values)
         return x
+
+
+def before_blocks(encoder: Encoder) -> At:
+    """The modules of the input layer: norms, and tables by the ids that they are asked for."""
+    bound = ((step, "norm" if isinstance(step, Norm) else str(getattr(step, "ids", "")), module)
+             for step, module in encoder.embeddings.steps)  # fmt: skip
+    return At(encoder, None, by_key(Step(step.key, kind, module, (), module) for step, kind, module in bound))
+
+
+def after_pooling(encoder: Encoder) -> At:
+    """What sentence-transformers does after pooling."""
+    own = enumerate(encoder.sentence_config.after)
+    return At(encoder, None, by_key(Step(str(i), "after", step, (), step) for i, step in own))
+
+
+def _formulas(at: At, mistake: Mistake | None) -> list[Callable[..., Any]]:
+    return [step.formula for step in ((mistake and with_mistake(mistake, at)) or at.plan).values()]
 
 
 def _in_fewer_passes(step: Step) -> Step:
@@ -107,6 +129,7 @@ class Maker:
         self.right = Recipe((before,) if before else (), own.longest, own.poolings, not own.include_prompt, own.width())
         self.tokenizers: dict[Any, Tokenizer] = {None: encoder.sentence_tokenizer}
         self.models: dict[Any, Encoder | Plain] = {None: encoder}
+        self._steps: dict[Any, list[Callable[[Array], Array]]] = {}  # after pooling
         self.lengths: set[int] = set()  # tokens of the texts of one comparison
         self.fitted: list[int] = []  # lengths to which texts were padded that fitted, the last one first
         self._rows: dict[Any, Array] = {}
@@ -155,8 +178,7 @@ class Maker:
     def model(self, recipe: Recipe) -> Encoder | Plain:
         """Give the model as the recipe changes it. Only the last one is kept: rounded weights are a copy."""
         if recipe.model not in self.models:
-            assert recipe.model is not None
-            self.models = {None: self.encoder, recipe.model: recipe.model(self.encoder)}
+            self.models = {None: self.encoder, recipe.model: Plain(self.encoder, recipe.model)}
         return self.models[recipe.model]
 
     # -- ids -> rows -----------------------------------------------------------------------------------------
@@ -226,7 +248,9 @@ class Maker:
         return np.concatenate([POOLINGS[name](rows[None], skip) for name in recipe.poolings], axis=1)
 
     def _finished(self, x: Array, recipe: Recipe) -> Array:
-        for i, step in enumerate(self.own.after):
+        if recipe.model not in self._steps:
+            self._steps[recipe.model] = _formulas(after_pooling(self.encoder), recipe.model)
+        for i, step in enumerate(self._steps[recipe.model]):
             if i != recipe.without:
                 x = step(x)
         x = x[:, : None if recipe.width == self.own.dim else recipe.width]  # without a Dense there may be more
@@ -276,7 +300,7 @@ def nearest(vector: Array, text: str, maker: Maker, recipe: Recipe) -> float:
     return best
 
 
-def misses(vectors: Sequence[Array], texts: Sequence[str], maker: Maker, recipe: Recipe, most: float = np.inf) -> Array:
+def misses(vectors: Iterable[Array], texts: Sequence[str], maker: Maker, recipe: Recipe, most: float = np.inf) -> Array:
     """`nearest` of every text (texts,); after the first one that is further away than `most` all are infinite."""
     found = np.full(len(texts), np.inf)
     for i, (vector, text) in enumerate(zip(vectors, texts, strict=True)):

@@ -15,9 +15,8 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.verify.judge.compare import rms
-from minibert.verify.mistakes.wrong_formulas import to_bfloat16, to_float16
 
-from .vector_mistakes import VectorMistake, endings, in_general, mistakes
+from .vector_mistakes import STORED, VectorMistake, endings, in_general, mistakes
 from .vector_recipes import SAME, Maker, Recipe, misses
 
 # measured on all-MiniLM-L6-v2: 1.6e-3 where torch computes in float16, 1.4e-2 in bfloat16
@@ -84,7 +83,10 @@ class Judge:
         self.maker, self.texts, self.vectors = maker, list(texts), vectors
         self.tokens = [len(maker.encoded(text, maker.right).input_ids) for text in self.texts]
         maker.lengths = set(self.tokens)
-        self.known = [*mistakes(maker), *endings(maker, vectors.shape[1])]
+        self.right = np.concatenate([maker.vectors(text, maker.right) for text in texts])
+        self.stored = [name for name, rounding in STORED.items() if np.array_equal(rounding(vectors), vectors)]
+        known = (*mistakes(maker), *endings(maker, vectors.shape[1]))
+        self.known = [each for each in known if "stored" not in each.changes or each.rounding in self.stored]
         self.scales: dict[str, float] = {}  # what rounding changes in this model
 
     def verdict(self) -> Verdict:
@@ -100,7 +102,10 @@ class Judge:
         alone = [self._apart((mistake,), plain, most) for mistake in self.known if self._changes(mistake, plain)]
         tiers = [[right], alone]
         if not any(fit.worst <= SAME for tier in tiers for fit in tier):
-            tiers.append([self._apart(pair, plain, most) for pair in self._pairs(alone)])
+            pairs = self._pairs(alone)
+            if self.stored and self.level(right.worst):  # no pair of others gives numbers in this format
+                pairs = [pair for pair in pairs if any("stored" in mistake.changes for mistake in pair)]
+            tiers.append([self._apart(pair, plain, most) for pair in pairs])
         fits: list[Fit] = []
         nearest = min((fit for tier in tiers for fit in tier), key=lambda fit: fit.size)
         for fit in self._chosen(tiers):
@@ -120,13 +125,11 @@ class Judge:
         for fit in verdict.fits:
             if _same(fit.apart):
                 return fit.mistakes[0].rounding if fit.mistakes else ""
-        for name, rounding in (("float16", to_float16), ("bfloat16", to_bfloat16)):
-            if (name == "bfloat16" or verdict.right.max() <= self.scales[name]) and np.array_equal(
-                rounding(self.vectors), self.vectors
-            ):
+        for name in self.stored:
+            if name == "bfloat16" or verdict.right.max() <= self.scales[name]:
                 return name
-        right = np.concatenate([self.maker.vectors(text, self.maker.right) for text in self.texts])
-        return "int8" if on_grid(self.vectors, right) or on_grid(self.vectors.T, right.T) else None
+        on_steps = on_grid(self.vectors, self.right) or on_grid(self.vectors.T, self.right.T)
+        return "int8" if on_steps else None
 
     # -- distances -------------------------------------------------------------------------------------------
 
@@ -143,9 +146,9 @@ class Judge:
 
     def _measure(self, plain: Sequence[int]) -> None:
         """See how far weights in narrower formats take the right vectors away: float16, bfloat16, int8."""
-        right = [self.maker.vectors(self.texts[i], self.maker.right)[0] for i in plain]
+        texts = [self.texts[i] for i in plain]
         for name, times in LEVELS:
-            made = misses(right, [self.texts[i] for i in plain], self.maker, self._recipe((in_general(name),)))
+            made = misses(self.right[plain], texts, self.maker, self._recipe((in_general(name),)))
             self.scales[name] = max(times * float(made.max(initial=0.0)), SAME, *self.scales.values())
 
     @property
@@ -168,10 +171,13 @@ class Judge:
         return (plain or [i for i in order if self.tokens[i]] or order)[:PLAIN]
 
     def _changes(self, mistake: VectorMistake, which: Sequence[int]) -> bool:
-        """Whether a mistake shows in the ids of some texts, or anywhere after them."""
+        """Whether a mistake shows in the ids of some texts, or in the model's vectors, or is made after these."""
+        wrong = self._recipe((mistake,))
+        if "model" in mistake.changes:
+            texts = [self.texts[i] for i in which]
+            return bool(misses(self.right[which], texts, self.maker, wrong, SAME).max() > SAME)
         if not set(mistake.changes) <= {"text", "rules", "longest", "prompts", "first", "last"}:
             return True
-        wrong = self._recipe((mistake,))
         return any(
             _ids(self.maker, self.texts[i], wrong) != _ids(self.maker, self.texts[i], self.maker.right) for i in which
         )

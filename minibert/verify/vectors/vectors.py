@@ -11,6 +11,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import dot, normalized
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
+from minibert.threads.computing import Slot
 from minibert.verify.report import Report, table
 from minibert.verify.sides.client import Client
 from minibert.verify.sides.texts import TEXTS
@@ -77,6 +78,11 @@ def judge(
     prompt: str | None = None,
 ) -> None:  # fmt: skip
     """Say of each vector whether it is the model's, and which mistake fits where some are not."""
+    with Slot(1):  # in products as small as one text's BLAS's threads do little but wait for each other
+        _judge(report, texts, vectors, Maker(encoder, prompt_name, prompt))
+
+
+def _judge(report: Report, texts: Sequence[str], vectors: Array, maker: Maker) -> None:
     if broken := [str(i + 1) for i in np.flatnonzero(~np.isfinite(vectors).all(1))]:
         report.matches.append("NaN or infinity")
         report.fail(
@@ -84,9 +90,8 @@ def judge(
             "mask that leaves nothing, or of a number too large for its format (float16 ends at 65,504)"
         )
         return
-    maker = Maker(encoder, prompt_name, prompt)
     judging = Judge(maker, texts, vectors)
-    right = np.concatenate([maker.vectors(text, maker.right) for text in texts])  # its rows are needed again
+    right = judging.right
     if order := _order(right, vectors):
         report.matches.append("another order")
         report.fail(f"matches: another order. The vectors are the model's, but of other texts: {_shown_order(order)}")
