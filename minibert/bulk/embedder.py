@@ -70,7 +70,7 @@ class Embedder(Guarded):
             max_seq_length=max_seq_length,
             revision=revision,
             local_files_only=local_files_only,
-            threads=None if threads is None else checked_threads(threads),
+            threads=checked_threads(threads),
         )
         vars(self).update(
             model=path, vectors=vectors, text_column=text_column, output_column=output_column, options=options

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from minibert.errors import CheckpointError
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import Frozen, replace
+from minibert.families.parts.module_tree import printed
 from minibert.families.parts.steps import Binder, Step
 
 if TYPE_CHECKING:
@@ -92,26 +93,13 @@ class Family(Frozen):
 
     def print_tree(self, modules: Mapping[str, Any], side: str) -> str:
         """Print modules (path -> module) as the reference prints the module that holds them all."""
-        paths = sorted(modules, key=self.place)
-        parents = [path.rpartition(".")[0] for path in paths]
-        root = parents[0] if len(set(parents)) == 1 else ""
-        lines = [f"{self._class(root, side)}("]
-        opened = root
-        for path, parent in zip(paths, parents, strict=True):
-            if opened != parent and opened != root:
-                lines.append("  )")
-            if parent not in (opened, root):
-                lines.append(f"  ({parent}): {self._class(parent, side)}(")
-            opened = parent
-            indent = "  " if parent == root else "    "
-            lines.append(f"{indent}({path.rpartition('.')[2]}): {modules[path]!r}")
-        return "\n".join([*lines, *(["  )"] if opened != root else []), ")"])
+        above = {path.rpartition(".")[0] for path in modules}
+        classes = {
+            path.replace("{side}", side): name.replace("{Side}", side.capitalize()) for path, name in self.tree.items()
+        }
+        return printed(modules, classes, self.order, above.pop() if len(above) == 1 else "")
 
     def place(self, path: str) -> int:
         """Where the reference prints a module among others; those of equal places keep their order."""
         last = path.rpartition(".")[2]
         return self.order.index(last) if last in self.order else len(self.order)
-
-    def _class(self, path: str, side: str) -> str:
-        key = path.replace(side, "{side}") if path not in self.tree else path
-        return self.tree.get(key, "Module").replace("{Side}", side.capitalize())

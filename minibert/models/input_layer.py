@@ -13,12 +13,12 @@ from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.family import Family
 from minibert.families.parts.config import Config
 from minibert.families.parts.modules import Linear
-from minibert.families.parts.steps import Add, Bound, Inputs, Norm, Positions, Project, Record
+from minibert.families.parts.steps import Bound, Inputs, Norm, Positions, Project, Record
 from minibert.files.tokenizer import listed
 from minibert.models.run import packing
 from minibert.models.run.attributes import Guarded
 from minibert.models.run.inputs import Preparation
-from minibert.models.run.packing import Lookups, Packed, cut, pack
+from minibert.models.run.packing import Packed, cut
 from minibert.models.run.pipeline import Pipeline, pooled, rows_of_each
 from minibert.threads.pool import NUMBERS_A_THREAD, parallel_for, usable_threads
 
@@ -53,6 +53,7 @@ class EmbeddingLayer(Guarded):
     dim: int  # of a token's vector as it comes out
     adds_types: bool
     prepare: Preparation  # checks and completes what is passed to a call
+    pack: Callable[[Sequence[Encoded]], Packed]  # the same for texts: what `rows` takes
 
     def __init__(
         self,
@@ -76,13 +77,10 @@ class EmbeddingLayer(Guarded):
         self._closing = closing
         self._again = again
         self._width: int = steps[0].module.table.shape[1]
-        self._lookups = Lookups.of(steps, config)
         widths = [self._width, *(module.weight.shape[0] for _, module in steps if isinstance(module, Linear))]
-        types = [step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids"]
-        adds_types = any(step.missing is not None for step in types)
+        prepare = Preparation(family, config, steps, dtype)
         vars(self).update(family=family, config=config, dtype=dtype, side=side, tensors=tuple(tensors), stored=stored)
-        vars(self).update(prepare=Preparation(family, self._lookups, self._width, dtype))
-        vars(self).update(dim=widths[-1], adds_types=adds_types)
+        vars(self).update(dim=widths[-1], adds_types=prepare.adds_types, prepare=prepare, pack=prepare.pack)
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
@@ -306,14 +304,10 @@ class EmbeddingLayer(Guarded):
         dim = None if pool is None else self.dim
         return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, ahead=at_once)
 
-    def pack(self, encoded: Sequence[Encoded]) -> Packed:
-        """Put the ids of texts together, checked and completed: what `rows` takes."""
-        return pack(encoded, self._lookups, self.adds_types)
-
-    def rows(self, packed: Packed) -> Array:
+    def rows(self, packed: Packed, record: Record = None) -> Array:
         """Take the tokens of texts through the layer: their rows (tokens, dim), with the bits of a call."""
         x: Array = np.empty((1, packed.inputs.seq, self.dim), self.dtype)
-        run_steps(self.steps, packed.inputs, x, self._width)
+        run_steps(self.steps, packed.inputs, x, self._width, record)
         found: Array = x[0]
         return found
 
@@ -399,10 +393,8 @@ class EmbeddingLayer(Guarded):
         self.close()
 
 
-def run(
-    steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None, rows: int = 0
-) -> Array:
-    """Fill `out` (batch, seq, dim) block by block. `rows`: tokens in a block, 0 for as many as is fast.
+def run(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None) -> Array:
+    """Fill `out` (batch, seq, dim) block by block.
 
     Each row of the result depends on its own ids alone, and no equation looks across rows. Therefore the bits are the
     same for every size of block, thread count and batch. Blocks make it faster: the nine passes of a BERT layer find
@@ -412,7 +404,7 @@ def run(
     if count > 1 and not any(isinstance(step, (Norm, Project)) for step, _ in steps):
         count = usable_threads(out.size // NORM_TO_SUM_WORK, threads)
     tokens = inputs.batch * inputs.seq
-    rows = rows or max(1, min(packing.TILE_NUMBERS // max(width, out.shape[-1]), -(-tokens // count)))
+    rows = max(1, min(packing.TILE_NUMBERS // max(width, out.shape[-1]), -(-tokens // count)))
     if tokens <= rows:
         return run_steps(steps, inputs, out, width)
 

@@ -13,11 +13,12 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.block_parts import Blocks
 from minibert.families.parts.config import Config
+from minibert.families.parts.module_tree import printed
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Texts
-from minibert.models.open.module_tree import print_encoder
 from minibert.models.run.attributes import Guarded
 from minibert.models.run.blocks import Stack, run_blocks, run_model
+from minibert.models.run.inputs import ONES
 from minibert.models.run.packing import Packed, unpadded
 from minibert.models.run.recorders import Change, Recorder
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from minibert.models.heads.heads import Heads
 
 M = TypeVar("M", bound="Model")
+ROTARY = "rotary_emb"  # a module of the reference's without weights, printed where a row names its class
 
 
 class Model(Guarded):
@@ -183,7 +185,7 @@ class Model(Guarded):
         from minibert.models.heads.heads import batch_logits, ids_of, trace_head
 
         found = self.head(head)
-        inputs, keep, single = self._given(input_ids, ids, attention_mask, inputs_embeds)
+        inputs, keep, single = self._checked(input_ids, ids, attention_mask, inputs_embeds)
         if change is None:
             run = partial(self.compute, unpadded(inputs, keep))
             y = batch_logits(found, ids_of(inputs), keep, self.dtype, run)
@@ -215,7 +217,7 @@ class Model(Guarded):
         """
         mask, embeds = (inputs.pop(name, None) for name in ("attention_mask", "inputs_embeds"))
         stack, found = self.stack, None if head is None else self.head(head)
-        prepared, keep, _ = self._given(input_ids, inputs, mask, embeds)
+        prepared, keep, _ = self._checked(input_ids, inputs, mask, embeds)
         if change is None:
             trace = self._layer.traced(prepared)
             trace["hidden_states.0"] = x = trace[next(reversed(trace))]
@@ -233,18 +235,13 @@ class Model(Guarded):
             trace_head(found, trace, ids_of(prepared), keep)
         return trace
 
-    def _given(self, input_ids: Any, ids: dict[str, Any], mask: Any, embeds: Any) -> tuple[Inputs, Array, bool]:
-        """As `_checked`, of ids by any name. Raises TypeError for one that no encoder takes."""
-        known = dict.fromkeys(("token_type_ids", "position_ids", "task_type_ids"))
-        if unknown := ids.keys() - known.keys():
-            raise TypeError(f"an encoder takes no {', '.join(sorted(unknown))}; leave it out")
-        return self._checked(input_ids, {**known, **ids}, mask, embeds)
-
     def _checked(
         self, input_ids: ArrayLike | None, given: dict[str, Any], attention_mask: Any, inputs_embeds: Any
     ) -> tuple[Inputs, Array, bool]:
         """Check and complete what was passed, as the input layer does, and say which tokens are not padding."""
-        if self.stack.rotary is not None and given["position_ids"] is not None:
+        if unknown := given.keys() - {"token_type_ids", "position_ids", "task_type_ids"}:
+            raise TypeError(f"an encoder takes no {', '.join(sorted(unknown))}; leave it out")
+        if self.stack.rotary is not None and given.get("position_ids") is not None:
             raise TypeError(
                 "this encoder rotates queries and keys by each token's position; it takes no position_ids, leave it out"
             )
@@ -255,9 +252,7 @@ class Model(Guarded):
         mask = np.asarray(attention_mask).reshape(shape)
         keep = mask != 0
         if not ((mask == 0) | (mask == 1)).all():
-            raise ValueError(
-                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not accepted"
-            )
+            raise ValueError(ONES)
         empty = np.flatnonzero(~keep.any(axis=1)).tolist()
         if inputs.seq and empty:
             raise ValueError(
@@ -281,7 +276,16 @@ class Model(Guarded):
     def __repr__(self) -> str:
         if self._stack is None:
             return f"<closed {type(self).__name__} of {self._layer.family.model_type}>"
-        return print_encoder(self._layer, self.block_family, self.stack)
+        family, rows = self._layer.family, self.block_family
+        inside = self._layer.modules
+        modules: dict[str, Any] = {path: inside[path] for path in sorted(inside, key=family.place)}
+        for block in self._stack.blocks:
+            modules |= {module_path(key): module for key, module in block.modules.items()}
+        modules |= self._stack.others
+        classes = {**family.tree, **rows.tree}
+        if ROTARY in classes:
+            modules[ROTARY] = f"{classes[ROTARY]}()"
+        return printed(modules, classes, rows.order)
 
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""

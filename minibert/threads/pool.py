@@ -120,17 +120,17 @@ def _started(work: Callable[[], T]) -> Job[T]:
     return job
 
 
-def checked_threads(threads: Any) -> int:
-    """Give a caller's `threads`. Raises ValueError for anything but an integer from 1 on."""
+def checked_threads(threads: Any) -> int | None:
+    """Give a caller's `threads`, None for all cores. Raises ValueError for anything but an integer from 1 on."""
     integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
-    if not (integer and threads >= 1):
+    if threads is not None and not (integer and threads >= 1):
         raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
-    return int(threads)
+    return threads if threads is None else int(threads)
 
 
 def usable_threads(numbers: int, threads: int | None) -> int:
     """How many threads to use: at most what the caller says or the cores, and each with enough work to be worth it."""
-    given = None if threads is None else checked_threads(threads)
+    given = checked_threads(threads)
     worth = numbers // NUMBERS_A_THREAD
     return 1 if worth <= 1 else min(cores() if given is None else given, worth, MOST_THREADS)
 

@@ -31,16 +31,10 @@ WEIGHTS = 1 << 22  # and with how many numbers of the table, which are converted
 class Heads:
     """The heads that one checkpoint holds. Each is bound when it is first asked for: `encode` needs none of them."""
 
-    def __init__(
-        self,
-        rows: tuple[Head, ...],
-        config: Config,
-        binder: TensorBinder,
-        words: Callable[[], Weight],
-        causal: bool,
-        where: str,
-    ) -> None:
-        self._config, self._binder, self._words, self._where = config, binder, words, where
+    def __init__(self, layer: EmbeddingLayer, config: Config, binder: TensorBinder, causal: bool, where: str) -> None:
+        """Find them by the rows of the layer's model_type; no weight is read."""
+        self._layer, self._config, self._binder, self._where = layer, config, binder, where
+        rows = HEADS.get(layer.family.model_type, ())
         self._bound: dict[str, BoundHead] = {}
         self._architectures = architectures(config)
         self._held = {head.name: head for head in self._find([row for row in rows if row.causal in (None, causal)])}
@@ -84,6 +78,9 @@ class Heads:
             self._binder.expect()
         return self._bound[name]
 
+    def _words(self) -> Weight:
+        return self._binder.weight_of(self._layer.steps[0].module.table)
+
     def read(self) -> None:
         """Bind all of them now; what is wrong with one is an error when that one is asked for."""
         for name in self._held:
@@ -104,12 +101,6 @@ class Heads:
     def _said(self) -> str:
         held = f"its heads are {', '.join(self._held)}" if self._held else "it has no head, only input layer and blocks"
         return "; ".join(filter(None, [self._refused(), held]))
-
-
-def heads_in(layer: EmbeddingLayer, config: Config, binder: TensorBinder, causal: bool, where: str) -> Heads:
-    """Find the heads of a layer's checkpoint by the rows of its model_type; no weight is read."""
-    rows = HEADS.get(layer.family.model_type, ())
-    return Heads(rows, config, binder, lambda: binder.weight_of(layer.steps[0].module.table), causal, where)
 
 
 # -- logits ------------------------------------------------------------------------------------------------------
@@ -240,35 +231,21 @@ def batch_logits(
 
 def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None, keep: Array) -> None:
     """Go on from a trace's last hidden states, by module path, to `logits`. Rows of padding are zeros."""
-
-    def record(path: str, y: Array) -> Array:
-        trace[path] = y
-        return y
-
-    run_head(head, trace[next(reversed(trace))], input_ids, keep, record)
-
-
-def run_head(
-    head: BoundHead, last: Array, input_ids: Array | None, keep: Array, record: Callable[[str, Array], Array]
-) -> None:
-    """Take the last hidden states (batch, seq, dim) through a head; each step goes on with what `record` gives back."""
     taken = positions_of(head, input_ids, keep)
     where: list[Any] = [*np.nonzero(keep)] if taken is None else [np.arange(len(keep)), taken]
-    x = last[tuple(where)]
+    x = trace[next(reversed(trace))][tuple(where)]
     if head.takes == "mean":
         x, *where = _means(x, where[0])
     shape = keep.shape if head.takes == "every" else keep.shape[:1]
     where = where[: len(shape)]
     for path, work in head.works:
         x = work(x)
-        y = np.zeros((*shape, x.shape[1]), x.dtype)
-        y[tuple(where)] = x
-        x = record(path, y)[tuple(where)]
-    y = np.zeros((*shape, head.labels), x.dtype)
+        trace[path] = np.zeros((*shape, x.shape[1]), x.dtype)
+        trace[path][tuple(where)] = x
+    trace[head.path] = y = np.zeros((*shape, head.labels), x.dtype)
     for words, piece in _pieces(head.last, x):
         y[(*where, words)] = piece
-    y = record(head.path, y)
-    record("logits", y[..., 0] if head.single else y)
+    trace["logits"] = y[..., 0] if head.single else y
 
 
 def ids_of(inputs: Inputs) -> Array | None:

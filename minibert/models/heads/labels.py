@@ -55,8 +55,7 @@ class Labels(Sentences):
         Raises TypeError for anything but text, CheckpointError for a file without that head, ValueError for
         problem_type regression and a text that is too long, TokenizerError where there is no tokenizer.
         """
-        if k is not None:
-            check_positive("k", k)
+        check_positive("k", k, or_none=True)
         items, _ = listed(texts)
         head, tokenizer = self.head("classes"), self.sentence_tokenizer
         longest = self.max_seq_length if self._length_set else None

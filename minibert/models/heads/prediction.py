@@ -12,7 +12,7 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import Text, TokenizerError, worded
 from minibert.families.parts.heads import BoundHead
-from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
+from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.models.model import Model
 from minibert.models.run.blocks import run_blocks
 from minibert.models.run.key_value_cache import KeyValueCache
@@ -49,7 +49,9 @@ class Words(Model):
         """
         check_positive("k", k)
         head, tokenizer = self.head("masked_word"), self.embeddings.tokenizer
-        mask_id = _mask_id(tokenizer)
+        mask_id = None if tokenizer.mask is None else tokenizer.id_of(tokenizer.mask)
+        if mask_id is None:
+            raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
         encoded = _encoded(self, text)
         for i, each in enumerate(encoded):
             if mask_id not in each.input_ids:
@@ -186,13 +188,6 @@ def _encoded(model: Model, texts: Texts) -> list[Encoded]:
     encoded = model.embeddings.tokenizer.encode(listed(texts)[0])
     refuse_long(encoded, model.max_length)
     return encoded
-
-
-def _mask_id(tokenizer: Tokenizer) -> int:
-    mask_id = None if tokenizer.mask is None else tokenizer.id_of(tokenizer.mask)
-    if mask_id is None:
-        raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
-    return mask_id
 
 
 def _refuse_empty(encoded: Encoded, i: int) -> None:

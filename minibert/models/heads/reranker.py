@@ -91,8 +91,7 @@ class Pairs(Sentences):
         for i, text in enumerate(items):
             if not isinstance(text, str):
                 raise worded(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
-        if top_k is not None:
-            check_positive("top_k", top_k)
+        check_positive("top_k", top_k, or_none=True)
         if (labels := _head(self).labels) != 1:
             raise ValueError(
                 f"rank needs one number a pair, but this model has {labels} labels; predict gives them all"
@@ -119,8 +118,8 @@ def _scores(
     items, single = pairs_of(pairs)
     head, own, tokenizer = _head(model), model.sentence_config, model.sentence_tokenizer
     before = own.prompt(prompt_name, prompt)
-    activate = usual_activation(own.activation, model.config, head.labels) if activation_fn is None else None
-    activate = activate or given_activation(activation_fn)
+    usual = activation_fn is None
+    activate = usual_activation(own.activation, model.config, head.labels) if usual else given_activation(activation_fn)
 
     def tokenize(chunk: list[Pair], start: int) -> list[Encoded]:
         firsts, seconds = zip(*chunk, strict=True)

@@ -48,8 +48,7 @@ class Sparse(Sentences):
         own, tokenizer = self.sentence_config, self.sentence_tokenizer
         own.check_use("SparseEncoder")
         head, before = self.head("masked_word"), own.prompt(prompt_name, prompt)
-        if max_active_dims is not None:
-            check_positive("max_active_dims", max_active_dims)
+        check_positive("max_active_dims", max_active_dims, or_none=True)
         most = own.max_active_dims if max_active_dims is None else max_active_dims
 
         def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
@@ -70,8 +69,7 @@ class Sparse(Sentences):
 
         Raises TypeError for anything but what `encode_sparse` gives, ValueError for a k below 1.
         """
-        if k is not None:
-            check_positive("k", k)
+        check_positive("k", k, or_none=True)
         items = [] if isinstance(vectors, list) and not vectors else vectors_of(vectors, "vectors")
         if not isinstance(items, list):
             raise TypeError("vectors must be sparse, as encode_sparse gives them; found an array")

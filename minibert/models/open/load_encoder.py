@@ -63,7 +63,7 @@ def load_encoder(
     for modules.json or other settings of sentence vectors that ask for what is not computed here.
     """
     check_dtype(dtype)
-    threads = None if threads is None else checked_threads(threads)
+    threads = checked_threads(threads)
     opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
     return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory)
 
@@ -108,9 +108,9 @@ def encoder_of(
 
     @cache
     def heads() -> Heads:  # found when they are asked for: `encode` needs none
-        from minibert.models.heads.heads import heads_in
+        from minibert.models.heads.heads import Heads
 
-        return heads_in(layer, config, head_binder, stack.causal, opened.where)
+        return Heads(layer, config, head_binder, stack.causal, opened.where)
 
     if not mmap:  # a file that may change later is read now
         heads().read()

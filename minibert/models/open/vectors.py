@@ -85,7 +85,7 @@ def open_vectors(
     Raises as `load` and `load_encoder`; for a model without blocks, the error says what can be done.
     """
     check_kind(vectors, prompt_name, prompt, max_seq_length)
-    threads = None if threads is None else checked_threads(threads)
+    threads = checked_threads(threads)
     name = named_model(name)
     if vectors == "input":
         opened = open_model(name, revision, local_files_only, weights_folder=lambda find, where: "")

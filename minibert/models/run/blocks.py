@@ -25,7 +25,7 @@ from minibert.threads.cores import cores
 
 from .key_value_cache import KeyValueCache
 from .packing import Group, Packed, grouped
-from .recorders import Hook, hooked, hooked_halves, hooked_pairs
+from .recorders import Hook, hooked, hooked_halves
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
@@ -215,7 +215,9 @@ def run_blocks(
     runs = []
     for tile in tiles:
         pieces = _pieces(stack, tile, dtype, whole, past)
-        angles = _angles(stack.rotary, stack.rotations, tile) if stack.rotary else {}
+        angles = {}
+        if rotary := stack.rotary:
+            angles = {each: (*rotary.rotary(tile.where()[1], each), rotary.pairing) for each in stack.rotations}
         shared = _shared(stack, pieces) if stack.schemes else {}
         runs.append(_Run(pieces, angles, shared, scratch, weights, cache))
     for i, block in enumerate(blocks):
@@ -301,7 +303,7 @@ def attending(modules: Modules, own: Attention, hook: Hook | None = None) -> tup
     output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
     of_queries, of_keys = (_each_head(modules, own, path, hook) for path in own.norms)
     score, weigh = (partial(each, own) for each in (_scores, _weights))
-    score, weigh = hooked_pairs(hook, own.scores, score), hooked_pairs(hook, own.probabilities, weigh)
+    score, weigh = hooked(hook, own.scores, score, True), hooked(hook, own.probabilities, weigh, True)
     shared = own.key_heads != own.heads
     key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # of each query head
 
@@ -381,7 +383,9 @@ def feeding(modules: Modules, own: FeedForward, hook: Hook | None = None) -> tup
     activate = hooked(hook, own.activation, partial(activated, ACTIVATIONS.get(own.activate, own.activate)))
     gate: Work | None = None
     if own.gate == own.up:
-        gate, up = hooked_halves(hook, own.up, *map(mapping, halves(modules[own.up]), ("gate", "hidden")))
+        both, width = modules[own.up], modules[own.up].shape[0] // 2
+        halves = (both.part(slice(width)), both.part(slice(width, None)))  # views, so that neither is copied
+        gate, up = hooked_halves(hook, own.up, *map(mapping, halves, ("gate", "hidden")))
     else:
         up = hooked(hook, own.up, mapping(modules[own.up], "hidden"))
         if own.gate:
@@ -394,12 +398,6 @@ def feeding(modules: Modules, own: FeedForward, hook: Hook | None = None) -> tup
         return down(run, np.multiply(hidden, up(run, x), out=hidden))
 
     return (work,)
-
-
-def halves(module: Dense) -> tuple[Dense, Dense]:
-    """Split a map that holds two side by side: views, so that neither is copied."""
-    width = module.shape[0] // 2
-    return module.part(slice(width)), module.part(slice(width, None))
 
 
 # -- what attention is given besides -----------------------------------------------------------------------------
@@ -466,12 +464,6 @@ def _masks(positions: Array, past: int, causal: bool, dtype: np.dtype[Any], kept
         ]
 
     return mask
-
-
-def _angles(rotary: Rotary, names: set[str | None], tile: Packed) -> dict[str | None, tuple[Array, Array, str]]:
-    """cos, sin and pairing of each rotation that a block asks for, at the positions of these tokens."""
-    _, positions = tile.where()
-    return {name: (*rotary.rotary(positions, name), rotary.pairing) for name in names}
 
 
 def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:

@@ -25,7 +25,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
 from minibert.families.parts.steps import Inputs
-from minibert.models.input_layer import EmbeddingLayer, run_steps
+from minibert.models.input_layer import EmbeddingLayer
 
 from .blocks import Stack, run_blocks
 from .packing import Packed, unpadded
@@ -87,14 +87,13 @@ def _by_length(inputs: Inputs, keep: Array, stack: Stack) -> Iterator[Packed]:
 
 def _embedded(layer: EmbeddingLayer, tile: Packed, patcher: Patcher) -> Array:
     """The input layer's rows of one tile, changed: (tokens, dim)."""
-    x: Array = np.empty((tile.inputs.seq, layer.dim), layer.dtype)
     names: list[str] = []
 
     def record(name: str, rows: Array) -> None:
         names.append(name)
         patcher.rows(name, rows[0])
 
-    run_steps(layer.steps, tile.inputs, x[None], layer.steps[0].module.table.shape[1], record)
+    x = layer.rows(tile, record)
     if "sum" not in names:  # a layer without a norm
         patcher.rows("sum", x)
     patcher.rows("hidden_states.0", x)

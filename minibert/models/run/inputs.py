@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,22 +11,24 @@ from numpy.typing import ArrayLike
 from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import Option, worded
 from minibert.families.family import Family
-from minibert.families.parts.steps import Inputs, Positions
+from minibert.families.parts.config import Config
+from minibert.families.parts.steps import Bound, Inputs, Positions
 
 from .packing import Lookups
 
 NONE_CACHED = 0
+ONES = "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not supported"
 LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
 
 
-class Preparation:
+class Preparation(Lookups):
     """Checks and completes what is passed to one layer; whatever depends on the layer alone is worked out once."""
 
-    def __init__(self, family: Family, lookups: Lookups, width: int, dtype: np.dtype[Any]) -> None:
-        self._family, self._lookups, self._width, self._dtype = family, lookups, width, dtype
-        self._config, self._masks = lookups.config, lookups.masks
-        self._embeds_shape = f"(batch, seq, {width})"
-        self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _, _ in lookups.steps)
+    def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
+        super().__init__(config, steps)
+        self._family, self._dtype = family, dtype
+        self._embeds_shape = f"(batch, seq, {self._width})"
+        self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _, _ in self._steps)
 
     def __call__(
         self,
@@ -49,7 +51,7 @@ class Preparation:
             if not isinstance(input_ids, np.ndarray) and isinstance(input_ids, str | Mapping):
                 found = "a text" if isinstance(input_ids, str) else "a mapping"
                 raise TypeError(f"input_ids must be integers, found {found}; try layer(**layer.tokenize(text))")
-            ids = check_ids(input_ids, self._lookups.rows, "input_ids")
+            ids = check_ids(input_ids, self._vocab, "input_ids")
             single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
             inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})
         else:
@@ -83,9 +85,7 @@ class Preparation:
                 f"found shape {mask.shape}"
             )
         if used and not np.isin(mask, (0, 1)).all():
-            raise ValueError(
-                "attention_mask must hold 1 for a token and 0 for padding; an additive mask is another thing"
-            )
+            raise ValueError(ONES)
         if self._counted and mask.shape[1] != inputs.seq + past_length:
             raise ValueError(
                 f"attention_mask must cover the cached tokens too: expected ({inputs.batch}, "
@@ -97,7 +97,7 @@ class Preparation:
     def _take_ids(self, inputs: Inputs, given: Mapping[str, Any], past_length: int) -> None:
         """Check every kind of ids the steps look up, or fill in the family's default."""
         shape = (inputs.batch, inputs.seq)
-        for step, rows, lowest in self._lookups.steps:
+        for step, rows, lowest in self._steps:
             value = given.get(step.ids)
             if value is None:
                 default: Any = step.default(inputs, self._config, past_length)

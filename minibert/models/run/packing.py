@@ -14,7 +14,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array, check_ids
 from minibert.families.parts.config import Config
-from minibert.families.parts.steps import Bound, Inputs, Lookup, Mask
+from minibert.families.parts.steps import Add, Bound, Inputs, Lookup, Mask
 from minibert.files.tokenizer import Encoded
 
 T = TypeVar("T")
@@ -112,58 +112,54 @@ def _has_gaps(positions: Array) -> bool:
     return len(positions) > 0 and positions[-1] - positions[0] != len(positions) - 1
 
 
-class Lookups(NamedTuple):
-    """What the steps of a layer look up beside the words, and the sizes of their tables."""
+class Lookups:
+    """What a layer looks up, and what makes texts ready for it."""
 
-    rows: int  # of the table of words
-    steps: list[tuple[Lookup, int, int]]  # a step, the rows of its table, the smallest id
-    masks: list[Mask]
-    config: Config
-
-    @staticmethod
-    def of(steps: Sequence[Bound], config: Config) -> Lookups:
-        """Ask the steps once."""
+    def __init__(self, config: Config, steps: Sequence[Bound]) -> None:
+        self._config = config
+        self._vocab, self._width = steps[0].module.table.shape
         tables = [(each, module.table.shape[0], each.lowest()) for each, module in steps if isinstance(each, Lookup)]
-        others = [each for each in tables if each[0].ids != "input_ids"]
-        masks = [each for each, _ in steps if isinstance(each, Mask)]
-        return Lookups(steps[0].module.table.shape[0], others, masks, config)
+        # beside the words: a step, the rows of its table, the smallest id
+        self._steps = [each for each in tables if each[0].ids != "input_ids"]
+        self._masks = [each for each, _ in steps if isinstance(each, Mask)]
+        types = (step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids")
+        self.adds_types = any(step.missing is not None for step in types)
 
+    def pack(self, encoded: Sequence[Encoded]) -> Packed:
+        """Put the ids of texts together, and complete them as a call does for sequences without padding.
 
-def pack(encoded: Sequence[Encoded], lookups: Lookups, typed: bool = True) -> Packed:
-    """Put the ids of texts together, and complete them as a call does for sequences without padding.
-
-    Without `typed` their types are left out, which the layer then has no use for. Raises IndexError that names the text
-    and the position in it.
-    """
-    if len(encoded) == 1:  # nothing to sort and to join: a tenth of the time of one short text
-        texts, lengths, ordered = np.zeros(1, np.int64), np.array([len(encoded[0].input_ids)]), encoded
-    else:
-        lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
-        texts = np.argsort(lengths, kind="stable")
-        lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
-    ids = _joined_ids([each.input_ids for each in ordered])
-    inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
-    packed = Packed(inputs, texts, lengths)
-    _check(packed, ids, lookups.rows, "input_ids")
-    alike = [inputs]  # the same, sequences of one length as a batch
-    if len(texts) > 1:
-        groups = packed.groups()
-        alike = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in groups]
-    if lookups.masks:
-        for each in alike:
-            each.attention_mask = lookups.masks[0].default(each, lookups.config)
-        inputs.attention_mask = _joined([each.attention_mask for each in alike], packed)
-    types = typed and any(each.token_type_ids is not None for each in ordered)
-    for step, rows, lowest in lookups.steps:
-        if types and step.ids == "token_type_ids":
-            found = _joined_ids([each.token_type_ids or [0] * len(each.input_ids) for each in ordered])
-            _check(packed, found, rows - step.extra, step.ids, lowest)
-            inputs.ids[step.ids] = found[None]
-            continue
-        default = _joined([step.default(each, lookups.config, 0) for each in alike], packed)
-        if default is not None:
-            inputs.ids[step.ids] = default
-    return packed
+        Their types are left out where the layer has no use for them. Raises IndexError that names the text and the
+        position in it.
+        """
+        if len(encoded) == 1:  # nothing to sort and to join: a tenth of the time of one short text
+            texts, lengths, ordered = np.zeros(1, np.int64), np.array([len(encoded[0].input_ids)]), encoded
+        else:
+            lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
+            texts = np.argsort(lengths, kind="stable")
+            lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
+        ids = _joined_ids([each.input_ids for each in ordered])
+        inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
+        packed = Packed(inputs, texts, lengths)
+        _check(packed, ids, self._vocab, "input_ids")
+        alike = [inputs]  # the same, sequences of one length as a batch
+        if len(texts) > 1:
+            groups = packed.groups()
+            alike = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in groups]
+        if self._masks:
+            for each in alike:
+                each.attention_mask = self._masks[0].default(each, self._config)
+            inputs.attention_mask = _joined([each.attention_mask for each in alike], packed)
+        types = self.adds_types and any(each.token_type_ids is not None for each in ordered)
+        for step, rows, lowest in self._steps:
+            if types and step.ids == "token_type_ids":
+                found = _joined_ids([each.token_type_ids or [0] * len(each.input_ids) for each in ordered])
+                _check(packed, found, rows - step.extra, step.ids, lowest)
+                inputs.ids[step.ids] = found[None]
+                continue
+            default = _joined([step.default(each, self._config, 0) for each in alike], packed)
+            if default is not None:
+                inputs.ids[step.ids] = default
+        return packed
 
 
 def _joined_ids(rows: list[list[int]]) -> Array:

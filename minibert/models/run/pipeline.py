@@ -105,8 +105,10 @@ def rows_of_each(after: Sequence[Callable[[Array], Array]] = ()) -> Callable[[Pa
     return results
 
 
-def check_positive(name: str, value: Any) -> None:
-    """Refuse anything but an integer from 1 on. Raises ValueError."""
+def check_positive(name: str, value: Any, or_none: bool = False) -> None:
+    """Refuse anything but an integer from 1 on, or None where that may be. Raises ValueError."""
+    if or_none and value is None:
+        return
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise worded(ValueError, Option(name), f" must be an integer >= 1, found {value!r}")
 

@@ -33,25 +33,16 @@ class Hook(Protocol):
         """One number for each head, query and key of some sequences."""
 
 
-def hooked(hook: Hook | None, name: str, work: F) -> F:
-    """Put a hook behind what gives one row a token."""
+def hooked(hook: Hook | None, name: str, work: F, pairs: bool = False) -> F:
+    """Put a hook behind what gives one row a token, or with `pairs` numbers for all pairs of a piece of attention."""
 
     def then(*given: Any) -> Array:
         x: Array = work(*given)
         assert hook is not None
-        hook.rows(name, x)
-        return x
-
-    return work if hook is None else then  # type: ignore[return-value]
-
-
-def hooked_pairs(hook: Hook | None, name: str, work: F) -> F:
-    """The same behind what gives a number for each head, query and key of a piece of attention."""
-
-    def then(piece: Any, *given: Any) -> Array:
-        x: Array = work(piece, *given)
-        assert hook is not None
-        hook.pairs(name, x, piece.group)
+        if pairs:
+            hook.pairs(name, x, given[0].group)
+        else:
+            hook.rows(name, x)
         return x
 
     return work if hook is None else then  # type: ignore[return-value]

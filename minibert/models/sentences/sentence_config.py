@@ -112,18 +112,14 @@ class SentenceConfig(NamedTuple):
             raise worded(ValueError, Option("prompt_name"), found, Option("prompt"))
         return self.prompts[name]
 
-    def longest_of(self, task: str | None) -> int | None:
-        """At how many tokens a text of this task is truncated."""
-        return self.lengths.get(task or "", self.longest)
-
     def width(self, truncate_dim: int | None = None) -> int:
         """How many numbers of a vector are given, where a call asks for so many at most.
 
         Raises ValueError where the folder is not for sentence vectors.
         """
         self.check_use("SentenceTransformer")
-        cut = self.truncate_dim if truncate_dim is None else truncate_dim
-        return self.dim if cut is None else min(cut, self.dim)
+        most = self.truncate_dim if truncate_dim is None else truncate_dim
+        return self.dim if most is None else min(most, self.dim)
 
     def normalizes(self) -> bool:
         """Whether each vector has length 1: the module Normalize comes last, and nothing is cut off behind it."""
@@ -146,42 +142,25 @@ def read_sentence_config(
         named = config.get("architectures")  # a list of one, in all files that transformers writes
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
-        limit, limit_from = _longest({}, "", top, config, longest)
-        own = SentenceConfig(poolings=poolings, dim=dim, longest=limit, longest_from=limit_from)
-        return own._replace(tokenizer_length=_tokenizer_length(top))
+        return SentenceConfig(poolings=poolings, dim=dim, **_lengths({}, "", top, config, longest))
     files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top)
     named, settings = next(
         ((name, found) for name in TRANSFORMER_CONFIGS if (found := files.object(name))), (TRANSFORMER_CONFIGS[0], {})
     )
     _check_settings(settings, files, modules[0].kind, kind)
-    own = SentenceConfig()
+    said = {"kind": kind, "lower_case": files.flag(settings, "do_lower_case", False), **_prompts(kind, top)}
     if kind == "SentenceTransformer":
-        own = _read_pooling(FolderFiles(find, modules[1].path, where), dim)
-        after, width = read_steps(modules[2:], find, own.dim, dtype, where)
-        own = own._replace(after=after, dim=width)
+        said |= _pooling(FolderFiles(find, modules[1].path, where), dim)
+        said["after"], said["dim"] = read_steps(modules[2:], find, dim * len(said["poolings"]), dtype, where)
     elif kind == "SparseEncoder":
-        own = own._replace(splade=_read_splade(FolderFiles(find, modules[1].path, where)))
-    lengths = {
-        task: min(limit, longest or limit)
-        for task in ("query", "document")
-        if (limit := _length(settings.get(f"{task}_length"), f"{task}_length in {named}", files)) is not None
-    }
-    limit, limit_from = _longest(settings, named, files, config, longest)
-    own = own._replace(
-        kind=kind,
-        longest=limit,
-        longest_from=limit_from,
-        tokenizer_length=_tokenizer_length(files),
-        lengths=lengths,
-        lower_case=files.flag(settings, "do_lower_case", False),
-    )
-    return _with_prompts(own, top)
+        said["splade"] = _splade(FolderFiles(find, modules[1].path, where))
+    return SentenceConfig(**said, **_lengths(settings, named, files, config, longest))
 
 
 # -- the modules -------------------------------------------------------------------------------------------------
 
 
-def _read_splade(files: FolderFiles) -> tuple[str, str]:
+def _splade(files: FolderFiles) -> tuple[str, str]:
     """Read how the logits of a text's tokens become one sparse vector."""
     settings = files.object("config.json")
     names = {"pooling_strategy": ("max", "sum"), "activation_function": ("relu", "log1p_relu")}
@@ -193,7 +172,7 @@ def _read_splade(files: FolderFiles) -> tuple[str, str]:
     return pooling, activation
 
 
-def _read_pooling(files: FolderFiles, dim: int) -> SentenceConfig:
+def _pooling(files: FolderFiles, dim: int) -> dict[str, Any]:
     settings = files.object("config.json")
     files.check_keys(
         settings, ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", *FLAGS)
@@ -207,8 +186,7 @@ def _read_pooling(files: FolderFiles, dim: int) -> SentenceConfig:
     unknown = [name for name in poolings if not isinstance(name, str) or name not in POOLINGS]
     if unknown or not poolings:
         raise files.refuse(f"pooling {unknown or named!r} is not known; known are {', '.join(POOLINGS)}")
-    include = files.flag(settings, "include_prompt", True)
-    return SentenceConfig(poolings=poolings, include_prompt=include, dim=dim * len(poolings))
+    return {"poolings": poolings, "include_prompt": files.flag(settings, "include_prompt", True)}
 
 
 # -- the settings ------------------------------------------------------------------------------------------------
@@ -236,72 +214,67 @@ def _check_settings(settings: dict[str, Any], files: FolderFiles, transformer: s
             )
 
 
-def _length(value: Any, key: str, files: FolderFiles) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
-        raise files.refuse(f"{key} must be a number >= 1, found {value!r}")
-    return int(value)
+def _is_length(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and 1 <= value < math.inf
 
 
-def _longest(
+def _length(files: FolderFiles, file: str, settings: Mapping[str, Any], *keys: str) -> list[tuple[int, str]]:
+    """The first of these settings that is there, a number of tokens or of a vector's numbers, and where it stands."""
+    for key in keys:
+        if (value := settings.get(key)) is not None:
+            if not _is_length(value):
+                raise files.refuse(f"{key} in {file} must be a number >= 1, found {value!r}")
+            return [(int(value), f"{key} in {file}")]
+    return []
+
+
+def _lengths(
     settings: dict[str, Any], named: str, files: FolderFiles, config: Mapping[str, Any], longest: int | None
-) -> tuple[int | None, str]:
+) -> dict[str, Any]:
     """How many tokens a text may have, and what says so: the transformer's settings, in the file `named`, else the
     tokenizer's, but then no more than the config's positions; never more than the table has."""
-    tokenizer, ours = files.object("tokenizer_config.json"), "tokenizer_config.json"
+    ours = "tokenizer_config.json"
+    tokenizer = files.object(ours)
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
-
-    def first(*sources: tuple[Mapping[str, Any], str, str]) -> list[tuple[int, str]]:
-        told = ((data.get(key), f"{key} in {file}") for data, key, file in sources)
-        value, source = next((each for each in told if each[0] is not None), (None, ""))
-        length = _length(value, source, files)
-        return [] if length is None else [(length, source)]
-
-    found = first((arguments, "model_max_length", named), (settings, "max_seq_length", named))
+    found = _length(files, named, arguments, "model_max_length") or _length(files, named, settings, "max_seq_length")
     if not found:
-        found = first(
-            (tokenizer, "model_max_length", ours), (tokenizer, "max_len", ours)
-        )  # the second is its older name
+        found = _length(files, ours, tokenizer, "model_max_length", "max_len")  # the second is its older name
         positions = config.get("max_position_embeddings")  # a model that rotates queries and keys has no table of them
         if type(positions) is int and positions >= 1:  # -1: no limit
             found.append((positions, "max_position_embeddings in config.json"))
     if longest is not None:
         found.append((longest, "the position table"))
-    return min(found, key=lambda each: each[0], default=(None, ""))
+    limit, source = min(found, key=lambda each: each[0], default=(None, ""))
+    own: Any = tokenizer.get("model_max_length")
+    tasks = ((task, _length(files, named, settings, f"{task}_length")) for task in ("query", "document"))
+    lengths = {task: min(most, longest or most) for task, told in tasks for most, _ in told}
+    return dict(
+        longest=limit, longest_from=source, lengths=lengths, tokenizer_length=int(own) if _is_length(own) else None
+    )
 
 
-def _tokenizer_length(files: FolderFiles) -> int | None:
-    length = files.object("tokenizer_config.json").get("model_max_length")
-    if isinstance(length, bool) or not isinstance(length, int | float) or not 1 <= length < math.inf:
-        return None
-    return int(length)
-
-
-def _with_prompts(found: SentenceConfig, files: FolderFiles) -> SentenceConfig:
-    """Add what config_sentence_transformers.json says: prompts, how to compare, how much of a vector to give."""
+def _prompts(kind: str, files: FolderFiles) -> dict[str, Any]:
+    """What config_sentence_transformers.json says: prompts, how to compare, how much of a vector to give."""
     settings = files.object(SETTINGS)
     own = settings.get("prompts") or {}
     if not isinstance(own, dict) or not all(isinstance(text, str | None) for text in own.values()):
         raise files.refuse(f"{SETTINGS}: 'prompts' must be texts by name, found {own!r}")
-    usual = {} if found.kind == "CrossEncoder" else {"query": "", "document": ""}
+    usual = {} if kind == "CrossEncoder" else {"query": "", "document": ""}
     prompts = usual | {name: text or "" for name, text in own.items()}
     default = settings.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
-    named = settings.get("similarity_fn_name") or ("dot" if found.kind == "SparseEncoder" else "cosine")
+    named = settings.get("similarity_fn_name") or ("dot" if kind == "SparseEncoder" else "cosine")
     similarity = "dot" if named == "dot_score" else named  # the function's name, where the measure's is meant
     if not isinstance(similarity, str) or similarity not in SIMILARITIES:
         raise files.refuse(
             f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"
         )
-    cut, most = (
-        _length(settings.get(key), f"{key} in {SETTINGS}", files) for key in ("truncate_dim", "max_active_dims")
-    )
+    sizes = {key: _length(files, SETTINGS, settings, key) for key in ("truncate_dim", "max_active_dims")}
     activation = settings.get("activation_fn")
     if not isinstance(activation, str | None):
         raise files.refuse(f"{SETTINGS}: 'activation_fn' must be the path of a class, found {activation!r}")
-    return found._replace(
-        prompts=prompts, default_prompt=default, similarity=similarity, truncate_dim=cut, activation=activation,
-        max_active_dims=most,
-    )  # fmt: skip
+    return {
+        "prompts": prompts, "default_prompt": default, "similarity": similarity, "activation": activation,
+        **{key: found[0][0] if found else None for key, found in sizes.items()},
+    }  # fmt: skip

@@ -224,10 +224,13 @@ class Sentences(Model):
             raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {output_value!r}")
         if task not in TASKS:
             raise ValueError(f"task must be None, 'query' or 'document', found {task!r}")
-        if truncate_dim is not None:
-            check_positive("truncate_dim", truncate_dim)
+        check_positive("truncate_dim", truncate_dim, or_none=True)
         own, tokenizer = self.sentence_config, self.sentence_tokenizer
-        dim, before, longest = own.width(truncate_dim), own.prompt(prompt_name, prompt), own.longest_of(task)
+        dim, before, longest = (
+            own.width(truncate_dim),
+            own.prompt(prompt_name, prompt),
+            own.lengths.get(task or "", own.longest),
+        )
         skip = 0  # tokens of the prompt that are not pooled
         if before and not own.include_prompt:
             (alone,) = tokenizer.encode([before], None, truncation=True, max_length=own.longest)

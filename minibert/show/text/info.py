@@ -124,7 +124,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
 
 def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
     """Name the heads that the file holds; no weight is read."""
-    from minibert.models.heads.heads import heads_in
+    from minibert.models.heads.heads import Heads
     from minibert.models.open.binder import TensorBinder
 
     row, family = BLOCKS.get(layer.family.model_type), layer.family
@@ -133,7 +133,7 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
     try:
         config = row.configure(family, layer.config, "config.json")
         binder = TensorBinder(config, source, family.prefixes, layer.dtype, "here")
-        names = heads_in(layer, config, binder, row.is_causal(config), "here").names
+        names = Heads(layer, config, binder, row.is_causal(config), "here").names
     except MinibertError as error:
         return {"heads": f"not available: {error}"}
     return {"heads": ", ".join(names) or "none in this file"}
