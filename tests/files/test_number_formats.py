@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import BERT, IDS, Array, bfloat16, entries, numbers, pack, result, same_bits, stored, tensors, write
+from checkpoints import BERT, IDS, Array, as_stored, entries, numbers, pack, result, same_bits, tensors, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,18 +102,9 @@ def test_every_narrow_number_is_what_torch_reads(tmp_path: Path, kind: str) -> N
     assert same_numbers(load_file(folder / "model.safetensors")["table"].double().numpy(), truth)
 
 
-def narrowed(array: Array, kind: str) -> tuple[str, tuple[int, ...], bytes]:
-    if kind == "BF16":
-        return bfloat16(array)
-    if kind.startswith("F8"):
-        patterns = np.random.default_rng(0).integers(0x20, 0x50, array.shape).astype("u1")  # neither huge nor NaN
-        return kind, array.shape, patterns.tobytes()
-    return stored(array.astype({"F16": "<f2", "F64": "<f8", "F32": "<f4"}[kind]))
-
-
 @pytest.mark.parametrize("kind", ["F16", "BF16", "F8_E4M3", "F8_E5M2", "F64"])
 def test_a_layer_of_another_format_gives_the_rows_its_file_holds(tmp_path: Path, kind: str) -> None:
-    named = {name: narrowed(array, kind) for name, array in tensors(BERT).items()}
+    named = {name: as_stored(array, kind) for name, array in tensors(BERT).items()}
     folder = write(tmp_path / "narrow", BERT, named)
     layer = minibert.load(folder)
     held = {name: layer[name.removesuffix(".weight")].weight for name in named if name.endswith("_embeddings.weight")}

@@ -88,17 +88,6 @@ def test_a_table_of_columns_is_refused(tiny: EmbeddingLayer, table: Table, says:
             call(["we"], text_pair=table)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_column_of_a_table_is_a_list_of_texts(tiny: EmbeddingLayer, library: str) -> None:
-    tables = pytest.importorskip(library, reason=f"{library} is not installed; a stand-in for its tables is tested")
-    table = tables.DataFrame({"text": ["we", "the clouds"], "other": ["a", "b"]})
-    with pytest.raises(TypeError, match=r"found DataFrame, .* as in table\['text'\]; it has 'text', 'other'$"):
-        tiny.embed(table)
-    pairs = tiny.embed(["we", "the clouds"], text_pair=["a", "b"])
-    assert same_bits(tiny.embed(table["text"], text_pair=table["other"]), pairs)
-    assert same_bits(tiny.embed(table["text"].to_numpy(), text_pair=table["other"].to_numpy()), pairs)
-
-
 def test_an_array_of_str_is_a_list_of_texts(tiny: EmbeddingLayer) -> None:
     texts = ["we", "the clouds"]
     for dtype in (np.str_, object, np.dtypes.StringDType()):
@@ -146,7 +135,12 @@ def test_a_surrogate_in_a_later_chunk_has_its_number_in_all(tiny: EmbeddingLayer
 # -- columns of tables ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan")], ids=["None", "NaN", "NaN of 32 bits"])
+PANDAS = [type(name, (), {})() for name in ("NAType", "NaTType")]  # its missing values are known by name
+
+
+@pytest.mark.parametrize(
+    "missing", [None, float("nan"), np.float32("nan"), *PANDAS], ids=lambda each: type(each).__name__
+)
 def test_a_missing_value_is_named_with_its_number(tiny: EmbeddingLayer, missing: Any) -> None:
     kind = type(missing).__name__
     says = rf"\[1\] must be a str, found {kind}, a missing value; leave such rows out, or put an empty text in their"
@@ -157,12 +151,6 @@ def test_a_missing_value_is_named_with_its_number(tiny: EmbeddingLayer, missing:
             call(["we", "the"], text_pair=["a", missing])
     with pytest.raises(TypeError, match=r"^texts\[0\] must be a str, found float$"):
         tiny.embed([1.5])  # type: ignore[list-item]
-
-
-def test_pandas_own_missing_values_are_known_by_name(tiny: EmbeddingLayer) -> None:
-    for kind in ("NAType", "NaTType"):
-        with pytest.raises(TypeError, match=rf"texts\[1\] must be a str, found {kind}, a missing value"):
-            tiny.embed(["we", type(kind, (), {})()])
 
 
 def test_arrow_and_polars_columns_are_lists_of_texts(tiny: EmbeddingLayer) -> None:
@@ -180,3 +168,5 @@ def test_arrow_and_polars_columns_are_lists_of_texts(tiny: EmbeddingLayer) -> No
             encoder.encode(column(["we", None]))
     with pytest.raises(TypeError, match=r"a table of named columns; .* as in table\['text'\]|as in table\[\.\.\.\]"):
         tiny.embed(pa.table({"text": texts}))
+    with pytest.raises(TypeError, match=r"found DataFrame, .* as in table\['text'\]; it has 'text', 'other'$"):
+        tiny.embed(pl.DataFrame({"text": texts, "other": others}))

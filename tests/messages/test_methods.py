@@ -54,6 +54,10 @@ POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
     ("max_seq_length", lambda of, n: minibert.Embedder(REFERENCE / "sentences-dense", max_seq_length=n)),
     ("threads", lambda of, n: of("bert").embeddings(IDS, threads=n)),
     ("threads", lambda of, n: of("sentences-dense").encode("we", threads=n)),
+    ("threads", lambda of, n: of("sentences-dense").encode_stream(["we"], threads=n)),
+    ("threads", lambda of, n: of("uses-reranker").predict(PAIR, threads=n)),
+    ("threads", lambda of, n: minibert.load_encoder(REFERENCE / "sentences-dense", threads=n)),
+    ("threads", lambda of, n: minibert.Embedder(REFERENCE / "sentences-dense", threads=n)),
 ]
 
 

@@ -90,6 +90,16 @@ def bfloat16(array: Array) -> Stored:
     return "BF16", array.shape, (array.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
 
 
+def as_stored(array: Array, kind: str) -> Stored:
+    """Numbers in a format of checkpoints; an eight-bit one gets random numbers, neither huge nor NaN."""
+    if kind == "BF16":
+        return bfloat16(array)
+    if kind.startswith("F8"):
+        patterns = np.random.default_rng(array.shape).integers(0x20, 0x50, array.shape)
+        return kind, array.shape, patterns.astype("u1").tobytes()
+    return stored(array.astype({"F64": "<f8", "F32": "<f4", "F16": "<f2"}[kind]))
+
+
 def entries(named: Mapping[str, Array | Stored]) -> tuple[dict[str, Any], bytes]:
     """A true header, as a dict to spoil, and the data area."""
     header: dict[str, Any] = {}

@@ -567,22 +567,6 @@ def test_the_option_of_embed_arrives(capsys: Printed) -> None:
     assert "threads must be an integer >= 1" in failure(capsys, "embed", "we", "-m", str(MODEL), "--threads", "0")
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
-def test_bad_threads(value: Any) -> None:
-    what = "threads must be an integer >= 1, found"
-    with minibert.load_encoder(MODEL) as encoder:
-        calls: list[Callable[[], object]] = [
-            lambda: minibert.load_encoder(MODEL, threads=value),
-            lambda: encoder.encode("a", threads=value),
-            lambda: encoder.encode_stream(["a"], threads=value),
-            lambda: minibert.load_encoder(REFERENCE / "uses-reranker").predict(("a", "b"), threads=value),
-            lambda: minibert.Embedder(MODEL, threads=value),
-        ]
-        for call in calls:
-            with pytest.raises(ValueError, match=what):
-                call()
-
-
 def test_threads_are_pickled() -> None:
     import pickle
 
