@@ -1,4 +1,4 @@
-"""Ports with planted mistakes, by the loops of `loops` and `loops_today`: the mistake in one block or in all.
+"""Ports with planted mistakes, by the loops of `loops`: the mistake in one block or in all.
 
 `PLANTED` has for each the model, the mistake, the blocks, and the modules that are wrong with their names.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import encoders
 import loops
-import loops_today
-import numpy as np
 
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import encoder_batches
@@ -20,7 +18,6 @@ from minibert.verify.report import Report
 from minibert.verify.sides.traces import write_traces
 from minibert.verify.verify import verify
 
-Array = np.ndarray[Any, Any]
 KINDS = ("plain", "left_pad")
 BLOCK = "encoder.layer.{i}."
 
@@ -32,46 +29,12 @@ class Planted(NamedTuple):
     wrong: Mapping[str, str]  # key -> name
 
 
-class _In:
-    """A mistake in some blocks; what is not of a block is wrong if it is in all."""
-
-    wrong: str
-
-    def __init__(self, folder: Path, mistake: str, blocks: tuple[int, ...]) -> None:
-        super().__init__(folder)  # type: ignore[call-arg]  # of the port that it is mixed into
-        self.mistake, self.blocks = mistake, blocks
-
-    def block(self, i: int, *rest: Any) -> Array:
-        before = getattr(self, "before", False)
-        self.wrong = self.mistake if i in self.blocks else ""
-        if self.wrong.startswith("norm ") and self.wrong.endswith(("before", "after")):
-            self.before = not before
-        try:
-            made: Array = super().block(i, *rest)  # type: ignore[misc]  # of the port that it is mixed into
-            return made
-        finally:
-            self.wrong, self.before = self.mistake if len(self.blocks) > 1 else "", before
-
-
-class OldPort(_In, loops.Port):
-    pass
-
-
-class NewPort(_In, loops_today.Port):
-    pass
-
-
-def port(folder: Path, planted: Planted) -> Any:
-    made = OldPort if planted.model in ("bert", "gpt2") else NewPort
-    return made(folder, planted.mistake, planted.blocks)
-
-
 def judged(planted: Planted, folder: Path, of: Path | None = None) -> Report:
     """What verify says of it, from two batches; `of`: a folder of the model that is there already."""
     where = of or encoders.write(folder / planted.model, planted.model)
     with load_encoder(where) as encoder:
         inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
-    made = port(where, planted)
+    made = loops.Port(where, planted.mistake, blocks=planted.blocks)
     write_traces(folder / "port.safetensors", inputs, {kind: made.run(batch) for kind, batch in inputs.items()})
     return verify(str(where), encoder=True, against=folder / "port.safetensors")
 
