@@ -9,7 +9,7 @@ import numpy as np
 
 from minibert.errors import TokenizerError
 from minibert.verify.judge.compare import Difference, Shares, over_kinds
-from minibert.verify.sides.subject import Subject
+from minibert.verify.judge.input_layer import Subject
 
 Text = tuple[Sequence[str], Mapping[str, list[int]]]  # a text or two, and what the tokenizer should give
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from minibert.errors import HubError
 from minibert.models.open.load import load
-from minibert.verify.judge.input_layer import LayerSubject
+from minibert.verify.judge.input_layer import Subject
 from minibert.verify.sides import printed
 
 from .report import Report
@@ -42,7 +42,7 @@ def verify_seed(seed: Seed, local_files_only: bool = False) -> Report:
             if known is None:
                 report.fail(f"DIFFERENT: its sizes are not those of {seed.model}; is HF_ENDPOINT a right mirror?")
             else:
-                against_printed(report, LayerSubject(layer, opened), known, "")
+                against_printed(report, Subject(layer, opened), known, "")
     except HubError as error:
         report.ran = report.passed = False
         report.lines = [f"not run here: {error}"]

@@ -8,26 +8,23 @@ are compared too. Where something differs, every classic mistake is tried on the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from minibert.errors import CheckpointError, Option, worded
+from minibert.errors import Option, worded
 from minibert.files.writing import same_file
 from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import EncoderSubject
-from minibert.verify.judge.compare import FAR, OF_A_PORT, over_kinds
-from minibert.verify.judge.input_layer import LayerSubject
-from minibert.verify.judge.local import Judged, local_mistakes, taken_together
-from minibert.verify.mistakes.wrong_formulas import FORMATS
+from minibert.verify.judge.compare import over_kinds
+from minibert.verify.judge.input_layer import Subject
 from minibert.verify.sides import identity, printed, shipped
 from minibert.verify.sides.reference import installed
 from minibert.verify.sides.sides import File, Live, Shipped, Side
-from minibert.verify.sides.subject import INPUT_LAYER, Subject
 from minibert.verify.sides.traces import Traces, keys_of, read_file, write_traces
 
 from .report import Report, show
@@ -83,7 +80,7 @@ def verify(
     else:
         again = partial(load, model, side=side, **options, lazy=True)
     with again() as opened:
-        subject: Subject = EncoderSubject(opened, again) if encoder else LayerSubject(opened, again)
+        subject: Subject = EncoderSubject(opened, again) if encoder else Subject(opened, again)
         identity.check(about, subject, model, str(against))
         report = Report(f"{model} ({subject.about})")
         if subject.without_head:
@@ -193,88 +190,16 @@ def compare_with(
     if not place:
         report.say(f"no difference beyond {tolerance:g}" if wrong else "no difference beyond what rounding allows")
     if wrong:
+        from .judge.naming import look
+
         loose = tolerance if place else 0.0  # of numbers that pass by it, many a mistake leaves no more
-        _look(
-            report, subject, inputs, theirs, subject.place(min(wrong, key=known.index)), loose, isinstance(side, File)
-        )
+        look(report, subject, inputs, theirs, subject.place(min(wrong, key=known.index)), loose, isinstance(side, File))
     side.close(report, subject)
-
-
-def _look(
-    report: Report, subject: Subject, inputs: Traces, theirs: Traces, place: str, tolerance: float, local: bool
-) -> None:
-    """Look for the mistake; `place` is where numbers first differ, `local` whether each module is judged by itself."""
-    judged = local_mistakes(subject, inputs, theirs, tolerance) if isinstance(subject, EncoderSubject) else None
-    if subject.has_places and place == INPUT_LAYER:
-        report.say("what the input layer can have wrong is named where it is compared alone")
-    else:
-        fits = partial(_fits, inputs=inputs, theirs=theirs, tolerance=tolerance)
-        name_mistakes(report, subject, fits, judged and judged.whole)
-    if judged is not None and local:
-        _say_local(report, judged)
-
-
-def _say_local(report: Report, judged: Judged) -> None:
-    """Name every module that is wrong by itself."""
-    report.local = judged.found
-    if not report.local:
-        left = [
-            d.key for d in over_kinds(report.differences) if d.key not in judged.keys and not report.accepted[d.key]
-        ]
-        report.say(
-            f"not fed with the port's own inputs: {', '.join(left)}" if left else
-            "on the port's own inputs every module that is in the file is right"
-        )  # fmt: skip
-        return
-    size = "beyond what float32 rounds to" if report.passed else "wrong"
-    report.say("", f"{size} by itself, on the port's own input of it; all else follows from these or is right:")
-    rounded = [wrong for wrong in report.local if wrong.fits and all(fit in FORMATS for fit in wrong.fits)]
-    for name in dict.fromkeys(fit for wrong in rounded for fit in wrong.fits):
-        report.say(f"  {sum(name in wrong.fits for wrong in rounded)} of {len(judged.keys)} in the blocks: {name}")
-    for wrong in (wrong for wrong in report.local if wrong not in rounded):
-        fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
-        report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")
-    report.say(*taken_together(report.local))
-
-
-def name_mistakes(
-    report: Report, subject: Subject, fits: Callable[[Subject], bool], among: Collection[str] | None = None
-) -> None:
-    """Try every classic mistake on the same inputs; those that are not `among` some names fit nowhere."""
-    tried = set[str]()
-    for mistake, opened in subject.mistakes():
-        tried.add(mistake.name)
-        if mistake.name in report.matches or (among is not None and mistake.name not in among):
-            continue
-        try:
-            with opened as wrong:
-                if fits(wrong):
-                    report.matches.append(mistake.name)
-                    report.say(f"matches: {mistake.name}. {mistake.why}")
-        except (CheckpointError, ValueError, TypeError, IndexError, KeyError):
-            continue  # this mistake cannot be made with these inputs
-    if not report.matches:
-        report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
-
-
-def _fits(wrong: Subject, inputs: Traces, theirs: Traces, tolerance: float) -> bool:
-    """Whether a model with a mistake gives what they have, within the rounding that it has itself."""
-    ours: Traces = {}
-    for kind, batch in inputs.items():
-        ours[kind] = {}
-        for part in wrong.parts(batch):  # most mistakes are out of the question after one
-            ours[kind] |= part
-            found = [d.loosened(tolerance) for d in wrong.compare(inputs, {kind: part}, theirs, {})]
-            if any(d.largest > (max(FAR, tolerance) if d.weighed else d.tolerance) for d in found):
-                return False
-    if all(d.loosened(tolerance).passes for d in wrong.compare(inputs, ours, theirs, {})):
-        return True
-    with wrong.exact() as exact:
-        found = wrong.compare(inputs, ours, theirs, exact.traces(inputs, theirs))
-    return all(d.accepted(OF_A_PORT) for d in over_kinds(found))
 
 
 def against_printed(report: Report, subject: Subject, values: dict[str, Any], before: str) -> None:
     """Compare with printed numbers and ids; `before` begins the sentence that says so."""
-    if not printed.compare(report, subject.model, values, before):
-        name_mistakes(report, subject, lambda wrong: all(c.passes for c in printed.check(wrong.model, values)))
+    if not printed.compare(report, subject, values, before):
+        from .judge.naming import name_mistakes
+
+        name_mistakes(report, subject, lambda wrong: all(c.passes for c in printed.check(wrong, values)))

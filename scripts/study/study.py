@@ -206,16 +206,11 @@ def gpt2_encoder() -> tuple[minibert.Encoder, list[int]]:
     return encoder, encoder.tokenize(text)["input_ids"][0].tolist()
 
 
-def tiny(case: str, row: minibert.Family | None = None) -> minibert.EmbeddingLayer:
-    """Load one of the tests' tiny checkpoints, with the row of the families table, or with another one."""
+def tiny(case: str) -> minibert.EmbeddingLayer:
+    """Load one of the tests' tiny checkpoints."""
     folder = TINY / case
     side = json.loads((folder / "case.json").read_text(encoding="utf-8"))["side"]
-    return minibert.load(folder, side=side or "encoder", family=row)
-
-
-def again(model: Model, row: minibert.Family) -> minibert.EmbeddingLayer:
-    """Load the same model with another row of the families table."""
-    return minibert.load(model.source, local_files_only=True, family=row)
+    return minibert.load(folder, side=side or "encoder")
 
 
 def print_rows(model: Model, rows: Array, *, bert_base_uncased: str) -> None:

@@ -15,16 +15,14 @@ import numpy as np
 import pytest
 import seeded
 from checkpoints import change_json
-from reference_files import BY_NAME, CASES, REFERENCE, Case
+from reference_files import BY_NAME, CASES, REFERENCE, Case, with_mistake
 
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.verify.judge.input_layer import batches
-from minibert.verify.mistakes.input_layer_mistakes import MISTAKES
 from minibert.verify.report import Report
 from minibert.verify.sides.reference import Reference
-from minibert.verify.sides.traces import trace
 from minibert.verify.verify import verify
 
 pytestmark = pytest.mark.reference
@@ -136,11 +134,8 @@ def test_a_reference_that_makes_a_mistake_is_found_out(
 ) -> None:
     """The live model's trace replaced by one with a mistake: the difference is seen and named."""
     case = BY_NAME[name]
-    (wrong,) = [m for m in MISTAKES if m.name == mistake]
-    row = wrong.make(minibert.FAMILIES[case.facts["family"]])
-    assert row is not None
-    with case.layer(family=row) as layer:
-        monkeypatch.setattr(Reference, "trace", lambda self, inputs: trace(layer, inputs))
+    with case.layer() as layer:
+        monkeypatch.setattr(Reference, "trace", lambda self, inputs: with_mistake(layer, mistake, inputs))
         report = verify(str(case.folder))
     assert not report.passed and mistake in report.matches
 

@@ -12,6 +12,11 @@ from typing import Any, ClassVar
 from safetensors.numpy import load_file, save_file
 
 import minibert
+from minibert.equations.input_layer import Array
+from minibert.families.parts.plan import run
+from minibert.verify.mistakes import wrong_steps
+from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.mistakes.plain import all_places, begin
 from minibert.verify.sides.traces import Traces, read_traces
 
 REFERENCE = Path(__file__).parents[1] / "reference"
@@ -75,3 +80,12 @@ BY_NAME = {case.name: case for case in CASES}
 def opened(name: str) -> minibert.Encoder:
     """The whole model in a folder of tests/reference."""
     return minibert.load_encoder(REFERENCE / name)
+
+
+def with_mistake(layer: minibert.EmbeddingLayer, name: str, batch: dict[str, Array]) -> dict[str, Array]:
+    """Trace a batch by an input layer's steps, with the mistake of this name. Raises ValueError where none has it."""
+    (at,) = all_places(layer)
+    for mistake in mistakes(layer):
+        if mistake.name == name and (plan := wrong_steps.with_mistake(mistake, at)):
+            return dict(run(plan, begin(batch)))
+    raise ValueError(f"{name} cannot be made in {layer.family.model_type}")

@@ -13,7 +13,7 @@ import numpy as np
 import planted_loops
 import planted_ports
 import pytest
-from reference_files import REFERENCE
+from reference_files import REFERENCE, with_mistake
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
@@ -91,23 +91,17 @@ def test_the_page_s_own_code_passes(kind: str) -> None:
 
 def test_the_page_s_figures_of_mistakes() -> None:
     """By 3 %, by 1e-3, by 0.5: what is said of step 7 is measured."""
-    from minibert.verify.mistakes.input_layer_mistakes import MISTAKES
-
     inputs, theirs = read_traces(GOLDEN)
-    for name, low, high in (
-        ("variance divided by dim - 1", 0.02, 0.1),
-        ("eps 1e-5", 5e-4, 5e-3),
-        ("weight and bias of the norm ignored", 0.3, 1.0),
-    ):
-        (mistake,) = [m for m in MISTAKES if m.name == name]
-        row = mistake.make(minibert.FAMILIES["bert"])
-        with minibert.load(REFERENCE / "bert", family=row) as layer:
-            ours = {"golden_plain": trace(layer, inputs["golden_plain"])}
-        found = compare(ours, theirs, {}, dict.fromkeys(ours["golden_plain"], TOLERANCE))
-        (norm,) = [d for d in found if d.key == "embeddings.LayerNorm"]
-        assert low <= norm.largest <= high, (name, norm.largest)
-    assert sum(m.make(minibert.FAMILIES["bert"]) is not None for m in MISTAKES) == 14
-    assert "fourteen classic mistakes" in PAGE
+    with minibert.load(REFERENCE / "bert") as layer:
+        for name, low, high in (
+            ("variance divided by dim - 1", 0.02, 0.1),
+            ("eps 1e-05", 5e-4, 5e-3),
+            ("weight and bias ignored", 0.3, 1.0),
+        ):
+            ours = {"golden_plain": with_mistake(layer, name, inputs["golden_plain"])}
+            found = compare(ours, theirs, {}, dict.fromkeys(ours["golden_plain"], TOLERANCE))
+            (norm,) = [d for d in found if d.key == "embeddings.LayerNorm"]
+            assert low <= norm.largest <= high, (name, norm.largest)
 
 
 def test_the_table_of_ports_has_every_planted_one() -> None:

@@ -196,7 +196,7 @@ class WrongInput(loops.Port):
         ("rows one further", "embeddings.position_embeddings", "rows of ids +1"),
         ("counted from 2", "position_ids", "counted from +2 on"),
         ("type 1", "embeddings.token_type_embeddings", "row 1 for all tokens"),
-        ("no types", "sum", "embeddings.token_type_embeddings left out"),
+        ("no types", "sum", "type rows left out"),
         ("norm's bias", "embeddings.LayerNorm", "bias missing"),
         ("no norm", "hidden_states.0", "it is sum"),
     ],

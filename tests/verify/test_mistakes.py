@@ -27,7 +27,7 @@ from minibert.verify.mistakes.plain import begin, places, plain_parts
 from minibert.verify.mistakes.wrong_steps import Mistake, with_mistake
 from minibert.verify.report import Report
 from minibert.verify.sides.sides import File, Live, Shipped
-from minibert.verify.sides.traces import Traces, read_traces, trace, write_traces
+from minibert.verify.sides.traces import BLOCKS, HEAD, Traces, read_traces, trace, write_traces
 from minibert.verify.verify import compare_with, verify
 
 PAGE = (Path(verify_module.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ def test_the_page_has_the_name_and_the_reason_of_every_mistake(folders: dict[str
     for name in MODELS:
         with load_encoder(folders[name]) as encoder:
             known |= {each.name: each.why for each in mistakes(encoder)}
-    rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", PAGE.partition("## Blocks and heads")[2], re.M))
+    rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", PAGE.partition("## Input layer, blocks and heads")[2], re.M))
     assert {name: why for name, why in rows.items() if name not in ("name", "---")} == known
     assert all(why.endswith(".") for why in known.values())
 
@@ -238,7 +238,8 @@ def test_a_mistake_of_a_head_is_named(name: str, everywhere: bool, tmp_path: Pat
         ] or [None]  # fmt: skip
         if mistake is None:
             return  # no block can have it
-        theirs = {"plain": ported(encoder, inputs["plain"], mistake, None if everywhere else True, subject.head)}
+        parts = (BLOCKS, HEAD) if everywhere else (HEAD,)
+        theirs = {"plain": ported(encoder, inputs["plain"], mistake, parts, subject.head)}
         write_traces(tmp_path / "port.npz", inputs, theirs)
     report = verify_encoder(str(case.folder), against=tmp_path / "port.npz")
     assert not report.passed and set(report.matches) == {name} | same, report.lines
@@ -252,7 +253,7 @@ def test_a_head_behind_wrong_blocks_is_right(tmp_path: Path) -> None:
     """It is judged on the port's own last hidden state."""
     case = HEAD_CASE["bert-masked_word"]
     with case.load() as encoder:
-        wrong = EncoderSubject(encoder, case.load, *named(encoder, "no division by sqrt(head_dim)"), False)
+        wrong = EncoderSubject(encoder, case.load, *named(encoder, "no division by sqrt(head_dim)"), (BLOCKS,))
         write_traces(path := tmp_path / "port.npz", few(encoder), {k: wrong.trace(x) for k, x in few(encoder).items()})
     report = verify_encoder(str(case.folder), against=path)
     assert not report.accepted["logits"]

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import seeded
-from reference_files import BY_NAME
+from reference_files import BY_NAME, with_mistake
 from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.verify import verify as verify_module
-from minibert.verify.judge.input_layer import tolerances
+from minibert.verify.judge.input_layer import Subject, tolerances
 from minibert.verify.report import Report, compare_ids
 from minibert.verify.sides import printed
 from minibert.verify.sides.printed import check, find, half_units
@@ -134,7 +134,7 @@ def only_lookups(values: dict[str, Any]) -> dict[str, Any]:
 def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
     values = only_lookups(stored("bert-base-uncased"))
     with minibert.load(planted) as layer:
-        checked = check(layer, values)
+        checked = check(Subject(layer, minibert.load), values)
         assert {c.key for c in checked} == set(LOOKUPS)
         assert all(c.passes for c in checked) and sum(c.numbers for c in checked) > 250
         for entry in values["values"]:
@@ -142,10 +142,10 @@ def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
             digits = len(text.partition("e")[0].partition(".")[2])
             unit = 10.0 ** (int(text.partition("e")[2] or 0) - digits)
             entry["printed"][0][0] = f"{float(text) + 1.2 * unit:.{digits + 1}e}"  # further off than half a unit
-            assert not all(c.passes for c in check(layer, values)), entry
+            assert not all(c.passes for c in check(Subject(layer, minibert.load), values)), entry
             near = Decimal(text) + Decimal(1).scaleb(Decimal(text).as_tuple().exponent)  # one more in the last digit
             entry["printed"][0][0] = str(near)
-            assert not all(c.passes for c in check(layer, values)), entry
+            assert not all(c.passes for c in check(Subject(layer, minibert.load), values)), entry
             entry["printed"][0][0] = text
 
 
@@ -203,13 +203,9 @@ def test_other_ids_than_printed_fail(planted: Path, monkeypatch: pytest.MonkeyPa
 
 def test_printed_values_name_a_mistake_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Had the notebooks been run on a layer without type rows, that is what would be said."""
-    from minibert.verify.mistakes.input_layer_mistakes import MISTAKES
-
-    (mistake,) = [m for m in MISTAKES if m.name == "type rows left out"]
     values = only_lookups(stored("bert-base-uncased"))
-    row = mistake.make(minibert.FAMILIES["bert"])
-    with minibert.load(planted, family=row) as wrong:
-        total = wrong.trace([[101, 102]])["sum"][0, :, :3]
+    with minibert.load(planted) as layer:
+        total = with_mistake(layer, "type rows left out", {"input_ids": np.array([[101, 102]])})["sum"][0, :, :3]
     digits = [[f"{number:.8f}" for number in numbers] for numbers in total.tolist()]
     values["values"] = [
         {"input_ids": [101, 102], "key": "sum", "tokens": [0, 1], "columns": [0, 1, 2], "printed": digits}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,24 @@ def run(capsys: Printed, *arguments: str) -> tuple[int, dict[str, Any]]:
         raise AssertionError(f"{word} is not JSON")
 
     return code, json.loads(out, parse_constant=none)
+
+
+PASSING = """
+import sys
+from pathlib import Path
+from minibert.verify.verify import verify
+assert verify(sys.argv[1], encoder=True, against=Path(sys.argv[2])).passed
+print(*(name for name in sys.modules if name.startswith("minibert.verify")))
+"""
+
+
+def test_where_nothing_differs_no_list_of_mistakes_is_loaded(folder: Path, tmp_path: Path) -> None:
+    path = saved_by(folder, tmp_path / "port.safetensors")
+    result = subprocess.run([sys.executable, "-c", PASSING, folder, path], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    loaded = result.stdout.split()
+    assert "minibert.verify.judge.blocks" in loaded
+    assert [name for name in loaded if "mistakes" in name or name.endswith((".naming", ".local"))] == []
 
 
 def change(path: Path, key: str, by: float, kind: str = "plain") -> None:

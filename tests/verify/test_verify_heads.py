@@ -18,7 +18,7 @@ from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.mistakes.mistakes import mistakes
-from minibert.verify.sides.traces import write_traces
+from minibert.verify.sides.traces import HEAD, write_traces
 from minibert.verify.verify import verify
 
 MASKED = HEAD_CASE["bert-masked_word"]
@@ -75,7 +75,7 @@ def test_logits_alone_are_compared_and_named(tmp_path: Path) -> None:
     """A head's mistake fits, though nothing else is compared; with another one beside it none does."""
     with load_encoder(MASKED.folder) as encoder:
         (mistake,) = [each for each in mistakes(encoder) if each.name == "not applied"]
-        wrong = EncoderSubject(encoder, partial(load_encoder, MASKED.folder), mistake, True)
+        wrong = EncoderSubject(encoder, partial(load_encoder, MASKED.folder), mistake, (HEAD,))
         inputs = {"plain": encoder_batches(encoder)["plain"]}
         traces = {"plain": wrong.trace(inputs["plain"])}
     for further, names in ((0, ["not applied"]), (1, [])):

@@ -75,10 +75,10 @@ def value(key: str, plan: Plan, values: MutableMapping[str, Any]) -> Any:
 
 
 def run(plan: Plan, values: MutableMapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """Compute all that a trace has, in order."""
+    """Compute all that a trace has, in order; a step that gives None has nothing there."""
     for key, step in plan.items():
-        if not step.hidden:
-            yield key, value(key, plan, values)
+        if not step.hidden and (x := value(key, plan, values)) is not None:
+            yield key, x
 
 
 # -- steps that several parts have -------------------------------------------------------------------------------

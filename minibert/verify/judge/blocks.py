@@ -1,9 +1,10 @@
-"""The whole encoder as a subject: its batches, which of their numbers are compared, its tolerances, its mistakes."""
+"""The whole encoder as a subject: its batches, which of their numbers are compared, its tolerances."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +16,10 @@ from minibert.families.rows import HEADS
 from minibert.models.encoder import Encoder
 from minibert.models.heads.heads import positions_of, trace_head
 from minibert.models.run.blocks import Stack
-from minibert.verify.mistakes.mistakes import mistakes
-from minibert.verify.mistakes.plain import places, plain_parts, tokens_of
-from minibert.verify.mistakes.wrong_steps import Mistake, with_mistake
-from minibert.verify.sides.subject import INPUT_LAYER, Attempt, Subject
-from minibert.verify.sides.traces import Traces, trace
+from minibert.verify.sides.traces import INPUT_LAYER, Traces, tokens_of, trace
 
 from .compare import ERROR_SHARE, PORT_SHARE, Difference, compare
-from .input_layer import batches, ids_of, tolerances
+from .input_layer import Subject, batches, ids_of, tolerances
 
 # |difference| / max(1, |value|) in the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6
 # (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 6.7e-5 and 4.5e-6: there the rms errors decide.
@@ -73,18 +70,13 @@ def at_pairs(x: Array, mask: Array, keep: Array) -> Array:
 
 
 class EncoderSubject(Subject):
-    """All of one checkpoint's encoder: input layer, blocks, and the head that config.json names or the only one.
-
-    With a mistake its blocks and its head compute with it, plainly; `only` the blocks (False), or the head (True).
-    """
+    """All of one checkpoint's encoder: input layer, blocks, and the head that config.json names or the only one."""
 
     noun, has_places = "encoder", True
 
-    def __init__(
-        self, encoder: Encoder, again: Callable[..., Encoder], mistake: Mistake | None = None, only: bool | None = None
-    ) -> None:
-        super().__init__(encoder, encoder.embeddings, again)
-        self.encoder, self._wrong, stack = encoder, (mistake, only), encoder.stack
+    def __init__(self, model: Encoder, again: Callable[..., Encoder], *wrong: Any) -> None:
+        super().__init__(model, again, *wrong)
+        self.encoder, stack = model, model.stack
         depth = len(stack.blocks)
         self.about = f"{self.layer.family.model_type}, {depth} block{'s' * (depth != 1)}"
         self._places = {stack.last_norm: END}
@@ -92,7 +84,7 @@ class EncoderSubject(Subject):
             self._places |= dict.fromkeys([*block.keys, f"hidden_states.{i + 1}"], f"block {i}")
         if stack.last_norm:
             self._places[f"hidden_states.{depth}"] = END
-        self.head, self.without_head = _usual(encoder)
+        self.head, self.without_head = _usual(model)
         if self.head is not None:
             paths = [*(path for path, _ in self.head.works), self.head.path, "logits"]
             self._places |= dict.fromkeys(paths, f"head {self.head.name}")
@@ -107,11 +99,7 @@ class EncoderSubject(Subject):
         self.heads_first = [
             path for block in stack.blocks if block.attention.heads_first for path in block.attention.norms
         ]
-        layer = tolerances(self.layer)
-        self.allowed = {**layer, "input_ids": 0.0, "hidden_states.0": list(layer.values())[-1], **in_blocks}
-
-    def like(self, model: Encoder) -> Subject:
-        return EncoderSubject(model, self._again, *self._wrong)
+        self.allowed |= {"hidden_states.0": list(tolerances(self.layer).values())[-1], **in_blocks}
 
     def batches(self) -> Traces:
         return encoder_batches(self.encoder)
@@ -130,14 +118,11 @@ class EncoderSubject(Subject):
             made["long"] = {key: x for key, x in made["long"].items() if key not in left}
         return made
 
-    def parts(self, batch: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-        if self._wrong[0] is not None:
-            yield from plain_parts(self.encoder, batch, *self._wrong, self.head if self.reaches_head(batch) else None)
-            return
+    def right(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         found = trace(self.encoder, batch)
         if self.head is not None and self.reaches_head(batch):
             trace_head(self.head, found, *tokens_of(batch))
-        yield found
+        return found
 
     def reaches_head(self, batch: Mapping[str, Array]) -> bool:
         """Whether the head can be computed: not where the token that it takes is padding."""
@@ -174,14 +159,6 @@ class EncoderSubject(Subject):
             f"is allowed, {ATTENTION:g} of attentions, or an rms error of at most {share}; rms error: against "
             f"{against} in float64"
         )
-
-    def mistakes(self) -> Iterator[Attempt]:
-        at = list(places(self.encoder, self.head))
-        for mistake in mistakes(self.encoder):
-            of_head = {each.i is None for each in at if mistake.where != "local" and with_mistake(mistake, each)}
-            for only in (None, False, True) if len(of_head) == 2 else of_head:
-                wrong = EncoderSubject(self.encoder, self._again, mistake, only)
-                yield mistake, nullcontext(wrong)
 
 
 def _usual(encoder: Encoder) -> tuple[BoundHead | None, str]:

@@ -1,17 +1,24 @@
-"""The input layer as a subject: batches of every kind that it takes, its tolerances, and its classic mistakes."""
+"""The input layer as a subject: batches of every kind that it takes, and its tolerances."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.steps import Add, Lookup, Norm, Positions, Project
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.verify.mistakes.input_layer_mistakes import MISTAKES
-from minibert.verify.sides.subject import Attempt, Subject
-from minibert.verify.sides.traces import Traces
+from minibert.verify.sides.traces import INPUT_LAYER, PARTS, Traces, trace
+
+from .compare import Difference, compare
+
+if TYPE_CHECKING:
+    from minibert.verify.mistakes.wrong_steps import Mistake
+
 
 # |difference| / max(1, |value|) after a norm or a projection. Measured against torch: 5.7e-7 on 65 tiny checkpoints,
 # 3.6e-7 on all-MiniLM-L6-v2 and on BERT's own sizes. Before them nothing may differ: rows are copied, sums round alike.
@@ -22,33 +29,94 @@ UNMASKED = {"right_pad": "right_pad_no_mask", "pads_inside_mask": "pads_inside"}
 NAMED = {"token_type_ids": "types", "langs": "languages", "task_type_ids": "tasks"}
 
 
-class LayerSubject(Subject):
-    """The input layer of one checkpoint."""
+class Subject:
+    """The input layer of one checkpoint, or more of it: batches, traces, and what each intermediate may differ by.
 
-    noun = "layer"
+    With a mistake `parts` of it compute with it, plainly.
+    """
 
-    def __init__(self, layer: EmbeddingLayer, again: Callable[..., EmbeddingLayer]) -> None:
-        super().__init__(layer, layer, again)
-        self.allowed = {**tolerances(layer), "input_ids": 0.0}
-        side = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
-        self.about = f"{layer.family.model_type}{side}"
+    noun = "layer"  # what the report calls it
+    has_places = False  # whether there are several places in which a difference can arise
+    weighed: frozenset[str] = frozenset()  # intermediates where a larger difference passes if the rms errors agree
 
-    def like(self, model: EmbeddingLayer) -> Subject:
-        return LayerSubject(model, self._again)
+    # where the reference shows what it has between its modules: the modules of blocks, what enters which, the scores
+    leaving: Sequence[str] = ()
+    entering: Mapping[str, str] = {}
+    scores: Sequence[str] = ()
+    head: BoundHead | None = None  # whose logits are compared too
+    without_head: str = ""  # why those of a head that is there are not
+    heads_first: Sequence[str] = ()  # whose output the reference gives as (batch, heads, seq, head_dim)
+
+    def __init__(
+        self, model: Any, again: Callable[..., Any], mistake: Mistake | None = None, parts: Collection[str] = PARTS
+    ) -> None:
+        self.model: Any = model  # an EmbeddingLayer or an Encoder
+        self.layer: EmbeddingLayer = model.embeddings if self.has_places else model
+        self._again, self._wrong = again, (mistake, parts)
+        self.allowed = {**tolerances(self.layer), "input_ids": 0.0}  # the tolerance of each intermediate
+        side = f", {self.layer.side} side" if len(self.layer.family.sides) > 1 else ""
+        self.about = f"{self.layer.family.model_type}{side}"  # what else the first line says
+
+    def wrong(self, mistake: Mistake, parts: Collection[str]) -> Subject:
+        """Make the same subject with a mistake."""
+        return type(self)(self.model, self._again, mistake, parts)
+
+    @contextmanager
+    def exact(self) -> Iterator[Subject]:
+        """Open the same in float64."""
+        with self._again(dtype="float64") as model:
+            yield type(self)(model, self._again, *self._wrong)
 
     def batches(self) -> Traces:
+        """Make a batch of every kind that the model takes: kind -> keywords of a call."""
         return batches(self.layer)
 
+    def parts(self, batch: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        """Trace one batch, part by part."""
+        if self._wrong[0] is None:
+            yield self.right(batch)
+            return
+        from minibert.verify.mistakes.plain import plain_parts
+
+        yield from plain_parts(self.model, batch, *self._wrong, self.head if self.reaches_head(batch) else None)
+
+    def right(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+        """Trace one batch without a mistake."""
+        return trace(self.model, batch)
+
+    def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+        """Trace one batch."""
+        return {key: x for part in self.parts(batch) for key, x in part.items()}
+
+    def beyond(self, inputs: Traces) -> str:
+        """Say what longer texts than these would show; "" for nothing."""
+        return ""
+
+    def reaches_head(self, batch: Mapping[str, Array]) -> bool:
+        """Whether a trace of this batch goes on to the logits."""
+        return False
+
+    def traces(self, inputs: Traces, theirs: Traces) -> Traces:
+        """Trace all batches; the ids of a text come first where the other program has its own."""
+        made = {kind: self.trace(batch) for kind, batch in inputs.items()}
+        return {
+            kind: {"input_ids": inputs[kind]["input_ids"], **named} if "input_ids" in theirs.get(kind, {}) else named
+            for kind, named in made.items()
+        }
+
+    def compare(self, inputs: Traces, ours: Traces, theirs: Traces, truth: Traces) -> list[Difference]:
+        return compare(ours, theirs, truth, self.allowed, self.weighed)
+
+    def place(self, key: str) -> str:
+        """Where an intermediate is computed: "block 3", or before or after the blocks."""
+        return INPUT_LAYER
+
     def words(self, whose: str, against: str) -> str:
+        """Say what the numbers of a table mean and what is allowed; `against` is what in float64 errors are of."""
         return (
             "difference: |here - there| / max(1, |there|); 0 is allowed before a norm or a projection, "
             f"{AFTER_NORM:g} after; rms error: against {against} in float64"
         )
-
-    def mistakes(self) -> Iterator[Attempt]:
-        for mistake in MISTAKES:
-            if (row := mistake.make(self.layer.family)) is not None:
-                yield mistake, self.opened(family=row)
 
 
 def tolerances(layer: EmbeddingLayer) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Local checks: each module of a port, on the port's own input of it. A wrong one shows by itself, whatever came
 before.
 
-Our module gets what theirs got. What differs then is that module's own mistake; what was only the consequence of an
-earlier difference is right here. A mistake of the list is tried where it changes a step behind the module.
+Our module gets what theirs got. What differs then is that module's own mistake; differences inherited from earlier
+modules vanish. A mistake of the list is tried where it changes a step behind the module.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.bound_blocks import Dense, RMSNorm
-from minibert.families.parts.plan import IDS, REAL, Plan, Step
+from minibert.families.parts.plan import REAL, Plan, Step
 from minibert.verify.mistakes.mistakes import mistakes
-from minibert.verify.mistakes.plain import begin, places
+from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula, format_of, one_pass
 from minibert.verify.mistakes.wrong_steps import At, Mistake, rounded_weight, with_mistake
-from minibert.verify.sides.subject import INPUT_LAYER
-from minibert.verify.sides.traces import Traces
+from minibert.verify.sides.traces import HEAD, INPUT_LAYER, Traces
 
 from .blocks import EncoderSubject
 from .compare import OF_A_PORT, PORT_SHARE, Difference, over_kinds, rms
-from .local_input import local_input
 
 LEFT = 0.05  # of the right module's difference: a mistake that leaves at most so much explains it
 ROUNDED = 10.0  # and at most so many tolerances
@@ -53,9 +51,9 @@ class Judged(NamedTuple):
     """What local checks find.
 
     found  every module that is wrong by itself, in the order of computing
-    keys   all that is judged: where scores or attention weights are wrong, what is gathered is not judged in a batch
-           that lacks the weights
-    whole  the mistakes of a whole model that explain the first module of blocks and head that is wrong
+    keys   all of blocks and head that is judged: where scores or attention weights are wrong, what is gathered is not
+           judged in a batch that lacks the weights
+    whole  the mistakes of a whole model that explain the first module that is wrong
     """
 
     found: list[Local]
@@ -72,22 +70,21 @@ class Fed:
     def __init__(self, theirs: Mapping[str, Array], values: dict[str, Any]) -> None:
         self.theirs, self.flow = theirs, values
         self.fed = set[str]()  # what is theirs
-        self.go({"hidden_states.0": Step("hidden_states.0", "state", lambda: values["hidden_states.0"], ())})
 
     def go(self, plan: Plan) -> None:
-        """Take the batch through the steps of a block, or of a head; of those before only the hidden states stay."""
+        """Take the batch through the steps of the input layer, of a block, or of a head."""
         self.plan, self.found = plan, dict[str, Array]()
-        self.flow = {k: x for k, x in self.flow.items() if k in (REAL, IDS) or k.startswith("hidden_states.")}
+        self.flow = kept(self.flow)
         for key, step in plan.items():
             x = self.flow[key] = step.formula(*(self.flow[name] for name in step.of))
-            if not step.hidden:
+            if not step.hidden and x is not None:
                 self.found[key] = x
                 self.flow[key] = self._theirs(step, x)
 
     def _theirs(self, step: Step, x: Array) -> Array:
-        """What goes on; a number of padding that is none must not spread."""
+        """What goes on. NaN and infinity at padding must not spread."""
         there = self.theirs.get(step.key)
-        if there is None or there.shape != x.shape:
+        if there is None or there.shape[1:] != x.shape[1:]:
             return x
         self.fed.add(step.key)
         there = there.astype(x.dtype)
@@ -106,7 +103,7 @@ class Fed:
                 return self.flow[name]
             if name not in made:
                 given = [of(each) for each in step.of]
-                same = step is self.plan[name] and all(
+                same = step is self.plan.get(name) and all(
                     x is self.flow[each] for x, each in zip(given, step.of, strict=True)
                 )
                 made[name] = (None if name == key else self.flow[name]) if same else step.formula(*given)
@@ -121,20 +118,19 @@ def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces, tole
 
     tolerance: how much a mistake that explains a difference may leave of it, where the port rounds more than we do.
     """
-    found = [Local(key, INPUT_LAYER, *each) for key, each in local_input(subject, inputs, theirs)]
-    keys, whole, known = set[str](), set[str](), mistakes(subject.encoder)
-    before = len(found)
+    found, keys, whole, known = list[Local](), set[str](), set[str](), mistakes(subject.encoder)
     with subject.exact() as exact, np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
-        fed, wide = (_begin(each, inputs, theirs) for each in (subject, exact))
-        for at, at_wide in zip(places(subject.encoder, subject.head), places(exact.model, exact.head), strict=True):
-            here = {k: x for k, x in inputs.items() if at.i is not None or subject.reaches_head(x)}
+        fed, wide = ({kind: Fed(theirs[kind], begin(batch)) for kind, batch in inputs.items()} for _ in range(2))
+        both = zip(all_places(subject.encoder, subject.head), all_places(exact.model, exact.head), strict=True)
+        for at, at_wide in both:
+            here = {k: x for k, x in inputs.items() if at.part != HEAD or subject.reaches_head(x)}
             for kind in here:
                 fed[kind].go(at.plan)
                 wide[kind].go(at_wide.plan)
             ours, truth = ({kind: each[kind].found for kind in here} for each in (fed, wide))
             compared = [
                 d._replace(tolerance=NORM_ALONE)
-                if d.key in at.plan and at.plan[d.key].kind == "norm" else d
+                if d.weighed and at.plan[d.key].kind == "norm" else d
                 for d in subject.compare(here, ours, theirs, truth)
             ]  # fmt: skip
             wrong = _wrong(compared)
@@ -143,22 +139,13 @@ def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces, tole
                 own.probabilities,
             }:
                 wrong = _wrong([d for d in compared if d.key != own.context or own.probabilities in theirs[d.kinds[0]]])
-            keys |= {d.key for d in compared}
+            keys |= {d.key for d in compared if at.part != INPUT_LAYER}
             for d in wrong:
-                suspect = Suspect(subject, d, here, at, at_wide, fed, wide, theirs, known, tolerance)
-                if len(found) == before:
-                    whole = {each.name for each in known if each.where != "local" and suspect.left_by(each) is not None}
-                found.append(Local(d.key, subject.place(d.key), d.largest, suspect.names()))
+                module = WrongModule(subject, d, here, at, at_wide, fed, wide, theirs, known, tolerance)
+                if not found:
+                    whole = {each.name for each in known if each.where != "local" and module.left_by(each) is not None}
+                found.append(Local(d.key, subject.place(d.key), d.largest, module.names()))
     return Judged(found, keys, whole)
-
-
-def _begin(subject: Any, inputs: Traces, theirs: Traces) -> dict[str, Fed]:
-    found = {}
-    for kind, batch in inputs.items():
-        keywords: dict[str, Any] = dict(batch)
-        x = subject.layer(keywords.pop("input_ids", None), **keywords)
-        found[kind] = Fed(theirs[kind], begin(batch, x))
-    return found
 
 
 def _wrong(compared: list[Difference]) -> list[Difference]:
@@ -189,7 +176,7 @@ def alike(left: Mapping[str, float], rounding: float) -> list[str]:
 # -- which mistake it is -----------------------------------------------------------------------------------------
 
 
-class Suspect:
+class WrongModule:
     """One module that is wrong by itself, and what is tried on it."""
 
     def __init__(
@@ -226,9 +213,8 @@ class Suspect:
 
     def _is_here(self, mistake: Mistake) -> bool:
         """Whether it is not the mistake of another module, whose output the port does not have."""
-        changed = {step.key for step in mistake.wrong(self.at)}
         modules = ("dense", "norm", "activation")
-        return self.key in changed or any(self.at.plan[key].kind not in modules for key in changed)
+        return any(step.key == self.key or step.kind not in modules for step in mistake.wrong(self.at))
 
     def _left_by(self, mistake: Mistake) -> float | None:
         """What a mistake of the list leaves; scores may have the mask added already."""
@@ -255,7 +241,7 @@ class Suspect:
                 return None
             if x is None and kind != self.kinds[0]:  # what it changes is not behind this key, where they have more
                 x = self.fed[kind].found[self.key]
-            if x is None or x.shape != self.theirs[kind][self.key].shape:
+            if x is None or x.shape[1:] != self.theirs[kind][self.key].shape[1:]:
                 return None
             rest = self._compared(kind, x)
             far = rest.error_ours > self.before  # rounding is less
@@ -267,7 +253,7 @@ class Suspect:
 
     def _rounds_so(self, made: Made, kind: str, x: Array) -> bool:
         """Whether the mistake itself rounds so much that theirs may be as far from it in float64 as ours."""
-        if not isinstance(made, partial) or made.func != self._by:
+        if self.key not in self.subject.weighed or not isinstance(made, partial) or made.func != self._by:
             return False
         exact = made(kind, wide=True)
         if exact is None or not (here := self._compared(kind, exact, of=x).error_ours) > 0:
@@ -282,7 +268,7 @@ class Suspect:
 
     def _compared(self, kind: str, x: Array, of: Array | None = None) -> Difference:
         """Compare with theirs, or with `of`, which is in the place of float64 too: the error is what is left."""
-        there = {kind: {self.key: np.asarray(self.theirs[kind][self.key] if of is None else of)}}
+        there = {kind: {self.key: np.asarray(self.theirs[kind][self.key] if of is None else of, float)}}
         mine = {kind: {self.key: np.asarray(x, np.float32)}}
         (found,) = self.subject.compare(self.inputs, mine, there, there)
         return found
@@ -321,7 +307,7 @@ class Suspect:
         """What else there was before this or beside it, without a second name for the same numbers."""
         flow, kept = self.fed[self.kinds[0]].flow, list[str]()
         for key in flow:
-            if key == self.key or key.startswith("."):
+            if key == self.key or key.startswith(".") or flow[key] is None:
                 continue
             if not any(np.array_equal(flow[key], flow[other]) for other in kept):
                 kept.append(key)
@@ -344,8 +330,11 @@ class Suspect:
 
     def _of_factor(self) -> Iterator[tuple[str, Made]]:
         """All numbers times one."""
-        ours = np.concatenate([self.fed[kind].found[self.key].ravel() for kind in self.kinds])
-        there = np.concatenate([np.asarray(self.theirs[kind][self.key], np.float32).ravel() for kind in self.kinds])
+        pairs = [
+            np.broadcast_arrays(self.fed[kind].found[self.key], np.asarray(self.theirs[kind][self.key], np.float32))
+            for kind in self.kinds
+        ]
+        ours, there = (np.concatenate([x.ravel() for x in each]) for each in zip(*pairs, strict=True))
         good = np.isfinite(there) & (np.abs(there) < 1e30)  # a mask may have been added
         factor = float(ours[good] @ there[good] / max(float(ours[good] @ ours[good]), 1e-30))
         yield f"{factor:.4g} times as large", lambda kind: np.asarray(self.fed[kind].found[self.key] * factor)
@@ -369,9 +358,8 @@ class Suspect:
 
 def _modules(at: At) -> dict[str, Any]:
     """The modules of the whole model, and of the head if this is one, by their paths."""
-    stack = at.encoder.stack
-    found = dict(at.encoder.embeddings.modules) | stack.others
-    for block in stack.blocks:
+    found = dict(at.layer.modules) | at.stack.others
+    for block in at.stack.blocks:
         found |= block.modules
     return {module_path(key): x for key, x in found.items()} | {
         module_path(step.key): step.part for step in (*at.of("dense"), *at.of("norm"))

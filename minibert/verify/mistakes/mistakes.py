@@ -19,10 +19,12 @@ from minibert.families.parts.activations import ACTIVATIONS
 from minibert.families.parts.bound_blocks import Attention, Dense
 from minibert.families.parts.plan import Step
 from minibert.models.encoder import Encoder
+from minibert.models.input_layer import EmbeddingLayer
 
 from . import wrong_formulas as wrong
 from . import wrong_steps as make
 from .wrong_formulas import LAYER_NORMS, RMS_NORMS, ROUNDINGS
+from .wrong_rows import OF_ROWS
 from .wrong_steps import At, Mistake
 
 HEADS_SPLIT = "Cut rows into (heads, head_dim), then exchange seq and heads."
@@ -189,14 +191,15 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("first token instead of the mean", "This model's config says that its head takes the mean of all tokens.",
             make.takes(("mean",), "first")),
     Mistake("mean of the tokens instead of one", TAKES, make.takes(("first", "last"), "mean")),
+    *OF_ROWS,
 )
 # fmt: on
 
 
-def mistakes(encoder: Encoder) -> list[Mistake]:
+def mistakes(model: EmbeddingLayer | Encoder) -> list[Mistake]:
     """The list, with what this model's own terms of the scores and windows can have wrong."""
     found = list(MISTAKES)
-    attentions = [block.attention for block in encoder.stack.blocks]
+    attentions = [block.attention for block in model.stack.blocks] if isinstance(model, Encoder) else []
     for name in dict.fromkeys(term.name for own in attentions for term in own.terms):
         found += [
             Mistake(f"{name} {what}", "It is added to the scores of each pair, scaled.", make.term(name, change))

@@ -2,55 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
-
-import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.heads import BoundHead
-from minibert.families.parts.plan import IDS, REAL, run
+from minibert.families.parts.layer_plan import GIVEN, given, layer_plan
+from minibert.families.parts.plan import IDS, REAL, Step, run
 from minibert.models.encoder import Encoder
-from minibert.verify.sides.traces import trace
+from minibert.models.input_layer import EmbeddingLayer
+from minibert.verify.sides.traces import BLOCKS, HEAD, INPUT_LAYER, PARTS, tokens_of
 
 from .wrong_steps import At, Mistake, with_mistake
+
+FIRST = "hidden_states.0"
 
 
 def places(encoder: Encoder, head: BoundHead | None = None) -> Iterator[At]:
     """The steps of each block, then those of the head."""
     for i, block in enumerate(encoder.stack.blocks):
-        yield At(encoder, i, block.plan(i, encoder.stack))
+        yield At(encoder, BLOCKS, block.plan(i, encoder.stack), i)
     if head is not None:
-        yield At(encoder, None, head.plan(f"hidden_states.{len(encoder.stack.blocks)}"))
+        yield At(encoder, HEAD, head.plan(f"hidden_states.{len(encoder.stack.blocks)}"))
 
 
-def tokens_of(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:
-    """A batch's ids and which of its tokens are no padding, both (batch, seq)."""
-    ids = batch.get("input_ids")
-    shape = np.shape(batch["inputs_embeds"])[:-1] if ids is None else np.shape(ids)
-    shape = shape if len(shape) == 2 else (1, *shape)
-    mask = np.reshape(batch.get("attention_mask", np.ones(shape)), shape) != 0
-    return None if ids is None else np.reshape(ids, shape), np.asarray(mask)
+def all_places(model: EmbeddingLayer | Encoder, head: BoundHead | None = None) -> Iterator[At]:
+    """The steps of the input layer, and of an encoder what comes after it."""
+    if not isinstance(model, Encoder):
+        yield At(model, INPUT_LAYER, layer_plan(model.steps, model.config))
+        return
+    plan = layer_plan(model.embeddings.steps, model.embeddings.config)
+    first = Step(FIRST, "state", lambda x: x, (list(plan)[-1],))
+    yield At(model, INPUT_LAYER, {**plan, FIRST: first})
+    yield from places(model, head)
 
 
-def begin(batch: Mapping[str, Array], x: Array) -> dict[str, Any]:
-    """The values with which the steps of a batch begin; x enters the first block."""
+def begin(batch: Mapping[str, Any], x: Array | None = None) -> dict[str, Any]:
+    """The values with which the steps of a batch begin; x enters the first block, if the input layer is left out."""
     ids, real = tokens_of(batch)
-    return {REAL: real, IDS: ids, "hidden_states.0": x}
+    return {REAL: real, IDS: ids, GIVEN: given(batch)} | ({} if x is None else {FIRST: x})
+
+
+def kept(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What later places begin with: of those before only the hidden states."""
+    return {key: x for key, x in values.items() if key in (REAL, IDS, GIVEN) or key.startswith("hidden_states.")}
 
 
 def plain_parts(
-    encoder: Encoder, batch: Mapping[str, Array], mistake: Mistake | None = None, only: bool | None = None,
-    head: BoundHead | None = None,
+    model: EmbeddingLayer | Encoder, batch: Mapping[str, Array], mistake: Mistake | None = None,
+    parts: Collection[str] = PARTS, head: BoundHead | None = None,
 ) -> Iterator[dict[str, Array]]:  # fmt: skip
     """Trace one batch part by part: the input layer, each block, the head. Padding has numbers, not zeros.
 
-    only: the mistake is made in the blocks alone (False), or in the head alone (True).
+    parts: where the mistake is made.
     """
-    found = trace(encoder.embeddings, batch)
-    values = begin(batch, found[next(reversed(found))])
-    yield found | {"hidden_states.0": values["hidden_states.0"]}
-    for at in places(encoder, head):
-        wrong = with_mistake(mistake, at) if mistake and only in (None, at.i is None) else None
+    values = begin(batch)
+    for at in all_places(model, head):
+        wrong = with_mistake(mistake, at) if mistake and at.part in parts else None
         yield dict(run(wrong or at.plan, values))
-        values = {key: x for key, x in values.items() if key in (REAL, IDS) or key.startswith("hidden_states.")}
+        values = kept(values)

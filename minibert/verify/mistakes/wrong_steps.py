@@ -26,24 +26,38 @@ from minibert.families.parts.bound_blocks import (
 )
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import BoundHead, taken
-from minibert.families.parts.modules import Embedding, LayerNorm, Linear
+from minibert.families.parts.layer_plan import looked_up, times
+from minibert.families.parts.modules import Embedding, LayerNorm
 from minibert.families.parts.plan import IDS, REAL, Plan, Step
-from minibert.files.tables import as_table
 from minibert.models.encoder import Encoder
+from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.run.blocks import Stack
+from minibert.verify.sides.traces import INPUT_LAYER
 
 from .wrong_formulas import Formula, NormFormula
 
 
 class At(NamedTuple):
-    """Where a mistake is made: block `i` of an encoder, or its head (None), and the right steps there."""
+    """Where a mistake is made: the input layer of a model, block `i` of it, or its head; and the right steps there."""
 
-    encoder: Encoder
-    i: int | None
+    model: EmbeddingLayer | Encoder
+    part: str
     plan: Plan
+    i: int | None = None
+
+    @property
+    def layer(self) -> EmbeddingLayer:
+        return self.model.embeddings if isinstance(self.model, Encoder) else self.model
+
+    @property
+    def stack(self) -> Stack:
+        """Only an encoder has one."""
+        assert isinstance(self.model, Encoder)
+        return self.model.stack
 
     @property
     def block(self) -> BoundBlock | None:
-        return None if self.i is None else self.encoder.stack.blocks[self.i]
+        return None if self.i is None else self.stack.blocks[self.i]
 
     def of(self, kind: str) -> list[Step]:
         """The steps of one kind."""
@@ -142,8 +156,10 @@ def rounded(rounding: Formula) -> Wrong:
     def made(at: At) -> Iterator[Step]:
         yield from maps(at)
         for step in at.plan.values():
-            if isinstance(step.part, LayerNorm | Linear | Embedding):
+            if isinstance(step.part, LayerNorm):
                 yield step._replace(formula=_with_numbers(step.part, rounding))
+            elif step.kind == "rows":
+                yield step._replace(formula=partial(_rounded_rows, step.part.module, step.part.step.extra, rounding))
             elif step.kind == "term":
                 scheme = replace(step.part.scheme, **_rounded(vars(step.part.scheme), rounding))
                 yield step._replace(formula=step.part._replace(scheme=scheme).plain)
@@ -158,7 +174,7 @@ def rounded_frequencies(rounding: Formula) -> Wrong:
 
     def made(at: At) -> Iterator[Step]:
         for step in at.of("rotation"):
-            scheme: Any = at.encoder.stack.rotary
+            scheme: Any = at.stack.rotary
             rotations = {name: own._replace(frequencies=rounding(own.frequencies))
                          for name, own in scheme.rotations.items()}  # fmt: skip
             yield step._replace(formula=partial(rotated, replace(scheme, rotations=rotations), step.part.layer_type))
@@ -169,7 +185,12 @@ def rounded_frequencies(rounding: Formula) -> Wrong:
 def with_frequencies(rounding: Formula) -> Wrong:
     """Every parameter and the frequencies of rotations rounded, in a model that has these."""
     numbers, frequencies = rounded(rounding), rounded_frequencies(rounding)
-    return lambda at: [*numbers(at), *frequencies(at)] if at.encoder.stack.rotary else []
+    return lambda at: [*numbers(at), *frequencies(at)] if isinstance(at.model, Encoder) and at.stack.rotary else []
+
+
+def _rounded_rows(module: Embedding, extra: int, rounding: Formula, ids: Array | None) -> Array | None:
+    rows = looked_up(Embedding(module.table), extra, ids)
+    return None if rows is None else times(module.scale, rounding(rows))
 
 
 def _rounded(values: Mapping[str, Any], rounding: Formula) -> dict[str, Array]:
@@ -180,26 +201,23 @@ def _with_numbers(own: Any, rounding: Formula) -> Any:
     if isinstance(own, Dense):
         return Dense(rounding(own.weight), None if own.bias is None else rounding(own.bias), own.transposed)
     made = copy(own)
-    if isinstance(own, Embedding):
-        made.table = as_table(rounding(own.weight))
-    else:
-        vars(made).update(_rounded(vars(own), rounding))
+    vars(made).update(_rounded(vars(own), rounding))
     return made
 
 
-def left_out(kind: str) -> Wrong:
-    """What the input layer does not do: `np.asarray` in a step's place."""
-    return lambda at: [step._replace(formula=np.asarray) for step in at.of(kind)] if at.i is None else []
+def without_first_norm(at: At) -> list[Step]:
+    """The input layer without its norm."""
+    return [step._replace(formula=np.asarray) for step in at.of("norm")] if at.part == INPUT_LAYER else []
 
 
 def without_block(which: int) -> Wrong:
     """One block hands on what enters it; -1 is the last one."""
 
     def made(at: At) -> Iterator[Step]:
-        depth = len(at.encoder.stack.blocks)
+        depth = len(at.stack.blocks)
         for step in at.of("state") if depth > 1 and at.i == which % depth else ():
             end = at.plan.get(step.of[0], step)
-            last = end if end.key == at.encoder.stack.last_norm else step
+            last = end if end.key == at.stack.last_norm else step
             yield last._replace(of=(f"hidden_states.{at.i}",))
 
     return made
@@ -294,11 +312,11 @@ def rotation(change: Callable[[Any, Array, Array, Array], Array], only: str = "q
     """Another rotation: from the scheme, x, cos and sin. `only`: of queries or of keys."""
 
     def made(at: At) -> Iterator[Step]:
-        rotary = at.encoder.stack.rotary
         for step in at.of("rotation"):
 
             def rotate_wrong(x: Array, step: Step = step) -> Array:
-                cos, sin = rotary.rotary(np.arange(x.shape[-2]), step.part.layer_type)  # type: ignore[union-attr]
+                rotary: Any = at.stack.rotary
+                cos, sin = rotary.rotary(np.arange(x.shape[-2]), step.part.layer_type)
                 return change(rotary, x, cos, sin)
 
             if step.of[0][-1] in only:
@@ -320,8 +338,8 @@ def by_theta(theta: float, rotary: Any, x: Array, cos: Array, sin: Array) -> Arr
 
 def other_layer_type(at: At) -> Iterator[Step]:
     """The rotation of the other type of blocks."""
-    rotary = at.encoder.stack.rotary
     for step in at.of("rotation"):
+        rotary = at.stack.rotary
         others = [name for name in rotary.rotations if name != step.part.layer_type] if rotary else []
         if others and step.part.layer_type:
             yield step._replace(formula=partial(rotated, rotary, others[0]))
@@ -406,7 +424,7 @@ def parts(change: Callable[[BoundResidual], BoundResidual]) -> Wrong:
     def made(at: At) -> Iterator[Step]:
         if at.block is not None and at.i is not None:
             other = at.block._replace(parts=tuple(map(change, at.block.parts)))
-            for key, step in other.plan(at.i, at.encoder.stack).items():
+            for key, step in other.plan(at.i, at.stack).items():
                 if at.plan[key].of != step.of:
                     yield step
 
@@ -434,10 +452,9 @@ def sums(x: int, added: int) -> Wrong:
 
 def without_last_norm(at: At) -> Iterator[Step]:
     """The last hidden state is what enters the last norm."""
-    last = at.encoder.stack.last_norm
     for step in at.of("state"):
-        if last and step.of == (last,):
-            yield step._replace(of=at.plan[last].of)
+        if at.block and step.of == (at.stack.last_norm,):
+            yield step._replace(of=at.plan[step.of[0]].of)
 
 
 def gate_for_up(at: At) -> Iterator[Step]:
@@ -496,7 +513,7 @@ def last(change: Callable[[Any, Dense], Dense | None]) -> Wrong:
 
     def made(at: At) -> Iterator[Step]:
         for take in at.of("take"):
-            last = change(at.encoder.embeddings.steps[0].module, take.part.last)
+            last = change(at.layer.steps[0].module, take.part.last)
             if last is not None:
                 yield at.plan[take.part.path]._replace(formula=last)
 
@@ -517,7 +534,7 @@ def by_scaled_words(words: Any, last: Dense) -> Dense | None:
 
 def by_ids(at: At) -> Iterator[Step]:
     """Padding is where the ids are those of padding."""
-    pad_id = at.encoder.config.get("pad_token_id")
+    pad_id = at.model.config.get("pad_token_id")
     for step in at.of("keep") if type(pad_id) is int else ():
         right = step.formula
         yield step._replace(formula=lambda real, ids: right(ids != pad_id), of=(REAL, IDS))  # noqa: B023

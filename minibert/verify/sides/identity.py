@@ -20,8 +20,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.files.tables import StoredTable
-
-from .subject import Subject
+from minibert.verify.judge.input_layer import Subject
 
 FORMAT = 1  # of the file's metadata, and of the names in it
 AT_ONCE = 1 << 20  # numbers that are converted at once

@@ -16,10 +16,8 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.verify.judge.input_layer import tolerances
+from minibert.verify.judge.input_layer import Subject
 from minibert.verify.report import Checked, Report, compare_ids, table
-
-from .traces import trace
 
 DATA = Path(__file__).parents[1] / "data"
 SLACK = 1e-15  # a number printed with all its digits is read back into float64 with an error of its own
@@ -41,13 +39,13 @@ def find(model: str, layer: EmbeddingLayer) -> dict[str, Any] | None:
     return None
 
 
-def compare(report: Report, layer: EmbeddingLayer, values: Mapping[str, Any], before: str) -> bool:
+def compare(report: Report, subject: Subject, values: Mapping[str, Any], before: str) -> bool:
     """Compare printed numbers and ids, and say whether all numbers are right; `before` begins the first sentence."""
     report.say(
         f"{before}compared with numbers of {values['model']}, as this model's name and sizes say it is, that ship with "
         f"minibert: {values['source']}"
     )
-    report.checked = check(layer, values)
+    report.checked = check(subject, values)
     rows = [["intermediate", "numbers", "max difference", "allowed there", "verdict"]]
     for c in report.checked:
         verdict = "as printed" if c.passes else "DIFFERENT"
@@ -55,7 +53,7 @@ def compare(report: Report, layer: EmbeddingLayer, values: Mapping[str, Any], be
     report.say("", *table(rows), "")
     right = all(c.passes for c in report.checked)
     texts = [((text["text"],), {"input_ids": text["input_ids"]}) for text in values["texts"]]
-    compare_ids(report, layer, texts, "as printed")
+    compare_ids(report, subject.model, texts, "as printed")
     if not right:
         report.fail()
     elif report.passed:
@@ -63,19 +61,18 @@ def compare(report: Report, layer: EmbeddingLayer, values: Mapping[str, Any], be
     return right
 
 
-def check(layer: EmbeddingLayer, stored: Mapping[str, Any]) -> list[Checked]:
+def check(subject: Subject, stored: Mapping[str, Any]) -> list[Checked]:
     """Compare every stored number with the layer's trace: half a printed unit, and a norm's rounding, are allowed."""
-    allowed = tolerances(layer)
     # a remote table then fetches all rows at once
-    layer.steps[0].module.table.expect(entry["input_ids"] for entry in stored["values"])
+    subject.layer.steps[0].module.table.expect(entry["input_ids"] for entry in stored["values"])
     found: dict[str, list[tuple[float, float]]] = {}
     for entry in stored["values"]:
         key = entry["key"]
-        rows = trace(layer, {"input_ids": np.array([entry["input_ids"]])})[key][0]
+        rows = subject.trace({"input_ids": np.array([entry["input_ids"]])})[key][0]
         got = rows[np.ix_(entry["tokens"], np.arange(rows.shape[-1])[entry["columns"]])].astype(np.float64)
         printed = np.array(entry["printed"], np.float64)
         unit = np.maximum(half_units(entry["printed"]), half_steps(printed))
-        limit = unit + SLACK + allowed[key] * np.maximum(1, np.abs(printed))
+        limit = unit + SLACK + subject.allowed[key] * np.maximum(1, np.abs(printed))
         pairs = zip(np.abs(got - printed).flat, limit.flat, strict=True)
         found.setdefault(key, []).extend((float(off), float(most)) for off, most in pairs)
     return [_sum_up(key, pairs) for key, pairs in found.items()]

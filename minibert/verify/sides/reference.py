@@ -20,8 +20,7 @@ from minibert.families.parts.block_names import by_module
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.steps import Norm, Positions
 from minibert.models.open.load import is_folder
-
-from .subject import Subject
+from minibert.verify.judge.input_layer import Subject
 
 
 def installed() -> bool:

@@ -14,11 +14,11 @@ from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
 from minibert.families.rows import FAMILIES
 from minibert.verify.judge.compare import ERROR_SHARE, OF_A_PORT, PORT_SHARE, Shares, misfits, over_kinds
+from minibert.verify.judge.input_layer import Subject
 from minibert.verify.report import Report, compare_ids
 
 from . import shipped
 from .reference import Reference
-from .subject import Subject
 from .traces import Traces, keys_of
 
 

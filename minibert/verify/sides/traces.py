@@ -23,6 +23,7 @@ from .numpy_files import npz_names, read_npz
 
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 
+INPUT_LAYER, BLOCKS, HEAD = PARTS = "input layer", "blocks", "head"  # of a model, in the order of a trace
 ABOUT = "minibert"
 NPZ = ".npz"
 ENDINGS = (".safetensors", NPZ)
@@ -35,6 +36,15 @@ def trace(model: EmbeddingLayer | Encoder, inputs: Mapping[str, Array]) -> dict[
     if "past_length" in keywords:
         keywords["past_length"] = int(np.asarray(keywords["past_length"]).item())
     return model.trace(keywords.pop("input_ids", None), **keywords)
+
+
+def tokens_of(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:
+    """A batch's ids and which of its tokens are no padding, both (batch, seq)."""
+    ids = batch.get("input_ids")
+    shape = np.shape(batch["inputs_embeds"])[:-1] if ids is None else np.shape(ids)
+    shape = shape if len(shape) == 2 else (1, *shape)
+    mask = np.reshape(batch.get("attention_mask", np.ones(shape)), (shape[0], -1))[:, -shape[1] :] != 0
+    return None if ids is None else np.reshape(ids, shape), np.asarray(mask)
 
 
 def keys_of(traces: Mapping[str, Iterable[str]]) -> list[str]:

@@ -16,27 +16,29 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.parts.steps import Positions
 from minibert.verify.mistakes.mistakes import EPS, MISTAKES
-from minibert.verify.mistakes.plain import places
+from minibert.verify.mistakes.plain import all_places
 from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8
 from minibert.verify.mistakes.wrong_steps import (
     Mistake,
     dense,
-    left_out,
     rounded,
     rounded_weight,
     with_mistake,
     without_block,
+    without_first_norm,
 )
 
-from .vector_recipes import Maker, Rules, before_blocks
+from .vector_recipes import Maker, Rules
 
 LENGTHS = (64, 128, 256, 384, 512)
 PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5 and Nomic, added by hand to others
 
 
 # of the list: those that are made in all blocks of a model, by one word of config.json or one line
-OF_MODELS = ("activation ", "causal mask forgotten", "causal mask where", "last norm", "weight in int8",
-             "parameters ", *(f"eps {eps:g}" for eps in EPS))  # fmt: skip
+OF_MODELS = (
+    "activation ", "type rows left out", "position rows left out", "causal mask forgotten", "causal mask where",
+    "last norm", "weight in int8", "parameters ", *(f"eps {eps:g}" for eps in EPS),
+)  # fmt: skip
 
 
 class VectorMistake(NamedTuple):
@@ -175,13 +177,11 @@ def _models(maker: Maker) -> Found:
     of_vectors = (
         Mistake("last block missing", many, without_block(-1)),
         Mistake("first block missing", many, without_block(0)),
-        Mistake("type rows left out", "Row 0 of the types is added to each token.", left_out("token_type_ids")),
-        Mistake("position rows left out", "Each position's row is added.", left_out("position_ids")),
-        Mistake("norm of the input layer forgotten", "Normalize before the blocks.", left_out("norm")),
+        Mistake("norm of the input layer forgotten", "Normalize before the blocks.", without_first_norm),
     )
     for mistake in (*(each for each in MISTAKES if each.name.startswith(OF_MODELS)), *of_vectors):
         form = next((form for form in ("float16", "bfloat16", "int8") if f" in {form}" in mistake.name), "")
-        if any(with_mistake(mistake, at) for at in (*places(maker.encoder), before_blocks(maker.encoder))):
+        if any(with_mistake(mistake, at) for at in all_places(maker.encoder)):
             yield VectorMistake(mistake.name, mistake.why, {"model": mistake}, form)
     remedy = "Attention weights of padding must be 0: pass the attention mask."
     yield VectorMistake("mask ignored", remedy, {"seen": True})

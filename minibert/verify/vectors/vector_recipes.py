@@ -16,11 +16,9 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.parts.plan import Step, by_key, value
-from minibert.families.parts.steps import Bound, Norm
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
-from minibert.models.input_layer import EmbeddingLayer
-from minibert.verify.mistakes.plain import begin, places
+from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.mistakes.wrong_steps import At, Mistake, with_mistake
 
 Rules = dict[str, Any]  # those of a tokenizer.json
@@ -76,32 +74,22 @@ class Plain:
     """An encoder whose blocks compute by their steps, padding too, with a mistake if there is one."""
 
     def __init__(self, encoder: Encoder, mistake: Mistake | None = None) -> None:
-        layer, self.dim = encoder.embeddings, encoder.dim
-        plans = [(mistake and with_mistake(mistake, at)) or at.plan for at in places(encoder)]
+        self.dim = encoder.dim
+        plans = [(mistake and with_mistake(mistake, at)) or at.plan for at in all_places(encoder)]
         self._plans = [{key: _in_fewer_passes(step) for key, step in plan.items()} for plan in plans]
-        made = _formulas(before_blocks(encoder), mistake)
-        steps = [Bound(step, x) for (step, _), x in zip(layer.steps, made, strict=True) if x is not np.asarray]
-        self.embeddings = EmbeddingLayer(layer.family, layer.config, steps, layer.dtype, layer.side)
 
     def __call__(self, input_ids: Any, **batch: Any) -> Array:
-        x = self.embeddings(input_ids, **batch)
+        values = begin({"input_ids": input_ids, **batch})
         for i, plan in enumerate(self._plans):  # what a block computes is dropped: of 512 tokens it is many megabytes
-            values = begin({"input_ids": input_ids, **batch}, x) | {f"hidden_states.{i}": x}
-            x = value(f"hidden_states.{i + 1}", plan, values)
-        return x
-
-
-def before_blocks(encoder: Encoder) -> At:
-    """The modules of the input layer: norms, and tables by the ids that they are asked for."""
-    bound = ((step, "norm" if isinstance(step, Norm) else str(getattr(step, "ids", "")), module)
-             for step, module in encoder.embeddings.steps)  # fmt: skip
-    return At(encoder, None, by_key(Step(step.key, kind, module, (), module) for step, kind, module in bound))
+            x = value(f"hidden_states.{i}", plan, values)
+            values = kept(values)
+        return np.asarray(x)
 
 
 def after_pooling(encoder: Encoder) -> At:
     """What sentence-transformers does after pooling."""
     own = enumerate(encoder.sentence_config.after)
-    return At(encoder, None, by_key(Step(str(i), "after", step, (), step) for i, step in own))
+    return At(encoder, "pooling", by_key(Step(str(i), "after", step, (), step) for i, step in own))
 
 
 def _formulas(at: At, mistake: Mistake | None) -> list[Callable[..., Any]]:

@@ -1,0 +1,323 @@
+"""What an input layer can have wrong: other ids, rows, sums and factors in the place of a bound layer's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array, default_position_ids, mask_position_ids, sinusoidal_positions
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.layer_plan import GIVEN, looked_up, passed, positions, times
+from minibert.families.parts.modules import Embedding
+from minibert.families.parts.plan import Step
+from minibert.families.parts.steps import Add, Inputs, Lookup, Positions, Tokens
+from minibert.files.tables import FormulaTable
+from minibert.models.input_layer import EmbeddingLayer
+
+from .wrong_steps import At, Mistake, Wrong, on
+
+Counted = Callable[[Positions, Inputs, Any, int], Any]  # a step, what is passed, the config, cached tokens -> positions
+
+SHARED, SINUSOIDS = "shared.weight", ".sinusoids"
+NEAR = (-2, -1, 1, 2)
+
+# -- ids and positions -------------------------------------------------------------------------------------------
+
+
+def counted(where: Callable[[Positions], Any], count: Counted) -> Wrong:
+    """Positions counted in another way, in models with such positions."""
+
+    def made(at: At) -> Iterator[Step]:
+        for step in at.of("positions"):
+            if where(step.part):
+                yield step._replace(formula=partial(positions, partial(count, step.part), at.layer.config))
+
+    return made
+
+
+def by(rule: str) -> Callable[[Positions], bool]:
+    """Models that count by this rule."""
+    return lambda own: own.rule == rule
+
+
+def as_if(**changes: Any) -> Counted:
+    """As a step with other fields counts."""
+    return lambda own, inputs, config, past: replace(own, **changes).default(inputs, config, past)
+
+
+def padding_counted(own: Positions, inputs: Inputs, config: Any, past: int) -> slice:
+    """RoBERTa's first position, but padding counted like any token."""
+    start = own.first(config) + (past if own.cached else 0)
+    return slice(start, start + inputs.seq)
+
+
+def by_ids(own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
+    """OPT's rule with a mask made from the ids."""
+    if inputs.inputs_embeds is not None:
+        return own.default(inputs, config, past)
+    real = np.asarray(inputs.ids["input_ids"]) != config.integer("pad_token_id")
+    return mask_position_ids(np.concatenate([np.ones((inputs.batch, past), bool), real], axis=1), past)
+
+
+def by_mask(own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
+    """RoBERTa's rule with the attention mask in the place of the ids."""
+    if inputs.attention_mask is None:
+        return own.default(inputs, config, past)
+    return mask_position_ids(inputs.attention_mask, past) + own.padding(config) + 1
+
+
+def as_generate(own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
+    """Positions that `generate()` passes: cumsum(mask) - 1, and 0 where masked."""
+    found = replace(own, rule="mask").default(inputs, config, past)
+    return np.maximum(found, 0) if isinstance(found, np.ndarray) else found
+
+
+def shifted(further: int) -> Wrong:
+    """Positions that all are so much larger, or smaller."""
+    return on("positions", lambda step: _after(step, lambda x: x + further))
+
+
+def first_type(at: At) -> Iterator[Step]:
+    """Row 0 of the types where none are passed, and the model then adds none."""
+    for step in at.of("ids"):
+        if step.part.ids == "token_type_ids" and isinstance(step.part, Add) and step.part.missing is None:
+            yield step._replace(formula=partial(passed, replace(step.part, missing=0), at.layer.config))
+
+
+def _after(step: Step, change: Callable[[Array], Array]) -> Step:
+    right = step.formula
+    return step._replace(formula=lambda *x: None if (made := right(*x)) is None else np.asarray(change(made)))
+
+
+# -- rows --------------------------------------------------------------------------------------------------------
+
+
+def rows(
+    kind: type[Lookup] | tuple[type[Lookup], ...], change: Callable[[Any, Embedding, Array], Array],
+    where: Callable[[Any, Embedding], Any] = lambda own, module: True,
+) -> Wrong:  # fmt: skip
+    """Other rows of lookups of one kind: from the step, its module and the ids."""
+
+    def made(step: Step) -> Step | None:
+        own, module = step.part
+        if not isinstance(own, kind) or not where(own, module):
+            return None
+        return step._replace(formula=lambda ids: None if ids is None else change(own, module, ids))
+
+    return on("rows", made)
+
+
+def further(many: int, own: Any, module: Embedding, ids: Array) -> Array:
+    """The rows after the right ones, or before them. Raises IndexError where the table ends."""
+    ids = ids + own.extra + many
+    if np.min(ids, initial=0) < 0 or np.max(ids, initial=0) >= module.table.shape[0]:
+        raise IndexError("past the table")
+    return module(ids)
+
+
+def always(row: int, own: Any, module: Embedding, ids: Array) -> Array:
+    """One row for all tokens."""
+    return module(np.full_like(ids, row))
+
+
+def no_rows(step: Step) -> Step:
+    """Zeros in the place of rows."""
+    return _after(step, lambda x: x * 0)
+
+
+def without_offset(own: Any, module: Embedding, ids: Array) -> Array:
+    """Positions looked up without the rows that the table has in front."""
+    return np.asarray(looked_up(module, 0, ids))
+
+
+def zero_padding(own: Any, module: Embedding, ids: Array) -> Array:
+    """The row of padding read as zeros."""
+    return np.where((ids == module.padding_idx)[..., None], 0, module(ids))
+
+
+def computed(table: Callable[[int, int], Array]) -> Wrong:
+    """Another formula's positions, where a formula makes them."""
+
+    def change(own: Any, module: Embedding, ids: Array) -> Array:
+        rows, dim = module.table.shape
+        return np.asarray(looked_up(Embedding(FormulaTable(table, (rows, dim))), own.extra, ids))
+
+    return rows(Positions, change, lambda own, module: own.generate is not None)
+
+
+def sinusoids_in_float32(rows: int, dim: int) -> Array:
+    """Marian's table with angles computed in float32."""
+    exponent = np.float32(2) * (np.arange(dim) // 2).astype(np.float32) / np.float32(dim)
+    angle = default_position_ids(rows)[0][:, None].astype(np.float32) / np.float32(10000) ** exponent
+    return np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=1)
+
+
+def shared_first(at: At) -> Iterable[Step]:
+    """The table called `shared`, in a file that has another one for this side."""
+    layer = at.layer
+    stored = any(name.endswith(SHARED) for name in layer.stored())
+    if not stored or layer.tensors[0].name.endswith(SHARED):
+        return []
+    shared = cache(partial(_shared, layer))
+    other = rows(Tokens, lambda own, module, ids: np.asarray(looked_up(shared(), 0, ids)))
+    return other(at)
+
+
+def _shared(layer: EmbeddingLayer) -> Embedding:
+    def first(steps: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = (tuple(sorted(step.names, key=lambda name: name != SHARED)) for step in steps)
+        return tuple(replace(step, names=those) for step, those in zip(steps, names, strict=True))
+
+    family, (again, _) = layer.family, layer.__reduce__()
+    endings = (*family.unused_endings, "embed_tokens.weight")  # the right table is left over then
+    other = again(family=replace(
+        family, steps=first(family.steps), decoder=first(family.decoder), unused_endings=endings
+    ))  # fmt: skip
+    module: Embedding = other.steps[0].module
+    return module
+
+
+# -- sums and factors --------------------------------------------------------------------------------------------
+
+
+def sums(change: Callable[[At, tuple[str, ...]], Iterable[str]]) -> Wrong:
+    """Other rows added up, or in another order."""
+
+    def made(at: At) -> Iterator[Step]:
+        for step in at.of("add"):
+            if (of := tuple(change(at, step.of))) not in (step.of, ()):
+                yield step._replace(of=of)
+
+    return made
+
+
+def _of_ids(at: At, key: str, ids: str) -> bool:
+    step = at.plan[key]
+    step = at.plan[step.of[1]] if step.kind == "embeds" else step  # the words, or the caller's own rows
+    step = at.plan[step.of[0]] if step.kind == "scale" else step
+    return step.kind == "rows" and step.part.step.ids == ids
+
+
+def left_out(ids: str) -> Wrong:
+    """A sum without the rows of one kind."""
+    return sums(lambda at, of: [key for key in of if not _of_ids(at, key, ids)])
+
+
+def added_twice(ids: str) -> Wrong:
+    """A sum with the rows of one kind twice."""
+    return sums(lambda at, of: [*of, *(key for key in of if _of_ids(at, key, ids))])
+
+
+def in_order(order: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Wrong:
+    """A sum of three or more in another order; of two it makes no difference."""
+    return sums(lambda at, of: order(of) if len(of) > 2 else of)
+
+
+def with_sinusoids(at: At) -> Iterator[Step]:
+    """Sinusoids where the model adds no positions."""
+    if not at.of("positions"):
+        for step in at.of("add")[:1]:
+            yield step._replace(of=(*step.of, SINUSOIDS))
+            yield Step(SINUSOIDS, "rows", partial(_sinusoids, at.layer), (GIVEN,))
+
+
+def _sinusoids(layer: EmbeddingLayer, given: tuple[Inputs, int]) -> Array:
+    inputs, past = given
+    rows = sinusoidal_positions(past + inputs.seq, layer.steps[0].module.table.shape[1])
+    return rows[None, past:].astype(layer.dtype)
+
+
+def factors(rows: Callable[[float, Array], Array]) -> Wrong:
+    """Words times the model's factor in another way: from the factor and the rows as they are stored."""
+
+    def of_step(step: Step) -> Step:
+        return step._replace(formula=lambda x: None if x is None else rows(step.part, x))
+
+    def of_rows(step: Step) -> Step | None:
+        module = step.part.module
+        stored = Embedding(module.table)
+        formula: Any = lambda ids: None if ids is None else rows(module.scale, stored(ids))  # noqa: E731
+        return None if module.scale == 1 else step._replace(formula=formula)
+
+    return lambda at: [*on("scale", of_step)(at), *on("rows", of_rows)(at)]
+
+
+def embeds_scaled(step: Step) -> Step | None:
+    """The caller's own rows times the factor too."""
+    factor = step.part
+
+    def formula(given: tuple[Inputs, int], rows: Array | None) -> Array | None:
+        return rows if rows is not None else times(factor, given[0].inputs_embeds)
+
+    return None if factor == 1 else step._replace(formula=formula)
+
+
+# -- the list ----------------------------------------------------------------------------------------------------
+
+POSITION = "RoBERTa's positions skip padding."
+OTHER_ROWS = "Each id has a row of its own, and row 0 is the first."
+SUM = "The rows of each kind are added once."
+WORDS = {
+    "input_ids": "word", "position_ids": "position", "token_type_ids": "type", "langs": "language",
+    "task_type_ids": "task",
+}  # fmt: skip
+LEFT_OUT = {
+    "token_type_ids": "Without types the reference still adds row 0.",
+    "position_ids": "Each token's position adds a row of its own.",
+}
+
+# fmt: off
+OF_ROWS: tuple[Mistake, ...] = (
+    *(Mistake(f"{word} rows left out", LEFT_OUT.get(ids, SUM), left_out(ids)) for ids, word in WORDS.items()),
+    *(Mistake(f"{word} rows added twice", SUM, added_twice(ids), "local") for ids, word in WORDS.items()),
+    *(Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
+              in_order(order)) for order in (lambda of: (of[0], *reversed(of[1:])), lambda of: (*of[1:], of[0]))),
+    Mistake("type row 0 added", "GPT-2 and XLM add a row for types only where types are passed.", first_type),
+    Mistake("positions counted from 0", "RoBERTa's first position is after the padding row: padding_idx + 1.",
+            counted(by("padding"), as_if(rule="count"))),
+    Mistake("padding counted as tokens", POSITION, counted(by("padding"), padding_counted)),
+    Mistake("mask instead of the ids", "RoBERTa counts ids that are not padding, whatever the attention mask says.",
+            counted(by("padding"), by_mask)),
+    Mistake("padding id from the config", "MPNet's positions skip id 1 whatever config.json says.",
+            counted(lambda own: own.padding_idx == 1, as_if(padding_idx="pad_token_id"))),
+    Mistake("ids instead of the mask", "OPT counts what the attention mask keeps; padding without a mask counts.",
+            counted(by("mask"), by_ids)),
+    Mistake("mask ignored in positions", "OPT counts what the attention mask keeps.",
+            counted(by("mask"), as_if(rule="count"))),
+    Mistake("positions counted by the mask", "Only `generate()` does so, and passes them; a plain call counts padding.",
+            counted(by("count"), as_generate)),
+    Mistake("cached tokens not counted", "With a cache the first new token comes after the cached ones.",
+            counted(lambda own: own.rule != "mask" and own.cached, as_if(cached=False))),
+    *(Mistake(f"counted from {start:+d} on", "The family says which position is the first.", shifted(start), "local")
+      for start in NEAR),
+    Mistake("all 0", "Each token has a position.", on("positions", no_rows), "local"),
+    Mistake("offset of the position table missing", "BART's and OPT's tables have two rows in front of position 0.",
+            rows(Positions, without_offset, lambda own, module: own.extra)),
+    Mistake("sinusoids in the other layout", "Marian has all sines first, Vaswani's paper alternates.",
+            computed(sinusoidal_positions)),
+    Mistake("sinusoids from float32 angles", "At position 4095 a float32 angle is 1e-4 off.",
+            computed(sinusoids_in_float32)),
+    Mistake("sinusoids added", "T5, Llama and similar models add no position row; positions act in attention.",
+            with_sinusoids),
+    Mistake("scale in float64", "sqrt(dim) is rounded to float32 before it multiplies.",
+            factors(lambda factor, x: (x.astype(np.float64) * factor).astype(x.dtype))),
+    Mistake("scale left out", "Word rows are multiplied by sqrt(dim) before positions are added.",
+            factors(lambda factor, x: x)),
+    Mistake("inputs_embeds scaled", "BART scales inside its word module, so the caller's own embeddings stay.",
+            on("embeds", embeds_scaled)),
+    Mistake("padding row zeroed", "padding_idx starts a row at zero before training; trained files hold numbers there.",
+            rows(Tokens, zero_padding, lambda own, module: module.padding_idx is not None)),
+    Mistake("shared table first", "In untied BART each side has a table of its own, and `shared` is not used.",
+            shared_first),
+    Mistake("left out: all 0", SUM, on("rows", no_rows), "local"),
+    *(Mistake(f"rows of ids {many:+d}", OTHER_ROWS, rows((Tokens, Positions), partial(further, many)), "local")
+      for many in NEAR),
+    *(Mistake(f"row {row} for all tokens", OTHER_ROWS, rows((Add, Positions), partial(always, row)), "local")
+      for row in range(3)),
+    Mistake("mask not applied", "DeBERTa and XLM multiply the rows by the attention mask after the norm.",
+            on("rows of padding", lambda step: step._replace(formula=lambda x, given: x))),
+)
+# fmt: on
