@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from minibert.families.parts.steps import Project
+from minibert.families.parts.steps import Norm, Project
 
 from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, TYPE, WORD
 from .rows import Row
@@ -54,11 +54,11 @@ ALBERT_BLOCKS = Blocks(
     parts=(
         Residual(
             work=Attend(maps=("attention.query", "attention.key", "attention.value"), output="attention.dense"),
-            after=NormAt(path="attention.LayerNorm"),
+            after=Norm(path="attention.LayerNorm"),
         ),
         Residual(
             work=Feed(up="ffn", down="ffn_output", activation="activation", activation_last=True),
-            after=NormAt(path="full_layer_layer_norm"),
+            after=Norm(path="full_layer_layer_norm"),
         ),
     ),
     count=_albert_count,
@@ -79,7 +79,7 @@ ALBERT_HEADS = (
     masked_word(
         HeadMap(path="predictions.dense", out="embedding_size"),
         Act(path="predictions.activation"),
-        NormAt(path="predictions.LayerNorm"),
+        Norm(path="predictions.LayerNorm"),
         HeadMap(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
     ),
     classes(HeadMap(path="pooler"), Act(path="pooler_activation", word="tanh"), CLASSIFIER),

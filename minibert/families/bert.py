@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import (
     CLASSIFIER,
@@ -113,7 +113,7 @@ def bert_tree(name: str) -> dict[str, str]:
 
 BERT_FEED = Residual(
     work=Feed(up="intermediate.dense", activation="intermediate.intermediate_act_fn", down="output.dense"),
-    after=NormAt(path="output.LayerNorm"),
+    after=Norm(path="output.LayerNorm"),
 )
 
 BERT_BLOCKS = Blocks(
@@ -123,7 +123,7 @@ BERT_BLOCKS = Blocks(
                 maps=("attention.self.query", "attention.self.key", "attention.self.value"),
                 output="attention.output.dense",
             ),
-            after=NormAt(path="attention.output.LayerNorm"),
+            after=Norm(path="attention.output.LayerNorm"),
         ),
         BERT_FEED,
     ),
@@ -134,7 +134,7 @@ BERT_BLOCKS = Blocks(
 BERT_WORDS = (
     HeadMap(path="cls.predictions.transform.dense"),
     Act(path="cls.predictions.transform.transform_act_fn"),
-    NormAt(path="cls.predictions.transform.LayerNorm"),
+    Norm(path="cls.predictions.transform.LayerNorm"),
     HeadMap(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
 )
 
@@ -154,7 +154,7 @@ ELECTRA_HEADS = (
     *word_heads(
         HeadMap(path="generator_predictions.dense", out="embedding_size"),
         Act(path="generator_predictions.activation", word="gelu"),
-        NormAt(path="generator_predictions.LayerNorm"),
+        Norm(path="generator_predictions.LayerNorm"),
         HeadMap(path="generator_lm_head", out=WORDS, tied=True),
         architectures=("ForMaskedLM",),
     ),

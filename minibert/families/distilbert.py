@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.steps import Norm
 
 from .bert import BERT, NORM, POSITION, WORD
 from .rows import Row
@@ -25,14 +26,14 @@ DISTILBERT_BLOCKS = Blocks(
     parts=(
         Residual(
             work=Attend(maps=("attention.q_lin", "attention.k_lin", "attention.v_lin"), output="attention.out_lin"),
-            after=NormAt(path="sa_layer_norm", eps=1e-12),
+            after=Norm(path="sa_layer_norm", eps=1e-12),
         ),
         Residual(
             work=Feed(
                 up="ffn.lin1", down="ffn.lin2", activation="ffn.activation", activation_last=True,
                 act="activation", inner="hidden_dim",
             ),
-            after=NormAt(path="output_layer_norm", eps=1e-12),
+            after=Norm(path="output_layer_norm", eps=1e-12),
         ),
     ),
     causal=lambda config: False,
@@ -52,7 +53,7 @@ DISTILBERT_HEADS = (
     masked_word(
         HeadMap(path="vocab_transform"),
         Act(path="activation", act="activation"),
-        NormAt(path="vocab_layer_norm", eps=1e-12),
+        Norm(path="vocab_layer_norm", eps=1e-12),
         HeadMap(path="vocab_projector", out=WORDS, tied=True),
     ),
     classes(HeadMap(path="pre_classifier"), Act(path="pre_classifier.relu", word="relu"), CLASSIFIER),

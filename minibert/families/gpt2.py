@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
-from minibert.families.parts.steps import Add, Positions, Tokens
+from minibert.families.parts.steps import Add, Norm, Positions, Tokens
 
 from .family import Family
 from .rows import Row
@@ -68,17 +68,17 @@ GPT2_BLOCKS = Blocks(
     parts=(
         Residual(
             work=Attend(maps=("attn.c_attn",), output="attn.c_proj", scale=_gpt2_scale),
-            before=NormAt(path="ln_1", eps="layer_norm_epsilon"),
+            before=Norm(path="ln_1", eps="layer_norm_epsilon"),
         ),
         Residual(
             work=Feed(
                 up="mlp.c_fc", down="mlp.c_proj", activation="mlp.act", activation_last=True,
                 act="activation_function", inner="n_inner", times=4,
             ),
-            before=NormAt(path="ln_2", eps="layer_norm_epsilon"),
+            before=Norm(path="ln_2", eps="layer_norm_epsilon"),
         ),
     ),
-    last_norm=NormAt(path="ln_f", eps="layer_norm_epsilon"),
+    last_norm=Norm(path="ln_f", eps="layer_norm_epsilon"),
     transposed=True,
     causal=lambda config: True,
     defaults={

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import TOKEN_CLASSES, Head
 from minibert.families.parts.readers import FULL, SLIDING, layer_type, scheme, window
-from minibert.families.parts.steps import Scale, Tokens
+from minibert.families.parts.steps import Norm, Scale, Tokens
 
 from .family import Family
 from .gpt2 import GPT2_HEADS, LM_HEAD, SCORE
@@ -98,9 +98,9 @@ ROTATED = Attend(
 )  # fmt: skip
 
 
-def rms(path: str, kind: str = "RMSNorm") -> NormAt:
+def rms(path: str, kind: str = "RMSNorm") -> Norm:
     """A norm without a mean, under Llama's key of eps."""
-    return NormAt(path=path, kind=kind, eps="rms_norm_eps")
+    return Norm(path=path, kind=kind, eps="rms_norm_eps")
 
 
 LLAMA_ORDER = (

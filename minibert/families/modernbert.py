@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
@@ -43,21 +43,21 @@ MODERNBERT_ATTENTION = Residual(
         maps=("attn.Wqkv",), output="attn.Wo", biased="attention_bias", output_biased="attention_bias",
         rotation=_modernbert_type, window=_modernbert_window,
     ),
-    before=NormAt(path="attn_norm", eps="norm_eps", biased="norm_bias"),
+    before=Norm(path="attn_norm", eps="norm_eps", biased="norm_bias"),
 )  # fmt: skip
 
 MODERNBERT_FEED = Residual(
     work=Feed(
         up="mlp.Wi", gate="mlp.Wi", activation="mlp.act", down="mlp.Wo", biased="mlp_bias", act="hidden_activation"
     ),
-    before=NormAt(path="mlp_norm", eps="norm_eps", biased="norm_bias"),
+    before=Norm(path="mlp_norm", eps="norm_eps", biased="norm_bias"),
 )
 
 MODERNBERT_BLOCKS = Blocks(
     path="layers.{i}",
     parts=(MODERNBERT_ATTENTION, MODERNBERT_FEED),
-    first=(replace(MODERNBERT_ATTENTION, before=NormAt()), MODERNBERT_FEED),  # the input layer ends with a norm
-    last_norm=NormAt(path="final_norm", eps="norm_eps", biased="norm_bias"),
+    first=(replace(MODERNBERT_ATTENTION, before=Norm()), MODERNBERT_FEED),  # the input layer ends with a norm
+    last_norm=Norm(path="final_norm", eps="norm_eps", biased="norm_bias"),
     causal=lambda config: False,
     defaults={
         "hidden_activation": "gelu", "attention_bias": False, "mlp_bias": False, "local_attention": 128,
@@ -85,7 +85,7 @@ def _modernbert_takes(config: Config) -> str:
 MODERNBERT_STEPS = (
     HeadMap(path="head.dense", biased="classifier_bias"),
     Act(path="head.act", act="classifier_activation"),
-    NormAt(path="head.norm", eps="norm_eps", biased="norm_bias"),
+    Norm(path="head.norm", eps="norm_eps", biased="norm_bias"),
 )
 
 MODERNBERT_HEADS = (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from minibert.families.parts.block_names import Older
-from minibert.families.parts.block_parts import Blocks, NormAt, Residual
+from minibert.families.parts.block_parts import Blocks, Residual
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, classes, masked_word
 from minibert.families.parts.readers import scheme
+from minibert.families.parts.steps import Norm
 
 from .bert import BERT, BERT_DEFAULTS, BERT_WORDS, NORM, TYPE, WORD
 from .llama import GATED, ROTATED, rotary_tree
@@ -38,8 +39,8 @@ NOMIC_BERT = replace(
 NOMIC_BERT_BLOCKS = Blocks(
     path="layers.{i}",
     parts=(
-        Residual(work=replace(ROTATED, key_heads=""), after=NormAt(path="post_attention_layernorm")),
-        Residual(work=GATED, after=NormAt(path="post_mlp_layernorm")),
+        Residual(work=replace(ROTATED, key_heads=""), after=Norm(path="post_attention_layernorm")),
+        Residual(work=GATED, after=Norm(path="post_mlp_layernorm")),
     ),
     causal=lambda config: False,
     defaults={"hidden_act": "silu"},
@@ -75,7 +76,7 @@ NOMIC_BERT_BLOCKS = Blocks(
 NOMIC_BERT_HEADS = (
     masked_word(
         *BERT_WORDS[:2],
-        NormAt(path="cls.predictions.transform.layer_norm"),
+        Norm(path="cls.predictions.transform.layer_norm"),
         BERT_WORDS[3],
         architectures=("ForMaskedLM",),
     ),

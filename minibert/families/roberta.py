@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attend, Blocks, NormAt, Residual
+from minibert.families.parts.block_parts import Attend, Blocks, Residual
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import LABELS, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, word_heads
 from minibert.families.parts.readers import scheme
+from minibert.families.parts.steps import Norm
 from minibert.families.parts.terms import relative_term
 
 from .bert import BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD, bert_tree
@@ -59,7 +60,7 @@ MPNET_BLOCKS = Blocks(
                 maps=("attention.attn.q", "attention.attn.k", "attention.attn.v"), output="attention.attn.o",
                 terms=(relative_term,),
             ),
-            after=NormAt(path="attention.LayerNorm"),
+            after=Norm(path="attention.LayerNorm"),
         ),
         BERT_FEED,
     ),
@@ -73,7 +74,7 @@ ROBERTA_HEADS = (
     *word_heads(
         HeadMap(path="lm_head.dense"),
         Act(path="lm_head.gelu", word="gelu"),  # whatever hidden_act says
-        NormAt(path="lm_head.layer_norm"),
+        Norm(path="lm_head.layer_norm"),
         HeadMap(path="lm_head.decoder", out=WORDS, bias="lm_head.bias", tied=True),
     ),
     classes(

@@ -39,7 +39,7 @@ def tensors(model_type: str) -> Tensors:
     binder = Stored(config=row.configure(family, data, "config.json"))
     for i in range(2):
         row.bind(binder.config, binder, i)
-    row.last_norm.bind(binder.config, binder, "", 12)
+    row.last_norm.bound(binder.config, binder, "", 12)
     if model_type == "bert":
         inside = {"word_embeddings.weight": 29, "position_embeddings.weight": 24, "token_type_embeddings.weight": 2}
         binder.asked |= {f"embeddings.{name}": (rows, 12) for name, rows in inside.items()}

@@ -19,9 +19,9 @@ import minibert
 from minibert.equations import gelu, layer_norm, tanh_pooling, tied_logits
 from minibert.equations.blocks import linear
 from minibert.equations.input_layer import Array
-from minibert.families.parts.block_parts import NormAt
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import NAMES, Act, BoundHead, Head
+from minibert.families.parts.steps import Norm
 from minibert.families.rows import BLOCKS, HEADS
 from minibert.files.tokenizer import Encoded
 from minibert.models.heads import heads as computing
@@ -123,10 +123,10 @@ WRONG: dict[str, tuple[str, Callable[[Head], Head]]] = {
     "gelu where the class says activation": ("distilbert-masked_word", act("gelu")),
     "gelu where the class says hidden_act": ("electra-replaced_token", act("gelu")),
     "exact gelu for gelu_new": ("bert-masked_word-gelu_new", act("gelu")),
-    "no norm": ("bert-masked_word", without(NormAt)),
+    "no norm": ("bert-masked_word", without(Norm)),
     "no activation": ("mpnet-classes", without(Act)),
     "the norm's eps of the model": ("distilbert-masked_word", lambda head: replace(head, steps=tuple(
-        replace(s, eps=1e-2) if isinstance(s, NormAt) else s for s in head.steps))),
+        replace(s, eps=1e-2) if isinstance(s, Norm) else s for s in head.steps))),
     "no bias": ("camembert-masked_word", last_map(biased=False)),
     "no bias of the classes": ("bert-classes", last_map(biased=False)),
     "the first token where it is the last": ("gpt2-classes-no_pad_id", lambda head: replace(head, takes="first")),
@@ -134,7 +134,7 @@ WRONG: dict[str, tuple[str, Callable[[Head], Head]]] = {
     "the mean where it is the first token": ("modernbert-classes", lambda head: replace(head, takes="mean")),
     "gelu where the class says classifier_activation": ("modernbert-masked_word-biased", act("gelu")),
     "exact gelu for gelu_new, albert": ("albert-masked_word", act("gelu")),
-    "no norm, modernbert": ("modernbert-token_classes", without(NormAt)),
+    "no norm, modernbert": ("modernbert-token_classes", without(Norm)),
     "the mean where it is the last token": ("qwen3-classes", lambda head: replace(head, takes="mean")),
     "the last token where it is the first": ("ernie-classes", lambda head: replace(head, takes="last")),
 }  # fmt: skip

@@ -100,7 +100,7 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
                 made[name] = normal(*shape, spread=0.3)
             else:
                 made[name] = around * name.endswith("weight") + normal(*shape, spread=0.2)
-    row.last_norm.bind(read, last := Stored(config=read), "", DIM)
+    row.last_norm.bound(read, last := Stored(config=read), "", DIM)
     for name, shape in last.asked.items():
         made[name] = np.float32(around * name.endswith("weight")) + normal(*shape, spread=0.2)
     if row.relative:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, NormAt, Residual
+from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
+from minibert.families.parts.steps import Norm
 from minibert.families.rows import BLOCKS
 
 MINE = Blocks(
@@ -24,11 +25,11 @@ MINE = Blocks(
                 output_biased=False,
                 window=lambda config, i: 2,
             ),
-            after=NormAt(path="attention.output.LayerNorm", biased=False),
+            after=Norm(path="attention.output.LayerNorm", biased=False),
         ),
         Residual(
             work=Feed(up="intermediate.dense", down="output.dense", activation="intermediate.act", biased=False),
-            after=NormAt(path="output.LayerNorm", biased=False, eps=0.5),
+            after=Norm(path="output.LayerNorm", biased=False, eps=0.5),
         ),
     ),
 )

@@ -18,8 +18,8 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
-from minibert.families.parts.block_parts import NormAt
 from minibert.families.parts.frozen import replace
+from minibert.families.parts.steps import Norm
 from minibert.families.rows import HEADS
 from minibert.verify import verify as verify_module
 from minibert.verify.sides import shipped
@@ -94,7 +94,7 @@ def test_logits_without_torch(tmp_path: Path) -> None:
 def test_a_wrong_head_is_seen_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     case, found = HEAD_CASE["bert-masked_word"], shipped._read(next(shipped.DATA.glob("seeded-*")))
     row, *others = HEADS["bert"]
-    without = replace(row, steps=tuple(step for step in row.steps if not isinstance(step, NormAt)))
+    without = replace(row, steps=tuple(step for step in row.steps if not isinstance(step, Norm)))
     monkeypatch.setattr(shipped, "find", lambda model: found)
     monkeypatch.setattr("minibert.models.heads.heads.HEADS", {"bert": (without, *others)})
     report = verify(str(case.folder), encoder=True)

@@ -10,49 +10,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.families.family import Family
-from minibert.files.tables import StoredTable, Weight
 
 from .block_names import Older, OlderNames, SharedNames
-from .config import Config
+from .config import Config, decided
 from .frozen import Frozen, replace
+from .steps import Norm
 
 if TYPE_CHECKING:
-    from .bound_blocks import Attention, BoundBlock, BoundResidual, Dense, FeedForward, Modules
+    from .bound_blocks import Attention, BoundBlock, BoundResidual, FeedForward, Modules
     from .steps import Binder, Tensors
-    from .terms import Term
+    from .terms import RelativeTerm
 
 FARTHEST = 1 << 31  # tokens: no text is as long, and positions plus this are still int64
 
 
-class NormAt(Frozen):
-    """A norm; without a path there is none.
+class Site(NamedTuple):
+    """Where parts are bound: which block, how its names begin, and its modules so far, in the reference's order."""
 
-    eps     a config key, or the number itself
-    kind    its class: LayerNorm; RMSNorm or GemmaRMSNorm, which have no bias
-    biased  whether a LayerNorm has one; a config key that decides it
-    """
+    config: Config
+    tensors: Tensors
+    prefix: str
+    i: int
+    transposed: bool
+    scheme: Any  # the input row's positions in attention
+    modules: Modules
 
-    path: str = ""
-    eps: str | float = "layer_norm_eps"
-    kind: str = "LayerNorm"
-    biased: bool | str = True
+    def dense(self, name: str, out: int, width: int, biased: bool | str) -> str:
+        """Take a map's tensors; give its path."""
+        from .bound_blocks import Dense
 
-    def bind(self, config: Config, binder: Tensors, prefix: str, width: int) -> Modules:
-        """Take its tensors; gamma and beta are the older names of weight and bias."""
-        if not self.path:
-            return {}
-        path, eps = f"{prefix}{self.path}", config.number(self.eps) if isinstance(self.eps, str) else self.eps
-        weight = binder.vector((f"{path}.weight", f"{path}.gamma"), (width,))
-        biased = self.kind == "LayerNorm" and decided(config, self.biased)
-        bias = binder.vector((f"{path}.bias", f"{path}.beta"), (width,)) if biased else None
-        from . import bound_blocks
+        path = self.prefix + name
+        weight = self.tensors.weight((f"{path}.weight",), (width, out) if self.transposed else (out, width))
+        bias = self.tensors.vector((f"{path}.bias",), (out,)) if decided(self.config, biased) else None
+        self.modules[path] = Dense(weight, bias, self.transposed)
+        return path
 
-        return {path: getattr(bound_blocks, self.kind)(weight, bias, eps)}
+    def norm(self, norm: Norm, width: int) -> str:
+        """Take a norm's tensors; give its path, "" where there is none."""
+        bound = norm.bound(self.config, self.tensors, self.prefix, width)
+        self.modules.update(bound)
+        return next(iter(bound), "")
 
 
 class Attend(Frozen):
@@ -78,49 +78,39 @@ class Attend(Frozen):
     output_biased: bool | str = True
     key_heads: str = ""
     head_dim: str = ""
-    query_norm: NormAt = NormAt()
-    key_norm: NormAt = NormAt()
+    query_norm: Norm = Norm()
+    key_norm: Norm = Norm()
     heads_first: bool = False
     scale: Callable[[Config, int, int], float] = lambda config, head_dim, i: 1 / math.sqrt(head_dim)
     window: Callable[[Config, int], int | None] = lambda config, i: None
     rotation: Callable[[Config, int], str | None] | None = None
-    terms: tuple[Callable[[Config, Modules, str, Any], Term], ...] = ()
+    terms: tuple[Callable[[Site], RelativeTerm], ...] = ()
 
-    def bind(
-        self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, scheme: Any
-    ) -> tuple[Attention, Modules]:
+    def bind(self, site: Site) -> Attention:
         from .bound_blocks import Attention
 
-        dim, (heads, key_heads, head_dim) = config.integer("hidden_size"), self.sizes(config)
-        widths = (heads * head_dim, key_heads * head_dim, key_heads * head_dim)
-        outs = widths if len(self.maps) == 3 else (sum(widths),)
-        modules: Modules = {}
-        for name, out in zip(self.maps, outs, strict=True):
-            modules[prefix + name] = dense(binder, prefix + name, (out, dim), decided(config, self.biased), transposed)
-        for norm in (self.query_norm, self.key_norm):
-            modules |= norm.bind(config, binder, prefix, head_dim)
-        output = prefix + self.output
-        biased = decided(config, self.output_biased)
-        modules[output] = dense(binder, output, (dim, heads * head_dim), biased, transposed)
-        inside, window = prefix + self.maps[0].rpartition(".")[0], self.window(config, i)
-        work = Attention(
-            maps=tuple(prefix + name for name in self.maps),
-            norms=tuple(norm.path and prefix + norm.path for norm in (self.query_norm, self.key_norm)),
+        config, (heads, key_heads, head_dim) = site.config, self.sizes(site.config)
+        dim, widths = config.integer("hidden_size"), [n * head_dim for n in (heads, key_heads, key_heads)]
+        outs = widths if len(self.maps) == 3 else [sum(widths)]
+        maps = tuple(site.dense(name, out, dim, self.biased) for name, out in zip(self.maps, outs, strict=True))
+        inside, window = maps[0].rpartition(".")[0], self.window(config, site.i)
+        return Attention(
+            maps=maps,
+            norms=tuple(site.norm(norm, head_dim) for norm in (self.query_norm, self.key_norm)),
             scores=f"{inside}.scores",
-            probabilities=f"attentions.{i}",
+            probabilities=f"attentions.{site.i}",
             context=f"{inside}.context",
-            output=output,
+            output=site.dense(self.output, dim, heads * head_dim, self.output_biased),
             heads=heads,
             key_heads=key_heads,
             head_dim=head_dim,
-            scale=self.scale(config, head_dim, i),
+            scale=self.scale(config, head_dim, site.i),
             window=None if window is None else min(window, FARTHEST),
             rotated=self.rotation is not None,
-            layer_type=self.rotation and self.rotation(config, i),
+            layer_type=self.rotation and self.rotation(config, site.i),
             heads_first=self.heads_first,
-            terms=tuple(make(config, modules, prefix, scheme) for make in self.terms),
+            terms=tuple(make(site) for make in self.terms),
         )
-        return work, modules
 
     def sizes(self, config: Config) -> tuple[int, int, int]:
         """Heads, key heads, and the width of a head. Raises CheckpointError where they do not fit together."""
@@ -152,23 +142,21 @@ class Feed(Frozen):
     inner: str = "intermediate_size"
     times: int = 0
 
-    def bind(
-        self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, scheme: Any
-    ) -> tuple[FeedForward, Modules]:
+    def bind(self, site: Site) -> FeedForward:
         from .activations import activation_of
         from .bound_blocks import FeedForward
 
-        dim, inner = config.integer("hidden_size"), self.width(config)
-        activate, printed = activation_of(config, self.act)
-        up, gate, activation, down = (
-            name and prefix + name for name in (self.up, self.gate, self.activation, self.down)
-        )
-        biased, wide = decided(config, self.biased), 2 * inner if up == gate else inner
-        modules: Modules = {path: dense(binder, path, (wide, dim), biased, transposed) for path in (gate, up) if path}
-        last: Modules = {down: dense(binder, down, (dim, inner), biased, transposed)}
-        printed_act: Modules = {activation: printed}
-        modules |= last | printed_act if self.activation_last else printed_act | last
-        return FeedForward(up, gate, activation, down, activate), modules
+        dim, inner = site.config.integer("hidden_size"), self.width(site.config)
+        activate, printed = activation_of(site.config, self.act)
+        wide = 2 * inner if self.up == self.gate else inner
+        gate = self.gate and site.dense(self.gate, wide, dim, self.biased)
+        up = gate if self.up == self.gate else site.dense(self.up, wide, dim, self.biased)
+        activation = site.prefix + self.activation
+        if not self.activation_last:
+            site.modules[activation] = printed
+        down = site.dense(self.down, dim, inner, self.biased)
+        site.modules[activation] = printed
+        return FeedForward(up, gate, activation, down, activate)
 
     def width(self, config: Config) -> int:
         """Give the width between the maps. Raises CheckpointError where config.json has none."""
@@ -181,23 +169,17 @@ class Residual(Frozen):
     """One part of a block: `x = after(x + within(work(before(x))))`."""
 
     work: Attend | Feed
-    before: NormAt = NormAt()
-    within: NormAt = NormAt()
-    after: NormAt = NormAt()
+    before: Norm = Norm()
+    within: Norm = Norm()
+    after: Norm = Norm()
 
-    def bind(
-        self, config: Config, binder: Tensors, prefix: str, i: int, transposed: bool, scheme: Any, modules: Modules
-    ) -> BoundResidual:
+    def bind(self, site: Site) -> BoundResidual:
         from .bound_blocks import BoundResidual
 
-        width = config.integer("hidden_size")
-        before, within, after = (
-            norm.bind(config, binder, prefix, width) for norm in (self.before, self.within, self.after)
-        )
-        work, own = self.work.bind(config, binder, prefix, i, transposed, scheme)
-        modules |= before | own | within | after
-        summed = f"{work.output.rpartition('.')[0]}.sum"
-        return BoundResidual(next(iter(before), ""), work, next(iter(within), ""), summed, next(iter(after), ""))
+        width = site.config.integer("hidden_size")
+        before, work = site.norm(self.before, width), self.work.bind(site)
+        within, after = (site.norm(norm, width) for norm in (self.within, self.after))
+        return BoundResidual(before, work, within, f"{work.output.rpartition('.')[0]}.sum", after)
 
 
 class Blocks(Frozen):
@@ -221,7 +203,7 @@ class Blocks(Frozen):
     path: str = "encoder.layer.{i}"
     parts: tuple[Residual, ...]
     first: tuple[Residual, ...] = ()
-    last_norm: NormAt = NormAt()
+    last_norm: Norm = Norm()
     transposed: bool = False
     causal: Callable[[Config], bool] = lambda config: config.flag("is_decoder")
     relative: str = ""
@@ -271,13 +253,13 @@ class Blocks(Frozen):
         """Take one block's tensors; `tensors` knows those that it shares with others."""
         from .bound_blocks import BoundBlock
 
-        prefix, modules = self.prefix(config, i), dict[str, Any]()
+        prefix = self.prefix(config, i)
         tensors = tensors or (binder if self.shared is None else SharedNames(binder))
         if self.older and not binder.stored_under((prefix,)):
             tensors = OlderNames(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
-        adds = self.parts if i or not self.first else self.first
-        parts = tuple(add.bind(config, tensors, prefix, i, self.transposed, scheme, modules) for add in adds)
-        return BoundBlock(modules, parts)
+        site = Site(config, tensors, prefix, i, self.transposed, scheme, {})
+        parts = self.parts if i or not self.first else self.first
+        return BoundBlock(site.modules, tuple(part.bind(site) for part in parts))
 
     def prefix(self, config: Config, i: int) -> str:
         """How the keys of block i begin: where several blocks use one module, the block's number stands behind it."""
@@ -305,30 +287,12 @@ def stays_causal(config: Config) -> bool:
     return value
 
 
-def dense(binder: Tensors, path: str, shape: tuple[int, int], biased: bool, transposed: bool) -> Dense:
-    """Take one map's tensors; shape (out, in)."""
-    from .bound_blocks import Dense
-
-    weight = aligned(binder.weight((f"{path}.weight",), shape[::-1] if transposed else shape))
-    return Dense(weight, binder.vector((f"{path}.bias",), shape[:1]) if biased else None, transposed)
-
-
-def aligned(weight: Weight) -> Weight:
-    """Copy a misaligned weight once, or BLAS would do so at each call. A table's numbers are aligned when converted."""
-    return weight if isinstance(weight, StoredTable) or weight.flags.aligned else np.array(weight)
-
-
 def heads_of(config: Config) -> int:
     """How many heads there are. Raises CheckpointError where they do not divide the width."""
     dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     if heads == 0 or dim % heads:
         raise config.refused(f"'hidden_size' must be a multiple of 'num_attention_heads', found {dim} and {heads}")
     return heads
-
-
-def decided(config: Config, biased: bool | str) -> bool:
-    """Whether there is a bias: the row says it, or a config key."""
-    return config.flag(biased) if isinstance(biased, str) else biased
 
 
 def _given(config: Config, key: str) -> int:

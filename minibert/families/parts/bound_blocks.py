@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from minibert.equations import blocks as equations
-from minibert.equations.blocks import Activation, rms_norm
+from minibert.equations.blocks import Activation
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.files.tables import ScratchBuffer, StoredTable, Weight
 
-from .modules import LayerNorm
-
 if TYPE_CHECKING:
-    from .plan import Shared, Step
-    from .terms import Term
+    from .plan import Step
+    from .terms import RelativeTerm
 
 Modules = dict[str, Any]  # path -> Dense or a norm, or the printed activation; in the reference's order
 
@@ -27,10 +25,13 @@ Modules = dict[str, Any]  # path -> Dense or a norm, or the printed activation; 
 class Dense:
     """`y = x @ weight^T + bias`: see `equations.blocks.linear`. `transposed`: the file holds (in, out).
 
-    A weight that is a table stays as it is stored, and is converted for each use.
+    A weight that is a table stays as it is stored, and is converted for each use, to aligned numbers. A misaligned
+    array is copied once, or BLAS would do so at each call.
     """
 
     def __init__(self, weight: Weight, bias: Array | None, transposed: bool = False) -> None:
+        if isinstance(weight, np.ndarray) and not weight.flags.aligned:
+            weight = np.array(weight)
         self._weight, self.bias, self.transposed = weight, bias, transposed
 
     @property
@@ -75,31 +76,6 @@ class Dense:
         return f"Linear(in_features={width}, out_features={out}, bias={self.bias is not None})"
 
 
-class RMSNorm(LayerNorm):
-    """`x / sqrt(mean(x^2) + eps) * (weight + plus)` over the last axis, without a bias: see `equations.rms_norm`."""
-
-    plus = 0.0
-
-    def formula(self, x: Array) -> Array:
-        """Compute it for rows that fit."""
-        weight = self.weight + self.weight.dtype.type(self.plus) if self.plus else self.weight
-        return rms_norm(x, weight, self.eps)
-
-    def in_place(self, x: Array) -> Array:
-        """Normalize the rows of x in place."""
-        x[...] = self.formula(x)
-        return x
-
-    def __repr__(self) -> str:
-        return f"RMSNorm(({len(self.weight)},), eps={self.eps})"
-
-
-class GemmaRMSNorm(RMSNorm):
-    """The same with 1 + weight: Gemma's files hold the weight less 1."""
-
-    plus = 1.0
-
-
 class Attention(NamedTuple):
     """Attention bound to a checkpoint: the paths of its modules and of what a trace names besides."""
 
@@ -117,7 +93,7 @@ class Attention(NamedTuple):
     rotated: bool
     layer_type: str | None
     heads_first: bool  # how the reference gives the norms' output
-    terms: tuple[Term, ...] = ()  # what is added to the scores
+    terms: tuple[RelativeTerm, ...] = ()  # what is added to the scores
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -130,7 +106,7 @@ class Attention(NamedTuple):
         queries = self.heads * self.head_dim
         return queries, queries + self.key_heads * self.head_dim
 
-    def plan(self, x: str, i: int, modules: Modules, stack: Shared) -> Iterator[Step]:
+    def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """Attention of block i, step by step: queries, keys and values, scores, probabilities, what is gathered."""
         from minibert.equations import gated_blocks
         from minibert.equations.attention_positions import rotate
@@ -250,7 +226,7 @@ class FeedForward(NamedTuple):
             return self.gate, self.activation, self.up, self.output
         return self.up, self.activation, self.output
 
-    def plan(self, x: str, i: int, modules: Modules, stack: Shared) -> Iterator[Step]:
+    def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """To the larger width, the activation, and back; with a gate, which the activation is of."""
         from .plan import Step, activated, mapped
 
@@ -288,7 +264,7 @@ class BoundResidual(NamedTuple):
         """What a trace has of it, in the order of computing."""
         return tuple(filter(None, (self.before, *self.work.keys, self.within, self.sum, self.after)))
 
-    def plan(self, x: str, i: int, modules: Modules, stack: Shared) -> Iterator[Step]:
+    def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """`after(x + within(work(before(x))))`, step by step."""
         from .plan import Step, normed
 
@@ -313,7 +289,7 @@ class BoundBlock(NamedTuple):
         """What a trace has of it, in the order of computing."""
         return tuple(key for part in self.parts for key in part.keys)
 
-    def plan(self, i: int, stack: Shared) -> dict[str, Step]:
+    def plan(self, i: int, stack: Any) -> dict[str, Step]:
         """All steps of block i, from `hidden_states.{i}` to the next; after the last block comes the last norm."""
         from .plan import Step, by_key, normed
 

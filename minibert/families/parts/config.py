@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from minibert.errors import CheckpointError
@@ -128,3 +128,10 @@ class Config(Mapping[str, Any]):
         if not isinstance(inner, Mapping):
             raise self.refused(f"{key!r} must be an object or null, found {inner!r}")
         return Config(inner, where=self._where)
+
+
+def decided(config: Config, condition: bool | str | Callable[[Config], bool]) -> bool:
+    """Whether something is there: the row says it, a config key, or a condition on the config."""
+    if isinstance(condition, str):
+        return config.flag(condition)
+    return condition(config) if callable(condition) else condition

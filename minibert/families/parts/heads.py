@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .block_parts import NormAt, aligned, decided
-from .config import Config
+from .config import Config, decided
 from .frozen import Frozen, replace
+from .steps import Norm
 
 if TYPE_CHECKING:
     from minibert.equations.blocks import Activation
@@ -59,7 +59,7 @@ class HeadMap(Frozen):
             weight = words()
         else:
             weight = binder.weight((f"{self.path}.weight",), (out, width))
-        return Dense(aligned(weight), binder.vector(self.biases, (out,)) if decided(config, self.biased) else None)
+        return Dense(weight, binder.vector(self.biases, (out,)) if decided(config, self.biased) else None)
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Head(Frozen):
 
     name: str
     architectures: tuple[str, ...]
-    steps: tuple[HeadMap | Act | NormAt, ...]
+    steps: tuple[HeadMap | Act | Norm, ...]
     takes: str | Callable[[Config], str] = "every"
     refuses: tuple[str, ...] = ()
     causal: bool | None = None
@@ -136,7 +136,7 @@ class Head(Frozen):
             elif isinstance(step, Act):
                 works.append((step.path, step.function(config)))
             else:
-                works += step.bind(config, binder, "", width).items()
+                works += step.bound(config, binder, "", width).items()
         path, last = works.pop()
         assert isinstance(last, Dense)  # every row ends with a map
         named = labels_of(config) if self.maps[-1].out == LABELS else {}
@@ -236,21 +236,21 @@ def _names_of(config: Config) -> Mapping[str, str] | None:
 
 
 def masked_word(
-    *steps: HeadMap | Act | NormAt, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
+    *steps: HeadMap | Act | Norm, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
 ) -> Head:
     """A word for each masked token."""
     return Head(name="masked_word", architectures=architectures, steps=steps, causal=False)
 
 
 def word_heads(
-    *steps: HeadMap | Act | NormAt, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
+    *steps: HeadMap | Act | Norm, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
 ) -> tuple[Head, Head]:
     """A word for each token: the masked one where all tokens are seen, the next one where those before alone are."""
     masked = masked_word(*steps, architectures=architectures)
     return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
 
 
-def classes(*steps: HeadMap | Act | NormAt, takes: str | Callable[[Config], str] = "first") -> Head:
+def classes(*steps: HeadMap | Act | Norm, takes: str | Callable[[Config], str] = "first") -> Head:
     """A class for each text."""
     return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, takes=takes)
 

@@ -1,10 +1,11 @@
-"""The three submodules an input layer is made of, under the reference's names: Embedding, LayerNorm, Linear.
+"""The submodules an input layer is made of, under the reference's names: Embedding, LayerNorm, Linear; other norms.
 
 Each holds tables, calls one equation and prints as the reference prints it. `weight` and `bias` are read-only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,36 @@ class LayerNorm:
     def __repr__(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
         return f"LayerNorm(({len(self.weight)},), eps={self.eps}, elementwise_affine=True{bias})"
+
+
+class RMSNorm(LayerNorm):
+    """`x / sqrt(mean(x^2) + eps) * (weight + plus)` over the last axis, without a bias: see `equations.rms_norm`."""
+
+    plus = 0.0
+
+    def formula(self, x: Array) -> Array:
+        """Compute it for rows that fit."""
+        from minibert.equations.blocks import rms_norm  # here, since no input layer needs it
+
+        weight = self.weight + self.weight.dtype.type(self.plus) if self.plus else self.weight
+        return rms_norm(x, weight, self.eps)
+
+    def in_place(self, x: Array) -> Array:
+        """Normalize the rows of x in place."""
+        x[...] = self.formula(x)
+        return x
+
+    def __repr__(self) -> str:
+        return f"RMSNorm(({len(self.weight)},), eps={self.eps})"
+
+
+class GemmaRMSNorm(RMSNorm):
+    """The same with 1 + weight: Gemma's files hold the weight less 1."""
+
+    plus = 1.0
+
+
+NORMS: Mapping[str, type[LayerNorm]] = {kind.__name__: kind for kind in (LayerNorm, RMSNorm, GemmaRMSNorm)}
 
 
 class Linear:

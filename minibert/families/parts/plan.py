@@ -1,18 +1,16 @@
 """A model's formulas as a list of steps: `verify` computes them plainly, one padded batch, and `explain` reads them.
 
-Each bound part gives its own steps. A mistake is another step in the place of one of these.
+Each bound part gives its own steps; a block's ask the model's `Stack`. A mistake is another step in the place of one
+of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from minibert.equations import blocks as equations
 from minibert.equations.input_layer import Array, layer_norm
-
-if TYPE_CHECKING:
-    from .attention_schemes import Rotary
 
 
 class Step(NamedTuple):
@@ -44,21 +42,6 @@ class Step(NamedTuple):
 Plan = Mapping[str, Step]
 REAL = ".real"  # which tokens of a batch are no padding, bool (batch, seq)
 IDS = ".ids"  # its ids (batch, seq); None where rows were passed in their place
-
-
-class Shared(Protocol):
-    """What all blocks of a model share: its `Stack`."""
-
-    @property
-    def causal(self) -> bool: ...
-    @property
-    def rotary(self) -> Rotary | None: ...
-    @property
-    def last_norm(self) -> str: ...
-    @property
-    def others(self) -> Mapping[str, Any]: ...
-    @property
-    def blocks(self) -> tuple[Any, ...]: ...
 
 
 def by_key(steps: Iterable[Step]) -> dict[str, Step]:

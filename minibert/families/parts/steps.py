@@ -22,9 +22,9 @@ from minibert.equations.input_layer import (
 )
 from minibert.files.tables import FormulaTable, Table, Weight
 
-from .config import Config
+from .config import Config, decided
 from .frozen import Frozen
-from .modules import Embedding, LayerNorm, Linear
+from .modules import NORMS, Embedding, LayerNorm, Linear
 
 MOST_ROWS = 1 << 17  # of a table of positions that no file bounds; models that compute theirs have 512 or 1024
 Ids = Array | slice | int
@@ -333,24 +333,38 @@ class Project(Step):
 
 
 class Norm(Step):
-    """x = LayerNorm(x). `eps` is a config key, or the number where the reference fixes it.
+    """x = LayerNorm(x), in the input layer, a block or a head; without a path there is none.
 
     `names` here are paths; gamma and beta are the older names of weight and bias.
+
+    eps     a config key, or the number where the reference fixes it
+    kind    its class: LayerNorm; RMSNorm or GemmaRMSNorm, which have no bias
+    biased  whether a LayerNorm has one: a config key that decides it, or a condition
     """
 
+    path: str = ""
     eps: str | float = "layer_norm_eps"
     width: str = "hidden_size"
-    biased: Callable[[Config], bool] = always
+    kind: str = "LayerNorm"
+    biased: bool | str | Callable[[Config], bool] = True
 
-    def tensors(self, part: str = "weight") -> tuple[str, ...]:
+    def tensors(self, part: str = "weight", prefix: str = "") -> tuple[str, ...]:
         older = {"weight": "gamma", "bias": "beta"}[part]
-        return tuple(f"{path}.{word}" for path in self.names or (self.path,) for word in (part, older))
+        return tuple(f"{prefix}{path}.{word}" for path in self.names or (self.path,) for word in (part, older))
 
     def bind(self, binder: Binder) -> LayerNorm:
-        shape = (binder.config.integer(self.width),)
-        eps = binder.config.number(self.eps) if isinstance(self.eps, str) else self.eps
-        bias = binder.vector(self.tensors("bias"), shape) if self.biased(binder.config) else None
-        return LayerNorm(binder.vector(self.tensors(), shape), bias, eps)
+        module: LayerNorm = self.bound(binder.config, binder, "", binder.config.integer(self.width))[self.path]
+        return module
+
+    def bound(self, config: Config, binder: Tensors, prefix: str, width: int) -> dict[str, Any]:
+        """Take its tensors: path -> module, or nothing. `prefix` stands before the names, of a block for example."""
+        if not self.path:
+            return {}
+        eps = config.number(self.eps) if isinstance(self.eps, str) else self.eps
+        weight = binder.vector(self.tensors("weight", prefix), (width,))
+        biased = self.kind == "LayerNorm" and decided(config, self.biased)
+        bias = binder.vector(self.tensors("bias", prefix), (width,)) if biased else None
+        return {prefix + self.path: NORMS[self.kind](weight, bias, eps)}
 
     def apply(self, module: LayerNorm, inputs: Inputs, x: Array, record: Record = None) -> Array:
         if record:

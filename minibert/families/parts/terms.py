@@ -5,50 +5,24 @@ A row names functions that make them: `Attend(terms=(relative_term,))`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.equations.input_layer import Array
 
 if TYPE_CHECKING:
     from .attention_schemes import RelativeBias
-    from .config import Config
 
 Positions = slice | Array  # of tokens: neighbours, or with gaps between them
 
 
-class Term(Protocol):
-    """What is added to the scores of one block.
+class RelativeTerm(NamedTuple):
+    """A learned number for each head and distance (T5, MPNet). Another kind of term has the same names.
 
+    scheme  what it takes by distance: `shared` is computed once for all terms of one scheme
     name    in the field's words; `says` is its place in the formula
     alone   it is of positions alone, the same for all texts and all blocks with its scheme
-    scheme  what it takes by distance: `shared` is computed once for all terms of one scheme
     """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def says(self) -> str: ...
-    @property
-    def alone(self) -> bool: ...
-    @property
-    def scheme(self) -> Any: ...
-
-    def shared(self, length: int) -> Any:
-        """What all blocks take for texts up to a length."""
-
-    def piece(self, shared: Any, q: Array, k: Array, heads: slice, queries: Positions, keys: Positions) -> Array:
-        """The fast path's: for some heads, queries and keys, q and k (texts, heads, query or key, head_dim)."""
-
-    def plain(self, q: Array, k: Array) -> Array:
-        """The same for all of them: (batch, heads, seq, head_dim) -> what is added to (batch, heads, query, key)."""
-
-    def wrong(self) -> Iterator[tuple[str, str, Term]]:
-        """What is got wrong in this kind of term alone: a name, the reason, the term that does so."""
-
-
-class RelativeTerm(NamedTuple):
-    """A learned number for each head and distance (T5, MPNet)."""
 
     scheme: RelativeBias
     name: str = "relative bias"
@@ -56,20 +30,23 @@ class RelativeTerm(NamedTuple):
     alone: bool = True
 
     def shared(self, length: int) -> Array:
-        """(heads, query, key)."""
+        """What all blocks take for texts up to a length: (heads, query, key)."""
         return self.scheme.relative_bias(length, length)
 
     def piece(self, shared: Array, q: Array, k: Array, heads: slice, queries: Positions, keys: Positions) -> Array:
+        """The fast path's: for some heads, queries and keys, q and k (texts, heads, query or key, head_dim)."""
         some = shared[heads]
         return some[:, queries, keys] if isinstance(queries, slice) else some[:, queries[:, None], keys]
 
     def plain(self, q: Array, k: Array) -> Array:
+        """The same for all of them: (batch, heads, seq, head_dim) -> what is added to (batch, heads, query, key)."""
         return self.shared(q.shape[2])
 
-    def wrong(self) -> Iterator[tuple[str, str, Term]]:
+    def wrong(self) -> Iterator[tuple[str, str, Any]]:
+        """What is got wrong in this kind of term alone: a name, the reason, the term that does so."""
         return iter(())
 
 
-def relative_term(config: Config, modules: Mapping[str, Any], prefix: str, scheme: Any) -> RelativeTerm:
-    """Make it of the input row's scheme."""
-    return RelativeTerm(scheme)
+def relative_term(site: Any) -> RelativeTerm:
+    """Make it of the input row's scheme, which the block's `Site` has."""
+    return RelativeTerm(site.scheme)

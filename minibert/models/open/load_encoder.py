@@ -125,7 +125,7 @@ def encoder_of(
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
     scheme = layer.attention_position
     bound = blocks.bind_all(config, binder, scheme)
-    others = blocks.last_norm.bind(config, binder, "", config.integer("hidden_size"))
+    others = blocks.last_norm.bound(config, binder, "", config.integer("hidden_size"))
     if blocks.relative:
         sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
         others[blocks.relative] = Embedding(binder.table((f"{blocks.relative}.weight",), sizes))

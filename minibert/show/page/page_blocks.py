@@ -80,7 +80,7 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
         rows.append(np.log(np.exp(counted - most).sum(axis=-1)) + most[..., 0])
     seq = rows[0].shape[-1]
     shared = [term.shared(seq) for term in works[0].terms if term.alone]
-    bias = sum(shared) if shared else None
+    bias = np.sum(shared, axis=0) if shared else None
     return {
         "logs": packed(np.stack(rows)),
         "scales": [work.scale for work in works],

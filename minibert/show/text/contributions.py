@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import Attention, BoundBlock, BoundResidual, Dense, RMSNorm
+from minibert.families.parts.bound_blocks import Attention, BoundBlock, BoundResidual, Dense
 from minibert.families.parts.heads import BoundHead
-from minibert.families.parts.modules import LayerNorm
+from minibert.families.parts.modules import LayerNorm, RMSNorm
 from minibert.models.encoder import Encoder
 from minibert.models.heads.heads import positions_of
 

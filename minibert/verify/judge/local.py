@@ -17,7 +17,8 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import module_path
-from minibert.families.parts.bound_blocks import Dense, RMSNorm
+from minibert.families.parts.bound_blocks import Dense
+from minibert.families.parts.modules import RMSNorm
 from minibert.families.parts.plan import REAL, Plan, Step
 from minibert.verify.mistakes.mistakes import mistakes
 from minibert.verify.mistakes.plain import all_places, begin, kept

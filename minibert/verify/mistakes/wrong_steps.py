@@ -19,7 +19,6 @@ from minibert.families.parts.bound_blocks import (
     BoundBlock,
     BoundResidual,
     Dense,
-    RMSNorm,
     keep,
     rotated,
     scored,
@@ -27,7 +26,7 @@ from minibert.families.parts.bound_blocks import (
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import BoundHead, taken
 from minibert.families.parts.layer_plan import looked_up, times
-from minibert.families.parts.modules import Embedding, LayerNorm
+from minibert.families.parts.modules import Embedding, LayerNorm, RMSNorm
 from minibert.families.parts.plan import IDS, REAL, Plan, Step
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
