@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
+import planted_folders
 import pytest
 from reference_files import REFERENCE
+from safetensors.numpy import load_file, save_file
 from vector_port import VectorPort, write
 
 from minibert.equations.input_layer import Array
@@ -16,6 +19,7 @@ from minibert.verify.report import Report
 from minibert.verify.sides.texts import TEXTS
 from minibert.verify.vectors.vector_mistakes import mistakes
 from minibert.verify.vectors.vector_recipes import SAME, Maker, as_stored, misses
+from minibert.verify.vectors.vector_verdict import Fit, Judge
 from minibert.verify.vectors.vectors import judge
 
 # of the shipped texts those that the small vocabulary can tell apart, and a few in its own words
@@ -106,6 +110,19 @@ def test_rounded_vectors_are_the_model_s_and_the_format_is_named(dtype: type, ro
     assert report.passed and report.rounding == rounding and not report.matches
 
 
+@pytest.mark.parametrize("name", ["mpnet", "dense", "last-token"])
+def test_every_parameter_of_a_checkpoint_in_float16_is_explained(name: str, tmp_path: Path) -> None:
+    """Tables, norms, biases, the bias of a distance, and a Dense after pooling."""
+    right = planted_folders.write(name, tmp_path)
+    narrow = shutil.copytree(right, tmp_path / "narrow")
+    for path in narrow.rglob("*.safetensors"):
+        save_file({key: to_float16(x) for key, x in load_file(path).items()}, path)
+    with load_encoder(narrow) as encoder:
+        report = judged(right, encoder.encode(TOLD))
+    assert report.passed and report.rounding == "float16"
+    assert "parameters in float16" in report.lines[-1] and "frequencies" not in report.lines[-1]
+
+
 def in_steps(x: Array, axis: int) -> Array:
     """Stored as int8: 256 steps from the smallest number of each row or each column to its largest."""
     low, high = x.min(axis, keepdims=True), x.max(axis, keepdims=True)
@@ -170,6 +187,50 @@ def test_one_text_that_a_wrong_model_rounds_more_hides_no_name(folder: Path) -> 
     assert report.lines[-1].startswith("matches: last block missing. ")
     vectors[6:8] *= np.float32(1 + 5e-5)  # of more texts than one in ten it is a narrower format
     assert "in float16" in "\n".join(judged(folder, vectors).lines[-3:])
+
+
+@pytest.mark.parametrize(
+    ("left", "chosen"),
+    [
+        # one mistake is preferred to none if it leaves less than 0.8 of the distance (ALONE)
+        (([1e-3], [0.78e-3]), [(1, 0)]),
+        (([1e-3], [0.82e-3]), [(0, 0)]),
+        # two mistakes, to one and to none, if they leave less than half (PAIR)
+        (([1], [1e-3], [0.48e-3]), [(2, 0)]),
+        (([1], [1e-3], [0.52e-3]), [(1, 0)]),
+        (([1e-3], [1], [0.48e-3]), [(2, 0)]),
+        (([1e-3], [1], [0.52e-3]), [(0, 0)]),
+        # what leaves about as little fits as well (ALIKE)
+        (([1], [1e-3, 1.04e-3, 1.06e-3]), [(1, 0), (1, 1)]),
+    ],
+)
+def test_more_mistakes_are_chosen_where_they_leave_less(
+    left: tuple[list[float], ...], chosen: list[tuple[int, int]], folder: Path
+) -> None:
+    tiers = [[Fit((), np.full(3, size)) for size in sizes] for sizes in left]
+    with load_encoder(folder) as encoder:
+        judging = Judge(Maker(encoder), TOLD, encoder.encode(TOLD))
+    judging.scales = {"int8": 1e-2}
+    found = judging._chosen(tiers)
+    assert [id(each) for each in found] == [id(tiers[tier][i]) for tier, i in chosen]
+
+
+@pytest.mark.parametrize(("times", "near"), [(2.8, True), (3.2, False)])
+def test_longer_texts_may_round_more_than_the_plain_ones(times: float, near: bool, folder: Path) -> None:
+    """LOOSE: a long text as many times further away than the plain ones."""
+    vectors = VectorPort(folder)(TOLD) * np.float32(1 + 1e-4)
+    vectors[9] *= np.float32(1 + (times - 1) * 1e-4)
+    said = "\n".join(judged(folder, vectors).lines)
+    assert ("not passed: the vectors are as near as float16 rounds" in said) == near
+    assert ("mistakes fits all texts, alone or in pairs" in said) != near
+
+
+@pytest.mark.parametrize(("apart", "matches"), [(0.9e-4, ["last block missing"]), (1.1e-4, [])])
+def test_one_text_may_be_further_away_and_no_further_than_that(apart: float, matches: list[str], folder: Path) -> None:
+    """STRAY: a model with a mistake may round more."""
+    vectors = VectorPort(folder, "last block missing")(TOLD)
+    vectors[9] *= np.float32(1 + apart)
+    assert judged(folder, vectors).matches == matches
 
 
 def test_vectors_in_another_order_are_seen(folder: Path) -> None:
