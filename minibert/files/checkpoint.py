@@ -119,7 +119,7 @@ class SafetensorsFile:
             self.tensors, self.metadata = parse_header(header, 8 + length, size, str(path))
             self._map = memory_map.mmap(file.fileno(), 0, access=memory_map.ACCESS_READ) if mmap else None
         if self._map is not None and hasattr(memory_map, "MADV_RANDOM"):
-            # rows are taken here and there: reading ahead would pull in fifty times what is asked for
+            # rows are read here and there: reading ahead would load fifty times too much
             self._map.madvise(memory_map.MADV_RANDOM)
 
     def raw(self, tensor: Tensor) -> np.ndarray[Any, Any]:

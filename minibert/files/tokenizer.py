@@ -328,7 +328,7 @@ def _like(text: Any, parts: list[str]) -> Any:
 def _enough(encoding: Any, cut: list[bool], room: int) -> bool:
     """Whether tokens beyond the cut cannot matter: more than all that is kept, and surely the longer text."""
     if sum(cut) > 1:
-        return False  # which of the two is longer decides, and nobody knows
+        return False  # the longer of the two decides, and neither length is known
     counts: list[int] = [encoding.sequence_ids.count(number) for number in range(len(cut))]
     return counts.pop(cut.index(True)) > max(room, *counts, 0)
 

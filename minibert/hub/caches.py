@@ -5,7 +5,7 @@ files. The client's functions are not used for this: importing them takes longer
 they write a test file.
 
 Our cache holds the ranges that were fetched. It belongs to one commit of one repository at one endpoint. That content
-never changes: an entry stays right for ever, unless it is damaged.
+never changes, so an entry stays right unless it is damaged.
 
 Source: huggingface_hub's guide "Understand caching".
 """

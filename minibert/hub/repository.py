@@ -229,7 +229,7 @@ class Repository:
             if self._about is None and (kept := self._entries.load("about")) is not None:
                 self._about = About(*json.loads(kept.tobytes()))
             if self._about is None and self._unreachable is not None:
-                # a cache that somebody else filled: what it does not hold counts as absent, if it holds the model
+                # a cache that another program filled: if it holds the model, a file that it lacks does not exist
                 if self.cached("config.json") is None or wanted in (SINGLE, INDEX):
                     self._need_hub(wanted)
                 return []

@@ -3,12 +3,9 @@
 Everything goes through huggingface_hub: its session (proxies, certificates, the offline switch), its token, its
 `hf_hub_download`. Versions 1.x and 2.x sit on different HTTP clients; only what both share is used here.
 
-Its readers of ranges (`http_backoff`, `parse_safetensors_file_metadata`, `HfFileSystem`) were tried at 1.0 and at 2.4.
-They take a whole file, other bytes or another commit for the range that was asked for, read a body without end into
-memory and fetch all of a range again where it was cut. Where nobody listens the first waits 24 seconds (2.4) or ends in
-a RuntimeError (1.0); the second fetches 100 kB for each header and does not say how large the file is; the third makes
-two requests before the first one for bytes. Even to look into the client's cache by its own functions loads its HTTP
-library, for which no run without network should wait.
+Its own readers of ranges (`http_backoff`, `parse_safetensors_file_metadata`, `HfFileSystem`) were tried at 1.0 and 2.4.
+They accept a whole file, other bytes or another commit as the range, read an endless body into memory, and fetch a
+range that was cut from its beginning. Even its functions for the local cache load its HTTP library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The limits of one fetch: how many bytes may come, and by when.
 
 Every answer passes the hooks of the client's session, redirects and the client's own requests too; those of threads
-that nobody watches pass freely. A refusal is raised there, before its body is read. No body is read further than what
+without a watch pass freely. A refusal is raised there, before its body is read. No body is read further than what
 was asked for or announced. Each QUIET seconds have to bring SLOWEST bytes or the end: the slowest modem brings a
 hundred times as much, a server that sends a byte now and then is given up.
 """
@@ -114,7 +114,7 @@ class Watch:
 
     def _brings(self, count: int) -> None:
         if self._given_up:
-            raise HubError("nobody waits for this thread any more")
+            raise HubError("this fetch was given up")
         self._gained += count
         if self._gained >= SLOWEST:
             self.deadline, self._gained = time.monotonic() + self.seconds, 0

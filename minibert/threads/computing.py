@@ -3,7 +3,7 @@
 BLAS's own threads help with matrix products only, and wait for each other by spinning: where others want the cores
 too, a product waits for a thread that the system has put aside. Ours share tiles and never wait inside one.
 
-A thread that computes has a `Slot`, and there are no more slots than cores, whoever calls: of eight callers on two
+A thread that computes has a `Slot`, and there are no more slots than cores: of eight callers on two
 cores two compute, and the others sleep until one is free, first come, first served.
 """
 
@@ -24,7 +24,7 @@ from .pool import MOST_THREADS, parallel_for
 K = TypeVar("K")
 
 SPIN = 0.25  # seconds for which BLAS's threads look for the next product before they sleep, and some more
-ENOUGH = 0.75  # of its time a thread has its core where nobody else wants it; measured 0.98, beside two others 0.5
+ENOUGH = 0.75  # of its time a thread has its core where no other wants it; measured 0.98, beside two others 0.5
 SHORTEST, LONGEST = 1.0, 64.0  # seconds of one thread after BLAS's did not pay; each time twice as long
 
 
@@ -33,7 +33,7 @@ def libraries() -> tuple[Any, ...]:
     """NumPy's BLAS as threadpoolctl knows it, looked for once, when first needed. Empty: it cannot be held.
 
     That is so with Apple's, and with an OpenBLAS whose threads are OpenMP's: there each caller's thread has its own
-    number, and whoever is asked for "one" obeys for itself alone.
+    number, and sets it for itself alone.
     """
     from threadpoolctl import ThreadpoolController
 
@@ -94,10 +94,10 @@ class _Slots:
 
     def __init__(self) -> None:
         # Not a Lock: a slot may be dropped, and so given back, on the thread that is in here. It is taken for a fork as
-        # well: threadpoolctl has a lock, which a child that is made meanwhile would find closed for ever.
+        # well: threadpoolctl has a lock, which a child made meanwhile would find locked, and would never get.
         self.lock = RLock()
         self._queue: deque[Slot] = deque()
-        # id of a slot -> whether it is small, and whose it is; not the slot: whoever drops it gives it back
+        # id of a slot -> whether it is small, and whose it is; not the slot itself: a dropped one is given back
         self._taken: dict[int, tuple[bool, int]] = {}
         self._before: list[int] | None = None  # on how many threads each BLAS was before it was held
 
@@ -121,7 +121,7 @@ class _Slots:
             return any(owner == thread for _, owner in self._taken.values())
 
     def restore(self) -> None:
-        """Give BLAS its threads back, whoever computes."""
+        """Restore BLAS's thread count, even while others compute."""
         if self._before is not None:
             _set(self._before)
             self._before = None
@@ -149,7 +149,7 @@ class _Slots:
 def _set(numbers: list[int]) -> None:
     for each, number in zip(libraries(), numbers, strict=True):
         # threadpoolctl lets one thread set them: the first, while it lives. But the last of ours to end may be another,
-        # and whoever calls us may want to set them afterwards
+        # and our caller may want to set them afterwards
         clear = getattr(each, "clear_controlling_thread", lambda force: None)
         clear(force=True)
         each.set_num_threads(number)
@@ -165,11 +165,11 @@ _slots()  # made here: two threads that come first would each make their own, an
 
 
 class Alone:
-    """Whether one small text may leave BLAS its threads: only while nobody else wants the cores.
+    """Whether one small text may leave BLAS its threads: only while no other thread wants the cores.
 
-    One sentence of 27 tokens on two cores: 11 ms with BLAS's two threads and 16 with one, where nobody else works.
-    Beside two busy processes: 28 and 15, and now and then 300. So before each text the system is asked who wants a
-    core, and after it whether this thread had its core all the time. If not, one thread it is, for a while.
+    One sentence of 27 tokens on two cores: 11 ms with BLAS's two threads and 16 with one, with nothing else running.
+    Beside two busy processes: 28 and 15, and now and then 300. So before each text we look how many threads
+    want a core, and after it whether this one had its core all the time. If not, we use one thread for a while.
     """
 
     def __init__(self) -> None:

@@ -179,7 +179,7 @@ def test_other_formats_are_refused_where_they_are_needed(tmp_path: Path, kind: s
         says = "not a whole safetensors file"
     with pytest.raises(CheckpointError, match=says):
         minibert.load(folder)
-    # elsewhere in the file it is nobody's business
+    # outside the input layer it does not matter
     header, data = entries({**tensors(BERT), "extra": (kind, (2,), bytes(2 * BITS[kind] // 8 or 1))})
     if BITS[kind] % 8 == 0:
         assert "extra" in parse_header(json.dumps(header).encode(), 0, len(data), "file")[0]

@@ -262,7 +262,7 @@ def test_settings_that_cannot_be_followed(tmp_path: Path, config: dict[str, Any]
     assert str(tmp_path) in str(found.value)
 
 
-def test_a_class_for_another_model_that_nobody_declares(tmp_path: Path) -> None:
+def test_a_class_for_another_model_that_no_file_declares(tmp_path: Path) -> None:
     """RoBERTa's type with a WordPiece file: the file is read as it stands."""
     layer = minibert.load(write_wordpiece(write(tmp_path, ROBERTA)))
     assert layer.tokens(layer.tokenize("we")["input_ids"][0]) == ["[CLS]", "we", "[SEP]"]

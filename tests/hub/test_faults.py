@@ -430,7 +430,7 @@ def test_a_servers_words_are_in_one_line_and_obeyed_by_no_terminal(hub: FakeHub)
     assert len(str(error.value)) < 500
 
 
-# -- nobody there ------------------------------------------------------------------------------------------------
+# -- no Hub there ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("revision", [None, commit_of("org/tiny")])
@@ -438,7 +438,7 @@ def test_a_servers_words_are_in_one_line_and_obeyed_by_no_terminal(hub: FakeHub)
 def test_no_hub_costs_three_seconds_and_names_the_other_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, revision: str | None
 ) -> None:
-    monkeypatch.setattr(transfer, "PAUSE", 60.0)  # where nobody has ever answered, nobody is asked again
+    monkeypatch.setattr(transfer, "PAUSE", 60.0)  # without a first answer there is no second try
     with fake_hub.black_hole() as hole:
         endpoint = {"refused": fake_hub.refused(), "black hole": hole, "no such host": "http://hub.invalid"}[kind]
         use(monkeypatch, endpoint, tmp_path / "home")
@@ -513,7 +513,7 @@ def test_what_a_first_attempt_left_is_not_taken_for_a_beginning(hub: FakeHub, mo
     assert read_weights() == WORD.tolist()
 
 
-def test_what_was_fetched_is_written_over_by_nobody(hub: FakeHub) -> None:
+def test_what_was_fetched_is_never_written_over(hub: FakeHub) -> None:
     path = resolve("org/tiny").file("config.json")
     assert path is not None
     with pytest.raises(ValueError, match="a file of the model that is read here"):

@@ -208,7 +208,7 @@ def test_a_cache_that_has_the_config_alone_is_not_a_model_without_weights(hub: F
         repository.checkpoint()
 
 
-def test_a_shard_that_was_not_opened_is_written_over_by_nobody(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_shard_that_was_not_opened_is_never_written_over(hub: FakeHub, tmp_path: Path) -> None:
     index = json.dumps({"weight_map": {"embeddings.word": "a.safetensors", "rest": "b.safetensors"}}).encode()
     hub.add("org/two", {"model.safetensors.index.json": index, "a.safetensors": FILES["model.safetensors"]} | {
         "b.safetensors": save({"rest": np.zeros(3, np.float32)})

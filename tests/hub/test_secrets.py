@@ -79,7 +79,7 @@ def test_no_failure_shows_the_password(
     assert hub.endpoint in str(error.value)
 
 
-def test_nobody_there_shows_no_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_absent_hub_shows_no_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use(monkeypatch, fake_hub.refused().replace("//", "//user:secret@"), tmp_path)
     for revision in (None, "0" * 40):
         with pytest.raises(HubError, match="cannot fetch it from http://127") as error:

@@ -1,7 +1,8 @@
-"""The backward formulas, the steps of Adam and the trained GPT-2 of the study files, against torch and transformers."""
+"""Backward formulas, whole input layers, Adam's steps and the study files' GPT-2, against torch and transformers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ FLOAT32_TOLERANCE = 1e-5
 LOGITS_TOLERANCE = 1e-5
 
 BATCH, SEQ, DIM, WIDTH, HEADS, VOCAB, POSITIONS = 3, 7, 16, 12, 4, 11, 9
+PADDING = 0
 
 
 @pytest.fixture(params=["float64", "float32"])
@@ -48,54 +50,125 @@ def leaf(array: Array) -> Any:
     return torch.from_numpy(array.copy()).requires_grad_()
 
 
-def test_linear(dtype: str) -> None:
+VECTORS, HEADED, TARGETS = (BATCH, SEQ, DIM), (BATCH, HEADS, SEQ, DIM), np.arange(SEQ) % VOCAB
+AFFINE, CAUSAL = ((BATCH, SEQ, WIDTH), (DIM, WIDTH), (DIM,)), np.tri(SEQ, dtype=bool)
+# shapes of what is given; the formula of torch's `functional`; our gradients of it
+FORMULAS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any], Callable[..., Any]]] = {
+    **{
+        f"layer_norm, eps {eps}": (
+            (VECTORS, (DIM,), (DIM,)),
+            lambda f, x, *affine, eps=eps: f.layer_norm(x, (DIM,), *affine, eps),
+            lambda grad, x, weight, _, eps=eps: gradients.layer_norm_gradient(grad, x, weight, eps),
+        )
+        for eps in (1e-12, 0.5)
+    },
+    "scale": ((VECTORS,), lambda f, x: 4 * x, lambda grad, x: [gradients.scale_gradient(grad, 4.0)]),
+    "project": (AFFINE, lambda f, *of: f.linear(*of), lambda *of: gradients.project_gradient(*of[:3])),
+    "linear": (AFFINE, lambda f, *of: f.linear(*of), lambda *of: gradients.linear_gradient(*of[:3])),
+    "softmax": ((VECTORS,), lambda f, x: f.softmax(x, -1), lambda *of: [gradients.softmax_gradient(*of)]),
+    "gelu": ((VECTORS,), lambda f, x: f.gelu(x), lambda *of: [gradients.gelu_gradient(*of)]),
+    "gelu_tanh": (
+        (VECTORS,), lambda f, x: f.gelu(x, approximate="tanh"), lambda *of: [gradients.gelu_tanh_gradient(*of)],
+    ),
+    "attention": ((HEADED,) * 3, lambda f, *qkv: f.scaled_dot_product_attention(*qkv), gradients.attention_gradient),
+    "causal attention": (
+        (HEADED,) * 3,
+        lambda f, *qkv: f.scaled_dot_product_attention(*qkv, is_causal=True),
+        lambda *of: gradients.attention_gradient(*of, mask=additive_mask(CAUSAL, str(of[0].dtype))),
+    ),
+    "cross_entropy": (
+        ((SEQ, VOCAB),),
+        lambda f, logits: f.cross_entropy(logits, logits.new_tensor(TARGETS).long(), reduction="none"),
+        lambda *of: [gradients.cross_entropy_gradient(*of, TARGETS)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas(name: str, dtype: str) -> None:
     import torch
 
-    arrays = [normal(*shape).astype(dtype) for shape in ((BATCH, SEQ, WIDTH), (DIM, WIDTH), (DIM,))]
-    grad, leaves = normal(BATCH, SEQ, DIM, seed=4).astype(dtype), [leaf(array) for array in arrays]
-    torch.nn.functional.linear(*leaves).backward(torch.from_numpy(grad))
-    for found, tensor in zip(gradients.linear_gradient(grad, *arrays[:2]), leaves, strict=True):
+    shapes, theirs, ours = FORMULAS[name]
+    arrays = [(3 * normal(*shape, seed=5 + i)).astype(dtype) for i, shape in enumerate(shapes)]
+    leaves = [leaf(array) for array in arrays]
+    result = theirs(torch.nn.functional, *leaves)
+    grad = normal(*result.shape, seed=4).astype(dtype)
+    result.backward(torch.from_numpy(grad))
+    for found, tensor in zip(ours(grad, *arrays), leaves, strict=True):
         near(found, tensor.grad.numpy(), dtype)
 
 
-@pytest.mark.parametrize("name", ["softmax", "gelu", "gelu_tanh"])
-def test_formulas_of_one_array(name: str, dtype: str) -> None:
+@pytest.mark.parametrize("padding_idx", [None, PADDING, -1])
+def test_lookup(dtype: str, padding_idx: int | None) -> None:
     import torch
 
-    functional = torch.nn.functional
-    theirs = {
-        "softmax": lambda x: functional.softmax(x, -1),
-        "gelu": functional.gelu,
-        "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    input_ids, _ = batch()
+    input_ids[2, 3] = VOCAB - 1  # what -1 means does occur
+    table, grad = normal(VOCAB, DIM).astype(dtype), normal(*input_ids.shape, DIM, seed=4).astype(dtype)
+    weight = leaf(table)
+    rows = torch.nn.functional.embedding(torch.from_numpy(input_ids), weight, padding_idx=padding_idx)
+    rows.backward(torch.from_numpy(grad))
+    found = gradients.lookup_gradient(grad, input_ids, VOCAB, padding_idx)
+    near(found, weight.grad.numpy(), dtype)
+    if padding_idx is not None:
+        assert not np.any(found[padding_idx]) and not np.any(weight.grad.numpy()[padding_idx])
+
+
+def batch() -> tuple[Array, Array]:
+    """Ids with repeated words and padding at both ends, and types of two segments."""
+    input_ids = np.random.default_rng(5).integers(0, VOCAB, (BATCH, SEQ))
+    input_ids[0, -3:] = PADDING
+    input_ids[1, :2] = PADDING
+    return input_ids, np.random.default_rng(6).integers(0, 2, (BATCH, SEQ))
+
+
+def test_whole_bert_input_layer(dtype: str) -> None:
+    """The reference's own embeddings module, its own padding_idx, in evaluation mode (no dropout)."""
+    import torch
+    from transformers import BertConfig
+    from transformers.models.bert.modeling_bert import BertEmbeddings
+
+    sizes = {"vocab_size": VOCAB, "hidden_size": DIM, "max_position_embeddings": POSITIONS, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    module = BertEmbeddings(BertConfig(**sizes, pad_token_id=PADDING)).to(getattr(torch, dtype)).eval()
+    modules = {
+        "word": module.word_embeddings.weight,
+        "token_type": module.token_type_embeddings.weight,
+        "position": module.position_embeddings.weight,
+        "weight": module.LayerNorm.weight,
+        "bias": module.LayerNorm.bias,
     }
-    x, grad = (3 * normal(SEQ, DIM)).astype(dtype), normal(SEQ, DIM, seed=4).astype(dtype)
-    tensor = leaf(x)
-    theirs[name](tensor).backward(torch.from_numpy(grad))
-    near(getattr(gradients, f"{name}_gradient")(grad, x), tensor.grad.numpy(), dtype)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention(causal: bool, dtype: str) -> None:
-    import torch
-
-    arrays = [normal(BATCH, HEADS, SEQ, DIM, seed=seed).astype(dtype) for seed in (5, 6, 7)]
-    grad, leaves = normal(BATCH, HEADS, SEQ, DIM, seed=4).astype(dtype), [leaf(array) for array in arrays]
-    attend = torch.nn.functional.scaled_dot_product_attention
-    attend(*leaves, is_causal=causal).backward(torch.from_numpy(grad))
-    mask = additive_mask(np.tri(SEQ, dtype=bool), dtype) if causal else None
-    for found, tensor in zip(gradients.attention_gradient(grad, *arrays, mask=mask), leaves, strict=True):
-        near(found, tensor.grad.numpy(), dtype)
-
-
-def test_cross_entropy(dtype: str) -> None:
-    import torch
-
-    logits, grad = normal(SEQ, VOCAB).astype(dtype), normal(SEQ, seed=4).astype(dtype)
-    targets, tensor = np.arange(SEQ) % VOCAB, leaf(logits)
-    torch.nn.functional.cross_entropy(tensor, torch.from_numpy(targets), reduction="none").backward(
-        torch.from_numpy(grad)
+    arrays = {name: parameter.detach().numpy().copy() for name, parameter in modules.items() if name != "bias"}
+    (input_ids, token_type_ids), grad = batch(), normal(*VECTORS, seed=4).astype(dtype)
+    output = module(input_ids=torch.from_numpy(input_ids), token_type_ids=torch.from_numpy(token_type_ids))
+    output.backward(torch.from_numpy(grad))
+    found = gradients.bert_input_gradient(
+        grad, input_ids, token_type_ids, **arrays, eps=module.LayerNorm.eps, padding_idx=PADDING
     )
-    near(gradients.cross_entropy_gradient(grad, logits, targets), tensor.grad.numpy(), dtype)
+    for name, parameter in modules.items():
+        near(getattr(found, name), parameter.grad.numpy(), dtype)
+    assert np.any(input_ids == PADDING) and not np.any(found.word[PADDING])
+
+
+def test_whole_gpt2_input_layer(dtype: str) -> None:
+    """The reference's two tables; its input layer is their sum."""
+    import torch
+    from transformers import GPT2Config, GPT2Model
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=VOCAB, n_embd=DIM, n_positions=POSITIONS, n_layer=1, n_head=4, bos_token_id=0, eos_token_id=0
+    )
+    model = GPT2Model(config).to(getattr(torch, dtype)).eval()
+    entered: list[Any] = []
+    model.h[0].register_forward_pre_hook(lambda block, arguments: entered.append(arguments[0]))
+    (input_ids, _), grad = batch(), normal(*VECTORS, seed=4).astype(dtype)
+    model(input_ids=torch.from_numpy(input_ids))
+    entered[0].backward(torch.from_numpy(grad))
+    wte, wpe = (table.weight.detach().numpy() for table in (model.wte, model.wpe))
+    found = gradients.gpt2_input_gradient(grad, input_ids, wte, wpe)
+    near(found.wte, model.wte.weight.grad.numpy(), dtype)
+    near(found.wpe, model.wpe.weight.grad.numpy(), dtype)
 
 
 def gpt2(dtype: str) -> Any:

@@ -186,7 +186,7 @@ def short_body(hub: FakeHub, request: Request, answer: Answer) -> Answer:
 
 
 def cut(after: int) -> Fault:
-    """Close the connection after so many bytes of the body."""
+    """Close the connection after this many bytes of the body."""
 
     return with_fields(cut_after=after)
 
@@ -459,14 +459,14 @@ def black_hole() -> Iterator[str]:
 
 @functools.cache
 def _deaf() -> socket.socket:
-    """Bound, so that nobody else is given the port, and never listening."""
+    """Bound, so that no other process gets the port, and never listening."""
     deaf = socket.socket()
     deaf.bind(("127.0.0.1", 0))
     return deaf
 
 
 def refused() -> str:
-    """An endpoint where nobody listens."""
+    """An endpoint without a listener."""
     return f"http://127.0.0.1:{_deaf().getsockname()[1]}"
 
 

@@ -26,7 +26,7 @@ class Memory:
 
     def part(self, name: str, span: Span, version: Version, progress: Callable[[int], object]) -> bytearray:
         if not self.reachable:
-            raise HubError("nobody answers")
+            raise HubError("no answer")
         self.asked.append(span)
         content = self.files[name][span[0] : span[1]]
         progress(len(content))

@@ -45,7 +45,7 @@ class Blas:
             self.owner = None
 
     def set_num_threads(self, number: int) -> None:
-        """As theirs: whoever came first is obeyed, and nobody else while that thread lives."""
+        """As theirs: the first thread alone is obeyed, while it lives."""
         if self.owner is None or not self.owner.is_alive():
             self.owner = threading.current_thread()
         if self.owner is threading.current_thread():
@@ -67,7 +67,7 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
     computing._slots()
     yield made
     assert made.num_threads == 8, "it was not given its threads back"
-    assert made.owner is None, "nobody else can set its number now"
+    assert made.owner is None, "no other thread can set its number now"
     computing._slots.cache_clear()
 
 
@@ -155,7 +155,7 @@ def test_a_single_tile_is_watched(blas: Blas, monkeypatch: pytest.MonkeyPatch) -
     ("wanting", "since", "pays"), [(1, 9.0, True), (2, 9.0, False), (1, 0.01, True), (2, 0.01, True), (3, 0.01, False)]
 )
 @pytest.mark.usefixtures("blas")
-def test_threads_of_blas_that_still_spin_are_nobody_else(
+def test_threads_of_blas_that_still_spin_are_not_counted_as_others(
     wanting: int, since: float, pays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(computing, "running", lambda: wanting)
@@ -175,7 +175,7 @@ def test_a_single_tile_holds_a_blas_that_would_take_more_than_there_is(
     test_when_a_single_tile_holds_it(blas, {}, 1)
 
 
-def test_whoever_ends_last_gives_it_back_though_another_thread_has_held_it(blas: Blas) -> None:
+def test_the_last_to_end_gives_it_back_though_another_thread_has_held_it(blas: Blas) -> None:
     """threadpoolctl obeys one thread alone while that lives, and here it lives on."""
     inside, ends = threading.Event(), threading.Event()
 
@@ -252,7 +252,7 @@ def steps_of(work: Callable[[], object], pressed_at: int | None = None) -> int:
 
 
 def test_ctrl_c_at_every_instruction(blas: Blas) -> None:
-    """Wherever it comes: BLAS has its threads back, and whoever comes next gets a slot."""
+    """Wherever it comes: BLAS has its threads back, and the next caller gets a slot."""
 
     def work() -> None:
         with Slot(1):
@@ -273,7 +273,7 @@ def test_ctrl_c_at_every_instruction(blas: Blas) -> None:
 
 
 def test_ctrl_c_while_a_turn_is_passed_on(blas: Blas) -> None:
-    """Whoever waits for it gets it, at whatever instruction it comes."""
+    """The waiting thread gets it, at whatever instruction Ctrl-C comes."""
     step, pressed = 0, True
     while pressed:
         step += 1
@@ -387,7 +387,7 @@ def test_a_call_takes_as_many_threads_as_it_is_told(count: int) -> None:
     together, seen = threading.Barrier(count), set[int]()
 
     def work(_: int) -> None:
-        together.wait(PATIENCE)  # for so many at once, and no fewer
+        together.wait(PATIENCE)  # all of them at once
         seen.add(threading.get_ident())
 
     compute(work, range(count * 2), count)

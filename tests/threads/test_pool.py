@@ -1,4 +1,4 @@
-"""The threads that help: whoever stops waits for no pipe, no process hangs, and without threads all is done too."""
+"""The threads that help: stopping waits for no pipe, no process hangs, and without threads all is done too."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def no_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("no_thread")
-def test_whoever_waits_does_what_no_thread_does() -> None:
+def test_a_waiting_caller_does_what_no_thread_does() -> None:
     done: list[int] = []
     parallel_for(done.append, range(5), 3)
     assert sorted(done) == [0, 1, 2, 3, 4]
@@ -88,7 +88,7 @@ def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: p
 
 
 def test_no_more_jobs_than_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody may say MINIBERT_THREADS=1000000."""
+    """A user may set MINIBERT_THREADS=1000000."""
     started: list[object] = []
     real = pool._started
     monkeypatch.setattr(pool, "_started", lambda work: [real(work), started.append(work)][0])
@@ -98,10 +98,10 @@ def test_no_more_jobs_than_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(started) == 2  # the caller takes part
 
 
-# -- whoever stops early -----------------------------------------------------------------------------------------------
+# -- stopping early -----------------------------------------------------------------------------------------------
 
 
-def test_nobody_waits_for_a_key_that_is_being_read() -> None:
+def test_stopping_waits_for_no_key_that_is_being_read() -> None:
     reading, goes_on, made = threading.Event(), threading.Event(), list[int]()
 
     def keys() -> Iterator[int]:
@@ -124,7 +124,7 @@ def test_nobody_waits_for_a_key_that_is_being_read() -> None:
     assert made == [0]  # what comes afterwards is left
 
 
-def test_whoever_stops_waits_for_what_is_being_made() -> None:
+def test_stopping_waits_for_what_is_being_made() -> None:
     begun, ended = threading.Event(), list[int]()
 
     def make(key: int) -> int:
@@ -141,7 +141,7 @@ def test_whoever_stops_waits_for_what_is_being_made() -> None:
     assert ended == [0, 1]
 
 
-def test_ctrl_c_waits_for_nobody_and_another_error_for_what_is_under_way() -> None:
+def test_ctrl_c_waits_for_nothing_and_another_error_for_what_is_under_way() -> None:
     main, goes_on, ended = threading.get_ident(), threading.Event(), list[int]()
 
     def work(block: int, error: type[BaseException]) -> None:
