@@ -2,8 +2,8 @@
 
 concurrent.futures would do, but for four things: after Ctrl-C while it starts a thread the process hangs; a thread that
 is blocked, as in reading a pipe, keeps the process alive; it takes no more jobs once the main thread has ended, though
-other threads still work; and a thread that cannot be started is an error. Here a caller that waits for a job which no
-thread has begun does it itself.
+other threads still work; and a thread that cannot be started is an error. Here a caller that waits for a job without a
+thread does it itself.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ MOST_THREADS = 64
 
 class Job(Generic[T]):
     """Work that is done once, by a thread of the pool or by a caller that waits for it, or not at all."""
+
+    alone = True  # until the pool has a thread for it
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -60,8 +62,9 @@ class Job(Generic[T]):
             pass
 
     def result(self) -> T:
-        """Give what the work gives, or raise what it raises; do it here if no thread has begun it."""
-        self.run()
+        """Give what the work gives, or raise what it raises; do it here if there is no thread for it."""
+        if self.alone:
+            self.run()
         self.wait()
         if self._error is not None:
             raise self._error
@@ -80,6 +83,7 @@ class _Pool:
         self._jobs.append(job)
         self._waiting.release()
         if self._idle.acquire(blocking=False):
+            job.alone = False
             return
         if self._count == MOST_THREADS:
             return
@@ -89,6 +93,8 @@ class _Pool:
             Thread(target=self._work, daemon=True, name=f"minibert_{self._count}").start()
         except RuntimeError:  # the system has no more
             self._count -= 1
+        else:
+            job.alone = False
 
     def _work(self) -> None:
         while True:
