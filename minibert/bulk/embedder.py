@@ -18,7 +18,7 @@ class Embedder(Guarded):
     """A callable that adds vectors to a batch of rows: a dict of columns in, a dict of columns out.
 
     The batch's columns stay; `output_column`, a new one, is added: float32 (rows, dim). Only names and options are
-    kept: pickled it has under 4 kB, and a worker opens the model at its first batch. Weights are mapped, so the workers
+    stored: a pickle has under 4 kB, and a worker opens the model at its first batch. Weights are mapped, so the workers
     of one machine share them. Safe to call from many threads.
 
     model         a name on the Hub, or a folder that every worker sees under the same path; None is MINIBERT_MODEL
@@ -94,13 +94,10 @@ class Embedder(Guarded):
             found = "one str" if isinstance(texts, str) else f"an array of shape {texts.shape}"
             raise TypeError(f"column {self.text_column!r} must be many texts, found {found}; pass batches, not rows")
         texts = listed(texts)[0]
-        return {**batch, self.output_column: self._embed(texts)}
-
-    def _embed(self, texts: list[str]) -> Any:
         opened = self._opened
         if opened is None:  # two threads may both open it; one of the two is kept
             opened = self._opened = open_vectors(self.model, self.vectors, **self.options)
-        return opened.pipeline.all(texts)
+        return {**batch, self.output_column: opened.pipeline.all(texts)}
 
     def __repr__(self) -> str:
         given = (f"{name}={getattr(self, name)!r}" for name in ("vectors", "text_column", "output_column"))

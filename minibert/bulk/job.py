@@ -1,11 +1,11 @@
 """Many texts -> a folder of vectors: records are read, streamed through a model, and written shard by shard.
 
-A shard is the unit of everything: of what is kept when a run ends early, of batching (a sentence's neighbours are
-those of its shard alone, so that a continued run gives the same bits), and of what is checked when a run goes on.
+Everything is done by shards: a run that ends early keeps whole shards, only sentences of one shard are batched together
+(so that a continued run gives the same bits), and a continued run checks the shards before it.
 
-The same bits: on one machine, with any number of threads. Continued on another machine, each number of a sentence
-vector differs by at most 1e-6 of the vector's length from what it would have been (measured on MiniLM: 2.8e-7 with
-OpenBLAS's code for another processor). So too where NumPy's BLAS cannot be held to one thread, as Apple's.
+The bits are the same on one machine, with any number of threads. If a run is continued on another machine, each number
+of a sentence vector may differ by 1e-6 of the vector's length (measured on MiniLM: 2.8e-7 with OpenBLAS's code for
+another processor). The same holds where NumPy's BLAS cannot be held to one thread, as Apple's.
 Vectors of the input layer do not depend on threads or other texts.
 """
 
@@ -39,7 +39,7 @@ Progress = Callable[[int, "int | None"], object]
 
 
 class Part(NamedTuple):
-    """What a chunk of records became: ids and vectors of the good ones, and the bad ones without their texts."""
+    """The result of a chunk of records: ids and vectors of the good ones, and the bad ones without their texts."""
 
     read: int
     lines: bytes
@@ -61,13 +61,13 @@ def bulk(
     precision: str = "float32",
     progress: Progress = lambda done, expected: None,
 ) -> dict[str, Any]:
-    """Write a vector for each record, or continue; give what meta.json says in the end.
+    """Write a vector for each record, or continue; return the final meta.json.
 
-    settings: what else made the vectors; a folder made with others is refused. bad_rows: "stop" raises ValueError at
-    the first row without a text, once all whole shards before it are written; "skip" lists such rows in
-    bad_rows.jsonl. precision: as of `encode`; the ranges of int8 and uint8 are those of the first shard that has rows,
-    which must be two or more, and meta.json keeps them. progress: called with the rows that are done, and about how
-    many there are, where that is known; the first time before this run has done any.
+    settings: what else made the vectors; a folder made with other settings is refused. bad_rows: "stop" raises
+    ValueError at the first row without a text, once all whole shards before it are written; "skip" lists such rows in
+    bad_rows.jsonl. precision: as of `encode`; the ranges of int8 and uint8 come from the first shard with rows, which
+    must have two or more, and are stored in meta.json. progress: called with the rows done and the estimated total or
+    None, first before this run has done any.
     """
     if bad_rows not in BAD_ROWS:
         raise ValueError(f"bad_rows must be {' or '.join(map(repr, BAD_ROWS))}, found {bad_rows!r}")
@@ -96,7 +96,7 @@ def bulk(
         with behind(partial(_write, folder, precision)) as write:
             for part in _parts(rows, model, rows_per_shard, long_is_bad, bad_rows == "stop"):
                 lines.update(part.lines)
-                parts.append(part._replace(lines=b""))  # what is kept until it is written has no texts
+                parts.append(part._replace(lines=b""))  # texts are not kept until the shard is written
                 if sum(each.read for each in parts) == rows_per_shard:
                     write((parts, lines.hexdigest()))
                     parts, lines = [], hashlib.sha256()
@@ -108,7 +108,7 @@ def bulk(
 
 
 def lines_of(records: Iterable[Record]) -> bytes:
-    """Give what decides about each row, whatever is wrong with a bad one; a shard's `input_sha256` is of these lines.
+    """Write each row's id and text, of good and bad rows; a shard's `input_sha256` is of these lines.
 
     `ascii` of a tuple: the same in every version of Python, and four times as fast as JSON.
     """
@@ -116,7 +116,7 @@ def lines_of(records: Iterable[Record]) -> bytes:
 
 
 def _pass_over(rows: Iterator[Record], folder: ShardFolder, rows_per_shard: int) -> None:
-    """Read again what earlier runs have read. Raises ValueError where it is not the same."""
+    """Read the rows of earlier runs again. Raises ValueError if they have changed."""
     for number, shard in enumerate(folder.shards):
         count, found = 0, hashlib.sha256()
         while chunk := list(islice(rows, min(shard.read - count, CHUNK))):
@@ -137,9 +137,8 @@ def _parts(
 ) -> Iterator[Part]:
     """Take the records through the model chunk by chunk; no chunk has rows of two shards.
 
-    stop: a bad row is an error, and nothing behind it is waited for.
+    stop: a bad row is an error at once, even if no row follows yet.
     """
-
     pipeline = model.pipeline
 
     def chunks() -> Iterator[list[Record]]:
@@ -154,7 +153,11 @@ def _parts(
         try:
             encoded = pipeline.tokenize([record.text or "" for record in good], start)
         except TokenizerError:
-            _refuse_alone(good, model)
+            for record in good:  # the first that is refused alone
+                try:
+                    pipeline.tokenize([record.text or ""], 0)
+                except TokenizerError as error:
+                    raise worded(TokenizerError, *parts_of(error), place=record.place) from None
             raise
         if long_is_bad and any(ids.truncated for ids in encoded):
             each = iter(encoded)
@@ -180,15 +183,6 @@ def _until_bad(records: Iterable[Record], stop: bool) -> Iterator[Record]:
         yield record
         if stop and record.problem:
             return
-
-
-def _refuse_alone(records: list[Record], model: TextModel) -> None:
-    """Say of the first text that the tokenizer refuses where it stands. Raises TokenizerError."""
-    for record in records:
-        try:
-            model.pipeline.tokenize([record.text or ""], 0)
-        except TokenizerError as error:
-            raise worded(TokenizerError, *parts_of(error), place=record.place) from None
 
 
 def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
@@ -227,7 +221,7 @@ def _write(folder: ShardFolder, precision: str, shard: tuple[list[Part], str]) -
 
 
 def _ranges(vectors: list[Array], precision: str, folder: ShardFolder) -> Array:
-    """Give the ranges of the first shard's vectors, the same for any number of threads and after a kill."""
+    """Give the ranges of the first shard's vectors: the same for any number of threads and after a kill."""
     if any(shard.rows for shard in folder.shards):
         raise ValueError(f"{folder.path}: meta.json has lost its ranges; {MEND}")
     if sum(map(len, vectors)) < 2:

@@ -1,4 +1,4 @@
-"""What a folder of vectors must be: the lines of shards.jsonl, and the comparison of its files with them.
+"""The manifest of a folder of vectors, shards.jsonl: reads it, and compares the folder's files with it.
 
 Each line has the sha256 of its shard's files, and of itself with the line before it.
 """
@@ -27,7 +27,7 @@ MEND = "put it back, or begin again in another folder"
 
 
 class File(TypedDict):
-    """What a file of a shard must be."""
+    """Size and checksum of a file of a shard."""
 
     bytes: int
     sha256: str
@@ -37,8 +37,8 @@ class Shard(NamedTuple):
     """A line of shards.jsonl. `read`: rows of the input, `rows`: vectors, `cut`: texts that were too long.
 
     `input_sha256` is of the ids and texts that were read; `bad_bytes` is where bad_rows.jsonl ends after this shard,
-    and `bad_sha256` of what the shard has added there. `line_sha256` is of this line and the one before it: a line that
-    is damaged, lost or in another place is seen.
+    and `bad_sha256` is of the shard's lines there. `line_sha256` is of this line and the one before it: it shows a line
+    that is damaged, lost or in another place.
     """
 
     files: dict[str, File]  # by their names
@@ -51,15 +51,15 @@ class Shard(NamedTuple):
     line_sha256: str = ""
 
     def sealed(self, before: str) -> Shard:
-        """Give it with its `line_sha256`, behind the line that has the one before."""
+        """Give the shard with its `line_sha256`; `before` is that of the line before it."""
         content = as_json({**self._asdict(), "line_sha256": before})
         return self._replace(line_sha256=hashlib.sha256(content).hexdigest())
 
 
 def check_folder(path: Path) -> dict[str, int]:
-    """Read a whole folder again, and change nothing: count what is in it.
+    """Read a whole folder again, and change nothing: count rows and shards.
 
-    Raises ValueError for a folder that is not complete or not what was written, OSError; both name the file.
+    Raises ValueError for a folder that is incomplete or damaged, OSError; both name the file.
     """
     found = read_object(path / META, ValueError, MEND)
     shards, end = read_shards(path)
@@ -88,7 +88,7 @@ def read_shards(path: Path) -> tuple[list[Shard], int]:
 
 
 def check_files(path: Path, shards: Sequence[Shard], first: int = 0) -> None:
-    """Compare the files of the shards from `first` on with what was written. Raises ValueError for another one."""
+    """Compare the files of the shards from `first` on with their lines. Raises ValueError for a damaged one."""
     check_sizes(path, shards[first:])  # all of them first, since that takes no time
     files = {name: file for shard in shards[first:] for name, file in shard.files.items()}
     damaged: list[str] = []
@@ -106,7 +106,7 @@ def check_files(path: Path, shards: Sequence[Shard], first: int = 0) -> None:
 
 
 def check_sizes(path: Path, shards: Sequence[Shard]) -> None:
-    """Compare the sizes of the shards' files with what was written. Raises ValueError for another one."""
+    """Compare the sizes of the shards' files with their lines. Raises ValueError for another size."""
     for name, file in ((name, file) for shard in shards for name, file in shard.files.items()):
         if (size := size_of(path / name)) != file["bytes"]:
             found = "none" if size is None else f"{size:,}"
@@ -124,14 +124,14 @@ def _check_bad_rows(path: Path, shards: Sequence[Shard], start: int) -> None:
 
 
 def check_complete(path: Path, meta: Mapping[str, Any], shards: Sequence[Shard]) -> None:
-    """Refuse a folder whose run has not ended, and one that has lost shards. Raises ValueError."""
+    """Refuse a folder whose run has not ended, or that has lost shards. Raises ValueError."""
     if meta.get("complete") is not True:
         raise ValueError(f"{path}: not complete; what is there is whole, and the same command goes on after it")
     compare_counts(path, meta, shards)
 
 
 def counts_of(shards: Sequence[Shard]) -> dict[str, int]:
-    """Count what stands in shards.jsonl."""
+    """Add up the lines of shards.jsonl."""
     return {
         "rows": sum(shard.rows for shard in shards),
         "skipped": sum(shard.read - shard.rows for shard in shards),
@@ -148,10 +148,10 @@ def compare_counts(path: Path, meta: Mapping[str, Any], shards: Sequence[Shard])
 
 
 def open_own(path: Path, mode: str, buffering: int = -1) -> Any:
-    """Open a file of our own, and follow no link. Raises ValueError for a link, a folder, a pipe."""
+    """Open a file of the job; follow no link. Raises ValueError for a link, a folder, a pipe."""
 
     def opener(name: str, flags: int) -> int:
-        # without O_NONBLOCK a pipe would be waited for
+        # O_NONBLOCK: opening a pipe would wait for its other end
         return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
     other = ValueError(f"{path}: expected a file of this job, found a link, a folder or a pipe; take it away")
@@ -168,14 +168,14 @@ def open_own(path: Path, mode: str, buffering: int = -1) -> Any:
 
 
 def cut_to(path: Path, end: int) -> None:
-    """Cut off what a killed run has begun."""
+    """Remove the unfinished end that a killed run has left."""
     if (size_of(path) or 0) > end:
         with naming(path), open_own(path, "r+b") as file:
             file.truncate(end)
 
 
 def size_of(path: Path) -> int | None:
-    """Give the size of a file; None where there is none."""
+    """Give the size of a file; None if it is absent."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -198,5 +198,5 @@ def _shard(line: bytes) -> Shard | None:
 
 
 def as_json(value: Any, indent: int | None = None) -> bytes:
-    """Give lines of JSON; a byte of a file's name that is not UTF-8 is written as JSON writes a lone surrogate."""
+    """Write JSON and an end of line; bytes of a file's name that are not UTF-8 become escaped surrogates."""
     return (json.dumps(value, indent=indent, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""All that this package asks of pyarrow, which nothing else here needs: columns of Parquet, read and written."""
+"""Columns of Parquet, read and written; the only file that uses pyarrow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def arrow(*otherwise: object) -> Any:
-    """Import pyarrow. Raises ImportError that says how to install it, and what does without."""
+    """Import pyarrow. Raises ImportError that says how to install it, and what works without it."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -24,7 +24,7 @@ def arrow(*otherwise: object) -> Any:
 
 
 def need_type(field: pa.Field, name: str, numbers: bool, nulls: bool = True) -> None:
-    """Refuse a Parquet column that cannot hold texts, or ids. `nulls`: one that holds nothing at all may pass."""
+    """Refuse a Parquet column that cannot hold texts, or ids. `nulls`: a column of nulls alone may pass."""
     from pyarrow import types
 
     kind = field.type.value_type if types.is_dictionary(field.type) else field.type
@@ -35,7 +35,7 @@ def need_type(field: pa.Field, name: str, numbers: bool, nulls: bool = True) -> 
 
 
 def values_of(column: Any) -> list[Any]:
-    """Read an Arrow column; where it holds bytes that are not UTF-8, those rows are bytes."""
+    """Read an Arrow column; rows that are not UTF-8 are bytes."""
     try:
         found: list[Any] = column.to_pylist()
     except UnicodeDecodeError:
@@ -85,12 +85,12 @@ def write_vectors(ids: Sequence[int | str], vectors: Sequence[Array], file: Bina
 
     rows = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), part.shape[1]) for part in vectors]
     table = pa.table({"id": pa.array(ids), "vector": pa.chunked_array(rows)})
-    # a vector's numbers hardly repeat and hardly shrink: dictionaries and compression would only cost time
+    # dictionaries and compression save next to nothing on a vector's numbers, and cost time
     parquet.write_table(table, file, use_dictionary=False, compression="none")
 
 
 def read_vectors(name: str, rows: int) -> Iterator[Array]:
-    """Read the column `vector` of such a file, so many rows at a time: (rows, dim). Raises ValueError."""
+    """Read the column `vector` in blocks of at most `rows` rows: (rows, dim). Raises ValueError."""
     fixed = arrow().types.is_fixed_size_list
     with opened(name) as file:
         for batch in file.iter_batches(rows, columns=["vector"], use_threads=False):

@@ -1,7 +1,7 @@
 """Files of many texts -> records, one after another, in bounded memory: Parquet, JSON lines, CSV, plain lines.
 
-A row that is no text is a record with a problem, not an error: the caller decides whether to go on. Parquet is read by
-pyarrow. JSON lines and CSV go through the standard library, row by row: pyarrow's readers refuse a whole block of rows
+A row without a text is a record with a problem, not an error: the caller decides whether to go on. Parquet is read by
+pyarrow. JSON lines and CSV are read by the standard library, row by row: pyarrow's readers refuse a whole block of rows
 and do not say which of them is bad.
 """
 
@@ -21,19 +21,16 @@ from .parquet import arrow, need_type, opened, values_of
 
 ENDINGS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".txt": "lines"}
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
-ID = "id"  # the column that ids come from where it is there and no other is named
+ID = "id"  # the column of the ids, if it exists and no other is named
 ROWS = 2048  # of a Parquet file that are read at once
 BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
-LONGEST_FIELD = 1 << 24  # letters of a CSV field: a quote that nobody closes must not swallow a whole file
+LONGEST_FIELD = 1 << 24  # letters of a CSV field: an unclosed quote must not swallow a whole file
 SHOWN = 40  # letters of a value that a message shows
 INT64 = range(-(2**63), 2**63)
 
 
 class Record(NamedTuple):
-    """One row: its id, its text, and where it stands; `row` counts from 1, a CSV's header not.
-
-    Where `problem` says what is wrong, there is no text.
-    """
+    """One row: id, text, file, and number from 1 without a CSV's header. A row with a `problem` has no text."""
 
     id: int | str | None
     text: str | None
@@ -49,15 +46,14 @@ class Record(NamedTuple):
 class Records:
     """All rows of some files, in order. `name` "-" is stdin. Iterate once.
 
-    text_column, id_column: names; plain lines have none. Without `id_column` the column "id" is taken where the first
-    file with a good row has it; else ids are the numbers of the rows, from 0 on through all files. Ids are integers
-    (int64) or text; those of CSV files are integers where every good row of all of them has one, written without plus
-    and leading zeros (such files are read twice; of stdin the first good row decides). An empty cell of a CSV holds no
-    text and no id.
+    text_column, id_column: names; plain lines have none. Without `id_column` the column "id" is used if the first file
+    with a good row has it; otherwise ids number the rows of all files from 0. Ids are integers (int64) or text. Those
+    of CSV files are integers if every good row of all CSV files has one, written without plus and leading zeros (such
+    files are read twice; of stdin the first good row decides). An empty cell of a CSV is no text and no id.
 
-    Raises, before anything is read: FileNotFoundError, IsADirectoryError, ValueError for a file whose ending says no
-    format, ImportError where pyarrow is needed and absent. Later: ValueError for a file that is not what its format
-    says and for an absent column, OSError; both name the file.
+    Raises, before anything is read: FileNotFoundError, IsADirectoryError, ValueError for an unknown ending, ImportError
+    if pyarrow is needed and absent. Later: ValueError for a file that is not of its format and for an absent column,
+    OSError; both name the file.
     """
 
     def __init__(
@@ -77,15 +73,15 @@ class Records:
         if id_column is not None and "lines" in self._forms:
             no_column = f"plain lines have no column {id_column!r}; leave "
             raise worded(ValueError, no_column, Option("id_column"), " out, or name the format")
-        self._current = 0  # the file that is being read, and how much of it has been, from 0 to 1
+        self._current = 0  # the file that is read now, and which share of it has been read
         self._share = 0.0
         self._read = 0  # rows
-        self._skip = 0  # so many of the next ones are not given
+        self._skip = 0  # of the next rows
         self._kind: type | None = None  # of the ids: the first one decides
 
     @property
     def source(self) -> dict[str, Any]:
-        """Where the rows can be read again: whole paths, None for stdin, and the format of all files or None."""
+        """Where to read the rows again: absolute paths, None for stdin, and the format of all files or None."""
         paths = [None if name == STDIN else str(Path(name).absolute()) for name in self.names]
         return {"paths": paths, "format": self._form}
 
@@ -113,11 +109,11 @@ class Records:
         self._current = len(self.names)
 
     def pass_over(self, rows: int) -> None:
-        """Do not give the next rows. Of lines and JSON lines they are not even parsed, which is eight times as fast."""
+        """Skip the next rows. Lines and JSON lines are not even parsed, which is eight times as fast."""
         self._skip += rows
 
     def _passes(self) -> bool:
-        """Whether to leave the next row unread: once it is known where the ids are, and of what kind."""
+        """Whether to skip the next row unparsed: possible once the column and the kind of the ids are known."""
         if not self._skip or self._kind is None:
             return False
         self._skip -= 1
@@ -182,9 +178,9 @@ class Records:
 
     def _csv(self, name: str, look_for_kind: bool = True) -> Iterator[Row]:
         csv.field_size_limit(LONGEST_FIELD)
-        # what is not UTF-8 becomes lone surrogates, and so one bad row and not the end of the file
+        # bytes that are not UTF-8 become lone surrogates: one bad row, not the end of the file
         lines = (line.decode("utf-8", "surrogateescape") for line in self._raw_lines(name, strip=False))
-        # strict: a quote that nobody closes is an error, and not one text of all rows that follow
+        # strict: an unclosed quote is an error, not a text of all rows that follow
         reader = csv.reader(lines, strict=True)
         with reading(name, "CSV", csv.Error):
             columns = next(reader, None)
@@ -205,7 +201,7 @@ class Records:
                 if "field limit" not in str(error):
                     yield row, None, None, f"not CSV: {error}; look at its quotes"
                     continue
-                # the reader would go on in the middle of the field, and take each line in it for a row
+                # the reader would go on in the middle of the field, and read each of its lines as a row
                 yield row, None, None, f"not CSV: {error}; look at its quotes; the rest of this file is not read"
                 return
             if not fields:
@@ -215,13 +211,13 @@ class Records:
             elif absent := [columns[at] for at in (text_at, id_at) if at is not None and not fields[at]]:
                 yield row, None, None, f"there is no {absent[0]!r}: its cell is empty"
             else:
-                yield row, _NUMBER if id_at is None else self._csv_id(fields[id_at]), fields[text_at], ""
-
-    def _csv_id(self, cell: str) -> int | str:
-        return int(cell) if self._kind is not str and _is_integer(cell) else cell
+                ident: Any = _NUMBER if id_at is None else fields[id_at]
+                if id_at is not None and self._kind is not str and _is_integer(ident):
+                    ident = int(ident)
+                yield row, ident, fields[text_at], ""
 
     def _kind_of_csv(self) -> type | None:
-        """Read the CSV files from here on once for their ids: int where all are, str where not, None where none is."""
+        """Read the ids of this and later CSV files: int if all are integers, str if not, None without ids."""
         found: set[bool] = set()
         for name, form in list(zip(self.names, self._forms, strict=True))[self._current :]:
             if form == "csv" and name != STDIN:
@@ -230,7 +226,7 @@ class Records:
         return None if not found else int if found == {True} else str
 
     def _parquet(self, name: str) -> Iterator[Row]:
-        # without a buffer it holds a whole row group, and checks no checksum unless it is asked to
+        # by default it buffers a whole row group and verifies no checksum
         with opened(name, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True) as file:
             schema, total = file.schema_arrow, file.metadata.num_rows
             ids = self._id_of(schema.names, name)
@@ -254,7 +250,7 @@ class Records:
                 raise ValueError(f"{name}: expected {total:,} rows, as its end says, found {row:,}; is it whole?")
 
     def _raw_lines(self, name: str, strip: bool = True) -> Iterator[bytes]:
-        """Give a file's lines, with their ends only where they are not to be stripped."""
+        """Give a file's lines, without their ends if `strip`."""
         size, done = (self.sizes[self._current] or 1), 0
         for line in raw_lines(name):
             done += len(line)
@@ -263,7 +259,7 @@ class Records:
 
 
 Row = tuple[int, Any, Any, str]
-_NUMBER = object()  # in place of an id: the row's number
+_NUMBER = object()  # stands for the row's number as its id
 _WORDS: dict[type | None, str] = {
     None: "an integer or a text",
     int: "an integer, as in the first row",
@@ -296,7 +292,7 @@ def _decoded(line: bytes) -> tuple[str | None, str]:
 
 
 def _is_integer(cell: str) -> bool:
-    """Whether a cell is an integer of 64 bits as every program writes it, so that nothing of it is lost.
+    """Whether a cell is an integer of 64 bits in its usual spelling, so that writing it again gives the same cell.
 
     >>> [_is_integer(cell) for cell in ("0", "-7", "007", "+1", "1_000", "-0", "1.0", " 1", "9223372036854775808")]
     [True, True, False, False, False, False, False, False, False]

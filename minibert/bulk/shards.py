@@ -5,9 +5,9 @@
     bad_rows.jsonl        a line for each row that was left out
     vectors-00000.parquet     columns id and vector; or vectors-00000.npy with ids-00000.json beside it
 
-A shard is valid once its line is in shards.jsonl. Whatever else a killed run has left is cut off or written again by
-the next one. Each file is compared with its line when the folder is continued, when it is finished, and by
-`manifest.check_folder`. What is written here follows no link.
+A shard is valid once its line is in shards.jsonl. The next run removes or rewrites anything else that a killed run has
+left. Each file is compared with its line when the folder is continued, when it is finished, and by
+`manifest.check_folder`. Nothing here follows a link.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from .manifest import (
 from .parquet import arrow, write_vectors
 
 FORMATS = ("parquet", "npy")
-NOTES = ("source", "ranges")  # in meta.json, and no reason to refuse a folder
+NOTES = ("source", "ranges")  # entries of meta.json that may differ between runs
 
 
 class ShardFolder:
-    """The folder of one job. `opened` makes it or continues it; meanwhile no other process can.
+    """The folder of one job. `opened` makes it or continues it, and keeps other processes out.
 
     Raises ValueError, and OSError that names a file.
     """
@@ -68,21 +68,21 @@ class ShardFolder:
         self.path, self.form = path, form
         self.shards: list[Shard] = []
         self.complete = False  # an earlier run has ended here
-        self.notes: dict[str, Any] = {}  # what meta.json says besides, by names in `NOTES`
+        self.notes: dict[str, Any] = {}  # other entries of meta.json: see `NOTES`
         self._checked = 0  # shards
 
     @contextmanager
     def opened(self, settings: Mapping[str, Any], source: Mapping[str, Any] | None = None) -> Iterator[ShardFolder]:
-        """Make the folder, or continue it where it was made with the same settings; hold it until the end.
+        """Make the folder, or continue it if it was made with the same settings; lock it until the end.
 
-        source: where the rows are read from, for those who read the folder; that may be another place each time.
+        source: where the rows and the model are now, for readers of the folder; may differ from run to run.
         """
         from filelock import FileLock, Timeout
 
         self._make()
         self._refuse_foreign()
         with open_own(self.path / LOCK, "ab"):
-            pass  # some locks would follow a link, and empty the file behind it
+            pass  # a lock of some systems follows a link and empties the file behind it
         lock = FileLock(self.path / LOCK)
         try:
             lock.acquire(timeout=0)
@@ -107,7 +107,7 @@ class ShardFolder:
                 sync_folder(folder.parent)
 
     def refuse_sources(self, names: Sequence[str]) -> None:
-        """Refuse to read what lies in this folder. Raises ValueError."""
+        """Refuse input files in this folder. Raises ValueError."""
         for name in names:
             if name != STDIN and Path(name).absolute().parent.resolve() == self.path.resolve():
                 raise ValueError(f"{name} lies in {self.path}, which is to be written; choose another folder")
@@ -152,7 +152,7 @@ class ShardFolder:
         cut_to(self.path / BAD, self.shards[-1].bad_bytes if self.shards else 0)
 
     def _made_nothing(self, found: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-        """Whether no row was written with these other settings, as when a column's name was wrong at first."""
+        """Whether the earlier run, with other settings, wrote no row, as after a wrong column name."""
         ours = found.keys() - {*NOTES} == {*settings, "complete"} and found["complete"] is False
         return ours and not any(path.name == DONE or SHARD.fullmatch(path.name) for path in self.path.iterdir())
 
@@ -165,7 +165,7 @@ class ShardFolder:
         input_sha256: str,
         bad: Sequence[Mapping[str, Any]],
     ) -> None:
-        """Write the next shard; it is there whole or not at all."""
+        """Write the next shard, completely or not at all."""
         files = self._write(f"{len(self.shards):05}", ids, vectors) if ids else {}
         end, before = (self.shards[-1].bad_bytes, self.shards[-1].line_sha256) if self.shards else (0, "")
         lines = b"".join(map(as_json, bad))
@@ -177,16 +177,16 @@ class ShardFolder:
         self.shards.append(shard)
 
     def keep_ranges(self, ranges: Array) -> None:
-        """Write into meta.json between which numbers the steps of int8 and uint8 lie, before any shard has some."""
+        """Write the ranges of int8 and uint8 into meta.json, before the first vectors."""
         self.notes["ranges"] = ranges.tolist()
         self._write_meta(self.settings, {"complete": False})
 
     def finish(self) -> dict[str, Any]:
-        """Say in meta.json that all is done, and what came out. Raises ValueError for a shard damaged meanwhile."""
+        """Mark meta.json as complete, with the counts. Raises ValueError for a shard damaged since it was written."""
         check_files(self.path, self.shards, self._checked)
         named = {name for shard in self.shards for name in shard.files}
         for path in [path for path in self.path.iterdir() if SHARD.fullmatch(path.name) and path.name not in named]:
-            path.unlink()  # of a killed run that has read other rows: a stream's, which nobody can know beforehand
+            path.unlink()  # of a killed run that has read other rows, from a stream
         return self._write_meta(self.settings, {"complete": True, **counts_of(self.shards)})
 
     def _write_meta(self, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class ShardFolder:
         return meta
 
     def _append(self, name: str, lines: bytes) -> None:
-        """Add whole lines to a file. After an error, as of a full disk, it ends where it ended before."""
+        """Append whole lines to a file. After an error, such as a full disk, the file is as before."""
         path = self.path / name
         new = not path.exists()
         with naming(path), open_own(path, "ab", buffering=0) as file:
@@ -232,7 +232,7 @@ class ShardFolder:
 
 
 class _Hashing:
-    """A file that is written from its first byte to its last, and the sha256 of that."""
+    """A file that is written in order, and its sha256."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.sha256 = file, hashlib.sha256()
@@ -253,7 +253,7 @@ def _npy(vectors: Sequence[Array], file: BinaryIO) -> None:
 
 
 def _differing(was: Any, now: Any) -> tuple[Any, Any]:
-    """Of two objects, keep what is not the same in both."""
+    """Keep the entries of two objects that differ."""
     if not (isinstance(was, dict) and isinstance(now, dict)):
         return was, now
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]

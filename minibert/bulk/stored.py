@@ -1,4 +1,4 @@
-"""Reads what `bulk` wrote: vectors block by block, the rows' ids, and their texts where the input is still there."""
+"""Reads a folder of `bulk`: vectors block by block, the rows' ids, and their texts if the input still exists."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ MAPS = 256  # shards that stay mapped between searches, four million rows: mappi
 
 
 class StoredVectors:
-    """A folder of `bulk` that is complete: `StoredVectors("./vectors").search(encoder.encode_query(text), k=5)`.
+    """A complete folder of `bulk`: `StoredVectors("./vectors").search(encoder.encode_query(text), k=5)`.
 
     path, meta      the folder, and what its meta.json says
-    rows, dim       how many vectors, and the numbers of one before it was made smaller
-    precision       what is kept of a number: see `equations.quantization`
-    measure         what a score is: see `search`
+    rows, dim       how many vectors, and the numbers of one before quantization
+    precision       how a number is stored: see `equations.quantization`
+    measure         the score's name: see `search`
 
-    Vectors are mapped (.npy) or read in blocks (Parquet), and never all of them in memory: a search of a million .npy
-    vectors of 384 float32 numbers takes 14 MiB of its own, and 1.05 to 1.1 times a bare matrix product (of Parquet 12
-    times; int8 4 times; `scripts/bench search`). The first search of a process maps the files, which takes
-    longer. That the files have the sizes that were written is looked at, their sums are not: `check_folder` does that.
+    Vectors are mapped (.npy) or read in blocks (Parquet), never loaded whole: a search of a million .npy vectors of 384
+    float32 numbers needs 14 MiB, and takes 1.05 to 1.1 times a bare matrix product (Parquet 12 times; int8 4 times;
+    `scripts/bench search`). The first search of a process maps the files, which takes longer. Only the files' sizes are
+    checked here; `check_folder` compares their sums.
 
-    Raises ValueError for a folder that `bulk` has not made or not finished, that holds no row, or whose files are not
-    those that were written; OSError; ImportError for Parquet without pyarrow. All name the file.
+    Raises ValueError for a folder that `bulk` has not made or not finished, that holds no row, or whose files have
+    changed; OSError; ImportError for Parquet without pyarrow. All name the file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -59,8 +59,8 @@ class StoredVectors:
         """Give for each query the numbers and scores of the k best rows: (n, dim) float32 -> (n, k) twice.
 
         Of equal scores the first row comes first; fewer than k where there are no more rows. A score is the model's
-        similarity: with float16, int8 and uint8 that of the query as it is and the vector in float32 again, and of
-        vectors that had length 1 the dot product. With binary and ubinary it is minus the number of bits that differ.
+        similarity of the query and the stored vector as float32 (for vectors of length 1, the dot product). With binary
+        and ubinary it is minus the number of bits that differ.
 
         Raises ValueError for a k below 1, and for queries of another width.
         """
@@ -72,7 +72,7 @@ class StoredVectors:
         return search(queries, self.blocks(), k, self.compare)
 
     def compare(self, queries: Array, block: Array) -> Array:
-        """Give the scores of a block of vectors, as they are stored: (n, dim), (m, dim) -> (n, m)."""
+        """Give the scores of a block of stored vectors: (n, dim), (m, dim) -> (n, m)."""
         if self.precision in BITS:
             return hamming(queries, block)
         if self.precision != "float32":
@@ -83,7 +83,7 @@ class StoredVectors:
         return SIMILARITIES[name](queries, block)
 
     def blocks(self) -> Iterator[Array]:
-        """Give all vectors as they are stored, some thousand at a time: (m, dim), of `BITS` (m, ceil(dim / 8))."""
+        """Give all stored vectors, some thousand at a time: (m, dim), for `BITS` (m, ceil(dim / 8))."""
         width = -(-self.dim // 8) if self.precision in BITS else self.dim
         kind = np.dtype(PRECISIONS[self.precision])
         for shard in (shard for shard in self.shards if shard.rows):
@@ -150,7 +150,7 @@ class StoredVectors:
 
     @cached_property
     def no_texts(self) -> str:
-        """Why the texts cannot be read again; "" where nothing is known against it."""
+        """Why the texts cannot be read again; "" if they can, as far as is known."""
         for path, file in zip(self.meta["source"]["paths"], self.meta["input"], strict=True):
             if path is None:
                 return "the texts came from stdin and were not stored"
@@ -161,10 +161,10 @@ class StoredVectors:
         return ""
 
     def texts(self, numbers: Collection[int]) -> dict[int, str]:
-        """Read the texts of rows again, by their numbers: none where the input is gone or has changed.
+        """Read the texts of rows again, by their numbers; none if the input is gone or has changed: see `no_texts`.
 
-        `no_texts` then says why. The input is read up to the last of these rows, and each shard's part of it that has
-        one is compared with what was read when the vectors were made.
+        The input is read up to the last of these rows. Each shard's part that has one of them is compared with what was
+        read when the vectors were made.
         """
         wanted, found = self._by_shard(numbers), dict[int, str]()
         if self.no_texts or not wanted:
@@ -196,7 +196,7 @@ class StoredVectors:
         return found
 
     def _bad_rows(self) -> Iterator[tuple[str, int]]:
-        """Give the rows that have no vector, in the order in which they were read."""
+        """Give the rows without a vector, in the order in which they were read."""
         if not self.shards[-1].bad_bytes:
             return
         with open(self.path / BAD, encoding="utf-8") as file:
@@ -213,7 +213,7 @@ def _meta(path: Path) -> dict[str, Any]:
 
 
 def _shards(path: Path, meta: dict[str, Any]) -> list[Shard]:
-    """Read and check which shards there are: those that have vectors, and those that had bad rows alone."""
+    """Read and check the shards, also those that had only bad rows."""
     shards, _ = read_shards(path)
     check_complete(path, meta, shards)
     if meta.get("vectors") not in KINDS:
@@ -226,27 +226,18 @@ def _shards(path: Path, meta: dict[str, Any]) -> list[Shard]:
     kinds = {"source": dict, "sha256": dict, "input": list, "dim": int}
     wrong += [name for name, kind in kinds.items() if not isinstance(meta.get(name), kind)]
     wrong += sorted({"model", "commit", "text_column", "id_column"} - meta.keys())
-    if not wrong and not _names_inputs(meta["source"], meta["input"]):
-        wrong = ["source"]
+    if not wrong:  # each input has a path or came from stdin
+        source, paths = meta["source"], meta["source"].get("paths")
+        named = isinstance(paths, list) and all(path is None or isinstance(path, str) for path in paths)
+        sizes = all(isinstance(each, dict) and "bytes" in each for each in meta["input"])
+        known = isinstance(source.get("model"), str) and "format" in source
+        wrong = [] if named and sizes and known and len(paths) == len(meta["input"]) else ["source"]
     if wrong:
         raise ValueError(f"{path / META}: it has no {wrong[0]!r}, so another version wrote it; run bulk again")
     if not any(shard.rows for shard in shards):
         raise ValueError(f"{path}: it holds no vectors, since its input had no good row")
     check_sizes(path, shards)
     return shards
-
-
-def _names_inputs(source: dict[str, Any], inputs: list[Any]) -> bool:
-    """Whether it says of each input where it was, and of the model."""
-    paths = source.get("paths")
-    return (
-        isinstance(source.get("model"), str)
-        and "format" in source
-        and isinstance(paths, list)
-        and len(paths) == len(inputs)
-        and all(path is None or isinstance(path, str) for path in paths)
-        and all(isinstance(each, dict) and "bytes" in each for each in inputs)
-    )
 
 
 def _named(shard: Shard, start: str) -> str:

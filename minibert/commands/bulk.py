@@ -1,4 +1,4 @@
-"""`minibert bulk`: files of many texts -> a folder of vectors that a killed run leaves whole."""
+"""`minibert bulk`: files of many texts -> a folder of vectors, which a killed run leaves consistent."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def run(arguments: Any) -> None:
     model = open_vectors(
         arguments.model,
         arguments.vectors,
-        truncation=True,  # so that one long text ends no chunk; `bulk` says what becomes of it
+        truncation=True,  # `bulk` itself decides about texts that are too long
         prompt_name=arguments.prompt_name,
         prompt=arguments.prompt,
         threads=arguments.threads,
@@ -108,7 +108,7 @@ def run(arguments: Any) -> None:
         "prompt": arguments.prompt,
         "text_column": arguments.text_column,
         "id_column": arguments.id_column,
-        "sha256": model.sha256(),  # behind what may be the reason that it is another one
+        "sha256": model.sha256(),  # last: the error names the first difference, and those above explain it
     }
     with model.model, closing(_Progress()) as progress:
         meta = bulk(
@@ -130,7 +130,7 @@ def run(arguments: Any) -> None:
 
 
 class _Progress:
-    """A bar on a terminal; in a log a line now and then. Both with the rate of this run and the time that is left."""
+    """A bar on a terminal, or a line every few seconds in a log, with the rate of this run and the remaining time."""
 
     def __init__(self) -> None:
         self._bar: Any = None

@@ -38,7 +38,7 @@ def harmless(text: str, styled: bool = False) -> str:
 class Parser(argparse.ArgumentParser):
     """The parser of one command. A wrong argument ends the run with the usage, the nearest option and exit code 2.
 
-    `usual` is the model where none is named.
+    `usual` is the default model.
     """
 
     usual = DEFAULT_MODEL
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> Any:
         """Parse arguments; texts may come before, between and after the options."""
-        # after "--" everything is a text; only one of argparse's two ways of parsing knows that
+        # after "--" everything is a text, which argparse's intermixed parsing ignores
         parse = self.parse_known_args if "--" in argv else self.parse_known_intermixed_args
         arguments, unknown = parse(argv)
         if unknown and unknown[0].startswith("-"):
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def explaining(self, arguments: Any) -> Iterator[None]:
-        """Say in a Hub error that no model was named, if that is so."""
+        """Add to a Hub error that no model was named, if so."""
         from minibert.errors import HubError
 
         try:
@@ -98,9 +98,9 @@ def add_model(
     parser: Parser, side: bool = True, argument: bool = False, threads: bool = False, usual: str = DEFAULT_MODEL,
     default: str = "",
 ) -> None:  # fmt: skip
-    """Add --model and the Hub's options; where asked, --threads and a positional model.
+    """Add --model and the Hub's options; with `threads` and `argument` also --threads and a positional model.
 
-    `default`: what the help says in place of `usual`.
+    `default`: shown in the help instead of `usual`.
     """
     parser.usual = usual
     if threads:
@@ -123,7 +123,7 @@ def add_model(
 
 
 def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:
-    """Add -k; `usual`: the default, None for all."""
+    """Add -k, with its default; None: all."""
     parser.add_argument(
         "-k", type=int, default=usual, metavar="N", help=f"how many {what} to show (default: {usual or 'all'})"
     )
@@ -160,7 +160,7 @@ def _settle_model(parser: Parser, arguments: Any) -> None:
 
 
 def from_hub(arguments: Any) -> dict[str, Any]:
-    """Give the options about the Hub, as every function that opens a model takes them."""
+    """Give the Hub's options as keyword arguments of the functions that open a model."""
     return {"revision": arguments.revision, "local_files_only": arguments.local_files_only}
 
 
@@ -172,7 +172,7 @@ def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
 
 
 def shown_name(model: str) -> str:
-    """What pages and pictures call a model: its name on the Hub, or the end of a folder's path, which is as long."""
+    """A model's name on pages and pictures: its name on the Hub, or the last two parts of a path."""
     return "/".join(Path(model).parts[-2:])
 
 
@@ -197,14 +197,14 @@ def tell(what: str) -> None:
 
 
 def tell_truncated(count: int, what: str = "text") -> None:
-    """Say on stderr how many texts or pairs were truncated, where any was; without a stderr nothing is said."""
+    """Say on stderr, if there is one, how many texts or pairs were truncated, if any."""
     if count and sys.stderr is not None:
         tell(f"{count} {what}{'s' * (count > 1)} truncated: too long for this model")
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
     """Print each line as soon as it is computed, escaped; raise an error if it cannot be written."""
-    if hasattr(sys.stdout, "reconfigure"):  # do not stop at a token that the terminal's encoding lacks
+    if hasattr(sys.stdout, "reconfigure"):  # print tokens outside the terminal's encoding as escapes
         sys.stdout.reconfigure(errors="backslashreplace")
     styled = coloured()
     for line in lines:

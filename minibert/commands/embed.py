@@ -79,7 +79,7 @@ def ending_of(output: Path | None, pooling: str | None) -> str:
 
 
 def chunks_of(arguments: Any) -> Iterator[list[str]]:
-    """Give the texts in chunks: those of the command line, or stdin's lines as they come."""
+    """Give the texts in chunks: the arguments, or stdin's lines as they come."""
     from minibert.models.input_layer import CHUNK
     from minibert.models.run.pipeline import chunked
 
@@ -111,7 +111,7 @@ def _vectors(
 def streamed(
     vectors: Callable[[Iterable[list[str]]], Iterator[Any]], chunks: Iterable[list[str]], name: str, arguments: Any
 ) -> Iterator[Any]:
-    """Give the vectors of chunks of texts, with a bar where a person waits; an error names a line of stdin."""
+    """Give the vectors of chunks of texts, with a bar on a terminal; an error names the line of stdin."""
     if wants_bar(arguments.from_stdin, arguments.output is None):
         from minibert.models.run.pipeline import shown
 
@@ -126,7 +126,7 @@ def streamed(
 
 
 def wants_bar(reads: bool, prints: bool) -> bool:
-    """Whether to draw a bar: stderr is a terminal, and neither what is read from stdin nor what is printed is on it."""
+    """Whether to draw a bar: stderr is a terminal that neither shows the results nor is typed into."""
     stdin, stdout, stderr = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     return stderr and not (reads and stdin) and not (prints and stdout)
 
@@ -134,18 +134,13 @@ def wants_bar(reads: bool, prints: bool) -> bool:
 def give(
     vectors: Iterator[Any], dim: int, dtype: np.dtype[Any], pooling: str | None, output: Path | None, ending: str
 ) -> None:
-    """Print the vectors, or write them into the file that is named."""
-    if output is None:
-        print_vectors(vectors, dim, pooling)
+    """Write the vectors into a file, or print a line for each; without pooling an empty line ends each text."""
+    if output is not None:
+        from minibert.files.arrays import write_vectors
+
+        shapes = write_vectors(output, ending, vectors, dim, dtype, pooling)
+        tell(f"wrote {output}: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items()))
         return
-    from minibert.files.arrays import write_vectors
-
-    shapes = write_vectors(output, ending, vectors, dim, dtype, pooling)
-    tell(f"wrote {output}: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items()))
-
-
-def print_vectors(vectors: Iterable[Any], dim: int, pooling: str | None) -> None:
-    """Print a line for each vector, and where nothing is pooled an empty line after each text."""
     pattern = " ".join(["%.9g"] * dim)  # nine digits tell any two float32 numbers apart
     for chunk in vectors:
         if pooling:

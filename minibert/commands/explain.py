@@ -72,7 +72,7 @@ def _write_page(arguments: Any, html: Path) -> None:
 
 
 def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLayer:
-    """Load the whole model if its blocks are on this machine or --whole may fetch them; else give the layer."""
+    """Load the whole model if its blocks are on this machine or --whole is given; otherwise give the layer."""
     from minibert.show.text.info import stored_blocks
 
     if layer.side == "decoder" or not stored_blocks(layer):

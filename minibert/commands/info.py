@@ -20,7 +20,7 @@ def run(arguments: Any) -> None:
     from minibert.models.open.load import assemble, family_of, open_model
     from minibert.show.text.info import info
 
-    # sizes alone are told
+    # lazy: only sizes are needed
     opened = open_model(arguments.model, arguments.revision, arguments.local_files_only, lazy=True)
     family = family_of(opened)
     source = opened.source()

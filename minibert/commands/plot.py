@@ -46,7 +46,7 @@ def run(arguments: Any) -> None:
 
     if output is not None:
         output_ending(output, FORMATS)
-        mpl.use("agg")  # a file needs no window
+        mpl.use("agg")  # draws without a window
     import matplotlib.pyplot as plt
 
     if output is None and plt.get_backend().lower() in ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template"):
@@ -71,7 +71,7 @@ def run(arguments: Any) -> None:
 
 @contextmanager
 def _letters_without_a_font() -> Iterator[None]:
-    """Name all letters without a font in one message, instead of a Python warning for each."""
+    """Name all letters without a font in one message instead of one Python warning each."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

@@ -1,4 +1,4 @@
-"""`minibert search`: which of the texts that `bulk` made vectors of answer a question best."""
+"""`minibert search`: the texts of a folder of `bulk` that answer a question best."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from minibert.models.open.vectors import TextModel
     from minibert.models.run.pipeline import Pipeline
 
-QUESTIONS = 512  # that are compared with the vectors at once: the folder is read once for each so many
-RESULTS = 1 << 20  # that are kept at once: with a large -k fewer questions are
+QUESTIONS = 512  # compared at once; the folder is read once for each 512
+RESULTS = 1 << 20  # kept at once: with a large -k fewer questions are compared at once
 
 ABOUT = """find the texts that answer a question best, in a folder of `bulk`
 Prints for each question the best rows: score, id, and the text where the input
@@ -67,7 +67,7 @@ def run(arguments: Any) -> None:
 
 
 def _model(arguments: Any, stored: StoredVectors) -> TextModel:
-    """Open the model that made the vectors. Raises ValueError where it is another one, named or changed since."""
+    """Open the model that made the vectors. Raises ValueError for another model, or one that has changed."""
     from minibert.models.open.vectors import open_vectors
 
     meta, hub = stored.meta, from_hub(arguments)
@@ -75,7 +75,7 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     if name is None:
         name = meta["source"]["model"]
         hub["revision"] = hub["revision"] or meta["commit"]
-    arguments.unnamed = False  # an error of the Hub is not about the usual model
+    arguments.unnamed = False  # the folder names it
     try:
         model = open_vectors(name, meta["vectors"], truncation=True, threads=arguments.threads, **hub)
     except MinibertError as error:
@@ -97,7 +97,7 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
 
 
 def _pipeline(model: TextModel, arguments: Any) -> Pipeline:
-    """Give the steps from questions to vectors, with the prompt of questions."""
+    """Give the steps from questions to vectors, with the prompt for queries."""
     from minibert.models.open.vectors import check_kind
 
     name, prompt = arguments.prompt_name, arguments.prompt
@@ -109,7 +109,7 @@ def _pipeline(model: TextModel, arguments: Any) -> Pipeline:
 
 
 def _read(file: str) -> Iterator[str]:
-    """Read the questions of a file. Raises ValueError with its place for a row that is no text."""
+    """Read the questions of a file. Raises ValueError with its place for a row without a text."""
     from minibert.bulk.records import ENDINGS, Records
 
     for record in Records([file], form=None if Path(file).suffix.lower() in ENDINGS else "lines"):
@@ -136,7 +136,7 @@ def _answers(stored: StoredVectors, pipeline: Pipeline, questions: list[str], ar
 
 
 def _shown(question: str, results: list[dict[str, Any]], alone: bool, whole: bool) -> Iterator[str]:
-    """Give a line for each result; where there are several questions, each one before its results."""
+    """Give a line for each result, below its question unless it is the only one."""
     if not alone:
         yield question
     for each in results:

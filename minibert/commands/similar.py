@@ -73,7 +73,7 @@ def table(encoder: Encoder, texts: list[str], truncated: TruncatedTexts) -> Iter
 
 
 def reranked(arguments: Any, truncated: TruncatedTexts) -> Iterator[str]:
-    """Give the lines nearest to a text in the order of a reranker, each after its score."""
+    """Give the lines nearest to a text, ordered by a reranker, each after its score."""
     from minibert.models.open.load_encoder import load_encoder
 
     text, k = arguments.texts[0], arguments.k
@@ -107,7 +107,7 @@ def nearest(encoder: Encoder, text: str, file: str, k: int, truncated: Truncated
     query = encoder.encode_query(text)[None]
     truncated.count += encoder.tokens_cut(text, "query", task="query") > 0
     pipeline = truncated.of(encoder.pipeline("document", task="document"))
-    lines: dict[int, str] = {}  # the best so far, and those whose vectors have not yet come
+    lines: dict[int, str] = {}  # the best so far, and those not yet compared
 
     def read() -> Iterator[list[str]]:
         chunks, count = chunked(lines_of(file), pipeline.chunk), 0
@@ -123,7 +123,7 @@ def nearest(encoder: Encoder, text: str, file: str, k: int, truncated: Truncated
 
 
 def lines_of(file: str) -> Iterator[str]:
-    """Give the lines that have a letter. Raises ValueError with the line's number for one that is no text."""
+    """Give the lines that are not blank. Raises ValueError with the line's number for bytes that are no text."""
     for number, line in enumerate(raw_lines(file), 1):
         try:
             text = line.decode().removesuffix("\n").removesuffix("\r")

@@ -1,4 +1,4 @@
-"""The lines of stdin as texts, in chunks of what has arrived: no line waits for the next one."""
+"""The lines of stdin as texts, in chunks of those that have arrived: a line does not wait for the next one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ BLOCK = 1 << 18  # bytes read at a time
 
 
 def lines_as_they_come(most: int) -> Iterator[list[str]]:
-    """Give the lines in lists of up to `most`, each list as soon as its lines are there; of an empty stdin, none.
+    """Give the lines in lists of up to `most`, each list as soon as its lines have arrived.
 
-    Raises ValueError at once for a closed stdin; later, with lines counted from 1 as in an editor, for bytes that are
-    no text.
+    Raises ValueError at once for a closed stdin; later, with the line's number from 1, for bytes that are no text.
     """
     if sys.stdin is None or sys.stdin.closed:
         raise ValueError("stdin is closed, and no text is an argument; give texts, or lines on stdin")
@@ -35,14 +34,14 @@ def _lines(most: int) -> Iterator[list[str]]:
 
     # stdin's own errors can be "surrogateescape", which lets anything pass
     decode = IncrementalNewlineDecoder(getincrementaldecoder(sys.stdin.encoding)("strict"), translate=True).decode
-    begun: list[str] = []  # a line whose end has not come yet
-    before = done = length = 0  # lines that are given; bytes that are read, and those since the last end of a line
+    begun: list[str] = []  # pieces of the last line, whose end has not arrived
+    before = done = length = 0  # lines given; bytes read; bytes read since the last end of a line
     first = True
     source: Any = sys.stdin.buffer
     block = b"more"
     while block:
         with naming("stdin"):
-            block = source.read1(BLOCK)  # what is there, and it waits only where nothing is
+            block = source.read1(BLOCK)  # what has arrived; waits only if nothing has
         at = block.rfind(b"\n")
         length = length + len(block) if at < 0 else len(block) - at - 1
         done += len(block)
@@ -71,6 +70,6 @@ def _lines(most: int) -> Iterator[list[str]]:
 
 
 def of_line(error: ValueError) -> ValueError:
-    """Let an error about a text of the stream, counted from 0, speak of a line of stdin, counted from 1."""
+    """Reword an error about text i of the stream: it is about line i + 1 of stdin."""
     parts = (f"line {part.number + 1} of stdin" if isinstance(part, Text) else part for part in parts_of(error))
     return worded(type(error), *parts)

@@ -19,7 +19,7 @@ which mistake vectors show.
 ends with 0 where all is equal within the tolerance, 1 where something differs,
 2 for what could not be compared or a wrong argument, 3 where the Hub could not
 be reached."""
-NOT_COMPARED, NO_HUB = 2, 3  # no verdict: a check that could not be made is neither
+NOT_COMPARED, NO_HUB = 2, 3  # no verdict: the check could not be made
 FORMAT = 1  # of the object that --json prints
 EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 
@@ -85,10 +85,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(arguments: Any) -> int:
-    """Print the comparison: 0 where all is equal within the tolerance, 1 where not.
-
-    An error ends with `NOT_COMPARED`, or `NO_HUB`: a check that could not be made is not one that failed.
-    """
+    """Print the comparison: 0 if all is equal within the tolerance, 1 if not, `NOT_COMPARED` or `NO_HUB` otherwise."""
     from minibert.errors import HubError, MinibertError
 
     try:
@@ -106,7 +103,10 @@ def _run(arguments: Any) -> int:
     if arguments.seeds:
         return _seeds(arguments)
     if arguments.print_texts:
-        return _print_texts()
+        from minibert.verify.sides.texts import TEXTS
+
+        print_lines(json.dumps(each._asdict()) for each in TEXTS)
+        return 0
     if arguments.vectors is not None or arguments.url is not None:
         return _vectors(arguments)
     _refuse(arguments, "--vectors or --url", "texts", "served_as", "api_key_env", "prompt_name", "prompt")
@@ -143,17 +143,10 @@ def _tell(arguments: Any, report: Report, file: TextIO | None = None) -> int:
 
 
 def _refuse(arguments: Any, what: str, *names: str) -> None:
-    """Refuse options that belong to something else. Raises ValueError."""
+    """Refuse options of another use of the command. Raises ValueError."""
     for name in names:
         if getattr(arguments, name):
             raise ValueError(f"--{name.replace('_', '-')} is for {what}; leave it out")
-
-
-def _print_texts() -> int:
-    from minibert.verify.sides.texts import TEXTS
-
-    print_lines(json.dumps(each._asdict()) for each in TEXTS)
-    return 0
 
 
 def _vectors(arguments: Any) -> int:

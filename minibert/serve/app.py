@@ -22,17 +22,17 @@ from .worker import Job, Kind, Worker
 
 PATIENCE = 30  # seconds that a client has to send a request's head, then its body, and to read a piece of the answer
 PIECE = 1 << 18  # bytes of a piece
-RETRY = 1  # seconds after which a client that was sent away may come again
+RETRY = 1  # seconds after which a refused client may try again
 ADVICE = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": str(RETRY)}}  # headers of a refusal, by its status
-INLINE = 32  # so many vectors are written on the thread that answers; more would keep others waiting
+INLINE = 32  # vectors that the event loop encodes itself; more would delay other requests
 RERANK = ("/rerank", "/v1/rerank", "/v2/rerank")  # Cohere's clients put the version before it
-GONE = 499  # for a client that nobody reads
+GONE = 499  # the client has closed the connection
 Handler = Callable[[Any], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Server:
-    """What answers requests: the models, the worker, the requests that are inside.
+    """The server: its models, its worker, and the requests inside.
 
     token  what a client must send as `Authorization: Bearer TOKEN`, except to /health; None: nothing
     """
@@ -51,7 +51,7 @@ class Server:
         self.token = None if token is None else token.encode()
         self.limits, self.version = limits or Limits(), version
         self.inside = 0
-        self.undone = 0  # requests that were inside when the time to end was over
+        self.undone = 0  # requests still inside when the grace was over
         self.worker = Worker()
 
     def app(self) -> Any:
@@ -83,7 +83,7 @@ class Server:
                 Exception: fault,
             },
         )  # fmt: skip
-        app.router.redirect_slashes = False  # it would send a client to whatever host the client has named
+        app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
         return app
 
     # -- routes ----------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Server:
             self._check_token(request)
 
             async def answered(_: Any, __: Any, send: Send) -> None:
-                with self._admitted():  # until the answer is read: answers that nobody reads would fill the memory
+                with self._admitted():  # until the answer is read: unread answers would fill the memory
                     try:
                         answer = await handler(request)
                     except asyncio.CancelledError:  # the server ends
@@ -159,7 +159,7 @@ class Server:
         return guarded
 
     def _check_host(self, request: Any) -> None:
-        """Refuse a page of the web whose own name leads here: in a browser it could read the answers."""
+        """Reject foreign Host headers (DNS rebinding): in a browser such a page could read the answers."""
         host = request.headers.get("host", "")
         if self.token is None and is_public(host):
             raise Refusal(
@@ -216,13 +216,13 @@ class Server:
             )
 
     async def _computed(self, request: Any, kind: Kind, items: Sequence[Any]) -> Job:
-        """Have the worker do it, unless the client leaves meanwhile. Raises Refusal for what cannot be computed."""
+        """Have the worker compute items. Raises Refusal if it cannot, ClientDisconnect if the client leaves first."""
         from starlette.requests import ClientDisconnect
 
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
         def tell(_: Job) -> None:
-            with suppress(RuntimeError):  # the loop has closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop has closed
                 loop.call_soon_threadsafe(ended.set)
 
         job = Job(kind, items, tell)
@@ -264,7 +264,7 @@ class Server:
 
 
 def ranked(asked: Rerank, found: Array) -> Any:
-    """Order documents by their scores, the best first; of equal ones the first comes first."""
+    """Order documents by their scores, the best first; equal scores keep their order."""
     check_finite(found)
     values = found.tolist()
     order = sorted(range(len(values)), key=lambda i: -values[i])[: asked.top_n]
@@ -278,7 +278,7 @@ def ranked(asked: Rerank, found: Array) -> Any:
 
 
 def check_finite(found: Array) -> None:
-    """Refuse to send what JSON has no number for. Raises Refusal."""
+    """Refuse NaN and infinity, which JSON cannot write. Raises Refusal."""
     if not np.isfinite(found).all():
         raise Refusal(500, "the model gives NaN or infinity: a weight in its file is NaN, or too large")
 
@@ -296,7 +296,7 @@ async def _left(request: Any) -> None:
 
 
 async def _send(response: Any, send: Send) -> None:
-    """Send an answer in pieces, each when the client has read those before."""
+    """Send an answer in pieces, each after the client has read the one before."""
     body = response.body
     await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
     for start in range(0, len(body), PIECE):
@@ -305,7 +305,7 @@ async def _send(response: Any, send: Send) -> None:
 
 
 def _json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Any:
-    """Make an answer. All but ASCII is escaped: an error may repeat half a character of what was sent."""
+    """Make an answer in ASCII: an error may repeat a lone surrogate of the request."""
     from starlette.responses import Response
 
     body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()

@@ -14,11 +14,11 @@ from minibert.models.encoder import Encoder
 from .requests import Refusal
 from .worker import Kind, Prepared
 
-TASKS = ("query", "document")  # whose texts may have a longest length of their own
+TASKS = ("query", "document")  # a folder may set their longest length apart
 
 
 class Model:
-    """An encoder as a server uses it: the names that a request may call it by, and its kinds of work.
+    """An encoder of the server: the names that requests may use, and its kinds of work.
 
     Raises ValueError for a folder that is not for sentence vectors.
     """
@@ -36,7 +36,7 @@ class Model:
         return self.kinds[task]
 
     def shortened(self, found: Array, dimensions: int | None) -> Array:
-        """Keep so many first numbers of each vector, of length 1 again where the model gives such vectors."""
+        """Keep the first `dimensions` numbers of each vector; normalize again if the model normalizes."""
         if dimensions is None:
             return found
         if dimensions > self.dim:
@@ -46,7 +46,7 @@ class Model:
 
 
 def names_of(name: str) -> tuple[str, str]:
-    """Give what a model may be called: its folder or name on the Hub, and the last part of that.
+    """Give the names of a model: its folder or name on the Hub, and the last part of it.
 
     >>> names_of("sentence-transformers/all-MiniLM-L6-v2")
     ('sentence-transformers/all-MiniLM-L6-v2', 'all-MiniLM-L6-v2')

@@ -1,6 +1,6 @@
-"""What a request asks for: the bytes of its body -> checked values, or a `Refusal` in words.
+"""Requests: the bytes of a body -> checked values, or a `Refusal` in words.
 
-A field that is not known is refused: a mistyped "dimension" would otherwise be answered with another vector.
+An unknown field is refused: a mistyped "dimension" would otherwise be answered with another vector.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ LONGEST_QUERY = 10_000  # characters: a query is read again with each document
 
 
 class Refusal(Exception):  # noqa: N818  an answer to a client, and no fault of this program
-    """A request that is not answered as wished: a status of HTTP and words for the person who sent it.
-
-    `param` names the field.
-    """
+    """A request that is refused: a status of HTTP and a message for the client. `param` names the field."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -27,12 +24,12 @@ class Refusal(Exception):  # noqa: N818  an answer to a client, and no fault of 
 
 
 class Limits(NamedTuple):
-    """What a request may ask for, and how many requests there may be.
+    """Limits of requests.
 
-    waiting  requests that were taken and are not answered yet
+    waiting  requests that are accepted and not yet answered
     body     bytes of a request
     texts    texts or documents of a request
-    grace    seconds that requests under way have when the server ends
+    grace    seconds for the accepted requests when the server ends
     """
 
     waiting: int = 64
@@ -42,7 +39,7 @@ class Limits(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """A request for vectors. `dimensions`: so many first numbers; `truncate`: a text that is too long is truncated."""
+    """A request for vectors. `dimensions`: how many numbers of each to keep; `truncate`: truncate long texts."""
 
     model: str | None
     texts: list[str]
@@ -53,7 +50,7 @@ class Embedding(NamedTuple):
 
 
 class Rerank(NamedTuple):
-    """A request for scores. `plain`: in the form of text-embeddings-inference, else in Cohere's."""
+    """A request for scores. `plain`: answered in text-embeddings-inference's form, else in Cohere's."""
 
     model: str | None
     query: str
@@ -111,7 +108,7 @@ def read_rerank(body: bytes, limits: Limits) -> Rerank:
 
 
 def is_public(host: str) -> bool:
-    """Say whether a Host header has a name that anybody can buy and have lead to this machine (DNS rebinding).
+    """Say whether a Host header has a public name, which its owner could point at this machine (DNS rebinding).
 
     >>> [is_public(host) for host in ("localhost:8000", "127.0.0.1:8000", "[::1]", "host.docker.internal", "a.com:80")]
     [False, False, False, False, True]
@@ -168,25 +165,25 @@ def _check_text(text: Any, where: str, longest: int) -> None:
         raise Refusal(400, f"{where} has {found}, which is no character", where) from None
 
 
-def _string(fields: dict[str, Any], name: str) -> str | None:
+def _checked(fields: dict[str, Any], name: str, right: bool, expected: str) -> Any:
     value = fields.get(name)
-    if value is not None and not isinstance(value, str):
-        raise _wrong(name, "a string", value)
+    if value is not None and not right:
+        raise _wrong(name, expected, value)
     return value
 
 
-def _positive(fields: dict[str, Any], name: str) -> int | None:
+def _string(fields: dict[str, Any], name: str) -> Any:
+    return _checked(fields, name, isinstance(fields.get(name), str), "a string")
+
+
+def _positive(fields: dict[str, Any], name: str) -> Any:
     value = fields.get(name)
-    if value is not None and (type(value) is not int or value < 1):
-        raise _wrong(name, "an integer >= 1", value)
-    return value
+    return _checked(fields, name, type(value) is int and value >= 1, "an integer >= 1")
 
 
 def _flag(fields: dict[str, Any], name: str, default: bool) -> bool:
-    value = fields.get(name, default)
-    if type(value) is not bool:
-        raise _wrong(name, "true or false", value)
-    return value
+    value = _checked(fields, name, type(fields.get(name)) is bool, "true or false")
+    return default if value is None else bool(value)
 
 
 def _wrong(name: str, expected: str, found: Any) -> Refusal:
@@ -199,8 +196,5 @@ def _named(value: Any) -> str:
     >>> [_named(value) for value in (None, [1], {}, "x" * 99, 7)]
     ['nothing', 'a list', 'an object', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", '7']
     """
-    if value is None:
-        return "nothing"
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
-    return f"{value!r:.40}"
+    kinds: dict[type, str] = {type(None): "nothing", list: "a list", dict: "an object"}
+    return kinds.get(type(value)) or f"{value!r:.40}"

@@ -1,4 +1,4 @@
-"""Listens at an address and runs the server until SIGTERM or Ctrl-C; what it took by then is answered."""
+"""Listens at an address and runs the server until SIGTERM or Ctrl-C; accepted requests are still answered."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from minibert.errors import Option, worded
 from .app import PATIENCE, Server
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-SPARE = 400  # connections besides those of requests that were taken, where the system allows as many files
+SPARE = 400  # connections beyond those of accepted requests, if the system allows that many files
 ACCEPTED = 32  # connections at once, before the first of them is counted
-REST = 1 << 24  # bytes of a request that are read after its answer: some clients read that when they have sent all
+REST = 1 << 24  # bytes of a request that are read after its answer: some clients read it only after sending all
 NEEDS = "serve needs starlette and uvicorn: pip install 'starlette>=0.40' 'uvicorn>=0.30'"
 
 
@@ -30,10 +30,10 @@ def check_packages() -> None:
 
 
 def read_token(host: str, file: Path | None, variable: str | None) -> str | None:
-    """Read the token from a file or a variable of the environment; None where none is named.
+    """Read the token from a file or a variable of the environment; None if neither is named.
 
-    Raises ValueError for an empty token, one that no header can carry, two sources, and for none at all where the
-    address is not of this machine alone.
+    Raises ValueError for an empty token, one that no header can carry, two sources, and for no token at an address
+    that other machines can reach.
     """
     if file is not None and variable is not None:
         raise worded(
@@ -70,9 +70,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], None]], object]) -> int:
-    """Answer requests until SIGTERM or Ctrl-C, and then what was taken: give how many were not done in time.
+    """Answer requests until SIGTERM or Ctrl-C, then finish those accepted: give how many were not done in time.
 
-    `ready` is called when the first can come, with what ends the server.
+    `ready` is called once the server listens, with a function that ends it.
     """
     import uvicorn
 
@@ -87,7 +87,7 @@ def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], 
         def handle_exit(self, sig: int, frame: Any) -> None:
             super().handle_exit(sig, frame)
             for task in self.server_state.tasks if self.force_exit else ():
-                task.cancel()  # from Python 3.12 on it would wait for them all the same
+                task.cancel()  # Python 3.12 and later would still wait for them
 
     files = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1
     wanted = server.limits.waiting + SPARE
@@ -110,12 +110,12 @@ def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], 
 
 
 def _patient(most: int) -> Any:
-    """The protocol of uvicorn, which bounds the time between requests and the size of a head, and with it the time in
-    which a client sends a head or reads a piece of an answer, the open connections, and what is read after an answer.
+    """uvicorn's protocol with more bounds: the time to send a head or to read a piece of an answer, the number of
+    connections, and the bytes read after an answer. uvicorn bounds the time between requests and the size of a head.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    waiting: dict[Any, Any] = {}  # connections that wait for their client -> what ends them, the longest waiting first
+    waiting: dict[Any, Any] = {}  # connections that wait for their client -> their timers, the oldest first
     told: list[int] = []
 
     class Patient(H11Protocol):  # type: ignore[misc]  # untyped where it is not installed

@@ -1,8 +1,8 @@
 """One thread that computes for all requests: what waits together is computed together.
 
-A request's texts are a `Job`. The worker takes from the jobs that wait so many texts as make a step, computes them in
-one call, and gives each job its own. A job with texts left goes to the end of the queue: however large it is, others
-wait for one step of it. A job whose client has left is dropped at its next step.
+A request's texts are a `Job`. The worker takes the texts of one step from the waiting jobs, computes them in one call,
+and gives each job its results. A job with texts left goes to the end of the queue, so others wait for one step of it,
+however large it is. A job whose client has left is dropped at its next step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 
 STEP = 16_384  # characters of a step, of English about 4,096 tokens: a third of a second for MiniLM on two cores
-EACH = 8  # what a text costs besides its characters: its special tokens
+EACH = 8  # characters that a text costs in addition, for its special tokens
 
 
 class Prepared(NamedTuple):
@@ -42,11 +42,11 @@ class Kind(NamedTuple):
 
 
 class Job:
-    """The items of one request, of which there is at least one. `ended` is called once, on the worker's thread."""
+    """The items of one request, at least one. `ended` is called once, on the worker's thread."""
 
     def __init__(self, kind: Kind, items: Sequence[Any], ended: Callable[[Job], object]) -> None:
         self.kind, self.items, self._ended = kind, items, ended
-        self.left = False  # set by whoever no longer wants it
+        self.left = False  # set when the client has left
         self.error: BaseException | None = None
         self.tokens, self.truncated = 0, list[int]()
         self.taken = 0
@@ -58,7 +58,7 @@ class Job:
         return self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
 
     def take(self, room: int) -> list[Any]:
-        """Take the next items for so many characters, at least one."""
+        """Take the next items, at least one, up to `room` characters."""
         start = self.taken
         while self.taken < len(self.items) and (room > 0 or self.taken == start):
             room -= EACH + self.kind.size(self.items[self.taken])
@@ -140,13 +140,13 @@ class Worker:
 
 
 def compute_shares(shares: Sequence[Share]) -> None:
-    """Compute shares of one kind together; what cannot be computed fails alone, and not its neighbours."""
+    """Compute shares of one kind together; one that cannot be computed fails alone."""
     ready: list[tuple[Share, Prepared]] = []
     for share in shares:
         try:
             prepared = share.job.kind.prepare(share.items, share.start)
             share.job.note(prepared)
-        except Exception as error:  # noqa: BLE001  whoever sent it is told
+        except Exception as error:  # noqa: BLE001  the client is told
             share.job.fail(error)
         else:
             ready.append((share, prepared))
