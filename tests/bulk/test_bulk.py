@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 from checkpoints import same_bits, wordpiece_json
+from command_line import Patch
 from killed_runs import content
 from many_texts import many_texts
 from numpy.typing import NDArray
@@ -83,7 +84,7 @@ def test_vectors_are_those_of_encode(folder: str | None, model: Path, tmp_path: 
     assert np.max(np.abs(found - want) / lengths) <= SAME
 
 
-def test_chunks_are_smaller_than_shards(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_smaller_than_shards(model: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """The bits of sentence vectors hang on the chunk; those of the input layer on nothing."""
     source = lines(tmp_path / "a.txt", TEXTS)
     opened = open_vectors(model, "input", truncation=True)
@@ -129,7 +130,7 @@ def jsonl(path: Path, texts: Iterable[Any]) -> Path:
 @pytest.mark.parametrize("form", FORMS)
 def test_bad_rows_are_left_out_and_listed(form: str, model: Path, tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", ["we", None, "lived", 3, 4, 5, 6, "above", "the", "clouds"])
-    meta = run(model, source, tmp_path / "out", form=form, rows_per_shard=3, bad_rows="skip")
+    meta = run(model, source, tmp_path / "out", form=form, rows_per_shard=np.int64(3), bad_rows="skip")
     assert {name: meta[name] for name in ("rows", "skipped", "cut", "shards")} == dict(
         rows=5, skipped=5, cut=0, shards=3
     )
@@ -206,33 +207,38 @@ def test_a_text_that_the_tokenizer_refuses(tmp_path: Path) -> None:
 # -- continued, or not -----------------------------------------------------------------------------------------------
 
 
-def changed(texts: list[str], at: int) -> list[str]:
-    return [*texts[:at], texts[at][::-1], *texts[at + 1 :]]
-
-
 def test_another_input_is_refused(model: Path, tmp_path: Path) -> None:
     texts = ["we lived", "above", "clouds", "the", "we"]
     source, out = lines(tmp_path / "a.txt", texts), tmp_path / "out"
     run(model, source, out, rows_per_shard=2)
-    before = content(out)
-    lines(source, changed(texts, 2))  # as many bytes
-    with pytest.raises(
-        ValueError, match="the input is another one: of the 2 rows of shard 1, ids or texts were others"
+    before, other = content(out), "the input is another one: of the 2 rows of shard 1, ids or texts were others"
+    for now, rows_per_shard, error in (
+        (["we lived", "above", "sduolc", "the", "we"], 2, other),  # as many bytes
+        ([*texts, "more"], 2, r'was made with input \[\{"name": "a.txt", "bytes": \d+\}\], now it is '),
+        (texts, 3, "was made with rows_per_shard 2, now it is 3"),
     ):
-        run(model, source, out, rows_per_shard=2)
-    lines(source, [*texts, "more"])
-    with pytest.raises(ValueError, match=r'was made with input \[\{"name": "a.txt", "bytes": \d+\}\], now it is '):
-        run(model, source, out, rows_per_shard=2)
-    lines(source, texts)
-    with pytest.raises(ValueError, match="was made with rows_per_shard 2, now it is 3"):
-        run(model, source, out, rows_per_shard=3)
+        with pytest.raises(ValueError, match=error):
+            run(model, lines(source, now), out, rows_per_shard=rows_per_shard)
     assert content(out) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ('{"id": 1, "text": "a"}\n', '{"id": 2, "text": "a"}\n'),
+        ('{"text": "aaaa"}\n{"text": null}\n', '{"text": null}\n{"text": "aaaa"}\n'),
+    ],
+)
+def test_other_ids_and_other_bad_rows_are_another_input(first: str, second: str, model: Path, tmp_path: Path) -> None:
+    run(model, made(tmp_path / "a.jsonl", first), tmp_path / "out", bad_rows="skip")
+    with pytest.raises(ValueError, match=r"the input is another one: of the \d rows of shard 0, ids or texts"):
+        run(model, made(tmp_path / "a.jsonl", second), tmp_path / "out", bad_rows="skip")
 
 
 @pytest.mark.parametrize("count", [2, 5, 6])
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_stream_of_other_length_is_refused(count: int, more: int, model: Path, tmp_path: Path) -> None:
-    """Nobody knows how many rows a stream has, until it has ended once."""
+    """How many rows a stream has is known only after it has ended once."""
     source, out = lines(tmp_path / "a.txt", TEXTS[:count]), tmp_path / "out"
 
     def again() -> None:
@@ -256,22 +262,6 @@ def test_a_stream_of_other_length_is_refused(count: int, more: int, model: Path,
     assert content(out) == before
 
 
-def test_other_ids_are_another_input(model: Path, tmp_path: Path) -> None:
-    source = made(tmp_path / "a.jsonl", '{"id": 1, "text": "a"}\n')
-    run(model, source, tmp_path / "out")
-    made(source, '{"id": 2, "text": "a"}\n')
-    with pytest.raises(ValueError, match="the input is another one: of the 1 rows of shard 0, ids or texts"):
-        run(model, source, tmp_path / "out")
-
-
-def test_a_row_without_a_text_is_another_row(model: Path, tmp_path: Path) -> None:
-    source, out = jsonl(tmp_path / "a.jsonl", ["aaaa", None, "b"]), tmp_path / "out"
-    run(model, source, out, bad_rows="skip")
-    jsonl(source, [None, "aaaa", "b"])
-    with pytest.raises(ValueError, match="the input is another one"):
-        run(model, source, out, bad_rows="skip")
-
-
 # -- what else -----------------------------------------------------------------------------------------------------
 
 
@@ -284,9 +274,7 @@ def test_progress_begins_with_what_is_there(model: Path, tmp_path: Path) -> None
     assert told == [(230, 230)]
 
 
-def test_an_error_of_the_writer_reaches_the_caller(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_writer_reaches_the_caller(model: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     add = ShardFolder.add
 
     def failing(self: ShardFolder, *given: Any) -> None:
@@ -300,9 +288,7 @@ def test_an_error_of_the_writer_reaches_the_caller(
     assert content(tmp_path / "out")["shards.jsonl"].count(b"\n") == 2
 
 
-def test_texts_are_let_go_when_their_vectors_are_there(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_are_let_go_when_their_vectors_are_there(model: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """A shard of long texts would not fit into memory."""
     kept: list[int] = []
     write = module._write
@@ -317,17 +303,10 @@ def test_texts_are_let_go_when_their_vectors_are_there(
     assert len(kept) == 2 and max(kept) < 3000
 
 
-def test_an_integer_of_numpy_is_a_number_of_rows(model: Path, tmp_path: Path) -> None:
-    source = lines(tmp_path / "a.txt", ["we", "lived", "above"])
-    assert run(model, source, tmp_path / "out", rows_per_shard=np.int64(2))["shards"] == 2
-    assert run(model, source, tmp_path / "out", rows_per_shard=2)["shards"] == 2
-
-
-@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "3"])
-def test_arguments_that_are_refused(wrong: Any, model: Path, tmp_path: Path) -> None:
+def test_arguments_that_are_refused(model: Path, tmp_path: Path) -> None:
     source = lines(tmp_path / "a.txt", ["we"])
-    with pytest.raises(ValueError, match=f"rows_per_shard must be an integer >= 1, found {wrong!r}"):
-        run(model, source, tmp_path / "out", rows_per_shard=wrong)
+    with pytest.raises(ValueError, match="rows_per_shard must be an integer >= 1, found 0"):
+        run(model, source, tmp_path / "out", rows_per_shard=0)
     with pytest.raises(ValueError, match="bad_rows must be 'stop' or 'skip', found 'drop'"):
         run(model, source, tmp_path / "out", bad_rows="drop")
     assert not (tmp_path / "out").exists()

@@ -42,7 +42,7 @@ def test_a_million_short_texts(form: str, minilm: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_other_numbers_of_threads(minilm: Path, tmp_path: Path) -> None:
-    """The same bits, whoever says the number, and however many threads BLAS would take."""
+    """The same bits, by whichever option the number is set, and however many threads BLAS would take."""
     source = tmp_path / "a.txt"
     source.write_text("".join(" ".join(text.split())[:200] + "\n" for text in many_texts(400)), encoding="utf-8")
 

@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,17 +90,6 @@ def test_killed_at_twenty_moments(
     source = texts_file(tmp_path / "a.jsonl", 240)
     argv = command(model, source, "--vectors", vectors, "--format", form, "--rows-per-shard", "12")
     argv += ["--precision", precision]
-    kill_again_and_again(runs, argv, tmp_path, 20)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["parquet", "npy"])
-@pytest.mark.parametrize("vectors", ["sentence", "input"])
-def test_the_real_model_killed_at_twenty_moments(
-    form: str, vectors: str, runs: Runs, minilm: Path, tmp_path: Path
-) -> None:
-    source = texts_file(tmp_path / "a.jsonl", 200)
-    argv = command(minilm, source, "--vectors", vectors, "--format", form, "--rows-per-shard", "10")
     kill_again_and_again(runs, argv, tmp_path, 20)
 
 
@@ -202,33 +189,3 @@ def test_files_that_may_not_grow(form: str, runs: Runs, model: Path, tmp_path: P
         assert not lines or lines.endswith(b"\n")
         code, told = runs.run([*argv, str(folder)])
         assert (code, content(folder)) == (0, content(tmp_path / "whole")), told
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 40 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", disk], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"only root can mount a small disk: {mounted.stderr.decode().strip()}")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux" or shutil.which("mount") is None, reason="mounts a tmpfs of Linux")
-@pytest.mark.parametrize("form", ["parquet", "npy"])
-def test_a_disk_that_is_really_full(form: str, small_disk: Path, runs: Runs, model: Path, tmp_path: Path) -> None:
-    source = texts_file(tmp_path / "a.jsonl", 600)
-    argv = command(model, source, "--rows-per-shard", "100", "--format", form, "-o")
-    assert runs.run([*argv, str(tmp_path / "whole")])[0] == 0
-    code, told = runs.run([*argv, str(small_disk / "vectors")])
-    assert code == 1 and "No space left on device; what " in told, told
-    assert "was written before it is whole: once this is mended, the same command goes on after it" in told
-    assert 0 < whole_shards(small_disk / "vectors") < 6
-    subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
-    assert runs.run([*argv, str(small_disk / "vectors")])[0] == 0
-    assert content(small_disk / "vectors") == content(tmp_path / "whole")

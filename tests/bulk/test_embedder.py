@@ -21,7 +21,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from checkpoints import T5, same_bits, write, write_wordpiece
+from checkpoints import same_bits
+from command_line import Patch
 from fake_hub import FakeHub, commit_of, use
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
@@ -41,7 +42,7 @@ TEXTS = ["we lived above the clouds", "", "a", "the clouds, the clouds!", "lived
 LONG = "we " * 40  # the tiny model has 32 positions
 # of what a worker has mapped of the weights; measured: all of it
 SHARED = 0.9
-OWN_MEMORY = 0.6  # of the weights' size, that a worker has besides; measured: 0.31, most of it NumPy and tokenizers
+OWN_MEMORY = 0.6  # of a worker, as a share of the weights' size; measured: 0.31, most of it NumPy and tokenizers
 
 
 def many(count: int, seed: int = 0) -> list[str]:
@@ -86,18 +87,6 @@ def test_prompts_and_truncation_reach_the_model(layer: minibert.EmbeddingLayer) 
         assert same_bits(vectors(Embedder(folder, **prompt), TEXTS), encoder.encode(TEXTS, **prompt))
     want = layer.embed([LONG, "a"], truncation=True)
     assert same_bits(vectors(Embedder(TINY, "input", truncation=True), [LONG, "a"]), want)
-
-
-def test_one_embedder_takes_batches_of_any_lengths_in_any_order(encoder: minibert.Encoder) -> None:
-    embedder = Embedder(TINY)
-    for seed, count in enumerate((3, 0, 700, 1, 0, 3, 2049, 2)):
-        texts = many(count, seed)
-        assert same_bits(vectors(embedder, texts), encoder.encode(texts))
-
-
-def test_real_weights(minilm: Path) -> None:
-    assert same_bits(vectors(Embedder(minilm), TEXTS), minibert.load_encoder(minilm).encode(TEXTS))
-    assert same_bits(vectors(Embedder(minilm, "input"), TEXTS), minibert.load(minilm).embed(TEXTS))
 
 
 # -- columns -------------------------------------------------------------------------------------------------------
@@ -178,7 +167,7 @@ def test_wrong_options_are_refused_at_once(prompt: dict[str, str]) -> None:
         Embedder(TINY, "tokens")
 
 
-def test_without_a_model_s_name(monkeypatch: pytest.MonkeyPatch, encoder: minibert.Encoder) -> None:
+def test_without_a_model_s_name(monkeypatch: Patch, encoder: minibert.Encoder) -> None:
     monkeypatch.delenv("MINIBERT_MODEL", raising=False)
     with pytest.raises(ValueError, match="no model is named"):
         Embedder()
@@ -186,28 +175,6 @@ def test_without_a_model_s_name(monkeypatch: pytest.MonkeyPatch, encoder: minibe
     embedder = Embedder()
     monkeypatch.setenv("MINIBERT_MODEL", "/nowhere")  # as it may be on a worker's machine
     assert same_bits(vectors(pickle.loads(pickle.dumps(embedder)), TEXTS), encoder.encode(TEXTS))
-
-
-@pytest.mark.parametrize(
-    ("made", "error", "reason"),
-    [
-        (lambda folder: write(folder, T5), minibert.UnknownFamilyError, "an input layer here, but no blocks"),
-        (lambda folder: extracted(folder), minibert.CheckpointError, "there is no tensor of the blocks"),
-    ],
-)
-def test_a_model_without_blocks_names_the_other_vectors(tmp_path: Path, made: Any, error: Any, reason: str) -> None:
-    folder = write_wordpiece(made(tmp_path / "model"))
-    with pytest.raises(error, match=f'{reason}.*; vectors="input" takes the input layer alone: .*no context'):
-        vectors(Embedder(folder), ["a"])
-    assert same_bits(vectors(Embedder(folder, "input"), ["we", "a"]), minibert.load(folder).embed(["we", "a"]))
-
-
-def extracted(folder: Path) -> Path:
-    """A model of which the input layer alone was kept."""
-    shutil.copytree(TINY, folder)
-    kept = {name: x for name, x in load_file(TINY / "model.safetensors").items() if "embeddings." in name}
-    save_file(kept, folder / "model.safetensors")
-    return folder
 
 
 # -- other processes -----------------------------------------------------------------------------------------------
@@ -229,9 +196,7 @@ def test_a_worker_gets_names_and_options_alone(kind: str) -> None:
     assert same_bits(there["vector"], want) and there["text"] == TEXTS
 
 
-def test_a_folder_is_found_from_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: minibert.Encoder
-) -> None:
+def test_a_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: Patch, encoder: minibert.Encoder) -> None:
     shutil.copytree(TINY, tmp_path / "models" / "tiny")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "models")
@@ -246,9 +211,7 @@ def test_a_folder_is_found_from_anywhere(
 
 
 @pytest.mark.parametrize("kind", ["sentence", "input"])
-def test_of_a_branch_that_moves_the_named_commit_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_of_a_branch_that_moves_the_named_commit_is_taken(tmp_path: Path, monkeypatch: Patch, kind: str) -> None:
     files: Mapping[str, Path] = {str(path.relative_to(TINY)): path for path in TINY.rglob("*") if path.is_file()}
     want = vectors(Embedder(TINY, kind), TEXTS)
     with FakeHub() as hub:
@@ -298,7 +261,7 @@ def test_workers_of_one_machine_share_one_map_of_the_weights(minilm: Path) -> No
         assert maps["Anonymous:"] == 0  # no page was copied by writing to it
         # a page of a file that was just written is dirty until the disk has it
         assert maps["Shared_Clean:"] + maps["Shared_Dirty:"] > SHARED * maps["Rss:"]
-        assert own < OWN_MEMORY * size  # no copy besides
+        assert own < OWN_MEMORY * size  # no copy of them
     finally:
         for worker in workers:
             worker.kill()
@@ -311,7 +274,7 @@ def test_workers_of_one_machine_share_one_map_of_the_weights(minilm: Path) -> No
 @pytest.mark.parametrize("kind", ["sentence", "input"])
 @pytest.mark.parametrize(("count", "ahead"), [(1, False), (2, True)])
 def test_with_one_thread_nothing_is_tokenized_on_another(kind: str, count: int, ahead: bool, tmp_path: Path) -> None:
-    """`threads` decides, not the cores of the machine: a process for each core has one."""
+    """`threads` decides, not the number of cores: with a process for each core, each has one thread."""
     texts = ["we"] * 2049  # more than one chunk of either kind
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     with mock.patch("minibert.models.run.pipeline.prefetch", side_effect=pipeline.prefetch) as asked:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from command_line import typed
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -90,28 +90,23 @@ def test_more_rows_than_are_read_at_once(tmp_path: Path) -> None:
 
 
 def test_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def typed(content: bytes) -> None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
-
-    typed(b"we lived\r\n\nclouds")
+    typed(monkeypatch, b"we lived\r\n\nclouds")
     found = Records([])
     assert found.names == ["-"] and found.expected is None
     assert [record[:3] for record in found] == [(0, "we lived", ""), (1, "", ""), (2, "clouds", "")]
     assert found.expected is None
-    typed(b'{"text": "a"}\n')
+    typed(monkeypatch, b'{"text": "a"}\n')
     assert good(Path("-"), form="jsonl") == [(0, "a")]
-    typed(b"a\n\xff\n")
+    typed(monkeypatch, b"a\n\xff\n")
     assert [record.place for record in Records([])] == ["stdin, row 1", "stdin, row 2"]
-    with pytest.raises(ValueError, match="stdin cannot be Parquet"):
-        Records(["-"], form="parquet")
     write_parquet(tmp_path / "a.parquet", [("x", "a")])
-    with pytest.raises(ValueError, match="stdin cannot be Parquet"):
-        Records([str(tmp_path / "a.parquet"), "-"], form="parquet")
-    with pytest.raises(ValueError, match="stdin can be read once"):
-        Records(["-", "-"])
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(ValueError, match="stdin is closed; name a file"):
-        read(Path("-"))
+    for names, form, error in (
+        (["-"], "parquet", "stdin cannot be Parquet"),
+        ([str(tmp_path / "a.parquet"), "-"], "parquet", "stdin cannot be Parquet"),
+        (["-", "-"], None, "stdin can be read once"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            Records(names, form=form)
 
 
 # -- several files, columns and ids --------------------------------------------------------------------------------
@@ -130,12 +125,14 @@ def test_ids_of_the_first_file_are_asked_of_all(tmp_path: Path) -> None:
     assert good(first, made(tmp_path / "b.jsonl", '{"id": "y", "text": "b"}')) == [("x", "a"), ("y", "b")]
     absent = read(first, made(tmp_path / "b.jsonl", '{"text": "b"}'))[1]
     assert absent.problem == "there is no 'id'; it has 'text'"
-    with pytest.raises(ValueError, match=r"b\.csv: expected a column 'id'; it has 'text'; name another with id_col"):
-        read(first, made(tmp_path / "b.csv", "text\nb\n"))
-    with pytest.raises(ValueError, match=r"b\.txt: plain lines have no column 'id', which the first file has"):
-        read(first, made(tmp_path / "b.txt", "b\n"))
-    with pytest.raises(ValueError, match="plain lines have no column 'key'; leave id_column out"):
-        read(tmp_path / "b.txt", id_column="key")
+    lines = made(tmp_path / "b.txt", "b\n")
+    for files, options, error in (
+        ((first, made(tmp_path / "b.csv", "text\nb\n")), {}, r"b\.csv: expected a column 'id'; it has 'text'; name an"),
+        ((first, lines), {}, r"b\.txt: plain lines have no column 'id', which the first file has"),
+        ((lines,), {"id_column": "key"}, "plain lines have no column 'key'; leave id_column out"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            read(*files, **options)
 
 
 def test_named_columns(tmp_path: Path) -> None:
@@ -160,10 +157,9 @@ def test_integers_of_a_csv_stay_integers_where_all_are(tmp_path: Path, monkeypat
     assert read(first, names)[2].problem == "'id' must be an integer, as in the first row, found 'x'"
     first = made(tmp_path / "0.jsonl", '{"id": "7", "text": "g"}')
     assert good(first, numbers)[1:] == [("1", "a"), ("22", "b")]
-    # of a stream nobody knows the end: its first row decides
+    # a stream is read once: its first row decides
     for head, kinds in (("1", [1, 2, None]), ("w", ["w", "2", "x"])):
-        content = io.BytesIO(f"id,text\n{head},a\n2,b\nx,c\n".encode())
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(content, "utf-8"))
+        typed(monkeypatch, f"id,text\n{head},a\n2,b\nx,c\n".encode())
         assert [record.id for record in read(Path("-"), form="csv")] == kinds
 
 
@@ -185,21 +181,19 @@ def test_looking_for_ids_does_not_show_in_what_is_expected(tmp_path: Path) -> No
     assert found.expected == 5000
 
 
-IDS = [
-    ('{"id": 1, "text": "a"}', '{"id": "x", "text": "b"}', "'id' must be an integer, as in the first row, found 'x'"),
-    ('{"id": "x", "text": "a"}', '{"id": 1, "text": "b"}', "'id' must be a text, as in the first row, found 1"),
-    ('{"id": 1, "text": "a"}', '{"id": null, "text": "b"}', "'id' must be an integer, as in the first row, found null"),
-    ('{"id": 1, "text": "a"}', '{"id": true, "text": "b"}', "'id' must be an integer, as in the first row, found True"),
-    ('{"id": 1, "text": "a"}', '{"id": 1.0, "text": "b"}', "'id' must be an integer, as in the first row, found 1.0"),
-    ('{"id": 1, "text": "a"}', '{"text": "b"}', "there is no 'id'; it has 'text'"),
-    ('{"id": 1, "text": "a"}', f'{{"id": {2**63}, "text": "b"}}', f"'id' must be an integer of 64 bits, found {2**63}"),
-    ('{"id": "x", "text": "a"}', '{"id": "\\ud800", "text": "b"}', "'id' has a lone surrogate U+D800, which is no cha"),
-]
-
-
-@pytest.mark.parametrize(("first", "second", "problem"), IDS)
-def test_a_bad_id(first: str, second: str, problem: str, tmp_path: Path) -> None:
-    path = made(tmp_path / "a.jsonl", f"{first}\n{second}\n{first}\n")
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        *((1, odd, f"'id' must be an integer, as in the first row, found {shown}")
+          for odd, shown in (("x", "'x'"), (None, "null"), (True, "True"), (1.0, "1.0"))),
+        ("x", 1, "'id' must be a text, as in the first row, found 1"),
+        (1, 2**63, f"'id' must be an integer of 64 bits, found {2**63}"),
+        ("x", "\ud800", "'id' has a lone surrogate U+D800, which is no cha"),
+    ],
+)  # fmt: skip
+def test_a_bad_id(first: object, second: object, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write_jsonl(path, [(first, "a"), (second, "b"), (first, "a")])
     found = read(path)
     assert [record.problem.startswith(problem) and bool(record.problem) for record in found] == [False, True, False]
     assert found[1].place == f"{path}, row 2" and found[2].text == "a"

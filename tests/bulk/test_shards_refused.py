@@ -104,29 +104,23 @@ def test_a_count_below_zero_in_a_line_that_is_whole(name: str, path: Path) -> No
     refused(path, "is not one of")
 
 
-@pytest.mark.parametrize("name", ["meta.json", "shards.jsonl"])
-def test_a_folder_in_place_of_a_file(name: str, path: Path) -> None:
-    begin(path)
-    (path / name).unlink()
-    (path / name).mkdir()
-    with pytest.raises(ValueError, match=rf"{name}: expected a file of this job, found a link, a folder or a pipe; ta"):
-        opened(path)
-
-
 # -- links ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="links and modes of POSIX")
+
+
+@POSIX
 @pytest.mark.parametrize("name", ["meta.json", "shards.jsonl", "bad_rows.jsonl", ".lock"])
-@pytest.mark.parametrize("kind", ["link", "to nothing", "in a circle", "pipe"])
-def test_no_link_is_followed(name: str, kind: str, path: Path, tmp_path: Path) -> None:
-    """What it leads to is somebody else's: it would be added to, cut off or emptied."""
+@pytest.mark.parametrize("kind", ["link", "to nothing", "in a circle", "pipe", "folder"])
+def test_no_link_is_followed_and_no_other_kind_of_file_opened(name: str, kind: str, path: Path, tmp_path: Path) -> None:
+    """It leads to a file of another program, which would be added to, cut off or emptied."""
     begin(path)
     theirs = tmp_path / "theirs"
     theirs.write_bytes((path / name).read_bytes() + b'{"theirs": ')
     (path / name).unlink()
-    if kind == "pipe":
-        os.mkfifo(path / name)
+    if kind in ("pipe", "folder"):
+        {"pipe": os.mkfifo, "folder": os.mkdir}[kind](path / name)
     else:
         (path / name).symlink_to({"link": theirs, "to nothing": tmp_path / "none"}.get(kind, path / name))
     before = theirs.read_bytes()
@@ -136,7 +130,7 @@ def test_no_link_is_followed(name: str, kind: str, path: Path, tmp_path: Path) -
     assert theirs.read_bytes() == before and not (tmp_path / "none").exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+@POSIX
 @pytest.mark.parametrize("name", ["shards.jsonl", "bad_rows.jsonl"])
 def test_a_link_that_comes_meanwhile_is_not_followed(name: str, path: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
@@ -148,7 +142,7 @@ def test_a_link_that_comes_meanwhile_is_not_followed(name: str, path: Path, tmp_
     assert theirs.read_bytes() == b"theirs"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+@POSIX
 def test_links_under_the_names_of_shards_and_scratch_are_replaced(path: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"theirs")
@@ -254,8 +248,8 @@ def test_a_file_that_is_gone(form: str, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def as_nobody() -> Iterator[None]:
-    """Root may write everywhere: be somebody else."""
+def without_root() -> Iterator[None]:
+    """Root may write everywhere: become another user."""
     import filelock  # noqa: F401  while it can be read
 
     root = os.geteuid() == 0
@@ -268,16 +262,16 @@ def as_nobody() -> Iterator[None]:
             os.seteuid(0)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="modes of folders are POSIX")
+@POSIX
 @pytest.mark.parametrize("made", [False, True])
 def test_a_read_only_folder(made: bool) -> None:
-    path = Path(tempfile.mkdtemp())  # not below pytest's folder, into which nobody else may look
+    path = Path(tempfile.mkdtemp())  # not below pytest's folder, which other users may not read
     try:
         if made:
             begin(path)
             (path / ".lock").unlink()
         path.chmod(0o555)
-        with as_nobody(), pytest.raises(PermissionError, match=str(path)):
+        with without_root(), pytest.raises(PermissionError, match=str(path)):
             opened(path)
     finally:
         path.chmod(0o700)

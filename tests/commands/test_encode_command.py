@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Printed, failure, numbers, typed
+from command_line import Patch, Printed, failure, numbers, ran, typed
+from record_files import made
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -24,19 +25,19 @@ SAME = 1e-6  # of numbers of size 1, computed beside other texts; measured: 1.2e
 
 
 def test_encode_prints_numbers_that_read_back_exactly(capsys: Printed) -> None:
-    assert main(["encode", "-m", DENSE, *TEXTS]) == 0
-    captured = capsys.readouterr()
-    assert np.array_equal(numbers(captured.out), minibert.load_encoder(DENSE).encode(TEXTS)) and captured.err == ""
+    out, err = ran(capsys, "encode", "-m", DENSE, *TEXTS)
+    assert np.array_equal(numbers(out), minibert.load_encoder(DENSE).encode(TEXTS)) and err == ""
 
 
-def test_encode_reads_lines_of_stdin(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+def test_encode_reads_lines_of_stdin(monkeypatch: Patch, capsys: Printed) -> None:
     lines = [f"we lived {'a ' * (i % 7)}" for i in range(1300)]
     typed(monkeypatch, "\n".join(lines).encode())
-    assert main(["encode", "-m", DENSE]) == 0
-    assert np.allclose(numbers(capsys.readouterr().out), minibert.load_encoder(DENSE).encode(lines), 0, SAME)
+    assert np.allclose(
+        numbers(ran(capsys, "encode", "-m", DENSE)[0]), minibert.load_encoder(DENSE).encode(lines), 0, SAME
+    )
 
 
-def test_encode_with_a_closed_stream(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+def test_encode_with_a_closed_stream(monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setattr(sys, "stdin", None)  # what Python makes of `<&-`
     assert "stdin is closed, and no text is an argument" in failure(capsys, "encode", "-m", DENSE)
     with monkeypatch.context() as change:
@@ -46,7 +47,7 @@ def test_encode_with_a_closed_stream(monkeypatch: pytest.MonkeyPatch, capsys: Pr
 
 
 def test_of_lines_that_are_equally_near_the_first_are_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+    tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     from minibert.models.encoder import Encoder
     from minibert.models.run.pipeline import Pipeline
@@ -62,34 +63,31 @@ def test_of_lines_that_are_equally_near_the_first_are_given(
     monkeypatch.setattr(Encoder, "encode_query", lambda encoder, text: np.ones(encoder.dim, np.float32))
     monkeypatch.setattr(Encoder, "similarity", lambda encoder, a, b: b[None, :, 0])
     (tmp_path / "lines.txt").write_text("\n".join(lines), "utf-8")
-    assert main(["similar", "-m", DENSE, "a text", "--file", str(tmp_path / "lines.txt"), "-k", "150"]) == 0
+    out, _ = ran(capsys, "similar", "-m", DENSE, "a text", "--file", tmp_path / "lines.txt", "-k", "150")
     expected = sorted(range(1200), key=lambda i: (not nearer[i], i))[:150]
-    assert [line[7:] for line in capsys.readouterr().out.splitlines()] == [lines[i] for i in expected]
+    assert [line[7:] for line in out.splitlines()] == [lines[i] for i in expected]
 
 
 @pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])
 def test_encode_with_a_prompt(option: str, name: str, capsys: Printed) -> None:
     encoder = minibert.load_encoder(PROMPTS)
-    assert main(["encode", "-m", PROMPTS, option, "query", *TEXTS]) == 0
     want = encoder.encode(TEXTS, **{name: "query"})
-    assert np.array_equal(numbers(capsys.readouterr().out), want)
+    assert np.array_equal(numbers(ran(capsys, "encode", "-m", PROMPTS, option, "query", *TEXTS)[0]), want)
     assert not np.allclose(want, encoder.encode(TEXTS), 0, 0.01)
 
 
 @pytest.mark.parametrize("ending", [".npy", ".safetensors"])
 def test_encode_writes_a_file(ending: str, tmp_path: Path, capsys: Printed) -> None:
     path = tmp_path / f"vectors{ending}"
-    assert main(["encode", "-m", DENSE, "-o", str(path), *TEXTS]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == "" and "embeddings (3, 6)" in captured.err
+    out, err = ran(capsys, "encode", "-m", DENSE, "-o", path, *TEXTS)
+    assert out == "" and "embeddings (3, 6)" in err
     found = np.load(path) if ending == ".npy" else load_file(path)["embeddings"]
     assert np.array_equal(found, minibert.load_encoder(DENSE).encode(TEXTS))
 
 
 def test_similar_prints_a_table(minilm: Path, capsys: Printed) -> None:
     texts = ["How do I reset my password?", "How do I boil an egg?", "I forgot my login credentials"]
-    assert main(["similar", "-m", str(minilm), *texts]) == 0
-    assert capsys.readouterr().out == (
+    assert ran(capsys, "similar", "-m", minilm, *texts)[0] == (
         "           1       2       3\n"
         "   1   1.000   0.177   0.678  How do I reset my password?\n"
         "   2   0.177   1.000   0.093  How do I boil an egg?\n"
@@ -98,39 +96,27 @@ def test_similar_prints_a_table(minilm: Path, capsys: Printed) -> None:
 
 
 def test_similar_finds_the_nearest_lines_of_a_file(
-    minilm: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+    minilm: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     """In a file of several chunks, the best in the last one; of two equal lines the first comes first."""
     monkeypatch.setattr("minibert.models.sentences.sentences.CHUNK", 64)
-    lines = [
-        *["How do I boil an egg?", ""] * 50,
-        "Reset the password ",
-        *["eggs"] * 90,
-        "I forgot my login credentials",
-    ]
-    file = tmp_path / "lines.txt"
-    file.write_text("\n".join(lines), encoding="utf-8")
-    assert main(["similar", "-m", str(minilm), "How do I reset my password?", "--file", str(file), "-k", "4"]) == 0
-    found = capsys.readouterr().out.splitlines()
-    assert [line[7:] for line in found] == [
-        "Reset the password ", "I forgot my login credentials", *["How do I boil an egg?"] * 2,
-    ]  # fmt: skip
+    eggs, forgot = "How do I boil an egg?", "I forgot my login credentials"
+    lines = [*[eggs, ""] * 50, "Reset the password ", *["eggs"] * 90, forgot]
+    file = made(tmp_path / "lines.txt", "\n".join(lines))
+    similar = "similar", "-m", minilm, "How do I reset my password?", "--file", file
+    found = ran(capsys, *similar, "-k", "4")[0].splitlines()
+    assert [line[7:] for line in found] == ["Reset the password ", forgot, eggs, eggs]
     assert found[1][:5] == "0.678" and found[0] > found[1] > found[2]
-    file.write_text("\n\n", encoding="utf-8")
-    assert main(["similar", "-m", str(minilm), "x", "--file", str(file)]) == 0
-    assert capsys.readouterr().out == ""
+    made(file, "\n\n")
+    assert ran(capsys, *similar) == ("", "")
 
 
 def test_a_search_takes_the_prompts_of_query_and_document(tmp_path: Path, capsys: Printed) -> None:
     encoder = minibert.load_encoder(PROMPTS)
-    (tmp_path / "lines").write_text("clouds\n", encoding="utf-8")
-    assert main(["similar", "-m", PROMPTS, "above the clouds", "--file", str(tmp_path / "lines")]) == 0
-    want = encoder.similarity(encoder.encode_query("above the clouds"), encoder.encode_document("clouds"))
-    assert capsys.readouterr().out == f"{want[0, 0]:.3f}  clouds\n"
-    assert (
-        f"{want[0, 0]:.3f}"
-        != f"{encoder.similarity(encoder.encode('above the clouds'), encoder.encode('clouds'))[0, 0]:.3f}"
-    )
+    out, _ = ran(capsys, "similar", "-m", PROMPTS, "above the clouds", "--file", made(tmp_path / "lines", "clouds\n"))
+    want = encoder.similarity(encoder.encode_query("above the clouds"), encoder.encode_document("clouds"))[0, 0]
+    assert out == f"{want:.3f}  clouds\n"
+    assert abs(encoder.similarity(encoder.encode("above the clouds"), encoder.encode("clouds"))[0, 0] - want) > 0.001
 
 
 def test_a_search_takes_the_lengths_of_query_and_document(tmp_path: Path, capsys: Printed) -> None:
@@ -138,11 +124,11 @@ def test_a_search_takes_the_lengths_of_query_and_document(tmp_path: Path, capsys
     shutil.copytree(DENSE, tmp_path / "model")
     settings = {"max_seq_length": 32, "query_length": 4, "document_length": 6}
     (tmp_path / "model" / "sentence_bert_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    (tmp_path / "lines").write_text("a the clouds above, we lived\n", encoding="utf-8")
-    assert main(["similar", "-m", str(tmp_path / "model"), "we lived above", "--file", str(tmp_path / "lines")]) == 0
+    lines = made(tmp_path / "lines", "a the clouds above, we lived\n")
+    out, _ = ran(capsys, "similar", "-m", tmp_path / "model", "we lived above", "--file", lines)
     encoder = minibert.load_encoder(DENSE)
     want = encoder.similarity(encoder.encode("we lived"), encoder.encode("a the clouds above"))[0, 0]
-    assert capsys.readouterr().out.split()[0] == f"{want:.3f}"
+    assert out.split()[0] == f"{want:.3f}"
     others = [("we lived above", "a the clouds above"), ("we lived", "a the clouds above, we lived")]
     assert all(abs(encoder.similarity(*map(encoder.encode, pair))[0, 0] - want) > 0.001 for pair in others)
 

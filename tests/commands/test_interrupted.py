@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Patch, Printed
 from fake_hub import FakeHub, environment, silent
 from reference_files import REFERENCE
 
@@ -33,9 +34,7 @@ def press() -> None:
 # -- what becomes of the signal ---------------------------------------------------------------------------------------
 
 
-def test_an_error_that_a_library_makes_of_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_that_a_library_makes_of_it(monkeypatch: Patch, capsys: Printed) -> None:
     """As "numpy._core.multiarray failed to import", which is C code's word for any error while NumPy is imported."""
 
     def run(arguments: Any) -> None:
@@ -51,7 +50,7 @@ def test_an_error_that_a_library_makes_of_it(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_of_another_program_stays(monkeypatch: Patch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(info, "run", lambda arguments: seen.append(signal.getsignal(signal.SIGINT)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -76,9 +75,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_while_a_file_gets_its_name(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_while_a_file_gets_its_name(name: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("we lived\n")
     pressed: list[str] = []
@@ -87,7 +84,7 @@ def test_while_a_file_gets_its_name(
         pressed.append(self.name)
         press()
         threading.Event().wait(PATIENCE)
-        raise AssertionError("nobody has heard it")
+        raise AssertionError("no KeyboardInterrupt")
 
     monkeypatch.setattr(Path, "replace", replace)
     assert main([*WRITERS[name], "-m", str(MODEL)]) == INTERRUPTED

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Printed, failure, pipe, typed
+from command_line import Patch, Printed, failure, pipe, ran, typed
 from reference_files import REFERENCE
 
 import minibert
-from minibert.bulk.records import Records
 from minibert.cli import main
 from minibert.commands import common
 from minibert.commands import stdin as module
@@ -22,7 +21,7 @@ from minibert.commands.stdin import lines_as_they_come
 DENSE = str(REFERENCE / "sentences-dense")
 
 
-def lines(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> list[str]:
+def lines(monkeypatch: Patch, *pieces: bytes) -> list[str]:
     pipe(monkeypatch, *pieces)
     return [line for chunk in lines_as_they_come(2) for line in chunk]
 
@@ -40,13 +39,14 @@ def lines(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> list[str]:
         ((b"\xef", b"\xbb\xbf", b"a\nb"), ["a", "b"]),
         ((b"\xef\xbb\xbf",), []),
         ((b"a\n", b"b", b"\xef\xbb\xbf\n"), ["a", "b\ufeff"]),
+        (("a \u2028 b\n".encode(),), ["a \u2028 b"]),
     ],
 )
-def test_ends_and_marks(monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ...], found: list[str]) -> None:
+def test_ends_and_marks(monkeypatch: Patch, pieces: tuple[bytes, ...], found: list[str]) -> None:
     assert lines(monkeypatch, *pieces) == found
 
 
-def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: Patch) -> None:
     monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 16)
     whole = b"x" * 15
     assert lines(monkeypatch, b"we\n" + whole, b"\n" + whole, b"\n") == ["we", "x" * 15, "x" * 15]
@@ -56,7 +56,7 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch
 
 
 @pytest.mark.parametrize("command", ["encode", "embed"])
-def test_a_stream_of_nothing_is_refused(command: str, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+def test_a_stream_of_nothing_is_refused(command: str, monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 1 << 16)
     monkeypatch.setattr(module, "BLOCK", 1 << 12)
     with open("/dev/zero", "rb") as zeros:
@@ -65,7 +65,7 @@ def test_a_stream_of_nothing_is_refused(command: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("at", [1, 7, 2500])
-def test_lines_are_counted_through_all_pieces(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def test_lines_are_counted_through_all_pieces(monkeypatch: Patch, at: int) -> None:
     bad = b"we\n" * (at - 1) + b"caf\xe9\nwe\n"
     for size in (3, 100, len(bad)):
         with pytest.raises(ValueError, match=rf"^line {at} of stdin is not UTF-8 \("):
@@ -75,7 +75,7 @@ def test_lines_are_counted_through_all_pieces(monkeypatch: pytest.MonkeyPatch, a
 # -- similar --file ------------------------------------------------------------------------------------------------
 
 
-def named(content: bytes, where: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def named(content: bytes, where: str, folder: Path, monkeypatch: Patch) -> str:
     """How the option names this content."""
     (folder / "lines").write_bytes(content)
     typed(monkeypatch, content)
@@ -83,39 +83,33 @@ def named(content: bytes, where: str, folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("where", ["a file", "stdin"])
-def test_similar_reads_lines_of_any_end(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
-) -> None:
+def test_similar_reads_lines_of_any_end(where: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     content = b"\xef\xbb\xbfclouds\r\n \r\n\nabove the\nwe\r\r\nlived"
     name = named(content, where, tmp_path, monkeypatch)
-    assert main(["similar", "-m", DENSE, "clouds", "--file", name]) == 0
-    found = capsys.readouterr().out.split("\n")[:-1]
+    found = ran(capsys, "similar", "-m", DENSE, "clouds", "--file", name)[0].split("\n")[:-1]
     assert found[0] == "1.000  clouds", "the mark is no part of the first line"
     assert sorted(line[7:] for line in found) == ["above the", "clouds", "lived", r"we\r"]
 
 
 @pytest.mark.parametrize("where", ["a file", "stdin"])
-def test_similar_names_the_line(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+def test_similar_names_the_line(where: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     content = b"we\n\n" * 1000 + b"caf\xe9\n"
     name = named(content, where, tmp_path, monkeypatch)
     shown = name if where == "a file" else "stdin"
     assert f"line 2001 of {shown} is not UTF-8 (" in failure(capsys, "similar", "-m", DENSE, "we", "--file", name)
 
 
-def test_similar_refuses_lines_without_end_and_other_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
-) -> None:
+def test_similar_refuses_lines_without_end_and_other_files(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 1 << 10)
-    assert "/dev/zero: a line of more than 1,024 bytes begins at byte 0" in failure(
-        capsys, "similar", "-m", DENSE, "we", "--file", "/dev/zero"
-    )
-    (tmp_path / "wide").write_bytes("we\n".encode("utf-16"))
-    assert "expected UTF-8, found the mark of UTF-16" in failure(
-        capsys, "similar", "-m", DENSE, "we", "--file", str(tmp_path / "wide")
-    )
-    assert f"{tmp_path}: Is a directory" in failure(capsys, "similar", "-m", DENSE, "we", "--file", str(tmp_path))
     monkeypatch.setattr(sys, "stdin", None)
-    assert "stdin is closed; name a file" in failure(capsys, "similar", "-m", DENSE, "we", "--file", "-")
+    (tmp_path / "wide").write_bytes("we\n".encode("utf-16"))
+    for file, message in (
+        ("/dev/zero", "/dev/zero: a line of more than 1,024 bytes begins at byte 0"),
+        (tmp_path / "wide", "expected UTF-8, found the mark of UTF-16"),
+        (tmp_path, f"{tmp_path}: Is a directory"),
+        ("-", "stdin is closed; name a file"),
+    ):
+        assert message in failure(capsys, "similar", "-m", DENSE, "we", "--file", file)
 
 
 class Terminal(io.StringIO):
@@ -125,7 +119,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("terminal", "typed"), [(True, False), (True, True), (False, False)])
 def test_similar_shows_a_bar_of_lines(
-    terminal: bool, typed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+    terminal: bool, typed: bool, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     from minibert.commands import similar
 
@@ -137,18 +131,10 @@ def test_similar_shows_a_bar_of_lines(
     if typed:
         source.isatty = lambda: True
     monkeypatch.setattr(sys, "stdin", source)
-    name = "-" if typed else str(tmp_path / "lines")
-    assert main(["similar", "-m", DENSE, "clouds", "--file", name]) == 0
+    out, _ = ran(capsys, "similar", "-m", DENSE, "clouds", "--file", "-" if typed else tmp_path / "lines")
     drawn = stderr.getvalue()
     assert ("similar: 2text" in drawn) == (terminal and not typed), drawn
-    assert capsys.readouterr().out.startswith("1.000  clouds\n")
-
-
-def test_bulk_reads_the_same_lines(tmp_path: Path) -> None:
-    """One end is taken off a line and no more; a mark is one only at the first byte."""
-    (tmp_path / "lines.txt").write_bytes(b"\xef\xbb\xbfa\r\r\n\rb\n\xef\xbb\xbfc\r\n\r\nd")
-    found = [record.text for record in Records([str(tmp_path / "lines.txt")])]
-    assert found == ["a\r", "\rb", "\ufeffc", "", "d"]
+    assert out.startswith("1.000  clouds\n")
 
 
 # -- names ---------------------------------------------------------------------------------------------------------
@@ -166,7 +152,7 @@ def test_only_words_that_are_alike_are_proposed(capsys: Printed) -> None:
     assert did_you_mean("embd", ["embed", "encode"]) == "; did you mean embed?"
 
 
-def test_an_empty_variable_names_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_names_no_model(monkeypatch: Patch) -> None:
     from minibert.commands import embed
 
     for value, model, unnamed in (("", common.DEFAULT_MODEL, True), ("./x", "./x", False)):

@@ -5,22 +5,19 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import command_line
 import pytest
 from checkpoints import write_index
+from command_line import Printed
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 
 from minibert.cli import main
 
-# each with the argument that names its file, and the ending that it asks for
-WRITERS = {
+WRITERS = command_line.WRITERS | {
     "encode": (["encode", "we", "-o"], ".npy"),
-    "embed": (["embed", "we", "-o"], ".npy"),
     "embed the rows": (["embed", "we", "--pooling", "none", "-o"], ".safetensors"),
-    "explain": (["explain", "we", "--html"], ".html"),
-    "verify": (["verify", "--save"], ".safetensors"),
     "verify the encoder": (["verify", "--encoder", "--save"], ".safetensors"),
-    "plot": (["plot", "rows", "--text", "we", "-o"], ".svg"),
 }
 EMBEDDINGS = "model-00001-of-00003.safetensors"
 
@@ -50,9 +47,7 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_no_file_of_a_model_is_written_over(
-    name: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_file_of_a_model_is_written_over(name: str, model: Path, tmp_path: Path, capsys: Printed) -> None:
     arguments, ending = WRITERS[name]
     before, link = files(model), tmp_path / f"link{ending}"
     weights = {"rest.safetensors", "blocks.safetensors", EMBEDDINGS, "2_Dense/model.safetensors"}

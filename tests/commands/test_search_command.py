@@ -13,8 +13,8 @@ from typing import Any
 import encoders
 import numpy as np
 import pytest
-from checkpoints import change_json
-from command_line import Printed, typed
+from command_line import Patch, Printed, ran, typed
+from command_line import failure as failed
 from many_texts import many_texts
 from record_files import made, write_parquet
 from reference_files import REFERENCE
@@ -27,7 +27,7 @@ from minibert.commands import search as command
 from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized, ranges_of
 from minibert.equations.sentences import SIMILARITIES, cosine, normalized
 
-DENSE, BARE, PROMPTS = (REFERENCE / f"sentences-{name}" for name in ("dense", "bare", "prompts"))
+DENSE, BARE, PROMPTS, LENGTHS = (REFERENCE / f"sentences-{name}" for name in ("dense", "bare", "prompts", "residual"))
 SAME = 2e-6  # of scores, of vectors computed beside other texts; measured: 3.6e-7
 TEXTS = [" ".join(text.split())[:60] for text in many_texts(70, seed=4)]
 QUESTION = "we lived above"
@@ -50,18 +50,12 @@ def bulk(folder: Path, source: Path, model: Path, *more: str) -> Path:
     return folder
 
 
-def found(capsys: Printed, folder: Path, *more: str) -> list[Any]:
-    capsys.readouterr()
-    assert main(["search", str(folder), *more, "--json"]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def found(capsys: Printed, folder: Path, *more: object) -> list[Any]:
+    return [json.loads(line) for line in ran(capsys, "search", folder, *more, "--json")[0].splitlines()]
 
 
-def failure(capsys: Printed, folder: Path, *more: str) -> str:
-    capsys.readouterr()
-    assert main(["search", str(folder), *(more or [QUESTION])]) == 1
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("minibert: error: ") and err.count("\n") == 1, err
-    return err.removeprefix("minibert: error: ")
+def failure(capsys: Printed, folder: Path, *more: object) -> str:
+    return failed(capsys, "search", folder, *(more or [QUESTION]))
 
 
 # -- what is found -----------------------------------------------------------------------------------------------
@@ -77,7 +71,7 @@ def failure(capsys: Printed, folder: Path, *more: str) -> str:
 def test_the_best_rows_of_every_precision(
     precision: str, form: str, measure: str, model: Path, tmp_path: Path, capsys: Printed
 ) -> None:
-    """Beside a plain computation over all vectors of `encode`, in three shards of which one has rows without a text."""
+    """Beside a plain computation over all vectors of `encode`, in three shards; one has rows without a text."""
     used = {"dot": model, "cosine": BARE, "euclidean": PROMPTS}[measure]
     texts = [None if 30 <= i < 60 and i != 37 else text for i, text in enumerate(TEXTS)]
     folder = bulk(
@@ -130,14 +124,19 @@ def test_equal_scores_stand_in_the_order_of_the_rows(model: Path, tmp_path: Path
     assert len(answer["results"]) == 80 and answer["results"][40]["id"] == "r1"
 
 
-def test_a_question_takes_its_prompt_and_length(tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), PROMPTS)
-    encoder, vectors = minibert.load_encoder(PROMPTS), np.concatenate([*StoredVectors(folder).blocks()])
-    own, other = encoder.encode_query(QUESTION), encoder.encode_query(QUESTION, prompt="clouds ")
-    want = [float(encoder.similarity(query, vectors).max()) for query in (own, other, encoder.encode(QUESTION))]
-    assert len({round(score, 4) for score in want}) == 3
-    for score, more in zip(want, ([], ["--prompt", "clouds "]), strict=False):
-        (answer,) = found(capsys, folder, QUESTION, "-k", "1", *more)
+@pytest.mark.parametrize(("model", "other"), [(PROMPTS, {"prompt": "clouds "}), (LENGTHS, {})])
+def test_a_question_takes_its_prompt_and_length(
+    model: Path, other: dict[str, str], tmp_path: Path, capsys: Printed
+) -> None:
+    """A folder names a prompt for queries, or their longest length: 4 tokens."""
+    question, more = "we lived above the clouds", [f"--{name}={value}" for name, value in other.items()]
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
+    encoder, vectors = minibert.load_encoder(model), np.concatenate([*StoredVectors(folder).blocks()])
+    asked = [encoder.encode_query(question), encoder.encode_query(question, **other), encoder.encode(question)]
+    want = [float(encoder.similarity(query, vectors).max()) for query in asked]
+    assert len({round(score, 4) for score in want}) == 2 + len(other)
+    for score, options in zip(want, ([], more), strict=False):
+        (answer,) = found(capsys, folder, question, "-k", "1", *options)
         assert abs(answer["results"][0]["score"] - score) <= SAME * abs(score)
 
 
@@ -153,7 +152,7 @@ def test_vectors_of_the_input_layer_alone(tmp_path: Path, capsys: Printed) -> No
 
 @pytest.mark.parametrize("name", ["q.txt", "q.jsonl", "q.parquet", "questions", "-"])
 def test_many_questions_from_a_file(
-    name: str, model: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+    name: str, model: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(command, "QUESTIONS", 3)  # a chunk ends in the middle
     questions = [f"{QUESTION} {text}" for text in TEXTS[:7]]
@@ -177,7 +176,7 @@ def test_many_questions_from_a_file(
 
 
 def test_many_results_are_kept_for_few_questions(
-    model: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
     together: list[int] = []
@@ -199,14 +198,15 @@ def test_as_text(model: Path, tmp_path: Path, capsys: Printed) -> None:
     texts = ["clouds", "we\nlived\x1b[31m", "man"]
     folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", texts), model)
     rows = [f"{each['score']:.3f}  {each['id']}  " for each in found(capsys, folder, "clouds", "-k", "2")[0]["results"]]
-    assert main(["search", str(folder), "clouds", "-k", "2"]) == 0
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, "search", folder, "clouds", "-k", "2")
     assert out == f"{rows[0]}clouds\n{rows[1]}" + {"r1": r"we\nlived\x1b[31m", "r2": "man"}[rows[1].split()[1]] + "\n"
     assert err == "" and rows[0].startswith("1.000  r0  ")
-    assert main(["search", str(folder), "clouds", "man", "-k", "1"]) == 0
-    assert capsys.readouterr().out == "clouds\n  1.000  r0  clouds\nman\n  1.000  r2  man\n"
-    assert main(["search", str(folder), "clouds " * 100, "man", "-k", "1"]) == 0
-    assert capsys.readouterr().err == "minibert: 1 question truncated: too long for this model\n"
+    assert (
+        ran(capsys, "search", folder, "clouds", "man", "-k", "1")[0]
+        == "clouds\n  1.000  r0  clouds\nman\n  1.000  r2  man\n"
+    )
+    _, err = ran(capsys, "search", folder, "clouds " * 100, "man", "-k", "1")
+    assert err == "minibert: 1 question truncated: too long for this model\n"
 
 
 def test_from_python(model: Path, tmp_path: Path) -> None:
@@ -234,15 +234,11 @@ def test_texts_of_several_files_are_found_again(tmp_path: Path, model: Path, cap
     texts = [None if i % 7 == 3 else text for i, text in enumerate(TEXTS)]
     first, last = jsonl(tmp_path / "a.jsonl", texts[:40]), made(tmp_path / "c.csv", "id,text\nlast,clouds\n")
     write_parquet(tmp_path / "b.parquet", [(f"r{40 + i}", text or "x") for i, text in enumerate(texts[40:])])
-    folder = tmp_path / "out"
-    sources = [str(first), str(tmp_path / "b.parquet"), str(last)]
-    argv = ["bulk", *sources, "-o", str(folder), "-m", str(model), "--bad-rows", "skip", "--rows-per-shard", "8"]
-    assert main(argv) == 0
-    (answer,) = found(capsys, folder, "clouds", "-k", "100")
-    want = {
-        f"r{i}": (text or "x") if i >= 40 else text for i, text in enumerate(texts) if text is not None or i >= 40
-    } | {"last": "clouds"}
-    assert {each["id"]: each["text"] for each in answer["results"]} == want
+    sources = [first, tmp_path / "b.parquet", last]
+    ran(capsys, "bulk", *sources, "-o", tmp_path / "out", "-m", model, "--bad-rows", "skip", "--rows-per-shard", "8")
+    (answer,) = found(capsys, tmp_path / "out", "clouds", "-k", "100")
+    want = {f"r{i}": text if i < 40 else text or "x" for i, text in enumerate(texts) if text is not None or i >= 40}
+    assert {each["id"]: each["text"] for each in answer["results"]} == want | {"last": "clouds"}
 
 
 def test_texts_of_an_input_that_is_gone_or_changed(model: Path, tmp_path: Path, capsys: Printed) -> None:
@@ -259,9 +255,7 @@ def test_texts_of_an_input_that_is_gone_or_changed(model: Path, tmp_path: Path, 
             source.unlink()
         else:
             source.write_bytes(now)
-        capsys.readouterr()
-        assert main(["search", str(folder), "clouds", "-k", "70"]) == 0
-        out, err = capsys.readouterr()
+        out, err = ran(capsys, "search", folder, "clouds", "-k", "70")
         assert len(out.splitlines()) == 70 and all(len(line.split()) == 2 for line in out.splitlines())
         assert err.startswith("minibert: no texts are shown: ") and str(source) in err and why in err, err
 
@@ -272,29 +266,23 @@ def test_bad_rows_that_are_listed_otherwise_show_no_other_text(model: Path, tmp_
     assert '"row": 1,' in listed and found(capsys, folder, "man", "-k", "9")[0]["results"][0]["text"]
     for other in (listed.replace('"row": 1,', '"row": 77,'), "x" * len(listed)):
         (folder / "bad_rows.jsonl").write_text(other, "utf-8")
-        assert main(["search", str(folder), "man", "-k", "9"]) == 0
-        out, err = capsys.readouterr()
+        out, err = ran(capsys, "search", folder, "man", "-k", "9")
         assert "no texts are shown: " in err and all(len(line.split()) == 2 for line in out.splitlines())
 
 
-def test_texts_that_nobody_kept(model: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_that_were_not_stored(model: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     typed(monkeypatch, b"clouds\nman\n")
     folder = bulk(tmp_path / "out", Path("-"), model)
-    assert main(["search", str(folder), "clouds", "-k", "1"]) == 0
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, "search", folder, "clouds", "-k", "1")
     assert out == "1.000  0\n" and err.endswith("no texts are shown: the texts came from stdin and were not stored\n")
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
 
 
-def edited(folder: Path, **changes: Any) -> None:
-    change_json(folder / "meta.json", **changes)
-
-
-def without(name: str, folder: Path) -> None:
-    meta = json.loads((folder / "meta.json").read_text("utf-8"))
-    del meta[name]
+def edited(folder: Path, without: str = "", **changes: Any) -> None:
+    meta = json.loads((folder / "meta.json").read_text("utf-8")) | changes
+    meta.pop(without, None)
     (folder / "meta.json").write_text(json.dumps(meta), "utf-8")
 
 
@@ -330,18 +318,18 @@ def reshaped(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda folder: edited(folder, complete=False), "not complete; what is there is whole"),
-        (lambda folder: edited(folder, vectors="tokens"), "expected one vector for each text"),
-        (lambda folder: edited(folder, similarity=None), "it has no 'similarity', so another version wrote it"),
-        (lambda folder: edited(folder, source=None), "it has no 'source', so another version wrote it"),
-        (lambda folder: edited(folder, source={"paths": [None]}), "it has no 'source', so another version wrote it"),
-        (lambda folder: edited(folder, source={"paths": [], "format": None, "model": "m"}), "it has no 'source'"),
-        (lambda folder: edited(folder, input=[3]), "it has no 'source'"),
-        (partial(without, "commit"), "it has no 'commit', so another version wrote it"),
-        (partial(without, "text_column"), "it has no 'text_column', so another version wrote it"),
-        (lambda folder: edited(folder, precision="int4"), "it has no 'precision'"),
-        (lambda folder: edited(folder, precision="int8"), "expected vectors of 6 int8, found float32"),
-        (lambda folder: edited(folder, rows=7), "shards are missing of those that meta.json counts"),
+        (partial(edited, complete=False), "not complete; what is there is whole"),
+        (partial(edited, vectors="tokens"), "expected one vector for each text"),
+        (partial(edited, similarity=None), "it has no 'similarity', so another version wrote it"),
+        (partial(edited, source=None), "it has no 'source', so another version wrote it"),
+        (partial(edited, source={"paths": [None]}), "it has no 'source', so another version wrote it"),
+        (partial(edited, source={"paths": [], "format": None, "model": "m"}), "it has no 'source'"),
+        (partial(edited, input=[3]), "it has no 'source'"),
+        (partial(edited, without="commit"), "it has no 'commit', so another version wrote it"),
+        (partial(edited, without="text_column"), "it has no 'text_column', so another version wrote it"),
+        (partial(edited, precision="int4"), "it has no 'precision'"),
+        (partial(edited, precision="int8"), "expected vectors of 6 int8, found float32"),
+        (partial(edited, rows=7), "shards are missing of those that meta.json counts"),
         (lambda folder: (folder / "meta.json").write_text("{"), "not readable as JSON"),
         (lambda folder: (folder / "meta.json").unlink(), "there is no meta.json in it; name a folder that"),
         (shutil.rmtree, "there is no such folder; name a folder that bulk wrote"),
@@ -367,7 +355,7 @@ def test_folders_that_are_not_what_bulk_wrote(
 
 def test_a_folder_without_a_row(model: Path, tmp_path: Path, capsys: Printed) -> None:
     folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", [None, None]), model)
-    assert failure(capsys, folder).endswith("it holds no vectors, since its input had no good row\n")
+    assert failure(capsys, folder).endswith("it holds no vectors, since its input had no good row")
 
 
 def test_another_model(model: Path, tmp_path: Path, capsys: Printed) -> None:
@@ -381,7 +369,7 @@ def test_another_model(model: Path, tmp_path: Path, capsys: Printed) -> None:
 
 
 def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
-    model: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     shutil.copytree(model, tmp_path / "there" / "model")
     monkeypatch.chdir(tmp_path / "there")
@@ -389,22 +377,21 @@ def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
     folder = bulk(tmp_path / "out", Path(os.path.relpath(source)), Path("./model"))
     monkeypatch.chdir(tmp_path)  # both were named by a path from another working directory
     assert found(capsys, folder, "man", "-k", "1")[0]["results"][0]["text"]
-    monkeypatch.setenv("MINIBERT_MODEL", str(PROMPTS))  # is for those who name none; the folder names one
+    monkeypatch.setenv("MINIBERT_MODEL", str(PROMPTS))  # is for commands that name no model; the folder names one
     found(capsys, folder, "man")
     shutil.rmtree(tmp_path / "there" / "model")
     message = failure(capsys, folder, "man")
-    assert f"{folder} was made with the model" in message and message.endswith("; --model names it where it is now\n")
+    assert f"{folder} was made with the model" in message and message.endswith("; --model names it where it is now")
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
 def test_one_vector_has_no_ranges(precision: str, model: Path, tmp_path: Path, capsys: Printed) -> None:
-    argv = ["bulk", str(jsonl(tmp_path / "a.jsonl", ["man"])), "-o", str(tmp_path / "out"), "-m", str(model)]
-    assert main([*argv, "--precision", precision]) == 1
-    assert f"--precision {precision} takes its ranges from the first shard, which has one" in capsys.readouterr().err
+    argv = ["bulk", jsonl(tmp_path / "a.jsonl", ["man"]), "-o", tmp_path / "out", "-m", model, "--precision"]
+    said = failed(capsys, *argv, precision)
+    assert f"--precision {precision} takes its ranges from the first shard, which has one" in said
     assert not list((tmp_path / "out").glob("vectors-*"))
-    assert main([*argv, "--precision", "binary"]) == 0  # nothing was written yet, so another choice is free
-    assert main([*argv, "--precision", "float32"]) == 1
-    assert 'was made with precision "binary", now it is "float32"' in capsys.readouterr().err
+    ran(capsys, *argv, "binary")  # nothing was written yet, so another choice is free
+    assert 'was made with precision "binary", now it is "float32"' in failed(capsys, *argv, "float32")
 
 
 def test_questions_that_are_refused(model: Path, tmp_path: Path, capsys: Printed) -> None:

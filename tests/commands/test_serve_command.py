@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import signal
 import socket
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Printed, failure
+from command_line import Printed, failure, ran
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server
 
@@ -48,10 +47,8 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], Address]]:
 def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
     """SIGTERM comes in the middle of a request: that is answered first."""
     (tmp_path / "token").write_text("geheim\n")
-    with serving("--reranker", RERANKER, "--token-file", str(tmp_path / "token"), "--threads", "1") as (
-        process,
-        address,
-    ):
+    options = "--reranker", RERANKER, "--token-file", str(tmp_path / "token"), "--threads", "1"
+    with serving(*options) as (process, address):
         token = {"Authorization": "Bearer geheim"}
         assert address.embed("dog").status == 401
         found = address.ask("/v1/embeddings", {"input": "dog"}, **token).json["data"][0]["embedding"]
@@ -153,23 +150,6 @@ def test_the_bounds_of_the_command_line_hold() -> None:
         assert address.embed(["a"] * 2).status == 200
 
 
-ALONE = """
-import sys
-import minibert
-from minibert.cli import main
-print(main(["help", "serve"]), [name for name in ("starlette", "uvicorn", "asyncio") if name in sys.modules])
-"""
-
-
-def test_to_import_minibert_loads_no_server() -> None:
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, env=dict(os.environ))
-    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
-
-
 def test_the_help_names_the_better_choice(capsys: Printed) -> None:
-    from minibert.cli import main
-
-    assert main(["serve", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "text-embeddings-inference (TEI) is the better choice" in out
-    assert "2048" in out
+    out, _ = ran(capsys, "help", "serve")
+    assert "text-embeddings-inference (TEI) is the better choice" in out and "2048" in out

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import word_models
 from checkpoints import BERT, WORDS, tensors, write, write_index, write_vocab
+from command_line import Patch, Printed
 from hypothesis import given
 from hypothesis import strategies as st
+from record_files import made
 from reference_files import REFERENCE
 from safetensors.numpy import save_file
 
@@ -21,105 +23,77 @@ from minibert.cli import main
 from minibert.commands import answers, common, explain
 from minibert.commands.common import harmless
 
-# sets a window's title, begins red in one byte, goes back to the line's start, turns the order of letters around
-TRAP = "\x1b]0;owned\x07\x9b31m\r\u202e"
-SHOWN = r"\x1b]0;owned\x07\x9b31m\r\u202e"
+# sets a window's title, begins red in one byte, goes back to the line's start, reverses the order of letters twice
+TRAP = "\x1b]0;owned\x07\x9b31m\r\u202e\u2067"
+SHOWN = r"\x1b]0;owned\x07\x9b31m\r\u202e\u2067"
+ORDERS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # characters that set the order of letters
+DENSE = REFERENCE / "sentences-dense"
 STYLES = ("\x1b[0m", "\x1b[1m", "\x1b[2m")
 
 
 def obeyed(text: str) -> list[str]:
-    """What a terminal would obey in a text, besides ends of lines and tabs."""
+    """What a terminal would obey in a text, except ends of lines and tabs."""
     for style in STYLES:
         text = text.replace(style, "")
-    return [c for c in text if c not in "\n\t" and (unicodedata.category(c) in ("Cc", "Cs") or c in "\u202d\u202e")]
+    codes = [c for c in text if unicodedata.category(c) in ("Cc", "Cs") or unicodedata.bidirectional(c) in ORDERS]
+    return [c for c in codes if c not in "\n\t"]
 
 
-Make = Callable[[Path], list[str]]
-
-
-def hostile_type(folder: Path) -> list[str]:
-    return ["info", str(write(folder, {**BERT, "model_type": TRAP}))]
-
-
-def hostile_tensor(folder: Path) -> list[str]:
-    return ["info", str(write(folder, BERT, {**tensors(BERT), f"embeddings.{TRAP}": np.zeros(1, np.float32)}))]
-
-
-def hostile_activation(folder: Path) -> list[str]:
-    more = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    return ["info", str(write(folder, {**BERT, **more, "hidden_act": TRAP}))]
-
-
-def hostile_token(folder: Path) -> list[str]:
-    write_vocab(write(folder), (*WORDS[:-1], f"w{TRAP}"))
-    return ["nearest", "we", "-k", "70", "-m", str(folder)]
-
-
-def hostile_text(folder: Path) -> list[str]:
-    return ["similar", "we", f"lived{TRAP}", "-m", str(REFERENCE / "sentences-dense")]
-
-
-def hostile_beginning(folder: Path) -> list[str]:
-    return ["next", f"we{TRAP}", "-k", "260", "-m", str(word_models.write(folder, "gpt2"))]  # each byte is a token
-
-
-def hostile_line(folder: Path) -> list[str]:
-    folder.mkdir()
-    (folder / "lines").write_bytes(f"above{TRAP}\nthe\n".replace("\r", "\x08").encode())
-    return ["similar", "we", "--file", str(folder / "lines"), "-m", str(REFERENCE / "sentences-dense")]
-
-
-def hostile_prompt(folder: Path) -> list[str]:
-    shutil.copytree(REFERENCE / "sentences-dense", folder)
+def hostile_prompt(folder: Path) -> list[object]:
+    shutil.copytree(DENSE, folder)
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {TRAP: "the"}}))
-    return ["encode", "--prompt-name", "query2", "we", "-m", str(folder)]
+    return ["encode", "--prompt-name", "query2", "we", "-m", folder]
 
 
-def hostile_shard(folder: Path) -> list[str]:
-    write(folder)
-    (folder / "model.safetensors").unlink()
+def hostile_shard(folder: Path) -> list[object]:
+    (write(folder) / "model.safetensors").unlink()
     write_index(folder, dict.fromkeys(tensors(BERT), f"{TRAP}.safetensors"))
-    return ["info", str(folder)]
+    return ["info", folder]
 
 
-def hostile_folder(folder: Path) -> list[str]:
-    return ["explain", "we", "-m", str(folder / f"{TRAP} of mine")]
+def hostile_key(folder: Path) -> list[object]:
+    save_file({f"{TRAP}|sum": np.zeros(1, np.float32)}, write(folder) / "port.safetensors")
+    return ["verify", folder, "--against", folder / "port.safetensors"]
 
 
-def hostile_output(folder: Path) -> list[str]:
-    write_vocab(write(folder))
-    return ["embed", "we", "-m", str(folder), "-o", str(folder / f"{TRAP}.npy")]
+def lines(path: Path, text: str) -> Path:
+    path.parent.mkdir()
+    return made(path, text)
 
 
-def hostile_key(folder: Path) -> list[str]:
-    write(folder)
-    save_file({f"{TRAP}|sum": np.zeros(1, np.float32)}, folder / "port.safetensors")
-    return ["verify", str(folder), "--against", str(folder / "port.safetensors")]
-
-
-def hostile_row(folder: Path) -> list[str]:
-    folder.mkdir()
-    (folder / f"{TRAP}.jsonl").write_text(json.dumps({"id": 1, "text": 7}) + "\n")
-    model = str(REFERENCE / "sentences-dense")
-    return ["bulk", str(folder / f"{TRAP}.jsonl"), "-o", str(folder / "made"), "-m", model, "--format", "npy"]
-
-
-def hostile_command(folder: Path) -> list[str]:
-    return [TRAP]
-
-
-def hostile_option(folder: Path) -> list[str]:
-    return ["info", f"--{TRAP}"]
+BLOCKS = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+HOSTILE: dict[str, Callable[[Path], list[object]]] = {
+    "type": lambda folder: ["info", write(folder, {**BERT, "model_type": TRAP})],
+    "tensor": lambda folder: ["info", write(folder, BERT, {**tensors(BERT), f"embeddings.{TRAP}": np.zeros(1, "f4")})],
+    "activation": lambda folder: ["info", write(folder, {**BERT, **BLOCKS, "hidden_act": TRAP})],
+    "token": lambda folder: ["nearest", "we", "-k", 70, "-m", write_vocab(write(folder), (*WORDS[:-1], f"w{TRAP}"))],
+    "text": lambda folder: ["similar", "we", f"lived{TRAP}", "-m", DENSE],
+    "beginning": lambda folder: ["next", f"we{TRAP}", "-k", 260, "-m", word_models.write(folder, "gpt2")],  # all bytes
+    "line": lambda folder: [
+        "similar", "we", "--file", lines(folder / "lines", f"above{TRAP}\nthe\n".replace("\r", "\x08")), "-m", DENSE
+    ],
+    "prompt": hostile_prompt,
+    "shard": hostile_shard,
+    "folder": lambda folder: ["explain", "we", "-m", folder / f"{TRAP} of mine"],
+    "output": lambda folder: ["embed", "we", "-m", write_vocab(write(folder)), "-o", folder / f"{TRAP}.npy"],
+    "key": hostile_key,
+    "row": lambda folder: [
+        "bulk", lines(folder / f"{TRAP}.jsonl", json.dumps({"id": 1, "text": 7})), "-o", folder / "made", "-m", DENSE,
+        "--format", "npy",
+    ],
+    "command": lambda folder: [TRAP],
+    "option": lambda folder: ["info", f"--{TRAP}"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("styled", [True, False])
-@pytest.mark.parametrize("make", [value for name, value in list(globals().items()) if name.startswith("hostile_")])
+@pytest.mark.parametrize("name", HOSTILE)
 def test_nothing_out_of_a_file_is_obeyed(
-    make: Make, styled: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, styled: bool, tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     for module in (common, explain, answers):
         monkeypatch.setattr(module, "coloured", lambda: styled)
-    main(make(tmp_path / "made"))
+    main([*map(str, HOSTILE[name](tmp_path / "made"))])
     printed = "".join(capsys.readouterr())
     assert obeyed(printed) == []
     assert SHOWN in printed.replace(r"\x08", r"\r").replace(r"\\", "\\")  # it was there; repr doubles the backslash

@@ -13,7 +13,7 @@ from checkpoints import change_json
 from reference_files import REFERENCE
 
 import minibert
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, UnknownFamilyError
 
 Of = Callable[[str], Any]
 PAIR, IDS = ("we", "the clouds"), [[5, 6, 7]]
@@ -106,7 +106,7 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
       for name, odd in (
           ("convert_to_numpy", False), ("convert_to_tensor", True), ("device", "cuda"), ("device", ["cpu", "cpu"]),
           ("precision", "int4"), ("truncate_dim", 0), ("output_value", None), ("output_value", "vectors"),
-          ("prompt_name", "nobody"), ("task", "search"))),
+          ("prompt_name", "other"), ("task", "search"))),
     *(("^embeddings1 must be vectors of one width, found rows of several", call(DENSE, method, [[1, 0], [1]], [1, 0]))
       for method in ("similarity", "similarity_pairwise")),
     ("^queries must be vectors of one width", lambda of: minibert.search([[1.0, 0.0], [1.0]], np.eye(2))),
@@ -175,6 +175,8 @@ HEADS: list[tuple[str, Callable[[Of], object]]] = [
 
 ROWS = [(ValueError, *row) for row in VALUES] + [(TypeError, *row) for row in TYPES]
 ROWS += [(CheckpointError, *row) for row in HEADS]
+NO_BLOCKS = 'an input layer here, but no blocks.*; vectors="input" takes the input layer alone: .*no context'
+ROWS.append((UnknownFamilyError, NO_BLOCKS, lambda of: minibert.Embedder(REFERENCE / "t5-encoder")({"text": ["we"]})))
 
 
 @pytest.mark.parametrize(("kind", "message", "do"), ROWS)

@@ -1,7 +1,7 @@
-"""Who may import whom: the wings of the package, read from its sources, and what `import minibert` loads.
+"""Which wing imports which, read from the package's sources, and what `import minibert` loads.
 
 The formula, the recipe and the file are three things, and this table keeps them apart: a wing imports from the wings
-below it only, and other people's packages inside functions only, so that nobody pays for what they do not use.
+below it only, and third parties inside functions only, so that a user does not pay for what is not used.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ def faults(file: str, source: str) -> list[str]:
 def test_a_wing_imports_from_the_wings_below_it(path: Path) -> None:
     file = path.relative_to(PACKAGE).with_suffix("").as_posix()
     assert "/" in file or file in FRONT_DOOR, f"{path.name} stands at the front door; which wing is it of?"
-    assert file.split("/")[0] in HEIGHT, (
-        f"{file}: this wing is not in the table; give it a line, and say what it is for"
-    )
+    assert file.split("/")[0] in HEIGHT, f"{file}: this wing is not in the table; give it a line"
     assert faults(file, path.read_text(encoding="utf-8")) == []
 
 
@@ -140,11 +138,8 @@ def test_inside_a_wing_no_circle() -> None:
 @pytest.mark.parametrize(
     ("file", "source", "fault"),
     [
-        (
-            "files/tables",
-            "from minibert.models.input_layer import EmbeddingLayer",
-            "minibert.models.input_layer does not lie below",
-        ),
+        ("files/tables", "from minibert.models.input_layer import EmbeddingLayer",
+         "minibert.models.input_layer does not lie below"),
         ("files/tables", "from minibert.models.open import load", "minibert.models.open.load does not lie below"),
         ("files/tables", "from ..models.open import load", "minibert.models.open.load does not lie below"),
         ("files/tables", "import minibert.models.open.load", "minibert.models.open.load does not lie below"),
@@ -164,14 +159,11 @@ def test_inside_a_wing_no_circle() -> None:
         ("equations/input_layer", "def f():\n    import torch", "torch is not one of its third parties"),
         ("show/plot", "if TYPE_CHECKING:\n    pass\nelse:\n    import matplotlib", "matplotlib is imported outside"),
         ("equations/input_layer", "import scipy.special", "scipy is not one of its third parties"),
-        (
-            "files/tables",
-            "if TYPE_CHECKING:\n    from minibert.models.open import load",
-            "minibert.models.open.load does not lie",
-        ),
+        ("files/tables", "if TYPE_CHECKING:\n    from minibert.models.open import load",
+         "minibert.models.open.load does not lie"),
         ("equations/gradients", "if TYPE_CHECKING:\n    import torch", "torch is not one of its third parties"),
     ],
-)
+)  # fmt: skip
 def test_the_reader_sees_a_fault(file: str, source: str, fault: str) -> None:
     (found,) = faults(file, source)
     assert fault in found
@@ -180,16 +172,14 @@ def test_the_reader_sees_a_fault(file: str, source: str, fault: str) -> None:
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        (
-            "models/input_layer",
-            "import json, os.path\nimport numpy as np\nfrom minibert.errors import X\nfrom .tiles import y",
-        ),
+        ("models/input_layer",
+         "import json, os.path\nimport numpy as np\nfrom minibert.errors import X\nfrom .tiles import y"),
         ("show/plot", "def f():\n    import matplotlib.pyplot as plt"),
         ("show/plot", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from matplotlib.axes import Axes"),
         ("__main__", "from .cli import main"),
         ("cli", "from . import __version__"),
     ],
-)
+)  # fmt: skip
 def test_the_reader_lets_the_rest_pass(file: str, source: str) -> None:
     assert faults(file, source) == []
 
@@ -235,21 +225,14 @@ import sys
 import numpy, tokenizers
 before = set(sys.modules)
 import minibert, minibert.threads.computing
-minibert.threads.computing.running = lambda: 1  # nobody else wants a core
+minibert.threads.computing.running = lambda: 1  # all cores are free
 minibert.load_encoder(sys.argv[1]).encode("a text")
 print(*sorted(set(sys.modules) - before))
 """
 # each cost milliseconds or megabytes of a process that embeds one sentence
 NOT_FOR_ONE_SENTENCE = {
-    "_hashlib",
-    "dataclasses",
-    "huggingface_hub",
-    "pathlib",
-    "pickle",
-    "ssl",
-    "threadpoolctl",
-    "tqdm",
-}
+    "_hashlib", "dataclasses", "huggingface_hub", "pathlib", "pickle", "ssl", "threadpoolctl", "tqdm",
+}  # fmt: skip
 
 
 def test_one_sentence_loads_only_what_it_needs(minilm: Path) -> None:

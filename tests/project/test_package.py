@@ -18,6 +18,10 @@ import minibert
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "0.1.0"
+METADATA = {
+    "Name": ["minibert-numpy"], "Version": [VERSION], "Requires-Python": [">=3.10"], "License-File": ["LICENSE"],
+    "License-Expression": ["Apache-2.0"], "Description-Content-Type": ["text/markdown"],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +51,7 @@ def metadata(wheel: dict[str, bytes]) -> email.message.Message:
 
 def test_wheel_suits_every_machine(wheel: dict[str, bytes]) -> None:
     tags = email.message_from_bytes(wheel[f"minibert_numpy-{VERSION}.dist-info/WHEEL"])
-    assert tags["Root-Is-Purelib"] == "true"
-    assert tags.get_all("Tag") == ["py3-none-any"]
+    assert (tags["Root-Is-Purelib"], tags.get_all("Tag")) == ("true", ["py3-none-any"])
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> None:
@@ -75,12 +78,8 @@ def test_source_archive_holds_what_the_wheel_is_made_of_and_its_tests(built: Pat
 
 
 def test_metadata(metadata: email.message.Message) -> None:
-    assert (metadata["Name"], metadata["Version"]) == ("minibert-numpy", VERSION)
     assert minibert.__version__ == VERSION
-    assert metadata["Requires-Python"] == ">=3.10"
-    assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata.get_all("License-File") == ["LICENSE"]
-    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert {name: metadata.get_all(name) for name in METADATA} == METADATA
 
 
 def test_core_needs_five_packages_and_torch_is_none_of_them(metadata: email.message.Message) -> None:
@@ -94,7 +93,7 @@ def test_core_needs_five_packages_and_torch_is_none_of_them(metadata: email.mess
 
 
 def test_what_a_message_says_to_install_is_what_the_metadata_names(metadata: email.message.Message) -> None:
-    """A package of a stranger has the name minibert on the index: no message may send anybody there."""
+    """Another author's package is called minibert on the index: no message may name that one."""
     needs = {need.partition(";")[0].strip() for need in metadata.get_all("Requires-Dist")}
     extras = {f".[{extra}]" for extra in metadata.get_all("Provides-Extra")}
     sources = [*(ROOT / "minibert").rglob("*.py"), ROOT / "scripts/bulk_ray.py", ROOT / "README.md"]

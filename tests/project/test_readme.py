@@ -26,8 +26,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 FAMILIES = (ROOT / "minibert/families/README.md").read_text(encoding="utf-8")
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "minibert").rglob("README.md")),
-    *sorted((ROOT / "scripts").rglob("README.md")),
+    *(page for top in ("minibert", "scripts") for page in sorted((ROOT / top).rglob("README.md"))),
 ]
 PARTS = {
     command: body
@@ -40,14 +39,20 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 (OWN_FAMILY,) = re.findall(r"```python\n(.*?family=MINE.*?)```", FAMILIES, re.DOTALL)
 
 
-def run(code: str, folder: Path, **environment: str) -> str:
+def ran(command: str | list[str], folder: Path = ROOT, **environment: str) -> str:
+    """What a program prints that finds the package, whatever its folder, and has nothing to say on stderr."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    variables = {name: value for name, value in os.environ.items() if name != "MINIBERT_CACHE"}
+    variables |= {"PYTHONPATH": path, "COLUMNS": "80", **environment}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, timeout=60,
-        env={**os.environ, "PYTHONPATH": path, **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+        command, shell=isinstance(command, str), cwd=folder, env=variables, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+def run(code: str, folder: Path, **environment: str) -> str:
+    return ran([sys.executable, "-W", "error", "-c", code], folder, **environment)
 
 
 def test_the_ten_lines_run_on_the_demos_checkpoint(minilm: Path, tmp_path: Path) -> None:
@@ -95,13 +100,8 @@ def test_the_private_family_runs(tmp_path: Path) -> None:
     weight, bias = rng.standard_normal((2, 4)).astype("f4")
     folder = tmp_path / "my-model"
     folder.mkdir()
-    config = {
-        "model_type": "mine",
-        "vocab_size": 9,
-        "hidden_size": 4,
-        "max_position_embeddings": 5,
-        "layer_norm_eps": 0.1,
-    }
+    config = {"model_type": "mine", "vocab_size": 9, "hidden_size": 4, "max_position_embeddings": 5}
+    config["layer_norm_eps"] = 0.1
     (folder / "config.json").write_text(json.dumps(config))
     named = {"words.weight": words, "places.weight": places, "norm.weight": weight, "norm.bias": bias}
     tensors = {f"mine.embeddings.{name}": array for name, array in named.items()}
@@ -177,11 +177,7 @@ def test_a_part_shows_what_its_command_prints(program: str, minilm: Path) -> Non
     (command,) = [command for command in PARTS if command.startswith(program)]
     here = re.sub("^minibert", f"'{sys.executable}' -c \"{WITHOUT_TORCH}\"", command)
     here = re.sub("^python", f"'{sys.executable}'", here)
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "80", "MINIBERT_MODEL": str(minilm)}
-    printed = subprocess.run(here, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert printed.stderr == ""
-    both = printed.stdout.strip(), PARTS[command].replace("```", "").strip()
+    both = ran(here, MINIBERT_MODEL=str(minilm)).strip(), PARTS[command].replace("```", "").strip()
     # the share of entries that are equal to the bit is a processor's own
     # and so is a number's width: 4e-08 or 4.1e-08
     both = tuple(re.sub(r" +", " ", re.sub(r" +[\d.]+ %", " ~ %", text)) for text in both)
@@ -193,15 +189,9 @@ def test_a_part_shows_what_its_command_prints(program: str, minilm: Path) -> Non
 def test_the_four_models_are_shown_as_they_are_found(minilm: Path, tmp_path: Path) -> None:
     """Without a Hub, and without what this machine has of it: what the page says was run elsewhere may stand."""
     (command,) = [command for command in PARTS if "four_models" in command]
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != "MINIBERT_CACHE"},
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "MINIBERT_MODEL": str(minilm), "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path),
-    }  # fmt: skip
-    script = [sys.executable, *command.split()[1:]]
-    done = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and done.stderr == ""
-    here, there = ([line.split(" | ") for line in text.strip().splitlines()] for text in (done.stdout, PARTS[command]))
+    environment = {"MINIBERT_MODEL": str(minilm), "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    printed = ran([sys.executable, *command.split()[1:]], **environment)
+    here, there = ([line.split(" | ") for line in text.strip().splitlines()] for text in (printed, PARTS[command]))
     models = ["bert-base-uncased", "gpt2", "t5-small", "all-MiniLM-L6-v2"]
     assert [row[0].strip("| ") for row in here[2:]] == models
     for ours, shown in zip(here, there, strict=True):

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import Patch, Printed
 from needed import absent, missing
 
 import minibert
@@ -26,7 +27,7 @@ TEXTS = [
 LABELS = ["money"] * 3 + ["software"] * 3
 
 
-def run(name: str, minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run(name: str, minilm: Path, monkeypatch: Patch) -> None:
     source = (RECIPES / name).read_text(encoding="utf-8")
     assert 0 < sum(bool(line.strip()) for line in source.splitlines()) <= MOST_LINES
     load = minibert.load_encoder
@@ -35,23 +36,21 @@ def run(name: str, minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.reference  # whose extra brings scikit-learn
-def test_a_classifier(minilm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_classifier(minilm: Path, monkeypatch: Patch, capsys: Printed) -> None:
     if absent("sklearn"):
         missing("scikit-learn not installed; it is in the extra `reference`")
     run("classify.py", minilm, monkeypatch)
     assert capsys.readouterr().out == "['money']\n"
 
 
-def test_nearest_neighbours(minilm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nearest_neighbours(minilm: Path, monkeypatch: Patch, capsys: Printed) -> None:
     run("nearest.py", minilm, monkeypatch)
     lines = capsys.readouterr().out.splitlines()
     assert [line[7:] for line in lines] == [TEXTS[0], TEXTS[2], TEXTS[1]]
     assert [line[:5] for line in lines] == sorted((line[:5] for line in lines), reverse=True)
 
 
-def test_a_search_of_what_bulk_wrote(
-    minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_of_what_bulk_wrote(minilm: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     """The two commands as the page has them, then the program; only the model's name stands for its folder."""
     monkeypatch.chdir(tmp_path)
     rows = (json.dumps({"text": text}) + "\n" for text in TEXTS)

@@ -30,7 +30,7 @@ TRACE = {
 
 
 def differences(folder: Path, name: str, values: dict[str, Array], **changes: float) -> list[str]:
-    """Name what is found after every value of some keys is moved by so many times max(1, |value|)."""
+    """Name the differences after each value of some keys is moved by `changes[key]` x max(1, |value|)."""
     for side in ("old", "new"):
         path = folder / side / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level, write_wordpiece
+from command_line import Patch, Printed
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.verify.mistakes.wrong_rows import OF_ROWS
@@ -42,18 +43,25 @@ WARNINGS = ",".join(["error", *(f"ignore::DeprecationWarning:{module}" for modul
 SECONDS = 300  # alone they need 2 to 20; a busy machine is no fault of theirs
 
 
-def run(name: str, output: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a study file in a process of its own, from another folder, where no network is asked."""
+def run(name: str, folder: Path, *arguments: str, fails: str = "", **environment: str) -> str:
+    """Run a study file in a process of its own, from another folder, where no network is asked: what it prints.
+
+    It has written its pictures, or it fails with this message.
+    """
     import matplotlib.font_manager  # noqa: F401  lists the fonts; where that takes 5 seconds, the first process says so
 
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("MINIBERT_", "MPLBACKEND"))}
     variables |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(STUDY.parents[1]), "PYTHONWARNINGS": WARNINGS}
     # on a busy machine the threads of small matrix products wait for each other: 300 seconds instead of 4
     variables |= {"OPENBLAS_NUM_THREADS": "1", **environment}
-    return subprocess.run(
-        [sys.executable, str(STUDY / f"{name}.py"), "--output", str(output), *arguments],
-        cwd=output.parent, env=variables, capture_output=True, text=True, timeout=SECONDS,
+    result = subprocess.run(
+        [sys.executable, str(STUDY / f"{name}.py"), "--output", str(folder / "pictures"), *arguments],
+        cwd=folder, env=variables, capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
+    assert (result.returncode, result.stderr) == (int(bool(fails)), fails)
+    if not fails:
+        check_pictures(name, folder / "pictures", result.stdout)
+    return result.stdout
 
 
 def check_pictures(name: str, output: Path, printed: str) -> None:
@@ -117,18 +125,11 @@ SAID = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_study_file_runs_on_the_real_checkpoint(name: str, minilm: Path, tmp_path: Path) -> None:
-    result = run(
-        name, tmp_path / "pictures", MINIBERT_MODEL=str(minilm)
-    )  # a folder called `model`, as the demo names it
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
-    check_pictures(name, tmp_path / "pictures", result.stdout)
-    for said in SAID.get(name, ()):
-        assert said in result.stdout
-    assert ("UNTRAINED" in result.stdout) == (name == "002_sinusoids_t5")
-    named = "/".join(minilm.parts[-2:])
+    printed = run(name, tmp_path, MINIBERT_MODEL=str(minilm))  # a folder called `model`, as the demo names it
+    assert [said for said in SAID.get(name, ()) if said not in printed] == []
+    assert ("UNTRAINED" in printed) == (name == "002_sinusoids_t5")
     of_another = ("001_gpt2_positions", "002_sinusoids_t5", "learning")
-    assert (f"model: {named}\n" in result.stdout) != (name in of_another)
+    assert (f"model: {'/'.join(minilm.parts[-2:])}\n" in printed) != (name in of_another)
 
 
 @pytest.mark.slow
@@ -148,8 +149,7 @@ def test_what_is_said_of_bert_base_holds_for_its_positions(
     }
     folder = write(tmp_path / "bert-base-uncased", config, named)
     shutil.copy(words / "bert-base-uncased_tokenizer.json", folder / "tokenizer.json")
-    result = run("000_bert_positions", tmp_path / "pictures", MINIBERT_BERT=str(folder))
-    assert result.returncode == 0, result.stderr
+    printed = run("000_bert_positions", tmp_path, MINIBERT_BERT=str(folder))
     for said in (
         "length of position row 0: 2.02, median of all position rows: 0.41\n",
         "positions   1 apart: mean similarity +0.64\n",
@@ -158,7 +158,7 @@ def test_what_is_said_of_bert_base_holds_for_its_positions(
         "rows 0 and 1: 0.04;",
         "a neighbour is the most similar row for 473 of 512 positions\n",
     ):
-        assert said in result.stdout
+        assert said in printed
 
 
 @pytest.mark.slow
@@ -180,10 +180,8 @@ def test_another_minilm_is_looked_at_and_not_held_to_this_one_s_numbers(
         for key, x in load_file(minilm / "model.safetensors").items()
     }
     save_file(moved, folder / "model.safetensors")
-    result = run(name, tmp_path / "pictures", MINIBERT_MODEL=str(folder))
-    assert result.returncode == 0, result.stderr
-    assert "model: other-MiniLM\nwhat the text says of all-MiniLM-L6-v2 is not for this model" in result.stdout
-    check_pictures(name, tmp_path / "pictures", result.stdout)
+    printed = run(name, tmp_path, MINIBERT_MODEL=str(folder))
+    assert "model: other-MiniLM\nwhat the text says of all-MiniLM-L6-v2 is not for this model" in printed
 
 
 @pytest.mark.slow
@@ -192,11 +190,8 @@ def test_a_given_gpt2_is_looked_at(tmp_path: Path) -> None:
     config = {**GPT2, "n_embd": 64, "n_positions": 128}
     named = {"wte.weight": numbers(config["vocab_size"], 64), "wpe.weight": sinusoidal_positions(128, 64)}
     folder = write_byte_level(write(tmp_path / "my-gpt2", config, named))
-    result = run("001_gpt2_positions", tmp_path / "pictures", MINIBERT_MODEL=str(folder))
-    assert result.returncode == 0, result.stderr
-    assert "model: my-gpt2\n" in result.stdout and "UNTRAINED" not in result.stdout
-    assert "(128, 64)" in result.stdout
-    check_pictures("001_gpt2_positions", tmp_path / "pictures", result.stdout)
+    printed = run("001_gpt2_positions", tmp_path, MINIBERT_MODEL=str(folder))
+    assert "model: my-gpt2\n" in printed and "UNTRAINED" not in printed and "(128, 64)" in printed
 
 
 @pytest.mark.slow
@@ -204,10 +199,8 @@ def test_a_given_gpt2_s_blocks_are_read(minilm: Path, tmp_path: Path) -> None:
     import encoders  # here, since all other studies stand without the blocks
 
     folder = write_byte_level(encoders.write(tmp_path / "my-gpt2", "gpt2", vocab_size=261))
-    result = run("006_blocks", tmp_path / "pictures", MINIBERT_BERT=str(minilm), MINIBERT_GPT2=str(folder))
-    assert result.returncode == 0, result.stderr
-    assert f"GPT-2: {folder}\n" in result.stdout and "UNTRAINED" not in result.stdout
-    assert "c_attn holds (16, 48)" in result.stdout
+    printed = run("006_blocks", tmp_path, MINIBERT_BERT=str(minilm), MINIBERT_GPT2=str(folder))
+    assert f"GPT-2: {folder}\n" in printed and "UNTRAINED" not in printed and "c_attn holds (16, 48)" in printed
 
 
 @pytest.mark.slow
@@ -215,8 +208,7 @@ def test_a_given_gpt2_s_blocks_are_read(minilm: Path, tmp_path: Path) -> None:
 def test_a_small_gpt2_that_was_trained_again_is_looked_at(name: str, minilm: Path, tmp_path: Path) -> None:
     """Its tokens are letters, wherever it stands: it has no room for a sentence."""
     own = shutil.copytree(STUDY / "gpt2-words", tmp_path / "own")
-    result = run(name, tmp_path / "pictures", MINIBERT_BERT=str(minilm), MINIBERT_GPT2=str(own))
-    assert result.returncode == 0, result.stderr
+    run(name, tmp_path, MINIBERT_BERT=str(minilm), MINIBERT_GPT2=str(own))
 
 
 def write_t5(folder: Path) -> Path:
@@ -229,22 +221,16 @@ def write_t5(folder: Path) -> Path:
 @pytest.mark.slow
 def test_a_given_t5_is_looked_at_with_its_tokenizer(tmp_path: Path) -> None:
     folder = write_t5(tmp_path / "my-t5")
-    result = run("002_sinusoids_t5", tmp_path / "pictures", "--model", str(folder))
-    assert result.returncode == 0, result.stderr
-    assert "model: my-t5\n" in result.stdout and "UNTRAINED" not in result.stdout
-    assert "('the', " in result.stdout
-    assert "(relative_attention_bias): Embedding(32, 2)\n" in result.stdout
-    assert "relative bias (2, 160, 160)" in result.stdout
+    printed = run("002_sinusoids_t5", tmp_path, "--model", str(folder))
+    assert "model: my-t5\n" in printed and "UNTRAINED" not in printed
+    for said in ("('the', ", "(relative_attention_bias): Embedding(32, 2)\n", "relative bias (2, 160, 160)"):
+        assert said in printed
 
 
 def test_another_family_where_a_bert_is_needed_is_said(tmp_path: Path) -> None:
     folder = write(tmp_path / "gpt2", GPT2)
-    result = run("000_bert_positions", tmp_path / "pictures", "--model", str(folder))
-    assert result.returncode == 1
-    assert result.stderr == (
-        f"this file is about bert, but --model names {folder}, which is gpt2; "
-        "name a bert with --model or MINIBERT_BERT\n"
-    )
+    said = f"this file is about bert, but --model names {folder}, which is gpt2; name a bert with --model or "
+    run("000_bert_positions", tmp_path, "--model", str(folder), fails=said + "MINIBERT_BERT\n")
 
 
 # -- what the files are made of ----------------------------------------------------------------------------------
@@ -309,9 +295,8 @@ def test_a_file_ends_with_exercises_and_with_answers_that_are_checked(name: str)
     found = cells(name)
     begins = {text.splitlines()[0]: i for i, (is_text, text) in enumerate(found) if is_text}
     exercises, answers = begins["# ## Exercises"], begins["# ## Answers"]
-    assert answers == exercises + 1
     asked = re.findall(r"^# (\d)\. ", found[exercises][1], re.MULTILINE)
-    assert asked in (["1", "2"], ["1", "2", "3"])
+    assert answers == exercises + 1 and asked in (["1", "2"], ["1", "2", "3"])
     given = found[answers:]
     assert [re.findall(r"^# (\d)\. ", text, re.MULTILINE) for _, text in given[0::2]] == [[number] for number in asked]
     for (is_text, _), (is_code, code) in zip(given[0::2], given[1::2], strict=True):
@@ -358,7 +343,7 @@ def bert(positions: Array) -> SimpleNamespace:
 
 
 def test_a_model_is_known_by_its_numbers_and_not_by_its_name(
-    study: ModuleType, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: ModuleType, minilm: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """The demo's folder of all-MiniLM-L6-v2 is called `model`; a folder of its name may hold another model."""
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
@@ -390,9 +375,7 @@ def test_prints_and_pictures_have_a_name_that_tells_models_apart(study: ModuleTy
     assert study.Model(None, "GPT-2", False).name == "an UNTRAINED GPT-2, random numbers"
 
 
-def test_printed_rows_say_whose_they_are(
-    study: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_printed_rows_say_whose_they_are(study: ModuleType, capsys: Printed, monkeypatch: Patch) -> None:
     rows = np.array([[0.5, 0.25]])
     model = study.Model(bert(numbers(8, 4)), "small", True)
     study.print_rows(model, rows, bert_base_uncased="[[0.1, 0.2]]")
@@ -411,7 +394,7 @@ def test_printed_rows_say_whose_they_are(
 
 
 @pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def folders(tmp_path: Path, monkeypatch: Patch) -> dict[str, str]:
     for variable in ("MINIBERT_BERT", "MINIBERT_GPT2", "MINIBERT_T5", "MINIBERT_MODEL"):
         monkeypatch.delenv(variable, raising=False)
     made = {"bert": BERT, "gpt2": GPT2}
@@ -419,19 +402,19 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return named | {"other gpt2": str(write(tmp_path / "other", GPT2)), "t5": str(write_t5(tmp_path / "t5"))}
 
 
-def test_each_family_has_a_variable_of_its_own(
-    folders: dict[str, str], study: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for family, variable in (("bert", "MINIBERT_BERT"), ("gpt2", "MINIBERT_GPT2"), ("t5", "MINIBERT_T5")):
-        monkeypatch.setenv(variable, folders[family])
+def test_each_family_has_a_variable_of_its_own(folders: dict[str, str], study: ModuleType, monkeypatch: Patch) -> None:
+    for family in ("bert", "gpt2", "t5"):
+        monkeypatch.setenv(f"MINIBERT_{family.upper()}", folders[family])
     for family in ("bert", "gpt2", "t5"):
         model = study.load(family)
-        assert (model.source, model.trained) == (folders[family], True)
-        assert model.layer.family.model_type == family
+        assert (model.source, model.trained, model.layer.family.model_type) == (folders[family], True, family)
+    monkeypatch.setenv("MINIBERT_GPT2", folders["bert"])
+    with pytest.raises(SystemExit, match=r"about gpt2, but MINIBERT_GPT2 names .* which is bert"):
+        study.load("gpt2")
 
 
 def test_the_general_variable_stands_in_where_its_family_fits(
-    folders: dict[str, str], study: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folders: dict[str, str], study: ModuleType, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setenv("MINIBERT_MODEL", folders["gpt2"])
     assert study.load("gpt2").source == folders["gpt2"]
@@ -449,7 +432,7 @@ def test_the_general_variable_stands_in_where_its_family_fits(
 
 
 def test_where_no_gpt2_is_named_the_small_trained_one_is_loaded(
-    folders: dict[str, str], study: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folders: dict[str, str], study: ModuleType, monkeypatch: Patch, capsys: Printed
 ) -> None:
     model = study.load("gpt2")
     assert (model.source, model.trained) == (str(study.GPT2), True)
@@ -460,11 +443,3 @@ def test_where_no_gpt2_is_named_the_small_trained_one_is_loaded(
     assert gpt2_line == f"GPT-2: {study.WORDS}; name another with MINIBERT_GPT2"
     monkeypatch.setenv("MINIBERT_MODEL", folders["bert"])
     assert study.load("gpt2").source == str(study.GPT2), "a BERT is none of its family"
-
-
-def test_a_variable_that_names_another_family_is_said(
-    folders: dict[str, str], study: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MINIBERT_GPT2", folders["bert"])
-    with pytest.raises(SystemExit, match=r"about gpt2, but MINIBERT_GPT2 names .* which is bert"):
-        study.load("gpt2")

@@ -37,21 +37,24 @@ class Loads(HTMLParser):
             self.found.append(f"{tag} {source}")
 
 
+def built(what: str, folder: Path, **environment: str) -> str:
+    """Build notebooks and pages; give what is printed."""
+    if names := absent(*NEEDS):
+        missing(f"{', '.join(names)} not installed; in the extra `study`, which sh scripts/study/build installs")
+    done = subprocess.run(
+        [sys.executable, str(STUDY / "notebooks.py"), what, "--output", str(folder)], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(STUDY.parents[1]), **environment}, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The one study file that needs no model, built."""
-    if names := absent(*NEEDS):
-        missing(f"{', '.join(names)} not installed; in the extra `study`, which sh scripts/study/build installs")
     folder = tmp_path_factory.mktemp("built")
-    built = subprocess.run(
-        [sys.executable, str(STUDY / "notebooks.py"), "learning", "--output", str(folder)],
-        env={**os.environ, "PYTHONPATH": str(STUDY.parents[1])}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert built.returncode == 0, built.stderr
-    assert built.stderr == ""
-    first, last = built.stdout.splitlines()
-    assert first == str(folder / "learning.html")
-    assert last.startswith("Open these in a browser.")
+    first, last = built("learning", folder).splitlines()
+    assert first == str(folder / "learning.html") and last.startswith("Open these in a browser.")
     return folder
 
 
@@ -84,14 +87,7 @@ def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:
 
 
 def test_the_lab_has_blanks_and_its_answers_apart(minilm: Path, tmp_path: Path) -> None:
-    if names := absent(*NEEDS):
-        missing(f"{', '.join(names)} not installed; in the extra `study`, which sh scripts/study/build installs")
-    environment = {**os.environ, "PYTHONPATH": str(STUDY.parents[1]), "MINIBERT_MODEL": str(minilm)}
-    built = subprocess.run(
-        [sys.executable, str(STUDY / "notebooks.py"), "--lab", "--output", str(tmp_path)],
-        env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert built.returncode == 0, built.stderr
+    built("--lab", tmp_path, MINIBERT_MODEL=str(minilm))
     for name in ("1_input_layer", "2_attention", "3_change_it"):
         blank, answers = (
             json.loads((tmp_path / "lab" / folder / f"{name}.ipynb").read_text("utf-8")) for folder in ("", "answers")

@@ -18,7 +18,7 @@ from minibert.equations.whole_models import gpt2_model
 SHA256 = "5b2b6240e0d5963f403c642cbc121b25049187ae654a3141dd86b117e6f4e5e4"
 # what it has not learned is in the words' last tenth: measured 2.0220; the file is fixed, so only rounding may differ
 TEST_LOSS, ROUNDING = 2.0220, 1e-3
-PAIRS_OF_LETTERS = 2.514  # the loss of who knows how often each letter follows each other one
+PAIRS_OF_LETTERS = 2.514  # the loss of a model that knows only how often each letter follows another
 # 250 steps, with a schedule of their own: measured 2.304; the bits of a training depend on the processor
 SHORT, SHORT_LOSS, BAND = 250, 2.304, 0.05
 # two right programs differ in the last bits of a matrix product: measured 1e-6

@@ -92,16 +92,13 @@ def test_dimensions_cut_and_normalize_again_where_the_model_does(address: Addres
 def test_a_task_takes_its_prompt_and_its_length() -> None:
     with served(server(PROMPTS)) as address:
         encoder = minibert.load_encoder(REFERENCE / PROMPTS)
-        for task, want in {
-            None: encoder.encode(TEXTS),
-            "query": encoder.encode_query(TEXTS),
-            "document": encoder.encode_document(TEXTS),
-            "passage": encoder.encode(TEXTS, "passage"),
-        }.items():
+        for task, want in (
+            (None, encoder.encode(TEXTS)), ("query", encoder.encode_query(TEXTS)),
+            ("document", encoder.encode_document(TEXTS)), ("passage", encoder.encode(TEXTS, "passage")),
+        ):  # fmt: skip
             assert near(vectors(address.embed(TEXTS, task=task)), want), task
-        assert "task must be one of this model's 'query', 'document', 'passage', found 'find'" in (
-            address.embed("a", task="find").error
-        )
+        refused = "task must be one of this model's 'query', 'document', 'passage', found 'find'"
+        assert refused in address.embed("a", task="find").error
     with served(server(LENGTHS)) as address:
         encoder = minibert.load_encoder(REFERENCE / LENGTHS)
         found = address.embed(TEXTS, task="query")
@@ -131,16 +128,15 @@ def test_null_counts_as_left_out(address: Address) -> None:
 
 
 def test_a_query_may_be_as_long_as_the_page_says(address: Address) -> None:
-    for length, status in ((10_000, 200), (10_001, 400)):
-        assert address.ask("/rerank", {"query": "a" * length, "documents": ["b"]}).status == status
+    assert LONGEST_QUERY == 10_000
+    assert address.ask("/rerank", {"query": "a" * 10_000, "documents": ["b"]}).status == 200
 
 
 def test_rerank_gives_the_order_of_rank(address: Address) -> None:
     reranker = minibert.load_encoder(REFERENCE / RERANKER)
     want = reranker.rank("clouds", TEXTS, return_documents=True)
-    answer = address.ask(
-        "/rerank", {"query": "clouds", "documents": TEXTS, "return_documents": True, "model": RERANKER}
-    ).json["results"]
+    body = {"query": "clouds", "documents": TEXTS, "return_documents": True, "model": RERANKER}
+    answer = address.ask("/rerank", body).json["results"]
     assert [(each["index"], each["document"]["text"]) for each in answer] == [
         (each["corpus_id"], each["text"]) for each in want
     ]
@@ -205,24 +201,26 @@ def test_a_bad_request_for_vectors_is_refused_in_words(address: Address, body: A
     assert message in answer.error and len(answer.body) < 500
 
 
+ASKED = {"query": "a", "documents": ["b"]}
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
         ({"query": "a"}, 400, "expected 'documents' or 'texts', one of them"),
-        ({"query": "a", "documents": ["b"], "texts": ["b"]}, 400, "expected 'documents' or 'texts', one of them"),
+        (ASKED | {"texts": ["b"]}, 400, "expected 'documents' or 'texts', one of them"),
         ({"documents": ["b"]}, 400, "query must be a string, found nothing"),
-        ({"query": "a", "documents": "b"}, 400, "documents must be a list of strings, found 'b'"),
-        ({"query": "a", "documents": [{"text": "b"}]}, 400, "documents[0] must be a string, found an object"),
-        ({"query": "a" * (LONGEST_QUERY + 1), "documents": ["b"]}, 400, f"at most {LONGEST_QUERY} are read"),
-        ({"query": "a", "documents": ["b"], "top_n": -1}, 400, "top_n must be an integer >= 1"),
-        ({"query": "a", "documents": ["b"], "truncate": False}, 400, "always truncated here"),
-        ({"query": "a", "documents": ["b"], "model": NORMED}, 404, f"this server has {RERANKER!r}"),
+        (ASKED | {"documents": "b"}, 400, "documents must be a list of strings, found 'b'"),
+        (ASKED | {"documents": [{"text": "b"}]}, 400, "documents[0] must be a string, found an object"),
+        (ASKED | {"query": "a" * (LONGEST_QUERY + 1)}, 400, f"at most {LONGEST_QUERY} are read"),
+        (ASKED | {"top_n": -1}, 400, "top_n must be an integer >= 1"),
+        (ASKED | {"truncate": False}, 400, "always truncated here"),
+        (ASKED | {"model": NORMED}, 404, f"this server has {RERANKER!r}"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_request_for_scores_is_refused_in_words(address: Address, body: Any, status: int, message: str) -> None:
     answer = address.ask("/rerank", body)
-    assert answer.status == status
-    assert message in answer.error
+    assert answer.status == status and message in answer.error
 
 
 def test_other_routes_and_methods(address: Address) -> None:
@@ -264,30 +262,30 @@ def test_a_request_too_large_is_refused_before_it_is_read_whole(chunked: bool) -
 # -- the token -------------------------------------------------------------------------------------------------
 
 
+# each route that needs a token, or a name of this machine
+GUARDED = (("/v1/embeddings", {"input": "a"}), ("/rerank", {}), ("/info", None))
+
+
 def test_with_a_token_all_but_health_needs_it() -> None:
     with served(server(token="geheim")) as address:
-        for headers in (
-            {},
-            {"Authorization": "Bearer wrong"},
-            {"Authorization": "Basic geheim"},
-            {"Authorization": ""},
-        ):
-            for path, body in (("/v1/embeddings", {"input": "a"}), ("/rerank", {}), ("/info", None)):
-                answer = address.ask(path, body, **headers)
+        for sent in (None, "Bearer wrong", "Basic geheim", ""):
+            for path, body in GUARDED:
+                answer = address.ask(path, body, **({} if sent is None else {"Authorization": sent}))
                 assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
                 assert "Authorization: Bearer TOKEN" in answer.error
         assert address.ask("/health").status == 200
         assert address.ask("/v1/embeddings", {"input": "a"}, Authorization="Bearer geheim").status == 200
-        assert address.ask("/info", Authorization="bearer geheim").status == 200
+        named = {"Host": "vectors.example.com", "Authorization": "bearer geheim"}
+        assert address.ask("/info", **named).status == 200, "with a token any name is answered"
 
 
 def test_without_a_token_a_name_of_the_web_is_refused(address: Address) -> None:
     """A page's own name can be made to lead to 127.0.0.1; in a browser that page could read the answers."""
     for host in ("evil.com", "evil.com:8000", "127.0.0.1.evil.com", "localhost.evil.com.", "a.1b"):
-        for path, body in (("/v1/embeddings", {"input": "a"}), ("/rerank", {}), ("/info", None)):
+        for path, body in GUARDED:
             answer = address.ask(path, body, Host=host)
             assert (answer.status, repr(host) in answer.error) == (403, True)
-    for host in (
+    for host in [
         "localhost",
         "127.0.0.1:80",
         "[::1]:80",
@@ -296,10 +294,8 @@ def test_without_a_token_a_name_of_the_web_is_refused(address: Address) -> None:
         "host.docker.internal:8000",
         "box",
         "",
-    ):
+    ]:
         assert address.ask("/info", Host=host).status == 200, host
-    with served(server(token="geheim")) as other:
-        assert other.ask("/info", Host="vectors.example.com", Authorization="Bearer geheim").status == 200
 
 
 def test_numbers_that_json_has_no_word_for_are_an_error() -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from command_line import Patch, Printed
 from reference_files import REFERENCE
 from served import SECONDS, needs_server, served, straight
 
@@ -33,7 +34,7 @@ def server(**options: Any) -> Server:
 class Held:
     """A server whose worker waits before each step until it is let go, and notes the steps."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    def __init__(self, monkeypatch: Patch, **options: Any) -> None:
         self.go, self.steps = threading.Event(), list[int]()
         compute = worker.compute_shares
 
@@ -47,14 +48,14 @@ class Held:
 
 
 def inside(server: Server, count: int) -> None:
-    """Wait until so many requests are inside."""
+    """Wait until `count` requests are inside."""
     end = time.monotonic() + SECONDS
     while server.inside != count:
         assert time.monotonic() < end, f"{server.inside} requests are inside, expected {count}"
         time.sleep(0.01)
 
 
-def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: Patch) -> None:
     held = Held(monkeypatch, limits=Limits(waiting=3))
     with served(held.server) as address, ThreadPoolExecutor(3) as pool:
         for _ in range(2):  # the places are given back
@@ -74,7 +75,7 @@ def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: py
     assert len(held.steps) <= 4, "what gathered behind the first step of a round was computed together"
 
 
-def test_a_client_that_leaves_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_leaves_gives_its_place_back(monkeypatch: Patch) -> None:
     """One leaves while its work waits, one in the middle of its own request: neither stays, nor what they wanted."""
     held = Held(monkeypatch)
     with served(held.server) as address:
@@ -93,7 +94,7 @@ def test_a_client_that_leaves_gives_its_place_back(monkeypatch: pytest.MonkeyPat
     assert held.steps == [1, 1], "the one that was under way, and the dog's"
 
 
-def test_who_sends_half_a_request_and_waits_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_request_is_answered_after_a_while(monkeypatch: Patch) -> None:
     monkeypatch.setattr(app, "PATIENCE", 0.2)
     with served(server()) as address, socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
         client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
@@ -101,7 +102,7 @@ def test_who_sends_half_a_request_and_waits_is_sent_away(monkeypatch: pytest.Mon
         assert address.embed("dog").status == 200
 
 
-def test_who_connects_and_sends_no_whole_head_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_a_whole_head_is_closed(monkeypatch: Patch) -> None:
     """Each connection costs a file of the process; the first request has a bound, and so have later ones."""
     monkeypatch.setattr(run, "PATIENCE", 0.5)
     with served(server()) as address:
@@ -122,9 +123,7 @@ def test_who_connects_and_sends_no_whole_head_is_left(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("spare", "files"), [(4, -1), (400, 10)])
-def test_connections_that_say_nothing_lock_nobody_out(
-    spare: int, files: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypatch: Patch, capsys: Printed) -> None:
     """Those that have waited longest are closed; what is at work is not. files: how many the system allows."""
     monkeypatch.setattr(run, "SPARE", spare)
     monkeypatch.setattr(run, "PATIENCE", 10 * SECONDS)
@@ -136,7 +135,7 @@ def test_connections_that_say_nothing_lock_nobody_out(
         inside(held.server, 1)
         idle = []
         for _ in range(4):
-            address.ask("/health")  # who has gone is not closed in place of another
+            address.ask("/health")  # a closed connection is not counted
         for i in range(40):
             client = opened.enter_context(socket.create_connection(("127.0.0.1", address.port), SECONDS))
             client.sendall(WHOLE if i % 2 else WHOLE[:20])  # half of them have been answered before
@@ -152,7 +151,7 @@ def test_connections_that_say_nothing_lock_nobody_out(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_body_behind_its_answer_is_read_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_behind_its_answer_is_read_for_a_while_only(monkeypatch: Patch) -> None:
     monkeypatch.setattr(run, "REST", 100_000)
     with served(server()) as address:
         for head in ("POST /v1/embeddings HTTP/1.1\r\nHost: evil.com", "GET /health HTTP/1.1\r\nHost: x"):
@@ -168,7 +167,7 @@ def test_a_body_behind_its_answer_is_read_for_a_while_only(monkeypatch: pytest.M
         kept.close()
 
 
-def test_who_does_not_read_the_answer_keeps_one_place_and_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_not_read_keeps_one_place_for_a_while(monkeypatch: Patch) -> None:
     """Its answer waits in pieces; all of it in the system's hands would be memory without bound."""
     full = server(limits=Limits(waiting=1))
 
@@ -189,7 +188,7 @@ def test_who_does_not_read_the_answer_keeps_one_place_and_is_left(monkeypatch: p
                     inside(full, 0)
             inside(full, 0)
             assert address.embed("dog").status == 200
-        with socket.socket() as slow:  # who reads gets all of it, though that takes longer than one piece may take
+        with socket.socket() as slow:  # a slow reader gets all of it, though that takes longer than one piece may take
             slow.connect(("127.0.0.1", address.port))
             slow.sendall(b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n")
             read, times = bytearray(), 0
@@ -201,7 +200,7 @@ def test_who_does_not_read_the_answer_keeps_one_place_and_is_left(monkeypatch: p
         assert len(read) > 30_000_002
 
 
-def test_at_the_end_what_was_taken_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_end_what_was_taken_is_answered(monkeypatch: Patch) -> None:
     held = Held(monkeypatch)
     with ThreadPoolExecutor(1) as pool:
         with served(held.server) as address:
@@ -213,9 +212,7 @@ def test_at_the_end_what_was_taken_is_answered(monkeypatch: pytest.MonkeyPatch) 
             address.ask("/health")
 
 
-def test_what_is_not_done_in_time_is_told_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_done_in_time_is_told_so(monkeypatch: Patch, capsys: Printed) -> None:
     held = Held(monkeypatch, limits=Limits(grace=1))
     with ThreadPoolExecutor(1) as pool:
         with served(held.server) as address:

@@ -1,4 +1,4 @@
-"""The worker: what waits together is computed together, and nobody pays for another's request."""
+"""The worker: what waits together is computed together, and no request waits for the whole of another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from served import SECONDS
 
 from minibert.equations.input_layer import Array
-from minibert.serve.worker import EACH, STEP, Job, Kind, Prepared, Worker, compute_shares
+from minibert.serve.worker import EACH, STEP, Job, Kind, Prepared, Share, Worker, compute_shares
 
 
 class Steps:
@@ -68,19 +68,22 @@ def worker(steps: Steps) -> Any:
     made.close()
 
 
+def taken(worker: Worker, *jobs: Waiting) -> tuple[Waiting, ...]:
+    for job in jobs:
+        worker.take(job)
+    return jobs
+
+
 def busy(worker: Worker, steps: Steps) -> Waiting:
     """Have the worker at work, so that what comes now waits."""
-    first = Waiting(steps, "first")
-    worker.take(first)
+    (first,) = taken(worker, Waiting(steps, "first"))
     assert steps.began.wait(SECONDS)
     return first
 
 
 def test_what_waits_together_is_computed_together(worker: Worker, steps: Steps) -> None:
     first = busy(worker, steps)
-    jobs = [Waiting(steps, "a"), Waiting(steps, "bb", "ccc"), Waiting(steps, "dddd")]
-    for job in jobs:
-        worker.take(job)
+    jobs = taken(worker, Waiting(steps, "a"), Waiting(steps, "bb", "ccc"), Waiting(steps, "dddd"))
     steps.go.set()
     assert [job.lengths() for job in (first, *jobs)] == [[5], [1], [2, 3], [4]]
     assert steps.calls == [["first"], ["a", "bb", "ccc", "dddd"]]
@@ -90,9 +93,7 @@ def test_other_work_is_another_step(worker: Worker, steps: Steps) -> None:
     busy(worker, steps)
     other = Steps()
     other.go.set()
-    jobs = [Waiting(steps, "a"), Waiting(other, "bb"), Waiting(steps, "ccc")]
-    for job in jobs:
-        worker.take(job)
+    jobs = taken(worker, Waiting(steps, "a"), Waiting(other, "bb"), Waiting(steps, "ccc"))
     steps.go.set()
     assert [job.lengths() for job in jobs] == [[1], [2], [3]]
     assert (steps.calls, other.calls) == ([["first"], ["a", "ccc"]], [["bb"]])
@@ -101,10 +102,7 @@ def test_other_work_is_another_step(worker: Worker, steps: Steps) -> None:
 def test_a_large_request_lets_others_in_between(worker: Worker, steps: Steps) -> None:
     first = busy(worker, steps)
     count = 40
-    large = Waiting(steps, *("x" * (STEP // 10 - EACH) for _ in range(count)))
-    small = Waiting(steps, "small")
-    worker.take(large)
-    worker.take(small)
+    large, small = taken(worker, Waiting(steps, *["x" * (STEP // 10 - EACH)] * count), Waiting(steps, "small"))
     steps.go.set()
     assert (first.lengths(), small.lengths(), len(large.lengths())) == ([5], [5], count)
     sizes = [sum(EACH + len(text) for text in call) for call in steps.calls[1:]]
@@ -114,43 +112,34 @@ def test_a_large_request_lets_others_in_between(worker: Worker, steps: Steps) ->
 
 def test_a_text_larger_than_a_step_is_computed_alone(worker: Worker, steps: Steps) -> None:
     steps.go.set()
-    job = Waiting(steps, "x" * (3 * STEP), "y", "z" * STEP)
-    worker.take(job)
+    (job,) = taken(worker, Waiting(steps, "x" * (3 * STEP), "y", "z" * STEP))
     assert job.lengths() == [3 * STEP, 1, STEP]
 
 
 @pytest.mark.parametrize("bad", ["bad", "worse"])
 def test_one_that_fails_fails_alone(worker: Worker, steps: Steps, bad: str) -> None:
     busy(worker, steps)
-    good, wrong, other = Waiting(steps, "a"), Waiting(steps, "bb", bad), Waiting(steps, "ccc")
-    for job in (good, wrong, other):
-        worker.take(job)
+    good, wrong, other = taken(worker, Waiting(steps, "a"), Waiting(steps, "bb", bad), Waiting(steps, "ccc"))
     steps.go.set()
     assert [job.lengths() for job in (good, other)] == [[1], [3]]
     assert wrong.done.wait(SECONDS)
     assert str(wrong.error) == ("text 1 is bad" if bad == "bad" else "worse")
-    later = Waiting(steps, "later")
-    worker.take(later)
+    (later,) = taken(worker, Waiting(steps, "later"))
     assert later.lengths() == [5], "the worker goes on"
 
 
 def test_a_job_that_fails_late_is_dropped_and_ends_once(worker: Worker, steps: Steps) -> None:
     steps.go.set()
-    job = Waiting(steps, "x" * STEP, "bad", "y" * STEP, "z")
-    worker.take(job)
+    (job,) = taken(worker, Waiting(steps, "x" * STEP, "bad", "y" * STEP, "z"))
     assert job.done.wait(SECONDS)
-    after = Waiting(steps, "after")
-    worker.take(after)
-    after.lengths()
+    taken(worker, Waiting(steps, "after"))[0].lengths()
     assert (job.times, str(job.error)) == (1, "text 1 is bad")
     assert [len(call[0]) for call in steps.calls] == [STEP, 5], "nothing of it is computed after its error"
 
 
-def test_a_job_that_nobody_waits_for_is_dropped(worker: Worker, steps: Steps) -> None:
+def test_a_job_whose_client_has_left_is_dropped(worker: Worker, steps: Steps) -> None:
     busy(worker, steps)
-    gone, stays = Waiting(steps, "gone"), Waiting(steps, "stays")
-    worker.take(gone)
-    worker.take(stays)
+    gone, stays = taken(worker, Waiting(steps, "gone"), Waiting(steps, "stays"))
     gone.left = True
     steps.go.set()
     assert stays.lengths() == [5]
@@ -159,8 +148,7 @@ def test_a_job_that_nobody_waits_for_is_dropped(worker: Worker, steps: Steps) ->
 
 def test_tokens_and_truncated_texts_are_counted_over_all_steps(worker: Worker, steps: Steps) -> None:
     steps.go.set()
-    job = Waiting(steps, "long", "x" * STEP, "long")
-    worker.take(job)
+    (job,) = taken(worker, Waiting(steps, "long", "x" * STEP, "long"))
     job.lengths()
     assert (job.tokens, job.truncated) == (3, [0, 2])
     assert len(steps.calls) == 2
@@ -168,8 +156,7 @@ def test_tokens_and_truncated_texts_are_counted_over_all_steps(worker: Worker, s
 
 def test_at_the_end_what_waits_is_done(steps: Steps) -> None:
     worker = Worker()
-    first, last = busy(worker, steps), Waiting(steps, "last")
-    worker.take(last)
+    first, last = busy(worker, steps), *taken(worker, Waiting(steps, "last"))
     ending = threading.Thread(target=worker.close)
     ending.start()
     steps.go.set()
@@ -181,8 +168,6 @@ def test_at_the_end_what_waits_is_done(steps: Steps) -> None:
 def test_a_part_of_a_step_does_not_keep_the_step_alive(steps: Steps) -> None:
     steps.go.set()
     jobs = [Waiting(steps, "a"), Waiting(steps, "bb")]
-    from minibert.serve.worker import Share
-
     compute_shares([Share(job, 0, list(job.items)) for job in jobs])
     assert [job.lengths() for job in jobs] == [[1], [2]]
     assert all(job.results.base is None for job in jobs)

@@ -20,7 +20,15 @@ VOCAB, DIM, LONGEST = len(WORDS), 8, 16
 # the command line as it is where torch is not installed, also where it is: for a process of its own
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from minibert.cli import main; sys.exit(main())"
 
-Printed = pytest.CaptureFixture[str]
+# commands that write a file: all but its name, and the ending that it needs
+WRITERS = {
+    "embed": (["embed", "we", "-o"], ".npy"),
+    "explain": (["explain", "we", "--html"], ".html"),
+    "verify": (["verify", "--save"], ".safetensors"),
+    "plot": (["plot", "rows", "--text", "we", "-o"], ".svg"),
+}
+
+Printed, Patch = pytest.CaptureFixture[str], pytest.MonkeyPatch
 
 
 def started(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -31,9 +39,18 @@ def started(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
     )  # fmt: skip
 
 
-def failure(printed: Printed, *arguments: str) -> str:
+def ran(printed: Printed, *arguments: object) -> tuple[str, str]:
+    """What a run that ends well prints on stdout and on stderr."""
+    printed.readouterr()  # of earlier runs
+    assert main([*map(str, arguments)]) == 0
+    return printed.readouterr()
+
+
+def failure(printed: Printed, *arguments: object) -> str:
     """The message of a run that must fail: one line on stderr, an exit code, nothing on stdout."""
-    assert main(arguments) == (2 if arguments[0] == "verify" else 1)  # of verify 1 means that something differs
+    printed.readouterr()
+    # of verify 1 means that something differs
+    assert main([*map(str, arguments)]) == (2 if arguments[0] == "verify" else 1)
     out, err = printed.readouterr()
     assert out == ""
     assert err.startswith("minibert: error: ") and err.count("\n") == 1
