@@ -193,13 +193,13 @@ def compare_with(
         from .judge.naming import look
 
         loose = tolerance if place else 0.0  # of numbers that pass by it, many a mistake leaves no more
-        look(report, subject, inputs, theirs, subject.place(min(wrong, key=known.index)), loose, isinstance(side, File))
+        look(report, subject, inputs, theirs, loose, isinstance(side, File))
     side.close(report, subject)
 
 
 def against_printed(report: Report, subject: Subject, values: dict[str, Any], before: str) -> None:
     """Compare with printed numbers and ids; `before` begins the sentence that says so."""
     if not printed.compare(report, subject, values, before):
-        from .judge.naming import name_mistakes
+        from .judge.naming import look_in_traces
 
-        name_mistakes(report, subject, lambda wrong: all(c.passes for c in printed.check(wrong, values)))
+        look_in_traces(report, subject, lambda traced: all(c.passes for c in printed.check(subject, values, traced)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import encoders
 import numpy as np
@@ -12,13 +13,15 @@ import pytest
 from head_files import HEAD_CASE
 
 from minibert.cli import main
+from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge import blocks
 from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.judge.compare import ERROR_SHARE, over_kinds
 from minibert.verify.mistakes.mistakes import MISTAKES
+from minibert.verify.mistakes.plain import plain_parts
 from minibert.verify.sides.reference import Reference
-from minibert.verify.sides.traces import trace
+from minibert.verify.sides.traces import BLOCKS, HEAD, trace
 from minibert.verify.verify import verify
 
 verify_encoder = partial(verify, encoder=True)
@@ -114,10 +117,15 @@ def found_out(folder: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
     """The live model's trace replaced by one with a mistake, in float32 and float64: it is seen and named."""
     (wrong,) = [m for m in MISTAKES if m.name == mistake]
     with load_encoder(folder) as narrow, load_encoder(folder, dtype="float64") as exact:
-        sides = [EncoderSubject(narrow, load_encoder, wrong)]
-        wide = EncoderSubject(exact, load_encoder, wrong)
-        monkeypatch.setattr(Reference, "trace", lambda self, inputs: sides[-1].trace(inputs))
-        monkeypatch.setattr(Reference, "double", lambda self: sides.append(wide))
+        models = [narrow]
+        head = EncoderSubject(narrow, load_encoder).head
+
+        def traced(self: Any, inputs: Any) -> dict[str, Array]:
+            parts = plain_parts(models[-1], inputs, wrong, (BLOCKS, HEAD), head)
+            return {key: x for part in parts for key, x in part.items()}
+
+        monkeypatch.setattr(Reference, "trace", traced)
+        monkeypatch.setattr(Reference, "double", lambda self: models.append(exact))
         report = verify_encoder(str(folder))
     assert not report.passed and report.matches == [mistake], report.lines
 

@@ -253,8 +253,9 @@ def test_a_head_behind_wrong_blocks_is_right(tmp_path: Path) -> None:
     """It is judged on the port's own last hidden state."""
     case = HEAD_CASE["bert-masked_word"]
     with case.load() as encoder:
-        wrong = EncoderSubject(encoder, case.load, *named(encoder, "no division by sqrt(head_dim)"), (BLOCKS,))
-        write_traces(path := tmp_path / "port.npz", few(encoder), {k: wrong.trace(x) for k, x in few(encoder).items()})
+        head, (wrong,) = EncoderSubject(encoder, case.load).head, named(encoder, "no division by sqrt(head_dim)")
+        traces = {kind: ported(encoder, x, wrong, (BLOCKS,), head) for kind, x in few(encoder).items()}
+        write_traces(path := tmp_path / "port.npz", few(encoder), traces)
     report = verify_encoder(str(case.folder), against=path)
     assert not report.accepted["logits"]
     assert {each.key.rpartition(".")[2] for each in report.local} == {"scores"}, report.local

@@ -18,6 +18,7 @@ from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.mistakes.plain import plain_parts
 from minibert.verify.sides.traces import HEAD, write_traces
 from minibert.verify.verify import verify
 
@@ -75,9 +76,10 @@ def test_logits_alone_are_compared_and_named(tmp_path: Path) -> None:
     """A head's mistake fits, though nothing else is compared; with another one beside it none does."""
     with load_encoder(MASKED.folder) as encoder:
         (mistake,) = [each for each in mistakes(encoder) if each.name == "not applied"]
-        wrong = EncoderSubject(encoder, partial(load_encoder, MASKED.folder), mistake, (HEAD,))
+        head = EncoderSubject(encoder, partial(load_encoder, MASKED.folder)).head
         inputs = {"plain": encoder_batches(encoder)["plain"]}
-        traces = {"plain": wrong.trace(inputs["plain"])}
+        parts = plain_parts(encoder, inputs["plain"], mistake, (HEAD,), head)
+        traces = {"plain": {key: x for part in parts for key, x in part.items()}}
     for further, names in ((0, ["not applied"]), (1, [])):
         traces["plain"]["logits"] = traces["plain"]["logits"] + np.float32(further)
         write_traces(tmp_path / "port.safetensors", inputs, traces)

@@ -22,7 +22,7 @@ POSITIONS = "position_ids"
 
 def given(batch: Mapping[str, Any]) -> tuple[Inputs, int]:
     """Put the keywords of a checked call together; one sequence becomes a batch."""
-    ids = {name: x[None] if np.ndim(x) == 1 else x for name, x in batch.items() if name.endswith(("_ids", "langs"))}
+    ids: dict[str, Any] = {name: np.atleast_2d(x) for name, x in batch.items() if name.endswith(("_ids", "langs"))}
     embeds, mask = batch.get("inputs_embeds"), batch.get("attention_mask")
     if embeds is not None:
         embeds = embeds[None] if np.ndim(embeds) == 2 else embeds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
@@ -74,8 +73,8 @@ class EncoderSubject(Subject):
 
     noun, has_places = "encoder", True
 
-    def __init__(self, model: Encoder, again: Callable[..., Encoder], *wrong: Any) -> None:
-        super().__init__(model, again, *wrong)
+    def __init__(self, model: Encoder, again: Callable[..., Encoder]) -> None:
+        super().__init__(model, again)
         self.encoder, stack = model, model.stack
         depth = len(stack.blocks)
         self.about = f"{self.layer.family.model_type}, {depth} block{'s' * (depth != 1)}"
@@ -118,7 +117,7 @@ class EncoderSubject(Subject):
             made["long"] = {key: x for key, x in made["long"].items() if key not in left}
         return made
 
-    def right(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+    def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         found = trace(self.encoder, batch)
         if self.head is not None and self.reaches_head(batch):
             trace_head(self.head, found, *tokens_of(batch))

@@ -15,7 +15,6 @@ from minibert.verify.sides.traces import Traces
 # a block 1.26). Of a port's, of ours: 5.0 where it adds each product's terms one after the other, as plain loops do.
 ERROR_SHARE, PORT_SHARE = 2.0, 10.0
 EXACT = ("input_ids", "position_ids")
-FAR = 1e-2  # no rounding: the largest measured between right programs, on a real model, is 6.7e-5
 
 
 class Shares(NamedTuple):

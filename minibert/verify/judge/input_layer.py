@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +12,9 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.steps import Add, Lookup, Norm, Positions, Project
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.verify.sides.traces import INPUT_LAYER, PARTS, Traces, trace
+from minibert.verify.sides.traces import INPUT_LAYER, Traces, trace
 
 from .compare import Difference, compare
-
-if TYPE_CHECKING:
-    from minibert.verify.mistakes.wrong_steps import Mistake
-
 
 # |difference| / max(1, |value|) after a norm or a projection. Measured against torch: 5.7e-7 on 65 tiny checkpoints,
 # 3.6e-7 on all-MiniLM-L6-v2 and on BERT's own sizes. Before them nothing may differ: rows are copied, sums round alike.
@@ -30,10 +26,7 @@ NAMED = {"token_type_ids": "types", "langs": "languages", "task_type_ids": "task
 
 
 class Subject:
-    """The input layer of one checkpoint, or more of it: batches, traces, and what each intermediate may differ by.
-
-    With a mistake `parts` of it compute with it, plainly.
-    """
+    """The input layer of one checkpoint, or more of it: batches, traces, and what each intermediate may differ by."""
 
     noun = "layer"  # what the report calls it
     has_places = False  # whether there are several places in which a difference can arise
@@ -47,46 +40,27 @@ class Subject:
     without_head: str = ""  # why those of a head that is there are not
     heads_first: Sequence[str] = ()  # whose output the reference gives as (batch, heads, seq, head_dim)
 
-    def __init__(
-        self, model: Any, again: Callable[..., Any], mistake: Mistake | None = None, parts: Collection[str] = PARTS
-    ) -> None:
+    def __init__(self, model: Any, again: Callable[..., Any]) -> None:
         self.model: Any = model  # an EmbeddingLayer or an Encoder
         self.layer: EmbeddingLayer = model.embeddings if self.has_places else model
-        self._again, self._wrong = again, (mistake, parts)
+        self._again = again
         self.allowed = {**tolerances(self.layer), "input_ids": 0.0}  # the tolerance of each intermediate
         side = f", {self.layer.side} side" if len(self.layer.family.sides) > 1 else ""
         self.about = f"{self.layer.family.model_type}{side}"  # what else the first line says
-
-    def wrong(self, mistake: Mistake, parts: Collection[str]) -> Subject:
-        """Make the same subject with a mistake."""
-        return type(self)(self.model, self._again, mistake, parts)
 
     @contextmanager
     def exact(self) -> Iterator[Subject]:
         """Open the same in float64."""
         with self._again(dtype="float64") as model:
-            yield type(self)(model, self._again, *self._wrong)
+            yield type(self)(model, self._again)
 
     def batches(self) -> Traces:
         """Make a batch of every kind that the model takes: kind -> keywords of a call."""
         return batches(self.layer)
 
-    def parts(self, batch: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-        """Trace one batch, part by part."""
-        if self._wrong[0] is None:
-            yield self.right(batch)
-            return
-        from minibert.verify.mistakes.plain import plain_parts
-
-        yield from plain_parts(self.model, batch, *self._wrong, self.head if self.reaches_head(batch) else None)
-
-    def right(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        """Trace one batch without a mistake."""
-        return trace(self.model, batch)
-
     def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         """Trace one batch."""
-        return {key: x for part in self.parts(batch) for key, x in part.items()}
+        return trace(self.model, batch)
 
     def beyond(self, inputs: Traces) -> str:
         """Say what longer texts than these would show; "" for nothing."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.bound_blocks import Dense
 from minibert.families.parts.modules import RMSNorm
@@ -26,8 +27,8 @@ from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula, format_o
 from minibert.verify.mistakes.wrong_steps import At, Mistake, rounded_weight, with_mistake
 from minibert.verify.sides.traces import HEAD, INPUT_LAYER, Traces
 
-from .blocks import EncoderSubject
 from .compare import OF_A_PORT, PORT_SHARE, Difference, over_kinds, rms
+from .input_layer import Subject
 
 LEFT = 0.05  # of the right module's difference: a mistake that leaves at most so much explains it
 ROUNDED = 10.0  # and at most so many tolerances
@@ -54,12 +55,13 @@ class Judged(NamedTuple):
     found  every module that is wrong by itself, in the order of computing
     keys   all of blocks and head that is judged: where scores or attention weights are wrong, what is gathered is not
            judged in a batch that lacks the weights
-    whole  the mistakes of a whole model that explain the first module that is wrong
+    whole  the mistakes that explain all of each part of the model in which a module is wrong: of the input layer, of
+           the blocks, of the head
     """
 
     found: list[Local]
     keys: set[str]
-    whole: set[str]
+    whole: list[Mistake]
 
 
 class Fed:
@@ -113,27 +115,70 @@ class Fed:
         found: Array | None = of(key)
         return found
 
+    def values(self, wrong: Plan | None) -> dict[str, Array]:
+        """What all is with a mistake, each from the port's own numbers."""
+        made = {key: self.value(key, wrong) if wrong else None for key in self.found}
+        return {key: self.found[key] if x is None else x for key, x in made.items()}
 
-def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces, tolerance: float = 0.0) -> Judged:
-    """Find every module of the encoder that is wrong by itself, and which mistake it is.
+
+class Place(NamedTuple):
+    """The input layer, a block or the head, with every batch fed: what it gives from the port's own numbers."""
+
+    subject: Subject
+    at: At
+    at_wide: At  # the same in float64
+    fed: Mapping[str, Fed]
+    wide: Mapping[str, Fed]
+    inputs: Traces  # of the batches that reach it
+    theirs: Traces
+
+    def compared(self, mistake: Mistake | None = None) -> list[Difference]:
+        """Compare what it gives, with a mistake if there is one, with the port's own."""
+        made = [
+            {kind: fed[kind].values(mistake and with_mistake(mistake, at)) for kind in self.inputs}
+            for at, fed in ((self.at, self.fed), (self.at_wide, self.wide))
+        ]
+        return [
+            d._replace(tolerance=NORM_ALONE) if d.weighed and self.at.plan[d.key].kind == "norm" else d
+            for d in self.subject.compare(self.inputs, made[0], self.theirs, made[1])
+        ]
+
+    def with_padding(self) -> Place:
+        """The same with every token compared."""
+        all_real = {kind: dict(batch) for kind, batch in self.inputs.items()}
+        for batch in all_real.values():
+            batch.pop("attention_mask", None)
+        return self._replace(inputs=all_real)
+
+    def fits(self, mistake: Mistake, tolerance: float) -> bool:
+        """Whether the port has what a mistake gives, within the rounding that it has itself."""
+        try:
+            return not _wrong([d.loosened(tolerance) for d in self.compared(mistake)])
+        except (CheckpointError, ValueError, TypeError, IndexError, KeyError):
+            return False  # it cannot be made with these inputs
+
+
+def _places(subject: Subject, exact: Subject, inputs: Traces, theirs: Traces) -> Iterator[Place]:
+    fed, wide = ({kind: Fed(theirs[kind], begin(batch)) for kind, batch in inputs.items()} for _ in range(2))
+    both = zip(all_places(subject.model, subject.head), all_places(exact.model, exact.head), strict=True)
+    for at, at_wide in both:
+        here = {kind: batch for kind, batch in inputs.items() if at.part != HEAD or subject.reaches_head(batch)}
+        for kind in here:
+            fed[kind].go(at.plan)
+            wide[kind].go(at_wide.plan)
+        yield Place(subject, at, at_wide, fed, wide, here, theirs)
+
+
+def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0) -> Judged:
+    """Find every module that is wrong by itself, which mistake it is, and which explain all of a model's parts.
 
     tolerance: how much a mistake that explains a difference may leave of it, where the port rounds more than we do.
     """
-    found, keys, whole, known = list[Local](), set[str](), set[str](), mistakes(subject.encoder)
+    found, keys, parts, known = list[Local](), set[str](), set[str](), mistakes(subject.model)
+    whole = [mistake for mistake in known if mistake.where != "local"]
     with subject.exact() as exact, np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
-        fed, wide = ({kind: Fed(theirs[kind], begin(batch)) for kind, batch in inputs.items()} for _ in range(2))
-        both = zip(all_places(subject.encoder, subject.head), all_places(exact.model, exact.head), strict=True)
-        for at, at_wide in both:
-            here = {k: x for k, x in inputs.items() if at.part != HEAD or subject.reaches_head(x)}
-            for kind in here:
-                fed[kind].go(at.plan)
-                wide[kind].go(at_wide.plan)
-            ours, truth = ({kind: each[kind].found for kind in here} for each in (fed, wide))
-            compared = [
-                d._replace(tolerance=NORM_ALONE)
-                if d.weighed and at.plan[d.key].kind == "norm" else d
-                for d in subject.compare(here, ours, theirs, truth)
-            ]  # fmt: skip
+        for place in _places(subject, exact, inputs, theirs):
+            at, compared = place.at, place.compared()
             wrong = _wrong(compared)
             if at.block is not None and {d.key for d in wrong} & {
                 (own := at.block.attention).scores,
@@ -141,12 +186,17 @@ def local_mistakes(subject: EncoderSubject, inputs: Traces, theirs: Traces, tole
             }:
                 wrong = _wrong([d for d in compared if d.key != own.context or own.probabilities in theirs[d.kinds[0]]])
             keys |= {d.key for d in compared if at.part != INPUT_LAYER}
-            for d in wrong:
-                module = WrongModule(subject, d, here, at, at_wide, fed, wide, theirs, known, tolerance)
+            parts |= {at.part for _ in wrong}
+            for d in wrong if subject.has_places else ():
+                module = WrongModule(place, d, known, tolerance)
                 if not found:
-                    whole = {each.name for each in known if each.where != "local" and module.left_by(each) is not None}
+                    whole = [mistake for mistake in whole if module.left_by(mistake) is not None]
                 found.append(Local(d.key, subject.place(d.key), d.largest, module.names()))
-    return Judged(found, keys, whole)
+        in_padding = whole  # two mistakes of the mask may differ there alone
+        for place in (each for each in _places(subject, exact, inputs, theirs) if each.at.part in parts):
+            whole = [mistake for mistake in whole if place.fits(mistake, tolerance)]
+            in_padding = [mistake for mistake in in_padding if place.with_padding().fits(mistake, tolerance)]
+    return Judged(found, keys, (in_padding or whole) if parts else [])
 
 
 def _wrong(compared: list[Difference]) -> list[Difference]:
@@ -180,18 +230,14 @@ def alike(left: Mapping[str, float], rounding: float) -> list[str]:
 class WrongModule:
     """One module that is wrong by itself, and what is tried on it."""
 
-    def __init__(
-        self, subject: EncoderSubject, d: Difference, inputs: Traces, at: At, at_wide: At,
-        fed: Mapping[str, Fed], wide: Mapping[str, Fed], theirs: Traces, known: list[Mistake],
-        tolerance: float,
-    ) -> None:  # fmt: skip
-        self.subject, self.inputs, self.theirs, self.known = subject, inputs, theirs, known
-        self.at, self.at_wide, self.fed, self.wide = at, at_wide, fed, wide
+    def __init__(self, place: Place, d: Difference, known: list[Mistake], tolerance: float) -> None:
+        self.subject, self.at, self.at_wide, self.fed, self.wide, self.inputs, self.theirs = place
+        self.known = known
         self.key, self.rounding = d.key, d.error_ours
-        self.allowed = max(ROUNDED * subject.allowed[d.key], tolerance)
-        self.step = at.plan[d.key]
-        kinds = sorted((kind for kind in d.kinds if d.key in theirs[kind]), key=lambda kind: theirs[kind][d.key].size)
-        same = {kind: self._compared(kind, fed[kind].found[d.key]).passes for kind in kinds}
+        self.allowed = max(ROUNDED * self.subject.allowed[d.key], tolerance)
+        self.step = self.at.plan[d.key]
+        kinds = sorted(d.kinds, key=lambda kind: self.theirs[kind][d.key].size)
+        same = {kind: self._compared(kind, self.fed[kind].found[d.key]).passes for kind in kinds}
         self.kinds = sorted(kinds, key=same.__getitem__)  # what rules a mistake out soonest comes first
         self.left_by = cache(self._left_by)
 

@@ -1,85 +1,61 @@
-"""Which mistake explains a difference, of the whole model and of each module. Loaded only where something differs."""
+"""Names the mistake that explains a difference, of a whole model and of each module. Loaded where something differs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
-from itertools import combinations
 
+from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.verify.mistakes.mistakes import mistakes
-from minibert.verify.mistakes.plain import all_places
+from minibert.verify.mistakes.plain import all_places, plain_parts
 from minibert.verify.mistakes.wrong_formulas import FORMATS
 from minibert.verify.mistakes.wrong_steps import Mistake, with_mistake
 from minibert.verify.report import Report
-from minibert.verify.sides.traces import INPUT_LAYER, Traces
+from minibert.verify.sides.traces import Traces
 
-from .blocks import EncoderSubject
-from .compare import FAR, OF_A_PORT, over_kinds
+from .compare import over_kinds
 from .input_layer import Subject
 from .local import Judged, local_mistakes, taken_together
 
 
-def look(
-    report: Report, subject: Subject, inputs: Traces, theirs: Traces, place: str, tolerance: float, local: bool
-) -> None:
-    """Look for the mistake; `place` is where numbers first differ, `local` whether each module is judged by itself."""
-    judged = local_mistakes(subject, inputs, theirs, tolerance) if isinstance(subject, EncoderSubject) else None
-    fits = partial(_fits, inputs=inputs, theirs=theirs, tolerance=tolerance)
-    name_mistakes(report, subject, fits, judged and judged.whole, place == INPUT_LAYER)
-    if judged is not None and local:
+def look(report: Report, subject: Subject, inputs: Traces, theirs: Traces, tolerance: float, local: bool) -> None:
+    """Look for the mistake; `local`: whether each module of an encoder is named too."""
+    judged = local_mistakes(subject, inputs, theirs, tolerance)
+    _say_matches(report, subject, judged.whole)
+    if subject.has_places and local:
         _say_local(report, judged)
 
 
-def name_mistakes(
-    report: Report, subject: Subject, fits: Callable[[Subject], bool], among: Collection[str] | None = None,
-    from_the_first: bool = True,
-) -> None:  # fmt: skip
-    """Try every mistake on the same inputs.
+def look_in_traces(report: Report, subject: Subject, fits: Callable[[Callable[..., dict[str, Array]]], bool]) -> None:
+    """Look for the mistake of an input layer in whole traces: `fits` takes what traces a batch."""
 
-    among: those that local checks leave; from_the_first: whether the input layer differs.
-    """
-    tried = set[str]()
-    for mistake, parts in _attempts(subject, from_the_first):
-        tried.add(mistake.name)
-        if mistake.name in report.matches or (among is not None and mistake.name not in among):
-            continue
-        try:
-            if fits(subject.wrong(mistake, parts)):
-                report.matches.append(mistake.name)
-                report.say(f"matches: {mistake.name}. {mistake.why}")
-        except (CheckpointError, ValueError, TypeError, IndexError, KeyError):
-            continue  # this mistake cannot be made with these inputs
-    if not report.matches:
-        report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
+    def traced(mistake: Mistake, batch: dict[str, Array]) -> dict[str, Array]:
+        return next(plain_parts(subject.layer, batch, mistake))
+
+    def explains(mistake: Mistake) -> bool:
+        with suppress(CheckpointError, ValueError, TypeError, IndexError):  # it cannot be made with these ids
+            return fits(partial(traced, mistake))
+        return False
+
+    _say_matches(report, subject, filter(explains, _possible(subject)))
 
 
-def _attempts(subject: Subject, from_the_first: bool) -> Iterator[tuple[Mistake, Collection[str]]]:
-    """Each mistake, made everywhere, or in some parts of the model: the input layer, the blocks, the head."""
+def _possible(subject: Subject) -> list[Mistake]:
     at = list(all_places(subject.model, subject.head))
-    for mistake in mistakes(subject.model):
-        changed = {each.part: None for each in at if mistake.where != "local" and with_mistake(mistake, each)}
-        for count in range(len(changed), 0, -1):
-            for parts in combinations(changed, count):
-                if (INPUT_LAYER in parts) == from_the_first:
-                    yield mistake, parts
+    known = (mistake for mistake in mistakes(subject.model) if mistake.where != "local")
+    return [mistake for mistake in known if any(with_mistake(mistake, each) for each in at)]
 
 
-def _fits(wrong: Subject, inputs: Traces, theirs: Traces, tolerance: float) -> bool:
-    """Whether a model with a mistake gives what they have, within the rounding that it has itself."""
-    ours: Traces = {}
-    for kind, batch in inputs.items():
-        ours[kind] = {}
-        for part in wrong.parts(batch):  # most mistakes are out of the question after one
-            ours[kind] |= part
-            found = [d.loosened(tolerance) for d in wrong.compare(inputs, {kind: part}, theirs, {})]
-            if any(d.largest > (max(FAR, tolerance) if d.weighed else d.tolerance) for d in found):
-                return False
-    if all(d.loosened(tolerance).passes for d in wrong.compare(inputs, ours, theirs, {})):
-        return True
-    with wrong.exact() as exact:
-        found = wrong.compare(inputs, ours, theirs, exact.traces(inputs, theirs))
-    return all(d.accepted(OF_A_PORT) for d in over_kinds(found))
+def _say_matches(report: Report, subject: Subject, found: Iterable[Mistake]) -> None:
+    for mistake in found:
+        if mistake.name not in report.matches:
+            report.matches.append(mistake.name)
+            report.say(f"matches: {mistake.name}. {mistake.why}")
+    if not report.matches:
+        tried = {mistake.name for mistake in _possible(subject)}
+        report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
 
 
 def _say_local(report: Report, judged: Judged) -> None:

@@ -8,7 +8,7 @@ digit, or half a float32 step where that is more.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -61,14 +61,19 @@ def compare(report: Report, subject: Subject, values: Mapping[str, Any], before:
     return right
 
 
-def check(subject: Subject, stored: Mapping[str, Any]) -> list[Checked]:
-    """Compare every stored number with the layer's trace: half a printed unit, and a norm's rounding, are allowed."""
+def check(
+    subject: Subject, stored: Mapping[str, Any], traced: Callable[..., dict[str, Array]] | None = None
+) -> list[Checked]:
+    """Compare every stored number with the layer's trace, or with what `traced` gives.
+
+    Half a printed unit, and a norm's rounding, are allowed.
+    """
     # a remote table then fetches all rows at once
     subject.layer.steps[0].module.table.expect(entry["input_ids"] for entry in stored["values"])
     found: dict[str, list[tuple[float, float]]] = {}
     for entry in stored["values"]:
         key = entry["key"]
-        rows = subject.trace({"input_ids": np.array([entry["input_ids"]])})[key][0]
+        rows = (traced or subject.trace)({"input_ids": np.array([entry["input_ids"]])})[key][0]
         got = rows[np.ix_(entry["tokens"], np.arange(rows.shape[-1])[entry["columns"]])].astype(np.float64)
         printed = np.array(entry["printed"], np.float64)
         unit = np.maximum(half_units(entry["printed"]), half_steps(printed))
