@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from drawn import normal
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minibert.equations import blocks, gradients, heads
 from minibert.equations import input_layer as equations
@@ -21,8 +19,6 @@ DIFFERENCE_TOLERANCE = 1e-8
 IDENTITY_TOLERANCE = 2e-14
 # loss of the demonstration after its 300 steps, started at 104: measured 3.1e-22, as (1 - 1/12)^600 * 20 says
 LEARNED_LOSS = 1e-20
-# share of the first loss that 400 steps through LayerNorm leave: measured 3.8e-6
-LEARNED_SHARE = 1e-4
 
 RNG_SEED = 3
 BATCH, SEQ, DIM, WIDTH, VOCAB, POSITIONS = 3, 4, 6, 5, 7, 9
@@ -75,11 +71,6 @@ def test_scale_gradient_is_the_finite_difference() -> None:
     agree(gradients.scale_gradient(grad, 2.5), lambda a: equations.scale(a, 2.5), x, grad)
 
 
-def test_scale_gradient_keeps_float32() -> None:
-    grad = np.ones(2, np.float32)
-    assert gradients.scale_gradient(grad, 2**0.5).dtype == np.float32
-
-
 @pytest.mark.parametrize("lead", [(), (SEQ,), (BATCH, SEQ)])
 @pytest.mark.parametrize("formula", [equations.project, blocks.linear])
 def test_gradients_of_a_map_are_the_finite_differences(formula: Callable[..., Array], lead: tuple[int, ...]) -> None:
@@ -121,14 +112,6 @@ def test_attention_gradient_is_the_finite_difference(name: str, causal: bool) ->
     agree(getattr(g, name), lambda a: blocks.attention(**(arrays | {name: a}), mask=mask), arrays[name], grad)
 
 
-def test_what_a_mask_hides_gets_no_gradient_of_attention() -> None:
-    q, k, v, grad = (normal(SEQ, DIM, seed=seed) for seed in (5, 6, 7, 4))
-    mask = blocks.additive_mask(np.arange(SEQ) < SEQ - 1, "float64")  # the last key is padding
-    g = gradients.attention_gradient(grad, q, k, v, mask)
-    assert not np.any(g.k[-1]) and not np.any(g.v[-1])
-    assert np.all(np.any(g.k[:-1], axis=-1)) and np.all(np.any(g.q, axis=-1))
-
-
 @pytest.mark.parametrize("lead", [(), (SEQ,), (BATCH, SEQ)])
 def test_cross_entropy_gradient_is_the_finite_difference(lead: tuple[int, ...]) -> None:
     logits, targets, grad = normal(*lead, VOCAB), ids(VOCAB, *lead), normal(*lead, seed=4)
@@ -137,7 +120,7 @@ def test_cross_entropy_gradient_is_the_finite_difference(lead: tuple[int, ...]) 
     assert np.abs(g.sum(axis=-1)).max() <= IDENTITY_TOLERANCE, "what one logit gains the others lose"
 
 
-def test_backward_formulas_of_blocks_keep_float32() -> None:
+def test_backward_formulas_keep_float32() -> None:
     x = normal(SEQ, DIM).astype(np.float32)
     mask = blocks.additive_mask(np.tri(SEQ, dtype=bool))
     found = [
@@ -145,7 +128,10 @@ def test_backward_formulas_of_blocks_keep_float32() -> None:
         *gradients.attention_gradient(x, x, x, x, mask),
         *(f(x, x) for f in (gradients.softmax_gradient, gradients.gelu_gradient, gradients.gelu_tanh_gradient)),
         gradients.cross_entropy_gradient(x[:, 0], x, np.zeros(SEQ, np.int64)),
+        gradients.scale_gradient(x, 2**0.5),
     ]
+    arguments = {k: a.astype(np.float32) if a.dtype.kind == "f" else a for k, a in bert_arguments().items()}
+    found += gradients.bert_input_gradient(normal(BATCH, SEQ, DIM).astype(np.float32), **arguments)
     assert {g.dtype.name for g in found} == {"float32"}
 
 
@@ -197,33 +183,6 @@ def test_negative_padding_idx_counts_from_the_end() -> None:
     assert not np.any(from_end[2]) and np.all(from_end[:2])
 
 
-@given(rows=st.lists(st.integers(0, 4), max_size=12))
-def test_lookup_gradient_loses_and_invents_nothing(rows: list[int]) -> None:
-    """The column sums of the scattered gradient are those of the incoming one; each row is a plain sum."""
-    grad = np.random.default_rng(len(rows)).integers(-9, 10, (len(rows), 3)).astype(np.float64)
-    taken = np.array(rows, np.int64)
-    g = gradients.lookup_gradient(grad, taken, 5)
-    for row in range(5):
-        assert np.array_equal(g[row], grad[taken == row].sum(axis=0))
-
-
-def test_layer_norm_gradient_is_free_of_what_the_norm_ignores() -> None:
-    """A shift of a row and, for eps 0, its stretching change nothing: no gradient points there."""
-    x, grad, weight = normal(SEQ, DIM), normal(SEQ, DIM, seed=4), normal(DIM, seed=5)
-    g = gradients.layer_norm_gradient(grad, x, weight, eps=0.0).x
-    assert np.abs(g.sum(axis=-1)).max() <= IDENTITY_TOLERANCE
-    assert np.abs(np.sum(g * x, axis=-1)).max() <= IDENTITY_TOLERANCE
-    # the plain division by the spread, with mean and variance taken as constants, is not the gradient
-    naive = grad * weight / x.std(axis=-1, keepdims=True)
-    assert np.abs(naive.sum(axis=-1)).max() > 0.1
-
-
-def test_gradients_keep_float32() -> None:
-    arguments = {k: a.astype(np.float32) if a.dtype.kind == "f" else a for k, a in bert_arguments().items()}
-    grad = normal(BATCH, SEQ, DIM).astype(np.float32)
-    assert {g.dtype.name for g in gradients.bert_input_gradient(grad, **arguments)} == {"float32"}
-
-
 def test_gradient_descent_recovers_the_words_that_occur() -> None:
     input_ids, wpe = ids(VOCAB - 1, BATCH, SEQ), normal(POSITIONS, DIM)  # the last word never occurs
     hidden, start = 5 * normal(VOCAB, DIM, seed=8), normal(VOCAB, DIM, seed=9)
@@ -245,17 +204,3 @@ def test_each_word_approaches_at_the_rate_the_docstring_states() -> None:
     learned, _ = gradients.learn_word_table(hidden[input_ids], input_ids, start, wpe, steps=10)
     for word, share in ((2, 3 / 4), (5, 1 / 4)):
         assert np.abs(hidden[word] - learned[word] - hidden[word] * (1 - share) ** 10).max() <= IDENTITY_TOLERANCE
-
-
-def test_gradient_descent_through_layer_norm_learns_the_output_but_not_the_table() -> None:
-    """Through BERT's layer the output is recovered; the rows are not, as LayerNorm forgets shift and stretch."""
-    arguments, bias = bert_arguments(), normal(DIM, seed=6)
-    target = equations.bert_input(**arguments, bias=bias, eps=1e-5)
-    hidden, losses = arguments["word"], []
-    arguments["word"] = word = normal(VOCAB, DIM, seed=9)
-    for _ in range(400):
-        error = equations.bert_input(**arguments, bias=bias, eps=1e-5) - target
-        losses.append(float(np.sum(error * error)) / (2 * BATCH * SEQ))
-        word -= gradients.bert_input_gradient(error / (BATCH * SEQ), **arguments, eps=1e-5).word
-    assert losses[0] > 1 and losses[-1] <= losses[0] * LEARNED_SHARE
-    assert np.abs(word - hidden)[np.unique(arguments["input_ids"])].max() > 0.1

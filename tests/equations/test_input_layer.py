@@ -55,16 +55,6 @@ def test_norm_gives_mean_0_and_variance_1(shape: tuple[int, ...], seed: int, shi
     assert (np.abs(y.var(axis=-1) - 1) <= MOMENT_TOLERANCE * condition(x)).all()
 
 
-@given(SHAPES, SEEDS, st.floats(-10, 10), st.floats(0.1, 10))
-def test_norm_forgets_shift_and_stretch_of_a_row(
-    shape: tuple[int, ...], seed: int, shift: float, stretch: float
-) -> None:
-    x, ones = normal(shape, seed, "float64"), np.ones(shape[-1])
-    moved = x * stretch + shift
-    off = np.abs(equations.layer_norm(moved, ones, eps=0.0) - equations.layer_norm(x, ones, eps=0.0)).max(axis=-1)
-    assert (off <= FORGET_TOLERANCE * condition(moved)).all()
-
-
 @given(SHAPES, SEEDS)
 def test_norm_in_float32_is_close_to_the_formula_in_float64(shape: tuple[int, ...], seed: int) -> None:
     x, weight, bias = (normal(s, seed + i) for i, s in enumerate((shape, shape[-1:], shape[-1:])))
@@ -138,28 +128,11 @@ def test_sinusoids_far_out_are_still_right() -> None:
         assert abs(float(table[4095, j]) - truth) <= 1.001 * HALF_A_BIT  # float32 angles miss by 1e-4
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "halves"])
-def test_products_of_sinusoids_depend_on_the_distance_alone(layout: str) -> None:
-    table = equations.sinusoidal_positions(4096, 64, layout=layout).astype(np.float64)
-    exponent = 2 * np.arange(32) / 64
-    for distance in (0, 1, 7, 100, 2000):
-        products = np.vecdot(table[: 4096 - distance], table[distance:])
-        # sin a sin b + cos a cos b = cos(a - b)
-        expected = np.cos(distance / 10000.0**exponent).sum()
-        assert np.abs(products - expected).max() <= PRODUCT_TOLERANCE
-
-
 @given(st.integers(1, 20), st.integers(1, 33))
 def test_halves_are_the_interleaved_columns_sorted(length: int, dim: int) -> None:
     table = equations.sinusoidal_positions(length, dim)
     halves = equations.sinusoidal_positions(length, dim, layout="halves")
     assert same_bits(halves, np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1))
-
-
-def test_odd_dim_has_one_sine_more() -> None:
-    table = equations.sinusoidal_positions(3, 5)
-    assert table[0].tolist() == [0, 1, 0, 1, 0]
-    assert equations.sinusoidal_positions(3, 5, layout="halves")[0].tolist() == [0, 0, 0, 1, 1]
 
 
 def test_public_name_is_the_same_function() -> None:
@@ -263,23 +236,6 @@ def test_gpt2_row_is_gpt2_input_to_the_bit(
     flat = data.draw(st.lists(st.integers(0, GPT2["vocab_size"] - 1), min_size=batch * seq, max_size=batch * seq))
     ids = np.array(flat).reshape(batch, seq)
     assert same_bits(layer(ids), equations.gpt2_input(ids, t["wte.weight"], t["wpe.weight"]))
-
-
-def test_real_bert_is_bert_input_to_the_bit(minilm: Path) -> None:
-    layer = minibert.load(minilm)
-    ids = np.random.default_rng(0).integers(0, 30522, (4, 512))
-    types = (np.arange(512) > 300).astype(np.int64)[None].repeat(4, axis=0)
-    by_hand = equations.bert_input(
-        ids,
-        types,
-        layer.word_embeddings.weight,
-        layer.token_type_embeddings.weight,
-        layer.position_embeddings.weight,
-        layer.LayerNorm.weight,
-        layer.LayerNorm.bias,
-        eps=layer.config.layer_norm_eps,
-    )
-    assert same_bits(layer(ids, token_type_ids=types), by_hand)
 
 
 def test_order_of_the_sum_shows_in_the_bits(minilm: Path) -> None:

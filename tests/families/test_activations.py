@@ -39,15 +39,6 @@ def test_values(word: str) -> None:
     assert function(X.astype(np.float32)).dtype == np.float32
 
 
-@pytest.mark.parametrize("word", ACTIVATIONS)
-def test_far_out(word: str) -> None:
-    """No overflow, and the limit: 0 or -1 on the left, x or 1 on the right."""
-    with np.errstate(all="raise", under="ignore"):
-        ends = ACTIVATIONS[word][0](np.array([-1e4, -200, 200, 1e4], np.float32))
-    limits = [-1, -1, 1, 1] if word == "tanh" else [0, 0, 200, 1e4]
-    np.testing.assert_allclose(ends, limits, atol=1e-30)
-
-
 @pytest.mark.reference
 @pytest.mark.parametrize("word", ACTIVATIONS)
 def test_the_reference_s_own(word: str) -> None:
