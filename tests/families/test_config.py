@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,9 @@ from minibert.families.rows import BLOCKS
 from minibert.files.tables import convert, narrowed
 
 
-def test_a_value_under_one_name_goes_before_null_under_another() -> None:
-    config = Config({"hidden_size": None, "n_embd": 8}, aliases={"hidden_size": "n_embd"})
-    assert config["hidden_size"] == config["n_embd"] == 8
-
-
 def test_true_is_no_size() -> None:
     with pytest.raises(CheckpointError, match="'vocab_size' must be an integer >= 0, found True"):
         Config({"vocab_size": True}).integer("vocab_size")
-
-
-def test_a_pickled_config_keeps_its_defaults() -> None:
-    again = pickle.loads(pickle.dumps(Config({"a": 1}, {"b": "a"}, {"eps": 1e-5}, "there")))
-    assert (again.b, again.eps, len(again)) == (1, 1e-5, 1)
 
 
 # keys that the reference's code asks for and its class does not list; mpnet has no types

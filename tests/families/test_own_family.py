@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -199,13 +197,6 @@ def test_a_step_never_changes() -> None:
     changed = replace(step, path="other")
     assert (step.path, changed.path) == ("embeddings.word_embeddings", "other")
     assert (type(changed), changed.names, changed.when) == (Tokens, step.names, step.when)
-
-
-def test_a_family_may_be_sent_to_another_process() -> None:
-    family = minibert.FAMILIES["roberta"]
-    for copied in (pickle.loads(pickle.dumps(family)), copy.deepcopy(family)):
-        assert repr(copied) == repr(family)
-        assert copied.tree == family.tree and copied.tree is not family.tree
 
 
 class Kind(Frozen):
