@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.input_layer import Array, scale
+from minibert.equations.input_layer import Array, lookup, project, scale
 
 from .bound_blocks import Dense
 from .config import Config
@@ -42,7 +42,7 @@ def layer_plan(bound: Sequence[Bound], config: Config) -> Plan:
                 x = [_or_embeds(steps, step.key, module.scale)]
         elif isinstance(step, Scale) and not step.embeds:
             words = next(each.key for each in steps if each.kind == "rows")
-            steps.append(Step(step.path, "scale", partial(times, module), (words,), module))
+            steps.append(_scaled(step.path, module, words))
             x = [_or_embeds(steps, step.path, module)]
         else:
             # a user's own two norms have two sums; a trace shows one
@@ -64,7 +64,7 @@ def _sum(steps: list[Step], key: str, of: Sequence[str], visible: bool) -> str:
 
 def _or_embeds(steps: list[Step], key: str, factor: float) -> str:
     """The caller's own rows where there are some."""
-    steps.append(Step(f".{key} or embeds", "embeds", with_embeds, (GIVEN, key), factor))
+    steps.append(Step(f".{key} or embeds", "embeds", with_embeds, (GIVEN, key), factor, "{1}"))
     return f".{key} or embeds"
 
 
@@ -74,19 +74,45 @@ def _looked_up(step: Lookup, module: Embedding, config: Config) -> list[Step]:
     formula = partial(positions, step.default, config) if counted else partial(passed, step, config)
     return [
         Step(ids, "positions" if counted else "ids", formula, (GIVEN,), step),
-        Step(step.key, "rows", partial(looked_up, module, step.extra), (ids,), part),
+        Step(
+            step.key, "rows", partial(looked_up, module, step.extra), (ids,), part, _said_of_rows(step, module), lookup
+        ),
     ]
+
+
+def _said_of_rows(step: Lookup, module: Embedding) -> str:
+    offset = f" + {step.extra}" if step.extra else ""
+    factor = f", times {module.scale:.6g}" if module.scale != 1.0 else ""
+    return f"{module!r}: the row of each {kind_of(step.ids)}{offset}{factor}"
+
+
+def kind_of(ids: str) -> str:
+    """What one of these ids is called: "id", "position", "type"."""
+    return {"input_ids": "id", "token_type_ids": "type", "langs": "language"}.get(
+        ids, ids.removesuffix("_ids").replace("_", " ")
+    )
+
+
+def _scaled(path: str, factor: float, x: str) -> Step:
+    return Step(path, "scale", partial(times, factor), (x,), factor, f"times {factor:.6g}", scale)
 
 
 def _taking(step: Any, module: Any, config: Config, x: str) -> Step:
     if isinstance(step, Norm):
         return normed(step.path, module, x)
     if isinstance(step, Project):
-        return mapped(step.path, Dense(module.weight, module.bias), x)
+        return mapped(step.path, Dense(module.weight, module.bias), x)._replace(formula=module, function=project)
     if isinstance(step, Scale):
-        return Step(step.path, "scale", partial(times, module), (x,), module)
+        return _scaled(step.path, module, x)
     if isinstance(step, Mask):
-        return Step(step.path, "rows of padding", partial(hidden, step, config), (x, GIVEN), step)
+        return Step(
+            step.path,
+            "rows of padding",
+            partial(hidden, step, config),
+            (x, GIVEN),
+            step,
+            "times the attention mask, so that rows of padding become zero",
+        )
     apply = step.apply  # a user's own
     return Step(step.path, "own", lambda x, given: apply(module, given[0], x.copy()), (x, GIVEN), module)
 

@@ -83,7 +83,7 @@ def normed(path: str, module: Any, x: str) -> Step:
     else:
         weight = f"({plus:g} + weight)" if plus else "weight"
         says = f"x / sqrt(mean(x^2) + {module.eps}) * {weight}"
-    return Step(path, "norm", module, (x,), module, f"{says}, x = {{0}}, each row by itself", function)
+    return Step(path, "norm", module, (x,), module, f"{says}, x = {{0}}, row by row", function)
 
 
 def activated(path: str, formula: Callable[[Array], Array], x: str) -> Step:

@@ -18,9 +18,11 @@ import numpy as np
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
+from minibert.families.parts.layer_plan import GIVEN, given, layer_plan
+from minibert.families.parts.plan import Plan, value
 from minibert.families.parts.steps import Lookup, Norm, Positions, Project, Step
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.show.text.explain import by_hand, first_of_text, function_of, looked_up, name_of
+from minibert.show.text.explain import by_hand, first_of_text, looked_up, name_of
 from minibert.show.text.text import counted, visible
 
 from . import page_beside, page_blocks, page_prediction
@@ -82,7 +84,7 @@ def page(
     """
     layer, encoder = (model, None) if isinstance(model, EmbeddingLayer) else (model.embeddings, model)
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
-    input_ids, mask = batch["input_ids"], batch["attention_mask"]
+    input_ids = batch["input_ids"]
     tokens = [visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
     # numbers for each pair of tokens: a similarity, and one of each head of each block
     seq, pairs = len(tokens), 1 if encoder is None else 1 + len(encoder.stack.blocks) * encoder.stack.heads
@@ -105,12 +107,13 @@ def page(
         shared = page_beside.common_token(tokens, others, words)
         first = first if shared is None else shared
     trace = layer.trace(**batch) if encoder is None else encoder.trace(**batch, head=head and head.name)
-    ids = looked_up(layer.steps, batch, trace)
-    shown = list(stages(layer, trace, ids, mask))
+    plan, values = layer_plan(layer.steps, layer.config), dict[str, Any]({GIVEN: given(batch)})
+    ids = looked_up(plan, values)
+    shown = list(stages(layer, trace, ids, plan, values))
     # a projection changes the width, and only rows of equal width fit one axis
     groups, output = [list(group) for _, group in groupby(shown, lambda stage: stage.rows.shape[-1])], shown[-1].rows
     norm, norm_lines = _norm(layer, groups, tokens)
-    formulas = _formulas(layer)
+    formulas = _formulas(layer, plan)
     positions = next((stage for stage in shown if isinstance(stage.step, Positions)), None)
     data = {
         "float": output.dtype.str[1:],
@@ -139,7 +142,7 @@ def page(
         title=escape(f"{' '.join(shown_text[:60].split())} - {name or 'minibert'}"),
         model=escape(named),
         text=escape(shown_text),
-        about=escape(f"{about} → {shape}, {output.dtype}: {by_hand(layer.steps, ids, mask)[1]}"),
+        about=escape(f"{about} → {shape}, {output.dtype}: {by_hand(plan, batch)[1]}"),
         layer=escape(repr(layer)),
         tokens="\n".join(
             _choice(i, *pair, i == first) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))
@@ -158,10 +161,12 @@ def page(
 # -- what is shown -----------------------------------------------------------------------------------------------
 
 
-def stages(layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], mask: Array) -> Iterator[Stage]:
+def stages(
+    layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], plan: Plan, values: dict[str, Any]
+) -> Iterator[Stage]:
     """The stages of one text in the order of computing, with the sums."""
     addends = 0
-    for i, (step, _) in enumerate(layer.steps):
+    for step, _ in layer.steps:
         if step.key not in trace:  # a lookup that no ids were passed for
             continue
         if isinstance(step, Lookup):
@@ -170,7 +175,7 @@ def stages(layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, 
             addends += 1
             continue
         if addends > 1:
-            yield Stage("sum", "=", by_hand(layer.steps[:i], ids, mask)[0][0])
+            yield Stage("sum", "=", value(plan[step.key].of[0], plan, values)[0])
         yield Stage(name_of(step), "→", trace[step.key][0], step)
         addends = 1
     if addends > 1:
@@ -269,9 +274,9 @@ def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:
     return escape(f"{layer.family.model_type} adds no positions in its input layer: {where}.")
 
 
-def _formulas(layer: EmbeddingLayer) -> set[Any]:
+def _formulas(layer: EmbeddingLayer, plan: Plan) -> set[Any]:
     """The functions that this layer uses, and the whole layer in one function where there is one."""
-    used: set[Any] = {function_of(step) for step, _ in layer.steps}
+    used: set[Any] = {step.function for step in plan.values()}
     used.add({"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type))
     for step, module in layer.steps:
         if isinstance(step, Positions):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert import equations
 from minibert.equations.input_layer import Array
-from minibert.families.parts.steps import Add, Bound, Lookup, Mask, Norm, Positions, Project, Scale, Step, Tokens
+from minibert.families.parts.layer_plan import GIVEN, POSITIONS, given, kind_of, layer_plan
+from minibert.families.parts.plan import Plan, value
+from minibert.families.parts.steps import Step as RowStep
 from minibert.models.input_layer import EmbeddingLayer
 
 from .text import Style, all_rows, beginning, columns_of, counted, fitting, padded, styles, wrap
-
-COUNTED = {"input_ids": "id", "position_ids": "position", "token_type_ids": "type", "langs": "language"}
-FUNCTIONS = {Lookup: equations.lookup, Norm: equations.layer_norm, Project: equations.project, Scale: equations.scale}
 
 
 class Told(NamedTuple):
@@ -28,59 +28,49 @@ class Told(NamedTuple):
 # -- the steps by hand --------------------------------------------------------------------------------------------
 
 
-def looked_up(steps: Sequence[Bound], batch: Mapping[str, Array], trace: Mapping[str, Array]) -> dict[str, Array]:
-    """The ids of each kind of lookup, (batch, seq): passed, counted, or the family's default."""
-    ids = {name: value for name, value in batch.items() if name != "attention_mask"}
-    for step, _ in steps:
-        if isinstance(step, Positions):
-            ids[step.ids] = trace["position_ids"]
-        elif isinstance(step, Add) and step.missing is not None:
-            ids.setdefault(step.ids, np.full_like(batch["input_ids"], step.missing))
-    return ids
+def looked_up(plan: Plan, values: dict[str, Any]) -> dict[str, Array]:
+    """The ids of each kind of lookup, (batch, seq): passed, counted, or the family's default; positions last."""
+    counted = {key: step.part.ids for key, step in plan.items() if step.kind in ("ids", "positions")}
+    found = {name: value(key, plan, values) for key, name in counted.items()}
+    return {name: found[name] for name in sorted(found, key=lambda name: name == POSITIONS) if found[name] is not None}
 
 
-def by_hand(steps: Sequence[Bound], ids: Mapping[str, Array], mask: Array) -> tuple[Array, str]:
-    """Compute the steps one by one with the layer's submodules: the result, and the formula in words.
-
-    ids: those of each kind of lookup, (batch, seq); a lookup without ids is left out. mask (batch, seq).
-    """
-    x, formula, closed = np.zeros(()), "", True
-    for step, module in steps:
-        inner = formula if closed else f"({formula})"
-        if isinstance(step, Tokens):
-            x, formula, closed = module(ids[step.ids]), name_of(step), True
-        elif isinstance(step, Lookup):
-            if step.ids in ids:
-                rows = module(ids[step.ids] + step.extra)
-                x, formula, closed = x + rows, f"{inner} + {name_of(step)}", False
-        elif isinstance(step, Scale):
-            x, formula, closed = x * x.dtype.type(module), f"{module:.6g} * {inner}", False
-        elif isinstance(step, Mask):
-            x, formula, closed = x * mask[..., None].astype(x.dtype), f"{inner} * mask", False
-        else:
-            x, formula, closed = module(x), f"{name_of(step)}({formula})", True
-    return x, formula
+def by_hand(plan: Plan, batch: Mapping[str, Array]) -> tuple[Array, str]:
+    """Compute a layer's steps one by one with its submodules: the result, and the formula in words."""
+    values: dict[str, Any] = {GIVEN: given(batch)}
+    *_, last = plan
+    return value(last, plan, values), expression(last, plan, values)
 
 
-def name_of(step: Step) -> str:
+def expression(key: str, plan: Plan, values: dict[str, Any]) -> str:
+    """Write a value as an expression of rows that are looked up: "LayerNorm((word + type) + position)"."""
+    step, name = plan[key], key.rpartition(".")[2]
+    of = [each for each in step.of if each in plan and value(each, plan, values) is not None]
+    texts = [name] if step.kind == "rows" else [expression(each, plan, values) for each in of]
+    # in parentheses, where an operator stands outside of those that are there
+    inner = [f"({text})" if " " in re.sub(r"\(.*\)", "", text) else text for text in texts]
+    if step.kind in ("rows", "embeds"):
+        return texts[0]
+    if step.kind == "add":
+        return reduce(lambda a, b: f"({a}) + {b}" if " + " in a else f"{a} + {b}", inner)
+    if step.kind == "scale":
+        return f"{step.part:.6g} * {inner[0]}"
+    return f"{inner[0]} * mask" if step.kind == "rows of padding" else f"{name}({texts[0]})"
+
+
+def name_of(step: RowStep) -> str:
     """The step's name in the reference's module tree: the last part of its path."""
     return step.key.rpartition(".")[2]
 
 
-def function_of(step: Step) -> Callable[..., Array] | None:
-    """The function of `equations` that this step calls."""
-    return next((function for kind, function in FUNCTIONS.items() if isinstance(step, kind)), None)
-
-
-def other_order(steps: Sequence[Bound], ids: Mapping[str, Array]) -> list[Bound] | None:
+def other_order(plan: Plan, batch: Mapping[str, Array]) -> Plan | None:
     """The same steps with the two additions of a sum of three exchanged; None where there are fewer or more."""
-    added = [i for i, (step, _) in enumerate(steps) if isinstance(step, Add | Positions) and step.ids in ids]
-    if len(added) != 2:
-        return None
-    first, second = added
-    swapped = list(steps)
-    swapped[first], swapped[second] = steps[second], steps[first]
-    return swapped
+    values: dict[str, Any] = {GIVEN: given(batch)}
+    for key, step in plan.items():
+        there = [each for each in step.of if value(each, plan, values) is not None] if step.kind == "add" else []
+        if len(there) == 3:
+            return {**plan, key: step._replace(of=(there[0], there[2], there[1]))}
+    return None
 
 
 # -- the page ----------------------------------------------------------------------------------------------------
@@ -105,7 +95,8 @@ def explain(
     tokens = layer.tokenizer.tokens(batch["input_ids"][0])
     trace = layer.trace(**batch)
     output = layer(**batch)
-    ids = looked_up(layer.steps, batch, trace)
+    plan, values = layer_plan(layer.steps, layer.config), dict[str, Any]({GIVEN: given(batch)})
+    ids = looked_up(plan, values)
 
     bold, dim = styles(colour)
     shape = output.shape
@@ -113,7 +104,7 @@ def explain(
     yield ""
     yield from _table(tokens, ids, bold)
     position = first_of_text(layer, batch["input_ids"][0]) or 0
-    for name, told, rows in _steps(layer, trace, ids, batch["attention_mask"]):
+    for name, told, rows in _steps(plan, trace, values):
         yield from heading(name, told, rows, bold, dim)
         if full:
             yield from all_rows(rows)
@@ -123,7 +114,7 @@ def explain(
         return
     yield ""
     yield bold("by hand, with the parts of this layer")
-    yield from _closing(layer, ids, batch["attention_mask"], output, dim)
+    yield from _closing(plan, batch, output, dim)
 
 
 def heading(name: str, told: Told, rows: Array, bold: Style, dim: Style) -> Iterator[str]:
@@ -150,7 +141,7 @@ def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int | None:
 def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Style) -> Iterator[str]:
     """Write tokens and what is looked up for each, one line a token, in aligned columns."""
     names = [fitting(token) for token in tokens]
-    columns = [(COUNTED.get(name, name.removesuffix("_ids")), value[0].tolist()) for name, value in ids.items()]
+    columns = [(kind_of(name), numbers[0].tolist()) for name, numbers in ids.items()]
     wide = max(columns_of(name) for name in ["token", *names])
     widths = [max(len(str(number)) for number in [head, *numbers]) for head, numbers in columns]
     heads = [head.rjust(width) for (head, _), width in zip(columns, widths, strict=True)]
@@ -160,52 +151,28 @@ def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Style) -> I
         yield "  ".join([padded(name, wide), *numbers])
 
 
-def _steps(
-    layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], mask: Array
-) -> Iterator[tuple[str, Told, Array]]:
+def _steps(plan: Plan, trace: Mapping[str, Array], values: dict[str, Any]) -> Iterator[tuple[str, Told, Array]]:
     """Give each intermediate's name, how it is computed, and its rows."""
-    by_key = {step.key: (step, module) for step, module in layer.steps}
-    norms = [i for i, (step, _) in enumerate(layer.steps) if isinstance(step, Norm)]
-    summing = layer.steps[: norms[0]] if norms else layer.steps
     last: Array | None = None
-    for name, rows in trace.items():
-        if name in ids:
-            continue
-        if name != "sum":
-            step, module = by_key[name]
-            formula = _formula(step, module)
-            if isinstance(step, Project):  # x may be a sum of which only the addends were shown
-                formula += f", x = {by_hand(layer.steps[: layer.steps.index((step, module))], ids, mask)[1]}"
-            yield name_of(step), Told(formula, function_of(step)), rows
-        elif last is None or not np.array_equal(rows, last):  # a sum of one is the rows just shown
-            yield name, Told(by_hand(summing, ids, mask)[1]), rows
+    for key, rows in trace.items():
+        step = plan[key]
+        if step.kind == "positions" or (key == "sum" and last is not None and np.array_equal(rows, last)):
+            continue  # ids stand in the table; a sum of one is the rows just shown
+        says = expression(key, plan, values)
+        if step.kind != "add":
+            of = (x.rpartition(".")[2] if x in trace else expression(x, plan, values) for x in step.of if x in plan)
+            says = step.says if step.kind == "rows" else step.says.format(*of)
+        yield key.rpartition(".")[2], Told(says, step.function), rows
         last = rows
 
 
-def _formula(step: Step, module: Any) -> str:
-    if isinstance(step, Lookup):
-        kind = COUNTED.get(step.ids, step.ids.removesuffix("_ids").replace("_", " "))
-        offset = f" + {step.extra}" if step.extra else ""
-        factor = f", times {module.scale:.6g}" if module.scale != 1.0 else ""
-        return f"{module!r}: the row of each {kind}{offset}{factor}"
-    if isinstance(step, Norm):
-        bias = " + bias" if module.bias is not None else ""
-        return f"(x - mean) / sqrt(variance + {module.eps}) * weight{bias}, each row by itself"
-    if isinstance(step, Project):
-        return f"{module!r}: weight @ x{' + bias' if module.bias is not None else ''}"
-    if isinstance(step, Scale):
-        return f"times {module:.6g}"
-    return "times the attention mask, so that rows of padding become zero"
-
-
-def _closing(layer: EmbeddingLayer, ids: Mapping[str, Array], mask: Array, output: Array, dim: Style) -> Iterator[str]:
+def _closing(plan: Plan, batch: Mapping[str, Array], output: Array, dim: Style) -> Iterator[str]:
     """Compare the layer's output with its steps computed by hand, in its own order and in another one."""
-    other = other_order(layer.steps, ids)
-    for steps in (layer.steps, other):
-        if steps is not None:
-            result, formula = by_hand(steps, ids, mask)
-            yield from wrap(formula, 2)
-            yield "  " + differs(result, output, "layer")
+    other = other_order(plan, batch)
+    for each in filter(None, (plan, other)):
+        result, formula = by_hand(each, batch)
+        yield from wrap(formula, 2)
+        yield "  " + differs(result, output, "layer")
     notes = ["Both sides come from this layer. This shows what it does; it proves nothing about the reference."]
     if other is not None:
         notes[:0] = [
