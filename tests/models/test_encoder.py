@@ -32,7 +32,6 @@ SHARES = 1e-6  # attentions; measured 4.8e-7
 REAL_ROWS = 2e-5  # on MiniLM; measured 7.1e-6
 REAL_SHARES = 2e-5  # measured 1.2e-6
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
-HALF = 2e-2  # float16 weights against the same in float32; measured 3e-3
 
 
 def compare(case: EncoderCase, encoder: minibert.Encoder, rows: float, shares: float) -> None:
@@ -130,26 +129,24 @@ def output(folder: Path) -> Array:
         return encoder(np.array([[3, 4, 5, 6]]))
 
 
-def test_older_names_of_a_norm(tmp_path: Path) -> None:
-    def older(tensors: dict[str, Array]) -> dict[str, Array]:
-        words = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-        return {re.sub("|".join(words), lambda m: words[m[0]], name): x for name, x in tensors.items()}
-
-    np.testing.assert_array_equal(output(copied(CASE["bert"], tmp_path, older)), output(CASE["bert"].folder))
+def older_norms(tensors: dict[str, Array]) -> dict[str, Array]:
+    words = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    return {re.sub("|".join(words), lambda m: words[m[0]], name): x for name, x in tensors.items()}
 
 
-def test_masks_that_older_gpt2_files_hold(tmp_path: Path) -> None:
-    def older(tensors: dict[str, Array]) -> dict[str, Array]:
-        more = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 12, 12), np.float32) for i in range(2)}
-        return tensors | more | {"transformer.h.0.attn.masked_bias": np.array(-1e4, np.float32)}
+MASKS = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 12, 12), np.float32) for i in range(2)}
+FREQUENCIES = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32) for i in range(2)}
+OLDER: dict[str, Any] = {
+    "bert": older_norms,
+    "gpt2": lambda tensors: tensors | MASKS | {"transformer.h.0.attn.masked_bias": np.array(-1e4, np.float32)},
+    "llama": lambda tensors: tensors | FREQUENCIES,
+}
 
-    np.testing.assert_array_equal(output(copied(CASE["gpt2"], tmp_path, older)), output(CASE["gpt2"].folder))
 
-
-def test_frequencies_that_older_llama_files_hold(tmp_path: Path) -> None:
-    more = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32) for i in range(2)}
-    folder = copied(CASE["llama"], tmp_path, lambda tensors: tensors | more)
-    np.testing.assert_array_equal(output(folder), output(CASE["llama"].folder))
+@pytest.mark.parametrize("name", OLDER)
+def test_what_older_files_hold(name: str, tmp_path: Path) -> None:
+    """A norm's older names, masks, frequencies: the same model."""
+    np.testing.assert_array_equal(output(copied(CASE[name], tmp_path, OLDER[name])), output(CASE[name].folder))
 
 
 def test_blocks_that_share_a_module_share_its_array(tmp_path: Path) -> None:
@@ -162,18 +159,6 @@ def test_blocks_that_share_a_module_share_its_array(tmp_path: Path) -> None:
         assert encoder[path].weight is first.weight
         keys = [key for key in encoder.trace([[3, 4]]) if key.endswith("attention.query")]
         assert keys == [path.replace("0.att", f"0[{i}].att") for i in range(2)]
-
-
-def test_narrow_weights_are_converted_once(tmp_path: Path) -> None:
-    half = copied(CASE["bert"], tmp_path, lambda tensors: {k: x.astype(np.float16) for k, x in tensors.items()})
-    with minibert.load_encoder(half) as encoder:
-        weight = encoder["encoder.layer.0.output.dense"].weight
-        assert weight.dtype == np.float32
-        assert off(encoder(np.array([[3, 4, 5, 6]])), output(CASE["bert"].folder)) <= HALF
-        converted = {
-            k: x.astype(np.float16).astype(np.float32) for k, x in load_file(half / "model.safetensors").items()
-        }
-        np.testing.assert_array_equal(weight, converted["bert.encoder.layer.0.output.dense.weight"])
 
 
 def test_mapped_weights_are_not_copied_and_misaligned_ones_once(tmp_path: Path) -> None:
@@ -309,38 +294,29 @@ def test_a_model_type_without_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("passed", "error", "said"),
+    ("name", "passed", "error", "said"),
     [
-        ({"input_ids": [[3, 4]], "attention_mask": [[0, 0]]}, ValueError, r"attention_mask\[0\] is 0 everywhere"),
-        ({"input_ids": [[3], [3]], "attention_mask": [[1], [0]]}, ValueError, r"attention_mask\[1\] is 0 everywhere"),
-        ({"input_ids": [[3, 4]], "attention_mask": [[0.0, -1e9]]}, ValueError, "1 for a token and 0 for padding"),
-        ({"input_ids": [[3, 4]], "attention_mask": [[1, 2]]}, ValueError, "1 for a token and 0 for padding"),
-        ({"input_ids": [[3, 4]], "attention_mask": [[1, 1, 1]]}, ValueError, "attention_mask must be"),
-        ({"input_ids": [[3, 99]]}, IndexError, r"input_ids\[0, 1\] is 99"),
-        ({"input_ids": [[3.5]]}, TypeError, "integers"),
-        ({"input_ids": [[3] * 13]}, ValueError, "too long"),
-        ({"input_ids": [[3, 4]], "token_type_ids": [[0, 2]]}, IndexError, "token_type_ids"),
-        ({"input_ids": [[3, 4]], "position_ids": [[0, 12]]}, IndexError, "position_ids"),
-        ({"input_ids": [[3, 4]], "task_type_ids": [[0, 0]]}, TypeError, "task_type_ids"),
-        ({"input_ids": "text"}, TypeError, "text"),
-        ({}, ValueError, "neither"),
+        ("bert", {"input_ids": [[3, 4]], "attention_mask": [[0, 0]]}, ValueError, r"attention_mask\[0\] is 0 every"),
+        ("bert", {"input_ids": [[3], [3]], "attention_mask": [[1], [0]]}, ValueError, r"mask\[1\] is 0 everywhere"),
+        ("bert", {"input_ids": [[3, 4]], "attention_mask": [[0.0, -1e9]]}, ValueError, "1 for a token and 0 for pad"),
+        ("bert", {"input_ids": [[3, 4]], "attention_mask": [[1, 2]]}, ValueError, "1 for a token and 0 for padding"),
+        ("bert", {"input_ids": [[3, 4]], "token_type_ids": [[0, 2]]}, IndexError, "token_type_ids"),
+        ("bert", {"input_ids": [[3, 4]], "position_ids": [[0, 12]]}, IndexError, "position_ids"),
+        ("bert", {"input_ids": [[3, 4]], "task_type_ids": [[0, 0]]}, TypeError, "task_type_ids"),
+        ("bert", {}, ValueError, "neither"),
+        # the reference rotates by them, and reads several texts in one line from them: both would be lost silently
+        ("qwen3", {"input_ids": [[3, 4]], "position_ids": [[0, 1]]}, TypeError, "takes no position_ids, leave it out"),
     ],
 )
-def test_what_the_input_layer_refuses_is_refused(passed: dict[str, Any], error: type[Exception], said: str) -> None:
-    with CASE["bert"].load() as encoder:
+def test_what_the_input_layer_refuses_is_refused(
+    name: str, passed: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with CASE[name].load() as encoder:
         for run in (encoder, encoder.trace):
             with pytest.raises(error, match=said):
                 run(**passed)
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="an encoder takes no past_length"):
             encoder.trace([[3]], past_length=2)
-
-
-def test_positions_of_a_rotation_cannot_be_passed() -> None:
-    """The reference turns by them, and reads several texts in one line from them; here both would be lost silently."""
-    with CASE["qwen3"].load() as encoder:
-        for run in (encoder, encoder.trace):
-            with pytest.raises(TypeError, match="takes no position_ids, leave it out"):
-                run([[3, 4]], position_ids=[[0, 1]])
 
 
 def test_older_files_of_nomic_bert_hold_the_same_model(tmp_path: Path) -> None:
@@ -383,7 +359,8 @@ def test_the_words_of_nomic_bert_s_published_config(tmp_path: Path) -> None:
 
 def test_closed() -> None:
     encoder = CASE["bert"].load()
-    kept_rows = encoder.embeddings.word_embeddings([3])
+    layer = encoder.embeddings
+    kept_rows = layer.word_embeddings([3])
     encoder.close()
     encoder.close()
     for use in (
@@ -391,6 +368,9 @@ def test_closed() -> None:
         lambda: encoder.trace([[3]]),
         lambda: encoder.embeddings,
         lambda: encoder.stack,
+        lambda: layer([[3]]),
+        lambda: layer.trace([[3]]),
+        lambda: layer.modules,
     ):
         with pytest.raises(ValueError, match="closed"):
             use()
@@ -457,15 +437,6 @@ def test_readme_s_example_runs_and_its_families_are_the_package_s(minilm: Path, 
     assert (done.stdout, done.stderr) == ("(2, 7, 384)\n(2, 12, 7, 7) (2, 7, 1536) (2, 7, 384)\n(2, 384)\n", "")
     said = readme[readme.index("`load_encoder` loads the blocks too") : readme.index("All other families have an")]
     assert set(re.findall(r"`([\w-]+)`", said)) == {"load_encoder", *BLOCKS}
-
-
-def test_without_a_name_it_is_what_minibert_model_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MINIBERT_MODEL", raising=False)
-    with pytest.raises(ValueError, match=r"no model is named: pass a folder or a Hub name.*, or set MINIBERT_MODEL"):
-        minibert.load_encoder()
-    monkeypatch.setenv("MINIBERT_MODEL", str(tmp_path / "absent"))
-    with pytest.raises(minibert.CheckpointError, match="absent: no such folder"):
-        minibert.load_encoder()
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert", "mpnet", "gpt2"])

@@ -112,16 +112,6 @@ def test_nothing_in_nothing_out(case: EncoderCase, shape: tuple[int, int]) -> No
             assert trace["attentions.1"].shape == (shape[0], encoder.stack.heads, shape[1], shape[1])
 
 
-@every_row
-def test_a_closed_encoder_leaves_nothing_open(case: EncoderCase) -> None:
-    encoder = case.load()
-    layer = encoder.embeddings
-    encoder.close()
-    for use in (lambda: layer([[3]]), lambda: layer.trace([[3]]), lambda: layer.modules):
-        with pytest.raises(ValueError, match="closed"):
-            use()
-
-
 BY_IS_DECODER = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie")
 
 

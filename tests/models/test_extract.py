@@ -147,15 +147,6 @@ def test_a_model_inside_the_target_is_refused(tmp_path: Path) -> None:
     assert made.tensors == 2
 
 
-def test_force_does_not_replace_another_whole_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = whole_model(tmp_path / "made")
-    before = contents(target)
-    assert main(["extract", "--model", str(GPT2), "-o", str(target), "--force"]) == 1
-    said = capsys.readouterr().err
-    assert "holds 'config.json', 'model.safetensors'" in said
-    assert contents(target) == before
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_force_replaces_what_extract_has_made(case: Path, tmp_path: Path) -> None:
     target = extract(case, tmp_path / "made").folder
@@ -169,26 +160,10 @@ def vocabulary(target: Path) -> None:
     (target / "vocab.txt" / "thesis").write_text("mine")
 
 
-def link(target: Path) -> None:
-    (target / "merges.txt").symlink_to(target.parent / "mine")
-
-
-def settings(target: Path) -> None:
-    (target / "config.json").write_text((target / "config.json").read_text() + " ")
-
-
-def tokenizer(target: Path) -> None:
-    (target / "vocab.txt").write_text("mine")
-
-
 def numbers(target: Path) -> None:
     with (target / "model.safetensors").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"x")
-
-
-def weights(target: Path) -> None:
-    (target / "model.safetensors").unlink()
 
 
 def linked_weights(target: Path) -> None:
@@ -196,13 +171,25 @@ def linked_weights(target: Path) -> None:
     (target / "model.safetensors").symlink_to(target.parent / "model.safetensors")
 
 
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "vocabulary": vocabulary,
+    "link": lambda target: (target / "merges.txt").symlink_to(target.parent / "mine"),
+    "settings": lambda target: (target / "config.json").write_text((target / "config.json").read_text() + " "),
+    "tokenizer": lambda target: (target / "vocab.txt").write_text("mine"),
+    "numbers": numbers,
+    "no weights": lambda target: (target / "model.safetensors").unlink(),
+    "another program's weights": lambda target: shutil.copy(GPT2 / "model.safetensors", target),
+    "linked weights": linked_weights,
+}
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["before", "meanwhile"])
-@pytest.mark.parametrize("change", [vocabulary, link, settings, tokenizer, numbers, weights, linked_weights])
+@pytest.mark.parametrize("what", CHANGES)
 def test_force_deletes_nothing_that_has_another_content(
-    change: Callable[[Path], None], late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files are known by what is in them: a name that `extract` writes too is no proof."""
-    target = extract(GPT2, tmp_path / "made").folder
+    target, change = extract(GPT2, tmp_path / "made").folder, CHANGES[what]
     if late:
         load = extraction.load
         monkeypatch.setattr(extraction, "load", lambda *args, **more: (change(target), load(*args, **more))[1])
@@ -214,7 +201,7 @@ def test_force_deletes_nothing_that_has_another_content(
     found = sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
     assert before is None or found == before
     assert {path for path, _ in found} >= {target, target / "config.json"}
-    if change is vocabulary:
+    if what == "vocabulary":
         assert (target / "vocab.txt" / "thesis").read_text() == "mine"
 
 

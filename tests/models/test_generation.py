@@ -78,18 +78,18 @@ def test_what_changes_the_words_and_is_not_computed_is_refused(tmp_path: Path, k
         opened(tmp_path, None, **{key: 7}).complete(TEXT)
 
 
-@pytest.mark.parametrize("settings", [{"eos_token_id": end} for end in (5.5, "e", True, [1, [2]], {"a": 1})])
+END, PENALTY = "'eos_token_id' must be an integer, a list of", "'repetition_penalty' must be a number > 0, found"
+ODD: list[tuple[dict[str, Any], str]] = [
+    *(({"eos_token_id": end}, END) for end in (5.5, "e", True, [1, [2]], {"a": 1})),
+    *(({"repetition_penalty": penalty}, PENALTY) for penalty in (0, -1.5, "1", True, [1.0], 1e999)),
+]
+
+
+@pytest.mark.parametrize(("settings", "says"), ODD)
 @pytest.mark.parametrize("own", [False, True])
-def test_an_end_that_is_no_id(tmp_path: Path, settings: dict[str, Any], own: bool) -> None:
+def test_a_setting_that_is_none(tmp_path: Path, settings: dict[str, Any], says: str, own: bool) -> None:
     encoder = opened(tmp_path, settings) if own else opened(tmp_path, None, **settings)
-    with pytest.raises(CheckpointError, match=r"config.json: 'eos_token_id' must be an integer, a list of"):
-        encoder.complete("we")
-
-
-@pytest.mark.parametrize("penalty", [0, -1.5, "1", True, [1.0], 1e999])
-def test_a_penalty_that_is_none(tmp_path: Path, penalty: Any) -> None:
-    encoder = opened(tmp_path, {"repetition_penalty": penalty})
-    with pytest.raises(CheckpointError, match=rf"{FILE}: 'repetition_penalty' must be a number > 0, found"):
+    with pytest.raises(CheckpointError, match=f"{FILE if own else 'config.json'}: {says}"):
         encoder.complete("we")
 
 

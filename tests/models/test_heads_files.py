@@ -108,14 +108,17 @@ def test_a_file_without_a_head_says_so() -> None:
         (
             "gemma3_text-next_word",
             {"final_logit_softcapping": 30.0},
-            "'final_logit_softcapping' must be null, found 30",
+            "'final_logit_softcapping' must be null, found",
         ),
-        (
-            "modernbert-classes",
-            {"classifier_pooling": "max"},
-            "'classifier_pooling' must be 'cls' or 'mean', found 'ma",
-        ),
+        ("modernbert-classes", {"classifier_pooling": "max"}, "'classifier_pooling' must be 'cls' or 'mean', found"),
         ("modernbert-masked_word", {"classifier_activation": "what"}, "'classifier_activation' must be one of"),
+        ("bert-classes", {"id2label": {"0": "a"}}, r"'classifier\.weight' has shape \(3, 12\), but .* says \(1, 12\)"),
+        ("bert-classes", {"id2label": None}, r"says \(2, 12\)"),
+        ("bert-classes", {"id2label": ["no", "yes"]}, "'id2label' must map numbers to names of classes, found"),
+        ("bert-classes", {"id2label": {"0": 1}}, "'id2label' must map numbers"),
+        ("bert-classes", {"num_labels": -1}, "'num_labels' must be an integer"),
+        ("bert-classes", {"num_labels": 0, "id2label": None}, r"says \(0, 12\)"),
+        ("bert-classes", {"num_labels": 10**12}, r"says \(1000000000000, 12\)"),  # so many names fit in no memory
     ],
 )
 def test_a_config_that_is_not_computed_is_refused(name: str, config: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -176,22 +179,6 @@ def test_an_untied_bias_under_its_older_name(tmp_path: Path) -> None:
 def test_names_of_classes(config: dict[str, Any], named: dict[int, str], tmp_path: Path) -> None:
     with minibert.load_encoder(copied(HEAD_CASE["bert-classes"], tmp_path, **config)) as encoder:
         assert (encoder.head().id2label, encoder.head().labels) == (named, 3)
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"id2label": {"0": "a"}}, r"'classifier\.weight' has shape \(3, 12\), but config\.json says \(1, 12\)"),
-        ({"id2label": None}, r"says \(2, 12\)"),
-        ({"id2label": ["no", "yes"]}, "'id2label' must map numbers to names of classes, found"),
-        ({"id2label": {"0": 1}}, "'id2label' must map numbers"),
-        ({"num_labels": -1}, "'num_labels' must be an integer"),
-        ({"num_labels": 0, "id2label": None}, r"says \(0, 12\)"),
-        ({"num_labels": 10**12}, r"says \(1000000000000, 12\)"),  # so many names would not fit in memory
-    ],
-)
-def test_wrong_names_of_classes(config: dict[str, Any], said: str, tmp_path: Path) -> None:
-    test_a_config_that_is_not_computed_is_refused("bert-classes", config, said, tmp_path)
 
 
 def test_narrow_weights_are_converted_once_and_float64(tmp_path: Path) -> None:

@@ -80,20 +80,6 @@ def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
     assert all(map(same_bits, together, alone))
 
 
-@pytest.mark.parametrize("pool", ["mean", "max"])
-def test_embed_equals_the_padded_batch_with_padding_left_out(load: Make, pool: str) -> None:
-    # gpt2's tokenizer has no padding token: id 0 stands there, and the mask says so
-    for name in ("bert", "gpt2"):
-        layer = load(name)
-        texts = [text for text in TEXTS if text]
-        batch = layer.tokenize(texts)
-        y, keep = layer(**batch), batch["attention_mask"].astype(bool)
-        rows = [row[mask] for row, mask in zip(y, keep, strict=True)]
-        expected = np.stack([pooling.POOLINGS[pool](row[None], 0)[0] for row in rows])
-        assert same_bits(layer.embed(texts, pool), expected)
-        assert (~keep).any()
-
-
 def test_embed_of_nothing(load: Make) -> None:
     layer = load("bert")
     assert layer.embed([]).shape == (0, 8) and layer.embed([]).dtype == np.float32

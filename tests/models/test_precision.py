@@ -40,9 +40,7 @@ def test_float32_leaves_what_the_encoder_computes_in() -> None:
 
 
 def test_what_is_refused(encoder: minibert.Encoder) -> None:
-    with pytest.raises(
-        ValueError, match="precision 'int8' is for sentence vectors; leave it out with token_embeddings"
-    ):
+    with pytest.raises(ValueError, match="'int8' is for sentence vectors; leave it out with token_embeddings"):
         encoder.encode(TEXTS, output_value="token_embeddings", precision="int8")
     assert len(encoder.encode(TEXTS, output_value="token_embeddings", precision="float32")) == len(TEXTS)
     for one in ("man", ["man"]):
@@ -50,5 +48,3 @@ def test_what_is_refused(encoder: minibert.Encoder) -> None:
             encoder.encode(one, precision="uint8")
     with pytest.raises(ValueError, match=r"precision must be one of float32, .*, found \['int8'\]"):
         encoder.encode(TEXTS, precision=["int8"])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"precision must be one of float32, .*, found 'bits'"):
-        encoder.encode("man", precision="bits")

@@ -151,13 +151,6 @@ RANKER = opened("reranker-logits")
 # -- arguments that people pass by habit -------------------------------------------------------------------------
 
 
-def test_habits_that_change_nothing() -> None:
-    encoder = opened()
-    want = encoder.predict(PAIRS)
-    assert np.array_equal(encoder.predict(PAIRS, batch_size=2, show_progress_bar=False, device="cpu"), want)
-    assert np.array_equal(encoder.predict(PAIRS, convert_to_numpy=True, convert_to_tensor=False), want)
-
-
 def test_a_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     opened().rank("we", ["a", "b"], show_progress_bar=True)
     assert "rank: 100%" in capsys.readouterr().err
@@ -216,9 +209,7 @@ def test_the_activation_is_the_first_that_is_said(tmp_path: Path) -> None:
 def test_another_activation_is_refused_by_name(tmp_path: Path, path: Any) -> None:
     encoder = changed(tmp_path, "config.json", "reranker-bare", sbert_ce_default_activation_function=path)
     known = "but known are torch.nn.Identity and torch.nn.Sigmoid; pass a function"
-    with pytest.raises(
-        minibert.CheckpointError, match=f"activation_function asks for the activation {path!r}, {known}"
-    ):
+    with pytest.raises(minibert.CheckpointError, match=f"_function asks for the activation {path!r}, {known}"):
         encoder.predict(PAIRS)
     assert logits(encoder).shape == (4,)  # the way out that the error names
 

@@ -67,6 +67,14 @@ def with_module(place: int, **entry: Any) -> Any:
             "sentence_bert_config.json", {"tokenizer_args": {"model_max_length": 0}},
             "model_max_length in sentence_bert_config.json must be a number >= 1, found 0",
         ),
+        *(
+            (file, {key: odd}, f"'{key}' must be true or false, found ")
+            for file, key in (
+                ("1_Pooling/config.json", "include_prompt"), ("1_Pooling/config.json", "pooling_mode_cls_token"),
+                ("2_Dense/config.json", "bias"), ("2_Dense/config.json", "use_residual"), (SETTINGS, "do_lower_case"),
+            )
+            for odd in ("false", 1)
+        ),
         ("config_sentence_transformers.json", {"truncate_dim": 0}, "truncate_dim in config_sentence_transformers.json"),
         ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "'default_prompt_name' is 'x'; the pro"),
         ("config_sentence_transformers.json", {"prompts": {"a": 1}}, "'prompts' must be texts by name"),
@@ -108,9 +116,7 @@ def saved_as(kind: str, folder: Path, **files: Any) -> minibert.Encoder:
 def test_a_folder_saved_for_another_use_gives_no_sentence_vectors(tmp_path: Path, kind: str) -> None:
     encoder = saved_as(kind, tmp_path / "model")
     for use in (lambda: encoder.encode("we"), lambda: encoder.pipeline(), encoder.get_embedding_dimension):
-        with pytest.raises(
-            ValueError, match=f"was saved as a {kind}, whose methods here are .*; for encode load the folder of a Sente"
-        ):
+        with pytest.raises(ValueError, match=f"was saved as a {kind}, whose .*; for encode load the folder of a Sente"):
             use()
     assert encoder([2, 40, 3]).shape == (3, 8)
 
@@ -176,6 +182,7 @@ def test_a_dense_layer_without_safetensors_says_what_to_do(tmp_path: Path) -> No
     [
         ("dense", SETTINGS, {"max_seq_length": 5}, 5, f"max_seq_length in {SETTINGS}"),
         ("dense", SETTINGS, {"max_seq_length": 500}, 32, "the position table"),
+        ("dense", SETTINGS, {"max_seq_length": 9, "tokenizer_args": {"model_max_length": 6}}, 6, f"th in {SETTINGS}"),
         ("dense", SETTINGS, {"tokenizer_args": {"model_max_length": 6}}, 6, f"model_max_length in {SETTINGS}"),
         ("prompts", SETTINGS, {"max_seq_length": None}, 12, "model_max_length in tokenizer_config.json"),
         ("dense", "tokenizer_config.json", {"model_max_length": 1e30}, 32, "max_position_embeddings in config.json"),
@@ -192,7 +199,7 @@ def test_a_dense_layer_without_safetensors_says_what_to_do(tmp_path: Path) -> No
 def test_longest_lengths(name: str, file: str, change: Any, longest: int, said: str, tmp_path: Path) -> None:
     """What settings say wins over the tokenizer's; there are never more tokens than positions; and what says so."""
     own = changed(tmp_path, file, change, f"sentences-{name}").sentence_config
-    assert (own.longest, own.longest_from) == (longest, said)
+    assert own.longest == longest and own.longest_from.endswith(said)
 
 
 def test_true_is_no_number_of_tokens(tmp_path: Path) -> None:
@@ -227,22 +234,6 @@ def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) ->
     assert poolings(architectures=["RobertaForCausalLM"]) == ("lasttoken",)
     assert poolings(architectures=["RobertaForCausalLM"], is_causal=False) == ("mean",)
     assert poolings(architectures=["GPT2LMHeadModel"]) == ("mean",)
-
-
-@pytest.mark.parametrize(
-    ("file", "key"),
-    [
-        ("1_Pooling/config.json", "include_prompt"),
-        ("1_Pooling/config.json", "pooling_mode_cls_token"),
-        ("2_Dense/config.json", "bias"),
-        ("2_Dense/config.json", "use_residual"),
-        ("sentence_bert_config.json", "do_lower_case"),
-    ],
-)
-def test_a_flag_is_true_or_false(tmp_path: Path, file: str, key: str) -> None:
-    for value in ("false", 1):
-        with pytest.raises(minibert.CheckpointError, match=f"'{key}' must be true or false, found "):
-            changed(tmp_path, file, {key: value})
 
 
 def test_without_modules_the_flag_of_a_causal_model_is_true_or_false(tmp_path: Path) -> None:
@@ -372,8 +363,3 @@ def test_prompts_that_a_folder_does_not_name_are_empty(tmp_path: Path) -> None:
         for method in (encoder.encode_query, encoder.encode_document):
             assert same_bits(method("we lived"), encoder.encode("we lived"))
     assert np.abs(encoder.encode("we lived", "passage") - encoder.encode("a: we lived")).max() <= 1e-6
-
-
-def test_an_argument_of_the_tokenizer_wins_over_the_length_beside_it(tmp_path: Path) -> None:
-    settings = {"max_seq_length": 9, "tokenizer_args": {"model_max_length": 6}}
-    assert changed(tmp_path, "sentence_bert_config.json", settings).max_seq_length == 6

@@ -50,12 +50,6 @@ def test_prompts_are_those_of_sentence_transformers() -> None:
         encoder.prompts  # noqa: B018
 
 
-def test_the_dimension_by_both_names() -> None:
-    encoder = opened("sentences-prompts")  # which has more poolings than one, and its folder asks for fewer numbers
-    for name in ("get_embedding_dimension", "get_sentence_embedding_dimension"):
-        assert getattr(encoder, name)() == 48 == len(encoder.encode("we")) != encoder.dim
-
-
 # by hand
 PAIRS = {"cosine": [0.6, -1], "dot": [15, -2], "euclidean": [-(20**0.5), -3], "manhattan": [-6, -3]}
 

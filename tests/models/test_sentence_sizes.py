@@ -212,63 +212,39 @@ def test_the_sentences_own_sizes_go_by_their_usual_names(folder: str) -> None:
         encoder.get_embedding_dimension()
 
 
-@pytest.mark.parametrize(
-    ("folder", "says"),
-    [
-        (
-            "sentences-dense",
-            (
-                "6 numbers, mean over a text's tokens; by cosine",
-                "32 tokens (model_max_length in tokenizer_config.json)",
-            ),
-        ),
-        (
-            "sentences-causal",
-            ("16 numbers, weightedmean and lasttoken over a text's tokens; by cosine", "32 tokens (model_max_le"),
-        ),
-        ("sentences-bare", ("8 numbers, mean over a text's tokens; by cosine", "10 tokens (model_max_length in toke")),
-        ("t5-encoder", None),
-    ],
-)
-def test_info_tells_the_sizes_of_both(
-    folder: str, says: tuple[str, str] | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+SIZE, ENDS, NONE = "numbers, {} over a text's tokens; by cosine", "tokens (model_max_length in tok", "none in this file"
+# folder -> what each line begins with; "" where there is no such line
+INFO: dict[str, dict[str, str]] = {
+    "sentences-dense": {
+        "sentence vectors": f"6 {SIZE.format('mean')}", "longest sentence": f"32 {ENDS}", "heads": NONE,
+        "prompts": "none", "longest sequence": "32 tokens",
+    },
+    "sentences-causal": {
+        "sentence vectors": f"16 {SIZE.format('weightedmean and lasttoken')}", "longest sentence": f"32 {ENDS}",
+        "longest sequence": "32 tokens",
+    },
+    "sentences-bare": {"sentence vectors": f"8 {SIZE.format('mean')}", "longest sentence": f"10 {ENDS}"},
+    "sentences-prompts": {"heads": NONE, "prompts": "query 'the clouds: ', passage 'above! ' (if none is named)"},
+    "sentences-search": {"heads": NONE, "prompts": "query 'search_query: ', document 'search_document: '"},
+    "sentences-last-token": {"prompts": r"query 'Instruct: find\nQuery:'"},
+    "uses-reranker": {"heads": "classes"},
+    "uses-sparse": {"heads": "masked_word"},
+    "uses-entities": {"heads": "token_classes"},
+    "gpt2-head": {"heads": "next_word"},
+    "t5-encoder": {"heads": "", "sentence vectors": ""},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", INFO)
+def test_info_tells_sizes_heads_and_prompts(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(REFERENCE / folder)]) == 0
     told = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line)
     assert told["width"].strip().endswith("numbers a token")
-    if says is None:
-        assert "sentence vectors" not in told
-    else:
-        assert told["sentence vectors"].strip() == says[0] and told["longest sentence"].strip().startswith(says[1])
-        assert told["longest sequence"].strip() == "32 tokens"
-
-
-@pytest.mark.parametrize(
-    ("folder", "heads", "prompts"),
-    [
-        ("sentences-dense", "none in this file", "none"),
-        ("sentences-prompts", "none in this file", "query 'the clouds: ', passage 'above! ' (if none is named)"),
-        ("sentences-search", "none in this file", "query 'search_query: ', document 'search_document: '"),
-        ("sentences-last-token", None, r"query 'Instruct: find\nQuery:'"),
-        ("uses-reranker", "classes", None),
-        ("uses-sparse", "masked_word", None),
-        ("uses-entities", "token_classes", None),
-        ("gpt2-head", "next_word", None),
-        ("t5-encoder", "", None),
-    ],
-)
-def test_info_tells_heads_and_prompts(
-    folder: str, heads: str | None, prompts: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["info", str(REFERENCE / folder)]) == 0
-    told = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line)
-    if heads is not None:
-        assert told.get("heads", "").strip() == heads
-    if prompts is not None:
-        assert told["prompts"].strip() == prompts
-    if "heads" in told and heads != "none in this file":
+    for key, begins in INFO[folder].items():
+        assert told.get(key, "").strip().startswith(begins) and (key in told) == bool(begins)
+    if told.get("heads", NONE).strip() != NONE:
         with minibert.load_encoder(REFERENCE / folder) as encoder:
-            assert told["heads"].strip() == (", ".join(encoder.heads) or "none in this file")
+            assert told["heads"].strip() == ", ".join(encoder.heads)
 
 
 def test_info_of_a_folder_whose_sentences_are_not_computed_says_why(

@@ -34,7 +34,6 @@ PARTS = {
     for command, body in re.findall(r"<!-- \$ (.+?) -->\n(.*?)<!-- end -->", page.read_text("utf-8"), re.DOTALL)
 }
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-\d+)?"
-ONE_IN_THE_LAST_PLACE = 1.1e-4  # of four decimals
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 (OWN_FAMILY,) = re.findall(r"```python\n(.*?family=MINE.*?)```", FAMILIES, re.DOTALL)
 
@@ -171,8 +170,11 @@ def test_no_generated_part_is_empty() -> None:
     assert [command for command, body in PARTS.items() if not body.strip()] == []
 
 
-@pytest.mark.parametrize("program", ["minibert verify", "python scripts/reference/exactness.py"])
-def test_a_part_shows_what_its_command_prints(program: str, minilm: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "last_place"),
+    [("minibert verify", 1e-4), ("python scripts/reference/exactness.py", 1e-4), ("python scripts/readme/contr", 1e-3)],
+)
+def test_a_part_shows_what_its_command_prints(program: str, last_place: float, minilm: Path) -> None:
     """The last bits aside, which are another processor's. The other parts are figures of one machine."""
     (command,) = [command for command in PARTS if command.startswith(program)]
     here = re.sub("^minibert", f"'{sys.executable}' -c \"{WITHOUT_TORCH}\"", command)
@@ -183,7 +185,7 @@ def test_a_part_shows_what_its_command_prints(program: str, minilm: Path) -> Non
     both = tuple(re.sub(r" +", " ", re.sub(r" +[\d.]+ %", " ~ %", text)) for text in both)
     texts, numbers = zip(*((re.sub(NUMBER, "~", text), re.findall(NUMBER, text)) for text in both), strict=True)
     assert texts[0] == texts[1]
-    assert np.abs(np.array(numbers[0], float) - np.array(numbers[1], float)).max() < ONE_IN_THE_LAST_PLACE
+    assert np.abs(np.array(numbers[0], float) - np.array(numbers[1], float)).max() < 1.1 * last_place
 
 
 def test_the_four_models_are_shown_as_they_are_found(minilm: Path, tmp_path: Path) -> None:

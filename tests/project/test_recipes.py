@@ -35,6 +35,11 @@ def run(name: str, minilm: Path, monkeypatch: Patch) -> None:
     exec(compile(source, name, "exec"), {"texts": TEXTS, "labels": LABELS})
 
 
+@pytest.mark.parametrize("name", ["classify.py", "nearest.py"])
+def test_the_page_shows_it_as_it_is_run(name: str) -> None:
+    assert (RECIPES / name).read_text(encoding="utf-8").strip() in (RECIPES / "README.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.reference  # whose extra brings scikit-learn
 def test_a_classifier(minilm: Path, monkeypatch: Patch, capsys: Printed) -> None:
     if absent("sklearn"):

@@ -164,6 +164,18 @@ def test_ctrl_c_waits_for_nothing_and_another_error_for_what_is_under_way() -> N
     assert goes_on.wait(PATIENCE)
 
 
+def test_an_error_of_a_helper_reaches_the_caller() -> None:
+    main, both = threading.get_ident(), threading.Barrier(2)
+
+    def work(block: int) -> None:
+        both.wait(PATIENCE)
+        if threading.get_ident() != main:
+            raise ValueError("a helper's")
+
+    with pytest.raises(ValueError, match="a helper's"):
+        parallel_for(work, range(2), 2)
+
+
 def test_an_error_comes_after_what_was_made_before_it() -> None:
     found = prefetch(lambda key: 1 // key, [1, 1, 0, 1], at_once=True)
     assert [next(found), next(found)] == [1, 1]
