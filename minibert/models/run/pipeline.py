@@ -27,24 +27,16 @@ V = TypeVar("V")
 
 
 class Pipeline(NamedTuple):
-    """How one model turns texts into vectors, or into other results.
+    """How one model turns texts into vectors, or into other results."""
 
-    tokenize   a chunk of texts, and the number of the first of them for messages -> ids
-    compute    a chunk's ids and a function -> cuts their tokens into tiles and calls the function with each tile and
-               its rows (tokens, width), on several threads
-    results    a tile and its rows -> one result for each of its texts: see `pooled`
-    dim        of a vector, None where the results are anything else
-    chunk      texts that are tokenized, and sorted by length, at once: memory beyond the result is bounded by it
-    ahead      tokenize the next chunk on another thread while this one is computed
-    """
-
-    tokenize: Callable[[list[Any], int], list[Encoded]]
+    tokenize: Callable[[list[Any], int], list[Encoded]]  # a chunk, and the number of its first text for messages -> ids
+    # a chunk's ids and a function, which is called with each tile and its rows (tokens, width), on several threads
     compute: Callable[[Sequence[Encoded], Callable[[Packed, Array], None]], None]
-    results: Callable[[Packed, Array], Any]
-    dim: int | None
+    results: Callable[[Packed, Array], Any]  # a tile and its rows -> one result for each of its texts: see `pooled`
+    dim: int | None  # of a vector, None where the results are anything else
     dtype: np.dtype[Any]
-    chunk: int
-    ahead: bool = False
+    chunk: int  # texts tokenized, and sorted by length, at once: memory beyond the result is bounded by it
+    ahead: bool = False  # tokenize the next chunk on another thread while this one is computed
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
         """Give a chunk's vectors (texts, dim), or the list of its results."""

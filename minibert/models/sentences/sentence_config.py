@@ -52,42 +52,25 @@ HARMLESS = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "us
 
 
 class SentenceConfig(NamedTuple):
-    """How a text becomes a vector after the last block, or a pair of texts a score.
+    """How a text becomes a vector after the last block, or a pair of texts a score."""
 
-    kind            what the folder was saved as, a name in `USES`; "" without modules.json
-    poolings        names in `POOLINGS`, laid side by side; `include_prompt`: the prompt's tokens count
-    after           what is done to the pooled vectors, in order
-    dim             of the vector at the end
-    longest         tokens, of which special ones are some; longer texts are truncated. None: no limit
-    longest_from    what says so: a key and its file, or the position table
-    tokenizer_length  model_max_length of tokenizer_config.json, where it is a number of tokens
-    lengths         the same for the tasks "query" and "document", where the folder has them
-    lower_case      texts are lowercased before the tokenizer's own rules
-    prompts         name -> what is put before a text; `default_prompt` names one
-    similarity      name in `SIMILARITIES`
-    truncate_dim    so many first numbers of a vector are given
-    activation      what is done to the scores of pairs: the path of a class, None where this folder does not say it
-    splade          how logits become a sparse vector: "max" or "sum" over the tokens, "relu" or "log1p_relu"
-    max_active_dims so many of a sparse vector's largest numbers are kept; None: all
-    """
-
-    kind: str = ""
-    poolings: tuple[str, ...] = ("mean",)
-    include_prompt: bool = True
-    after: tuple[Callable[[Array], Array], ...] = ()
-    dim: int = 0
-    longest: int | None = None
-    longest_from: str = ""
-    tokenizer_length: int | None = None
-    lengths: Mapping[str, int] = {}
-    lower_case: bool = False
-    prompts: Mapping[str, str] = {"query": "", "document": ""}
-    default_prompt: str | None = None
-    similarity: str = "cosine"
-    truncate_dim: int | None = None
-    activation: str | None = None
-    splade: tuple[str, str] = ("max", "relu")
-    max_active_dims: int | None = None
+    kind: str = ""  # what the folder was saved as, a name in `USES`; "" without modules.json
+    poolings: tuple[str, ...] = ("mean",)  # names in `POOLINGS`, laid side by side
+    include_prompt: bool = True  # the prompt's tokens are pooled too
+    after: tuple[Callable[[Array], Array], ...] = ()  # what is done to the pooled vectors, in order
+    dim: int = 0  # of the vector at the end
+    longest: int | None = None  # tokens, special ones too; longer texts are truncated. None: no limit
+    longest_from: str = ""  # what says so: a key and its file, or the position table
+    tokenizer_length: int | None = None  # model_max_length of tokenizer_config.json, if it is a number of tokens
+    lengths: Mapping[str, int] = {}  # as `longest`, for the tasks "query" and "document" where the folder has them
+    lower_case: bool = False  # texts are lowercased before the tokenizer's own rules
+    prompts: Mapping[str, str] = {"query": "", "document": ""}  # name -> what is put before a text
+    default_prompt: str | None = None  # the name of one
+    similarity: str = "cosine"  # name in `SIMILARITIES`
+    truncate_dim: int | None = None  # so many first numbers of a vector are given
+    activation: str | None = None  # what is done to scores of pairs: the path of a class, if this folder says it
+    splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
+    max_active_dims: int | None = None  # so many of a sparse vector's largest numbers are kept; None: all
 
     def check_use(self, wanted: str) -> None:
         """Refuse another use than the folder was saved for. Raises ValueError."""
