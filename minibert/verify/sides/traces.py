@@ -7,7 +7,7 @@ metadata under `ABOUT` which model it is of (see `identity`); in a .npz that is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,11 @@ def read_traces(path: Path) -> tuple[Traces, Traces]:
 
 def read_file(path: Path) -> tuple[Traces, Traces, str | None]:
     """Read such a file: inputs, intermediates, and what it says of its model, None where it does not."""
-    if path.is_dir():  # the library would speak of a device
-        raise IsADirectoryError(f"{path} is a folder; name the file in it")
-    names, arrays, about = (_read_npz if path.suffix.lower() == NPZ else _read_safetensors)(path)
+    names, arrays, about = read_arrays(
+        path, lambda names: [name for name in names if name == ABOUT or name.partition("|")[2]]
+    )
+    if texts := [name for name, array in arrays.items() if array.dtype.kind == "U"]:
+        raise ValueError(f"{path}: {texts[0]} is a text; store it as float32, integers as int64")
     inputs: Traces = {}
     traces: Traces = {}
     for name, array in arrays.items():
@@ -103,34 +105,30 @@ def read_file(path: Path) -> tuple[Traces, Traces, str | None]:
     return inputs, traces, about
 
 
-Read = tuple[list[str], dict[str, Array], "str | None"]  # all names, the arrays of a trace, what it is of
-
-
-def _read_npz(path: Path) -> Read:
-    names = npz_names(path)
-    arrays = read_npz(path, [name for name in names if name == ABOUT or name.partition("|")[2]])
-    about = arrays.pop(ABOUT, None)
-    texts = [name for name, array in arrays.items() if array.dtype.kind == "U"]
-    if texts:
-        raise ValueError(f"{path}: {texts[0]} is a text; store it as float32, integers as int64")
-    return names, arrays, None if about is None else str(about)
-
-
-def _read_safetensors(path: Path) -> Read:
+def read_arrays(
+    path: Path, chosen: Callable[[list[str]], Collection[str]]
+) -> tuple[list[str], dict[str, Array], str | None]:
+    """All names in a .safetensors or .npz file, the arrays that are chosen of them, and which model it is of."""
+    if path.is_dir():  # the library would speak of a device
+        raise IsADirectoryError(f"{path} is a folder; name the file in it")
+    if path.suffix.lower() == NPZ:
+        names = npz_names(path)
+        arrays = read_npz(path, chosen(names))
+        about = arrays.pop(ABOUT, None)
+        return names, arrays, None if about is None else str(about)
     from safetensors import SafetensorError, safe_open
 
-    arrays: dict[str, Array] = {}
     try:
         with naming(path), safe_open(str(path), framework="np") as file:
-            names = list(file.keys())
-            for name in (name for name in names if name.partition("|")[2]):
+            arrays, names = {}, list(file.keys())
+            for name in chosen(names):
                 stored = file.get_slice(name).get_dtype()
                 if stored not in READABLE:
                     raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
                 arrays[name] = file.get_tensor(name)
             return names, arrays, (file.metadata() or {}).get(ABOUT)
     except SafetensorError:
-        raise ValueError(f"{path}: {_why_unreadable(path)}; write it anew, as `save` writes it") from None
+        raise ValueError(f"{path}: {_why_unreadable(path)}; write it anew") from None
 
 
 def _why_unreadable(path: Path) -> str:

@@ -12,10 +12,10 @@ import numpy as np
 from minibert.bulk.parquet import read_columns
 from minibert.bulk.records import Records
 from minibert.equations.input_layer import Array
-from minibert.files.lines import raw_lines, reading
+from minibert.files.lines import raw_lines
 
-from .numpy_files import npz_names, read_npy, read_npz
-from .traces import READABLE
+from .numpy_files import read_npy
+from .traces import read_arrays
 
 VECTORS = ("vector", "embedding", "vectors", "embeddings")  # names that hold them, in this order
 TEXT = "text"
@@ -73,21 +73,10 @@ def _npy(path: Path) -> Read:
     return "", read_npy(path), None
 
 
-def _npz(path: Path) -> Read:
-    """A zip of .npy files."""
-    key = _key(npz_names(path), path)
-    return key, read_npz(path, [key])[key], None
-
-
-def _safetensors(path: Path) -> Read:
-    from safetensors import SafetensorError, safe_open
-
-    with reading(str(path), "safetensors", SafetensorError), safe_open(str(path), framework="np") as file:
-        key = _key(list(file.keys()), path)
-        stored = file.get_slice(key).get_dtype()
-        if stored in READABLE:
-            return key, file.get_tensor(key), None
-    raise ValueError(f"{path}: {key} is stored as {stored}; store it as F32")
+def _named(path: Path) -> Read:
+    _, arrays, _ = read_arrays(path, lambda names: [_key(names, path)])
+    ((key, found),) = arrays.items()
+    return key, found, None
 
 
 def _parquet(path: Path) -> Read:
@@ -117,7 +106,7 @@ def _jsonl(path: Path) -> Read:
     return key, _floats(vectors), known
 
 
-_READERS = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors, ".parquet": _parquet, ".jsonl": _jsonl}
+_READERS = {".npy": _npy, ".npz": _named, ".safetensors": _named, ".parquet": _parquet, ".jsonl": _jsonl}
 
 
 def _key(names: Sequence[str], path: Path, only: bool = True) -> str:
