@@ -95,15 +95,6 @@ def test_after_the_norm_rounding_is_allowed(times: float, tmp_path: Path) -> Non
     assert report.passed == (times < 1)
 
 
-def test_not_a_number_never_passes(tmp_path: Path) -> None:
-    arrays = saved()
-    for key in ("plain|sum", "plain|embeddings.LayerNorm"):
-        spoilt = arrays[key].copy()
-        spoilt[0, 0, 0] = np.nan
-        save_file(arrays | {key: spoilt}, tmp_path / "port.safetensors")
-        assert not verify(str(BERT.folder), against=tmp_path / "port.safetensors").passed
-
-
 def test_an_array_of_another_shape_is_refused(tmp_path: Path) -> None:
     arrays = saved()
     ours = arrays["plain|sum"]
@@ -223,16 +214,6 @@ def test_a_batch_of_no_rows_is_nothing_compared(tmp_path: Path) -> None:
     assert report.wrong_inputs == ["plain|inputs|input_ids has shape (0, 7), expected (3, 7)"]
 
 
-def test_a_file_with_one_batch_says_how_many_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = {key: value for key, value in saved().items() if key.startswith("plain|")}
-    total = len({key.split("|")[0] for key in saved()})
-    path = ported(plain, tmp_path)
-    assert main(["verify", "--model", str(BERT.folder), "--against", str(path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith(f"1 of {total} batches compared; the file lacks right_pad, ")]
-    assert lines[-1] == f"passed as far as it goes: {total - 1} of {total} batches were not compared"
-
-
 def test_a_text_s_ids_are_the_tokenizer_s(minilm: Path, tmp_path: Path) -> None:
     """Ids without [CLS] and [SEP], ids of [UNK] alone, and no such text at all: each fails."""
     model, text = str(minilm), "We lived above the clouds"
@@ -292,6 +273,7 @@ def test_a_batch_with_inputs_alone_is_missing_and_one_without_is_not(tmp_path: P
     assert report.passed and report.missing == []
     (line,) = [line for line in report.lines if "; the file lacks " in line]
     assert line.split("; ")[1] == "the file lacks types"
+    assert report.lines[-1].startswith("passed as far as it goes: 1 of ")
 
 
 def test_only_compares_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -432,13 +414,7 @@ def test_another_model_s_trace_fails(tmp_path: Path) -> None:
     assert report.lines[-1] == "not passed: nothing was compared; is this a trace of another model?"
 
 
-def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "port.safetensors").write_bytes(b"no such thing")
-    arguments = ["verify", "--model", str(BERT.folder), "--against"]
-    assert main([*arguments, str(tmp_path / "port.safetensors")]) == 2
-    assert "not a safetensors file" in capsys.readouterr().err
-    assert main([*arguments, str(tmp_path / "absent.safetensors")]) == 2
-    assert "absent.safetensors" in capsys.readouterr().err
+def test_a_trace_has_one_of_two_endings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--model", str(BERT.folder), "--save", str(tmp_path / "trace.npy")]) == 2
     assert "must end in .safetensors" in capsys.readouterr().err
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -12,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import seeded
+from printed_models import printed_of, write_model
 from reference_files import BY_NAME, with_mistake
-from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
@@ -28,11 +26,6 @@ from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
 LOOKUPS = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
-
-
-def stored(name: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((printed.DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return values
 
 
 def test_nothing_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +49,7 @@ def test_nothing_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_stored_values_are_found_by_name_and_sizes(model: str, name: str | None) -> None:
-    sizes = stored(name or "gpt2")["sizes"]
+    sizes = printed_of(name or "gpt2")["sizes"]
     layer: Any = SimpleNamespace(config=sizes)
     found = find(model, layer)
     assert (found and found["model"]) == name
@@ -68,7 +61,7 @@ def test_printed_numbers_agree_with_each_other(name: str) -> None:
     """The same number of the same row, printed twice with different digits, is one number."""
     seen: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
     count = 0
-    for entry in stored(name)["values"]:
+    for entry in printed_of(name)["values"]:
         halves = half_units(entry["printed"])
         assert halves.shape == (len(entry["tokens"]), len(entry["columns"]))
         for i, token in enumerate(entry["tokens"]):
@@ -91,7 +84,7 @@ def test_printed_numbers_agree_with_each_other(name: str) -> None:
 
 
 def test_printed_positions_are_the_real_table_s(bert_positions: Array) -> None:
-    entries = [entry for entry in stored("bert-base-uncased")["values"] if entry["key"] == LOOKUPS[2]]
+    entries = [entry for entry in printed_of("bert-base-uncased")["values"] if entry["key"] == LOOKUPS[2]]
     assert sum(len(entry["tokens"]) for entry in entries) >= 12
     for entry in entries:
         got = bert_positions[np.ix_(entry["tokens"], np.arange(768)[entry["columns"]])].astype(np.float64)
@@ -100,7 +93,7 @@ def test_printed_positions_are_the_real_table_s(bert_positions: Array) -> None:
 
 def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
     """all-MiniLM-L6-v2 has the vocabulary of bert-base-uncased."""
-    values = stored("bert-base-uncased")
+    values = printed_of("bert-base-uncased")
     with minibert.load(minilm) as layer:
         texts = [((text["text"],), {"input_ids": text["input_ids"]}) for text in values["texts"]]
         report = Report()
@@ -113,17 +106,10 @@ def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bert-base-uncased whose printed numbers are the true ones, and whose others are made up."""
-    folder = seeded.write_model(tmp_path_factory.mktemp("hub") / "bert-base-uncased", "bert", vocab=True)
-    tensors = load_file(folder / "model.safetensors")
-    tables = {key: tensors[f"{key}.weight"] for key in LOOKUPS}
-    for entry in stored("bert-base-uncased")["values"]:
-        for token, row in zip(entry["tokens"], entry["printed"], strict=True):
-            place = {LOOKUPS[0]: entry["input_ids"][token], LOOKUPS[1]: 0, LOOKUPS[2]: token}.get(entry["key"])
-            if place is not None:
-                tables[entry["key"]][place, entry["columns"]] = np.array(row, np.float32)
-    save_file(tensors, folder / "model.safetensors")
+def planted(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
+    """A bert-base-uncased whose printed numbers are the true ones, and whose others are zeros."""
+    folder = write_model(tmp_path_factory.mktemp("hub") / "bert-base-uncased", "bert-base-uncased")
+    (folder / "tokenizer.json").write_bytes((minilm / "tokenizer.json").read_bytes())
     return folder
 
 
@@ -132,7 +118,7 @@ def only_lookups(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
-    values = only_lookups(stored("bert-base-uncased"))
+    values = only_lookups(printed_of("bert-base-uncased"))
     with minibert.load(planted) as layer:
         checked = check(Subject(layer, minibert.load), values)
         assert {c.key for c in checked} == set(LOOKUPS)
@@ -152,7 +138,7 @@ def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
 def test_a_model_with_other_numbers_fails_and_says_what_was_compared(
     planted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows as printed, but the made-up rest of each row shows in the norm."""
+    """Rows as printed, but the zeros of the rest of each row show in the norm."""
     assert main(["verify", "--model", str(planted)]) == 1
     said = capsys.readouterr().out
     assert "torch and transformers are not installed, so the reference was not run" in said
@@ -193,7 +179,7 @@ def test_a_model_as_printed_passes(planted: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_other_ids_than_printed_fail(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every number may be right: the tokenizer is another one."""
-    values = only_lookups(stored("bert-base-uncased"))
+    values = only_lookups(printed_of("bert-base-uncased"))
     wrong = {**values, "texts": [{"text": "we lived", "input_ids": [1, 2]}]}
     monkeypatch.setattr(printed, "find", lambda model, layer: wrong)
     report = verify(str(planted))
@@ -203,7 +189,7 @@ def test_other_ids_than_printed_fail(planted: Path, monkeypatch: pytest.MonkeyPa
 
 def test_printed_values_name_a_mistake_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Had the notebooks been run on a layer without type rows, that is what would be said."""
-    values = only_lookups(stored("bert-base-uncased"))
+    values = only_lookups(printed_of("bert-base-uncased"))
     with minibert.load(planted) as layer:
         total = with_mistake(layer, "type rows left out", {"input_ids": np.array([[101, 102]])})["sum"][0, :, :3]
     digits = [[f"{number:.8f}" for number in numbers] for numbers in total.tolist()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_hub import FakeHub, quick_pauses, refused, status, use
+from printed_models import is_row, printed_of, write_model
 
 from minibert.cli import main
 from minibert.commands.verify import NO_HUB
@@ -21,63 +20,6 @@ from minibert.verify.sides.printed import half_steps, half_units
 MOST = 250_000  # bytes of one model's tensors, header included; measured: 143,360 and 69,632
 HEADER = 1 << 15  # bytes that are asked for first
 BERT, GPT2 = SEEDS
-DIM = 768
-# the tensors of both input layers at their real sizes, by the names of the files on the Hub
-TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
-    "bert-base-uncased": {
-        "bert.embeddings.LayerNorm.beta": (DIM,),
-        "bert.embeddings.LayerNorm.gamma": (DIM,),
-        "bert.embeddings.position_embeddings.weight": (512, DIM),
-        "bert.embeddings.token_type_embeddings.weight": (2, DIM),
-        "bert.embeddings.word_embeddings.weight": (30522, DIM),
-    },
-    "gpt2": {"wpe.weight": (1024, DIM), "wte.weight": (50257, DIM)},
-}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "bert-base-uncased": {"pad_token_id": 0, "layer_norm_eps": 1e-12},
-    "gpt2": {},
-}
-
-
-def printed_of(model: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((printed.DATA / f"{model}.json").read_text(encoding="utf-8"))
-    return values
-
-
-def is_row(entry: dict[str, Any]) -> bool:
-    """Whether the numbers are a table's own; what is computed from whole rows cannot be made up from six numbers."""
-    return entry["key"].endswith("_embeddings") or entry["key"] in ("wte", "wpe")
-
-
-def write_model(folder: Path, model: str) -> Path:
-    """A file of the real size, with holes, in which the printed numbers stand where they belong."""
-    folder.mkdir()
-    header: dict[str, Any] = {}
-    end = 0
-    for name, shape in TENSORS[model].items():
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + 4 * math.prod(shape)]}
-        end += 4 * math.prod(shape)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(folder / "model.safetensors", "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end)
-    values = printed_of(model)
-    for entry in sorted(values["values"], key=lambda entry: -half_units(entry["printed"]).max()):  # most digits last
-        if not is_row(entry):
-            continue
-        (name,) = [name for name in header if name.endswith(f"{entry['key']}.weight")]
-        table = np.memmap(
-            folder / "model.safetensors", np.float32, "r+", 8 + len(text) + header[name]["data_offsets"][0],
-            shape=TENSORS[model][name],
-        )  # fmt: skip
-        for token, row in zip(entry["tokens"], entry["printed"], strict=True):
-            by_place = "position" in name or name == "wpe.weight"
-            place = token if by_place else 0 if "token_type" in name else entry["input_ids"][token]
-            table[place, entry["columns"]] = np.array(row, np.float32)
-        table.flush()
-    (folder / "config.json").write_text(json.dumps(values["sizes"] | CONFIGS[model]), encoding="utf-8")
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -17,34 +17,16 @@ from vector_port import VectorPort, write
 from minibert.cli import main
 from minibert.verify import verify as verify_module
 from minibert.verify.sides.traces import read_traces, write_traces
+from minibert.verify.verify import verify
 
 KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches", "local",
         "rounding", "ruled_out", "lines"}  # fmt: skip
 
 
 @pytest.fixture
-def saved(folder: Path, tmp_path: Path, capsys: Printed) -> Path:
-    path = tmp_path / "saved.safetensors"
-    assert (
-        main(["verify", str(folder), "--encoder", "--save", str(path), "--against", str(saved_by(folder, path))]) == 0
-    )
-    capsys.readouterr()
+def saved(folder: Path, tmp_path: Path) -> Path:
+    verify(str(folder), encoder=True, save=(path := tmp_path / "saved.safetensors"))
     return path
-
-
-def saved_by(folder: Path, path: Path) -> Path:
-    """A first file to compare with: what is saved needs something beside it, where torch is not installed."""
-    from functools import partial
-
-    from minibert.models.open.load_encoder import load_encoder
-    from minibert.verify.judge.blocks import EncoderSubject
-
-    other = path.with_name("first.safetensors")
-    with load_encoder(folder) as encoder:
-        subject = EncoderSubject(encoder, partial(load_encoder, folder))
-        inputs = subject.batches()
-        write_traces(other, inputs, subject.traces(inputs, {}))
-    return other
 
 
 def run(capsys: Printed, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -68,9 +50,8 @@ print(*(name for name in sys.modules if name.startswith("minibert.verify")))
 """
 
 
-def test_where_nothing_differs_no_list_of_mistakes_is_loaded(folder: Path, tmp_path: Path) -> None:
-    path = saved_by(folder, tmp_path / "port.safetensors")
-    result = subprocess.run([sys.executable, "-c", PASSING, folder, path], capture_output=True, text=True)
+def test_where_nothing_differs_no_list_of_mistakes_is_loaded(folder: Path, saved: Path) -> None:
+    result = subprocess.run([sys.executable, "-c", PASSING, folder, saved], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     loaded = result.stdout.split()
     assert "minibert.verify.judge.blocks" in loaded
