@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from . import blocks
@@ -77,5 +75,6 @@ def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None
     return scores if bias is None else np.add(scores, bias, out=scores)
 
 
-ACTIVATIONS: Mapping[Activation, Activation] = {blocks.gelu: gelu}
-"""The textbook's activation -> the one that is faster."""
+def faster(activation: Activation) -> Activation:
+    """The one of this file for a textbook's activation, if there is one."""
+    return gelu if activation is blocks.gelu else activation

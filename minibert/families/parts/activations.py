@@ -1,29 +1,50 @@
-"""The activations that config.json may name."""
+"""The activations that config.json and the folders of sentence models may name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from minibert.equations.blocks import Activation, gelu, gelu_tanh, mish, quick_gelu, relu, silu, tanh
+from minibert.equations import blocks
+from minibert.equations.blocks import Activation
 
 from .config import Config
 
 # the config's word -> the equation, and how the reference prints it
 ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
-    "gelu": (gelu, "GELUActivation()"),
-    "gelu_python": (gelu, "GELUActivation()"),
-    "gelu_new": (gelu_tanh, "NewGELUActivation()"),
-    "gelu_fast": (gelu_tanh, "FastGELUActivation()"),
-    "gelu_accurate": (gelu_tanh, "AccurateGELUActivation()"),
-    "gelu_pytorch_tanh": (gelu_tanh, "GELUTanh()"),
-    "gelu_python_tanh": (gelu_tanh, "GELUTanh()"),
-    "relu": (relu, "ReLU()"),
-    "silu": (silu, "SiLUActivation()"),
-    "swish": (silu, "SiLU()"),
-    "quick_gelu": (quick_gelu, "QuickGELUActivation()"),
-    "mish": (mish, "MishActivation()"),
-    "tanh": (tanh, "Tanh()"),
+    "gelu": (blocks.gelu, "GELUActivation()"),
+    "gelu_python": (blocks.gelu, "GELUActivation()"),
+    "gelu_new": (blocks.gelu_tanh, "NewGELUActivation()"),
+    "gelu_fast": (blocks.gelu_tanh, "FastGELUActivation()"),
+    "gelu_accurate": (blocks.gelu_tanh, "AccurateGELUActivation()"),
+    "gelu_pytorch_tanh": (blocks.gelu_tanh, "GELUTanh()"),
+    "gelu_python_tanh": (blocks.gelu_tanh, "GELUTanh()"),
+    "relu": (blocks.relu, "ReLU()"),
+    "silu": (blocks.silu, "SiLUActivation()"),
+    "swish": (blocks.silu, "SiLU()"),
+    "quick_gelu": (blocks.quick_gelu, "QuickGELUActivation()"),
+    "mish": (blocks.mish, "MishActivation()"),
+    "tanh": (blocks.tanh, "Tanh()"),
 }
+# a class of torch.nn -> the equation, as it makes it without arguments: a folder keeps the name of the class alone
+TORCH: Mapping[str, Activation] = {
+    "Identity": lambda x: x,
+    "Tanh": blocks.tanh,
+    "ReLU": blocks.relu,
+    "GELU": blocks.gelu,
+    "SiLU": blocks.silu,
+    "Sigmoid": blocks.sigmoid,
+    "LeakyReLU": blocks.leaky_relu,
+    "ELU": blocks.elu,
+    "Hardswish": blocks.hardswish,
+    "Mish": blocks.mish,
+    "Softmax": blocks.softmax,
+}
+
+
+def torch_class(path: Any) -> str:
+    """The class of torch.nn at a path that a folder names, "" for anything else; nothing that it names is imported."""
+    return str(path).rpartition(".")[2] if str(path).startswith("torch.nn.") else ""
 
 
 def activation_of(config: Config, key: str) -> tuple[Activation, str]:

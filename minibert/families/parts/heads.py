@@ -81,7 +81,7 @@ class Act(Frozen):
         from .activations import ACTIVATIONS, activation_of
 
         found, _ = ACTIVATIONS[self.word] if self.word else activation_of(config, self.act)
-        return fast.ACTIVATIONS.get(found, found)
+        return fast.faster(found)
 
 
 class Head(Frozen):

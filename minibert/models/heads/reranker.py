@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.blocks import sigmoid, softmax
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Text, worded
+from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
@@ -22,8 +23,7 @@ from .heads import check_numbers, logits_of, refuse_empty, tokens_of
 
 Pair = tuple[str, str]
 Activation = Callable[[Array], Array]
-# what a folder may ask for, by the end of its class's path; nothing that a file names is imported
-ACTIVATIONS: Mapping[str, Activation] = {"Identity": lambda x: x, "Sigmoid": sigmoid}
+KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid")}  # what a folder may ask for
 
 
 class Pairs(Sentences):
@@ -201,15 +201,14 @@ def usual_activation(path: str | None, config: Config, labels: int) -> Activatio
     else:
         path, where = config.get(older), f"config.json: {older}"
     if path is None:
-        return ACTIVATIONS["Sigmoid" if labels == 1 else "Identity"]
-    name = str(path).rpartition(".")[2]
-    if name not in ACTIVATIONS or not str(path).startswith("torch.nn."):
-        known = " and ".join(f"torch.nn.{name}" for name in ACTIVATIONS)
+        return KNOWN["Sigmoid" if labels == 1 else "Identity"]
+    if (name := torch_class(path)) not in KNOWN:
+        known = " and ".join(f"torch.nn.{name}" for name in KNOWN)
         raise CheckpointError(
             f"{where} asks for the activation {path!r}, but known are {known}; pass a function of an array as "
             "activation_fn, or take the logits: activation_fn=lambda x: x"
         )
-    return ACTIVATIONS[name]
+    return KNOWN[name]
 
 
 def given_activation(activation: Any) -> Activation:
@@ -218,12 +217,12 @@ def given_activation(activation: Any) -> Activation:
     Raises TypeError for anything else.
     """
     if (kind := type(activation)).__module__.startswith("torch.nn."):
-        if kind.__name__ not in ACTIVATIONS:
+        if kind.__name__ not in KNOWN:
             raise TypeError(
-                f"activation_fn is torch's {kind.__name__}, but known are {', '.join(ACTIVATIONS)}; pass a function of "
+                f"activation_fn is torch's {kind.__name__}, but known are {', '.join(KNOWN)}; pass a function of "
                 "a NumPy array"
             )
-        return ACTIVATIONS[kind.__name__]
+        return KNOWN[kind.__name__]
     if not callable(activation) or isinstance(activation, type):
         raise TypeError(f"activation_fn must be a function of an array, found {activation!r:.80}")
     made: Activation = activation

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from minibert.equations.blocks import additive_mask, visible
-from minibert.equations.fast import ACTIVATIONS, activated, attention_scores, linear, softmax
+from minibert.equations.fast import activated, attention_scores, faster, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import Attention, BoundBlock, Dense, FeedForward, Modules
 from minibert.files.tables import ScratchBuffer, ScratchBuffers
@@ -380,7 +380,7 @@ def _each_head(modules: Modules, own: Attention, path: str, hook: Hook | None) -
 def feeding(modules: Modules, own: FeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
     """`feed_forward` of the equations."""
     down = hooked(hook, own.output, mapping(modules[own.output], "sum"))
-    activate = hooked(hook, own.activation, partial(activated, ACTIVATIONS.get(own.activate, own.activate)))
+    activate = hooked(hook, own.activation, partial(activated, faster(own.activate)))
     gate: Work | None = None
     if own.gate == own.up:
         both, width = modules[own.up], modules[own.up].shape[0] // 2

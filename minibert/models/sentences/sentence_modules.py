@@ -18,6 +18,7 @@ from minibert.equations import blocks
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.equations.sentences import normalized
 from minibert.errors import CheckpointError
+from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.config import Config
 from minibert.files.checkpoint import SINGLE, Checkpoint
 from minibert.files.reading import FileName, read_object
@@ -41,19 +42,6 @@ MODULES_OF: Mapping[str, tuple[str, ...]] = {
     "SparseEncoder": ("Transformer", "MLMTransformer", "SpladePooling"),
 }  # what a folder is saved as -> the modules that are computed here
 USES = {"SentenceTransformer": "encode", "CrossEncoder": "predict and rank", "SparseEncoder": "encode_sparse"}
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
-    "Identity": lambda x: x,
-    "Tanh": blocks.tanh,
-    "ReLU": blocks.relu,
-    "GELU": blocks.gelu,
-    "SiLU": blocks.silu,
-    "Sigmoid": blocks.sigmoid,
-    "LeakyReLU": blocks.leaky_relu,
-    "ELU": blocks.elu,
-    "Hardswish": blocks.hardswish,
-    "Mish": blocks.mish,
-    "Softmax": blocks.softmax,
-}  # each as its class makes it without arguments: a folder keeps the name of the class alone
 LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's own, which no folder changes
 
 
@@ -242,9 +230,9 @@ def _dense(settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dty
     if width != dim or type(out) is not int or out < 1:
         raise files.refuse(f"Dense maps {width!r} numbers to {out!r}, but {dim} come out of the module before")
     named = settings.get("activation_function", "torch.nn.modules.activation.Tanh")
-    activation = ACTIVATIONS.get(str(named).rpartition(".")[2])
-    if activation is None or not str(named).startswith("torch.nn."):
-        raise files.refuse(f"activation_function {named!r} is not one of torch.nn's {', '.join(ACTIVATIONS)}")
+    activation = TORCH.get(torch_class(named))
+    if activation is None:
+        raise files.refuse(f"activation_function {named!r} is not one of torch.nn's {', '.join(TORCH)}")
     keeps = files.flag(settings, "use_residual", False)
     shapes: dict[str, tuple[int, ...]] = {"linear.weight": (out, dim)}
     if files.flag(settings, "bias", True):
@@ -268,7 +256,7 @@ def dense(x: Array, weight: Array, bias: Array | None, residual: Array | None, a
 STEPS: Mapping[str, Callable[[dict[str, Any], FolderFiles, int, np.dtype[Any] | None], tuple[After, int]]] = {
     "Dense": _dense,
     "LayerNorm": _layer_norm,
-    "Dropout": lambda settings, files, dim, dtype: (ACTIVATIONS["Identity"], dim),  # changes nothing outside training
+    "Dropout": lambda settings, files, dim, dtype: (TORCH["Identity"], dim),  # changes nothing outside training
     "Normalize": lambda settings, files, dim, dtype: (normalized, dim),
 }
 """Module -> a function of its settings, its files, the width before it and the dtype: the step and the width after."""

@@ -466,7 +466,7 @@ def gate_for_up(at: At) -> Iterator[Step]:
 
 def other_than(formula: Formula, own: Formula) -> Formula | None:
     """Another activation; textbook and fast form are one."""
-    return None if own in (formula, fast.ACTIVATIONS.get(formula)) else formula
+    return None if own in (formula, fast.faster(formula)) else formula
 
 
 # heads

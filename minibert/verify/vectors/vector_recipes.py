@@ -100,7 +100,7 @@ def _in_fewer_passes(step: Step) -> Step:
     if step.kind == "softmax" and step.formula is softmax:
         return step._replace(formula=fast.softmax)
     formula: Any = step.formula
-    return step._replace(formula=fast.ACTIVATIONS.get(formula, formula)) if step.kind == "activation" else step
+    return step._replace(formula=fast.faster(formula)) if step.kind == "activation" else step
 
 
 class NoTokensError(ValueError):
