@@ -1,9 +1,9 @@
 """Does a model compute what the reference computes? What `minibert verify` does and prints.
 
-A subject is the input layer, or the whole encoder. It is compared with one side: a file of a port's own intermediates,
-where one is passed; the reference itself, where torch and transformers are installed; the reference's values that ship
-with the package, for a checkpoint with the same numbers. Of two well-known checkpoints numbers that others have printed
-are compared too. Where something differs, every classic mistake is tried on the same inputs.
+A subject is the input layer, or the whole encoder. It is compared with one counterpart: a file of a port's
+intermediates, if one is passed; else the reference itself, if torch and transformers are installed; else the
+reference's values that ship with the package, for a checkpoint with the same numbers. Two well-known checkpoints are
+also compared with numbers that others have printed. Where something differs, every known mistake is tried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minibert.verify.judge.compare import over_kinds
 from minibert.verify.judge.input_layer import Subject
 from minibert.verify.sides import identity, printed, shipped
 from minibert.verify.sides.reference import installed
-from minibert.verify.sides.sides import File, Live, Shipped, Side
+from minibert.verify.sides.sides import Counterpart, File, Live, Shipped
 from minibert.verify.sides.traces import Traces, keys_of, read_file, write_traces
 
 from .report import Report, show
@@ -50,18 +50,18 @@ def verify(
 ) -> Report:
     """Compare a checkpoint's input layer or whole encoder, intermediate by intermediate, with the best reference.
 
-    against: a file as `save` writes it, with a port's own numbers. Of each batch in it every intermediate is compared,
-    or those that `only` names; a missing one fails as one that differs does, and so does a missing or other input.
-    Without a file: live with transformers where installed, else with the reference's values that ship, if they are of a
-    checkpoint with these numbers; of the input layer also with the printed values of a model of this name. save: write
-    inputs and intermediates. tolerance: allowed of every intermediate but ids, for a port that computes in float16 on
-    purpose. kinds: these batches alone, also of a file. few: our batches are those of `small`, and a file of them is.
-    all_batches: a batch of ours that the file does not have fails.
+    against: a file as `save` writes it, with a port's numbers. Every intermediate of its batches is compared, or those
+    that `only` names; a missing intermediate fails, and so does a missing or different input. Without a file: live with
+    transformers where installed, else with the reference's values that ship, if they are of a checkpoint with these
+    numbers; the input layer also with the printed values of a model of this name. save: write inputs and intermediates.
+    tolerance: allowed for every intermediate but ids, for a port that computes in float16 on purpose. kinds: compare
+    only these batches. few: use the batches of `small`; so does a file that has only them. all_batches: fail if the
+    file lacks one of our batches.
 
-    Before the first norm nothing may differ, after it `input_layer.AFTER_NORM`. In the blocks an intermediate passes
-    within `blocks.IN_BLOCKS` (`blocks.ATTENTION` for probabilities). In real models two right programs are further
-    apart than that. There it also passes if its error against float64 is about the other side's: ours at most
-    `ERROR_SHARE` times the reference's, a file's at most `PORT_SHARE` times ours.
+    Tolerances: 0 before the first norm, `input_layer.AFTER_NORM` after it, `blocks.IN_BLOCKS` in the blocks
+    (`blocks.ATTENTION` for probabilities). In real models even correct implementations differ by more. There an
+    intermediate also passes if its error against float64 is about the other program's: ours at most `ERROR_SHARE`
+    times the reference's, a file's at most `PORT_SHARE` times ours.
 
     Raises ValueError where there is nothing to compare with and nothing to save, for a file of another model (see
     `identity`), where `save` is the file to compare with or one of the model's own, and for an `only` that the model
@@ -93,11 +93,13 @@ def verify(
         if save is not None:
             write_traces(save, inputs, subject.traces(inputs, {}), identity.about(subject, model))
             report.say(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
-        other = _side(subject, model, options) if against is None else File(against, own, theirs, only, all_batches)
+        other = (
+            _counterpart(subject, model, options) if against is None else File(against, own, theirs, only, all_batches)
+        )
         if other is not None:
             compare_with(report, subject, other, inputs, texts, tolerance)
         if not encoder and not isinstance(other, File | Shipped):
-            # a folder's name promises nothing: where the reference can be run, it alone decides
+            # a folder may have any name: if the reference can be run, only the reference decides
             values = None if other is not None and is_folder(model) else printed.find(model, opened)
             if values is not None:
                 alone = "torch and transformers are not installed, so the reference was not run; "
@@ -137,7 +139,7 @@ def _these(kinds: Sequence[str], *several: Traces) -> Iterator[Traces]:
     return ({kind: x for kind, x in each.items() if kind in kinds} for each in several)
 
 
-def _side(subject: Subject, model: str, options: dict[str, Any]) -> Side | None:
+def _counterpart(subject: Subject, model: str, options: dict[str, Any]) -> Counterpart | None:
     """The reference where it can be run, else its values where they ship."""
     if installed():
         return Live(subject, model, **options)
@@ -156,18 +158,18 @@ def _nothing(model: str, encoder: bool) -> ValueError:
     )
 
 
-# -- comparing and naming: once, for every subject and every side -----------------------------------------------------
+# -- comparing and naming: once, for every subject and every counterpart -----------------------------------------------
 
 
 def compare_with(
-    report: Report, subject: Subject, side: Side, batches: Traces, texts: Sequence[str], tolerance: float = 0.0
+    report: Report, subject: Subject, other: Counterpart, batches: Traces, texts: Sequence[str], tolerance: float = 0.0
 ) -> None:
-    """Compare with one side, write what differs, and look for the mistake.
+    """Compare with another program, write what differs, and look for the mistake.
 
-    What is within `tolerance` passes; mistakes are looked for as without it.
+    Differences within `tolerance` pass; the search for mistakes does not depend on it.
     """
-    report.say(*side.about)
-    inputs, theirs, ours, truth = side.given(report, subject, batches, texts)
+    report.say(*other.about)
+    inputs, theirs, ours, truth = other.given(report, subject, batches, texts)
     if not inputs:
         return
     ours = ours or subject.traces(inputs, theirs)
@@ -183,18 +185,18 @@ def compare_with(
             f"{', '.join(f'plain|{key}' for key in known[:6])}"
         )
     report.say(f"{len(inputs)} batches: {', '.join(inputs)}", "")
-    place = show(report, subject, known, side.whose, side.exact, side.shares)
-    report.say(*side.not_compared(known, keys_of(theirs), subject.noun))
+    place = show(report, subject, known, other.whose, other.exact, other.shares)
+    report.say(*other.not_compared(known, keys_of(theirs), subject.noun))
     report.say(*filter(None, [subject.beyond(inputs)]))
-    wrong = [d.key for d in over_kinds(differences) if not d.accepted(side.shares)]
+    wrong = [d.key for d in over_kinds(differences) if not d.accepted(other.shares)]
     if not place:
         report.say(f"no difference beyond {tolerance:g}" if wrong else "no difference beyond what rounding allows")
     if wrong:
         from .judge.naming import look
 
-        loose = tolerance if place else 0.0  # of numbers that pass by it, many a mistake leaves no more
-        look(report, subject, inputs, theirs, loose, isinstance(side, File))
-    side.close(report, subject)
+        loose = tolerance if place else 0.0  # where numbers pass by it, many mistakes would fit too
+        look(report, subject, inputs, theirs, loose, isinstance(other, File))
+    other.close(report, subject)
 
 
 def against_printed(report: Report, subject: Subject, values: dict[str, Any], before: str) -> None:

@@ -187,7 +187,7 @@ def test_a_batch_of_the_port_s_own_is_compared_with_its_own_inputs(tmp_path: Pat
     del arrays["mine|inputs|token_type_ids"]
     assert not verify(str(BERT.folder), against=ported(arrays, tmp_path)).passed
     arrays["mine|inputs|input_ids"] = np.array([[5, 6, 999]])
-    with pytest.raises(ValueError, match="the inputs of 'mine' are none of this model's: input_ids"):
+    with pytest.raises(ValueError, match="the inputs of 'mine' do not fit this model: input_ids"):
         verify(str(BERT.folder), against=ported(arrays, tmp_path))
 
 

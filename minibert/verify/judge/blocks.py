@@ -23,8 +23,8 @@ from .input_layer import Subject, batches, ids_of, tolerances
 # |difference| / max(1, |value|) in the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6
 # (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 6.7e-5 and 4.5e-6: there the rms errors decide.
 IN_BLOCKS, ATTENTION = 1e-5, 1e-6
-# The longest batch: so many tokens, and so many beyond each length up to `FARTHEST` at which the model changes. Its
-# scores and attention weights, which grow with the square, are compared where the other side has them.
+# Tokens of the longest batch, and tokens beyond each length up to `FARTHEST` at which the model changes. Its
+# scores and attention weights, which grow with the square, are compared where the other program has them.
 LONG, BEYOND, FARTHEST = 300, 8, 1024
 END = "after the blocks"
 
@@ -161,7 +161,7 @@ class EncoderSubject(Subject):
 
 
 def _usual(encoder: Encoder) -> tuple[BoundHead | None, str]:
-    """The head whose logits are compared, or why there is none; "" where the file holds no head.
+    """The head whose logits are compared, or the reason why no head is; "" if the file holds no head.
 
     A head that is nothing but the word table is there in every GPT-2: it is compared where config.json names it.
     """

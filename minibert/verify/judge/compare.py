@@ -1,4 +1,4 @@
-"""The comparison of two traces, intermediate by intermediate, and what of it passes. It exists once, for all sides."""
+"""Compares two traces, intermediate by intermediate, and says what passes; the same for every counterpart."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.verify.sides.traces import Traces
 
-# The root mean square error against float64 as a share of the other side's. Ours of torch's on all-MiniLM-L6-v2: 1.10
-# at most with BLAS's Haswell kernel, 1.43 with the one for AVX-512, 1.48 with Sandybridge (single products; what leaves
-# a block 1.26). Of a port's, of ours: 5.0 where it adds each product's terms one after the other, as plain loops do.
+# The rms error against float64, divided by the other program's. Ours by torch's on all-MiniLM-L6-v2: at most
+# 1.10 with BLAS's Haswell kernel, 1.43 with that for AVX-512, 1.48 with Sandybridge (single products; the output of
+# a block 1.26). A port's by ours: 5.0 if it adds each product's terms one after the other, as plain loops do.
 ERROR_SHARE, PORT_SHARE = 2.0, 10.0
 EXACT = ("input_ids", "position_ids")
 
 
 class Shares(NamedTuple):
-    """How large an rms error against float64 may be, as a multiple of the other side's: ours, and theirs."""
+    """How large an rms error against float64 may be, as a multiple of the other program's: ours, and theirs."""
 
     ours: float = np.inf
     theirs: float = np.inf
@@ -52,7 +52,7 @@ class Difference(NamedTuple):
         return self.largest <= self.tolerance  # False for NaN
 
     def accepted(self, shares: Shares) -> bool:
-        """Whether it passes, or what both sides round may be weighed and is about the same."""
+        """Whether it passes, by its size or by the rms errors."""
         if self.passes or not self.weighed:
             return self.passes
         errors = self.error_ours, self.error_theirs
@@ -68,14 +68,14 @@ def compare(
 ) -> list[Difference]:  # fmt: skip
     """Compare every intermediate that both have, kind by kind; `truth` is what a model in float64 gives.
 
-    allowed: the tolerance of each; weighed: of which beyond it the errors decide; seen: what of an array is compared,
-    from kind, key and array.
+    allowed: the tolerance of each; weighed: where a larger difference passes if the rms errors agree; seen: selects the
+    part of an array to compare, from kind, key and array.
     """
     found = []
     for kind, mine in ours.items():
         for key in (key for key in mine if key in theirs.get(kind, {})):
             here, there, true = mine[key], theirs[kind][key], truth.get(kind, {}).get(key)
-            if fits(here, there):  # another shape is a difference, of which nothing is left out
+            if fits(here, there):  # arrays of other shapes differ as a whole
                 here, there = np.broadcast_arrays(here, there)
                 here, there = seen(kind, key, here), seen(kind, key, there)
                 true = None if true is None else seen(kind, key, true)
@@ -86,7 +86,7 @@ def compare(
 def misfits(ours: Traces, theirs: Traces, whole: Collection[str]) -> list[str]:
     """List the intermediates whose shape is not that of ours: they cannot be the same thing.
 
-    whole: those of which one text cannot stand for all.
+    whole: intermediates that must have all texts of the batch.
     """
     return [
         f"{kind}|{key} has shape {theirs[kind][key].shape}, expected {mine[key].shape}"

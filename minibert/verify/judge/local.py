@@ -30,9 +30,9 @@ from minibert.verify.sides.traces import HEAD, INPUT_LAYER, Traces
 from .compare import OF_A_PORT, PORT_SHARE, Difference, over_kinds, rms
 from .input_layer import Subject
 
-LEFT = 0.05  # of the right module's difference: a mistake that leaves at most so much explains it
-ROUNDED = 10.0  # and at most so many tolerances
-ALIKE = 10.0  # two mistakes of which one leaves so many times what the other leaves can be told apart
+# A mistake explains a difference if it leaves at most this share of it, and at most this many tolerances
+LEFT, ROUNDED = 0.05, 10.0
+ALIKE = 10.0  # two mistakes can be told apart if one leaves this many times what the other leaves
 NORM_ALONE = 1e-6  # of one norm on the same input; measured between right ones: 4e-7. An eps shows only here
 OTHER = "Each module has numbers of its own."
 MASKED = 1e3  # a score so far below ours has a mask added; the smallest that is in use is 1e4
@@ -134,10 +134,10 @@ class Place(NamedTuple):
 
     def compared(self, mistake: Mistake | None = None) -> list[Difference]:
         """Compare what it gives, with a mistake if there is one, with the port's own."""
-        made = [
-            {kind: fed[kind].values(mistake and with_mistake(mistake, at)) for kind in self.inputs}
-            for at, fed in ((self.at, self.fed), (self.at_wide, self.wide))
-        ]
+        made = []
+        for at, fed in ((self.at, self.fed), (self.at_wide, self.wide)):
+            plan = with_mistake(mistake, at) if mistake else None
+            made.append({kind: fed[kind].values(plan) for kind in self.inputs})
         return [
             d._replace(tolerance=NORM_ALONE) if d.weighed and self.at.plan[d.key].kind == "norm" else d
             for d in self.subject.compare(self.inputs, made[0], self.theirs, made[1])
@@ -192,7 +192,7 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
                 if not found:
                     whole = [mistake for mistake in whole if module.left_by(mistake) is not None]
                 found.append(Local(d.key, subject.place(d.key), d.largest, module.names()))
-        in_padding = whole  # two mistakes of the mask may differ there alone
+        in_padding = whole  # some mistakes of the mask differ only there
         for place in (each for each in _places(subject, exact, inputs, theirs) if each.at.part in parts):
             whole = [mistake for mistake in whole if place.fits(mistake, tolerance)]
             in_padding = [mistake for mistake in in_padding if place.with_padding().fits(mistake, tolerance)]
@@ -299,7 +299,7 @@ class WrongModule:
         return rest.error_ours if rest.error_ours <= LEFT * self.before else None
 
     def _rounds_so(self, made: Made, kind: str, x: Array) -> bool:
-        """Whether the mistake itself rounds so much that theirs may be as far from it in float64 as ours."""
+        """Whether theirs is about as far from the mistake in float64 as ours is: some mistakes round much."""
         if self.key not in self.subject.weighed or not isinstance(made, partial) or made.func != self._by:
             return False
         exact = made(kind, wide=True)
@@ -361,7 +361,7 @@ class WrongModule:
         return kept
 
     def _of_pairs(self) -> Iterator[tuple[str, Made]]:
-        """Two mistakes at once, of scores alone: those of different steps, as of the scale and the heads."""
+        """Two mistakes of the scores at once, of different steps, such as the scale and the heads."""
         if self.step.kind != "scores" or self.kinds[0] == "long":  # there each takes its time
             return
         single = [

@@ -144,7 +144,7 @@ RMS_NORMS: Mapping[str, tuple[NormFormula, str]] = {
 
 
 FORMATS = {"numbers in float16": (to_float16, 2**-9), "numbers in bfloat16": (to_bfloat16, 2**-6)}
-IN_COLUMN = 0.9  # of each column's numbers so many are as near as the format rounds: one value of a bias is a column
+IN_COLUMN = 0.9  # share of each column that is as near as the format rounds; one wrong value of a bias is a column
 
 
 def format_of(pairs: Iterable[tuple[Array, Array]]) -> str:

@@ -76,7 +76,7 @@ def as_generate(own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
 
 
 def shifted(further: int) -> Wrong:
-    """Positions that all are so much larger, or smaller."""
+    """All positions larger by this number."""
     return on("positions", lambda step: _after(step, lambda x: x + further))
 
 

@@ -67,7 +67,7 @@ Wrong = Callable[[At], Iterable[Step]]
 
 
 class Mistake(NamedTuple):
-    """One mistake. `where`: "local" ones are tried on a module by itself alone, "whole" ones on whole models alone."""
+    """One mistake. `where`: "local" ones are tried only on single modules, "whole" ones only on whole models."""
 
     name: str
     why: str

@@ -5,7 +5,7 @@
 
 A parameter's sha256 is of its shape and its numbers in float32, whatever the file stores. Tables that are read from the
 Hub row by row, or made by a formula, are left out. A file of the whole model can be compared with its input layer
-alone: parameters that both have decide. A file without metadata is anyone's, and is compared by its numbers alone.
+alone: the parameters that both have are compared. A file without metadata is compared only by its numbers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def parameters_of(subject: Subject) -> dict[str, str]:
 
 
 def listed(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """List the parameters of modules by their paths: arrays, and tables of which nothing is read yet."""
+    """List the parameters of modules by their paths: arrays, and tables that are not read yet."""
     for path, module in modules.items():
         if hasattr(module, "table"):
             yield f"{path}.weight", module.table

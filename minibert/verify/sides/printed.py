@@ -24,7 +24,7 @@ SLACK = 1e-15  # a number printed with all its digits is read back into float64 
 
 
 def names() -> list[str]:
-    """The models of which numbers ship."""
+    """The models whose numbers ship."""
     return [path.stem for path in sorted(DATA.glob("*.json"))]
 
 

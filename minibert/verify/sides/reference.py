@@ -91,7 +91,7 @@ class Reference:
         return model.get_submodule(self._prefix)
 
     def _module(self, model: Any) -> Any:
-        """What is called: the part, or one side of it."""
+        """The module to call: the part, or its encoder or decoder."""
         part = self._part(model)
         return getattr(part, self._layer.side) if self._layer.family.sides != ("encoder",) else part
 
@@ -161,7 +161,7 @@ class Reference:
             return lambda _module, args, named: keep(next(calls), args[0] if args else named["hidden_states"])
 
         def called(function: Any, args: Any) -> None:
-            # Whisper indexes its table, everyone else looks rows up
+            # Whisper indexes its table, the other models look rows up
             place = {torch.nn.functional.embedding: 1, torch.Tensor.__getitem__: 0}.get(function)
             if step is not None and place is not None and args[place] is table and torch.is_tensor(args[1 - place]):
                 kept["position_ids"] = args[1 - place].numpy() - step.extra
@@ -208,7 +208,7 @@ class Reference:
 
 
 def _hooked(model: Any, part: Any, head: BoundHead, keep: Callable[[str, Any], None]) -> Iterator[Any]:
-    """Hook a head's modules; of an activation that is no module it is the input of what comes next."""
+    """Hook a head's modules; an activation that is no module is the input of the next module."""
     modules = {**dict(model.named_modules()), **dict(part.named_modules())}  # the pooler is in the base model
     paths = [path for path, _ in head.works] + [head.path]
     for path, after in zip(paths, [*paths[1:], ""], strict=True):

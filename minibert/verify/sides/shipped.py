@@ -52,7 +52,7 @@ def find(model: EmbeddingLayer | Encoder) -> Values | None:
 
 
 def names() -> list[str]:
-    """The checkpoints of which values ship."""
+    """The checkpoints whose values ship."""
     return [_about(path)["model"] for path in sorted(DATA.glob("*.safetensors"))]
 
 

@@ -1,4 +1,4 @@
-"""The other sides of a comparison: a port's file, the reference run live, and the reference's values that ship."""
+"""What a model is compared with: a port's file, the reference run live, or the reference's values that ship."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .traces import Traces, keys_of
 
 
 class Given(NamedTuple):
-    """What a side has: the inputs, its intermediates, and ours and those in float64 where it has made them."""
+    """The inputs, the counterpart's intermediates, and ours and those in float64 where it has computed them."""
 
     inputs: Traces
     theirs: Traces
@@ -31,28 +31,28 @@ class Given(NamedTuple):
     truth: Traces | None = None
 
 
-class Side(ABC):
-    """Whom a subject is compared with."""
+class Counterpart(ABC):
+    """The other program of a comparison."""
 
     whose: str  # at the head of a column
     exact: str  # what in float64 the errors are of
     about: tuple[str, ...]  # the first lines
-    shares: Shares  # how much more one side may round than the other
+    shares: Shares  # how much more one program may round than the other
 
     @abstractmethod
     def given(self, report: Report, subject: Subject, batches: Traces, texts: Sequence[str]) -> Given:
-        """Give the inputs that both sides have, and this side's intermediates."""
+        """Give the inputs that both programs have, and the counterpart's intermediates."""
 
     def not_compared(self, here: Sequence[str], there: Sequence[str], noun: str) -> Iterator[str]:
-        """Name the intermediates that only one side has."""
+        """Name the intermediates that only one program has."""
         if unknown := [key for key in there if key not in here]:
             yield f"not compared, since this {noun} has no such intermediate: {', '.join(unknown)}"
 
     def close(self, report: Report, subject: Subject) -> None:  # noqa: B027  most have nothing more to say
-        """Say what is to be said after the table."""
+        """Add the lines that follow the table."""
 
 
-class Live(Side):
+class Live(Counterpart):
     """The reference itself, on the CPU in float32."""
 
     whose = "reference"
@@ -87,7 +87,7 @@ class Live(Side):
             yield f"not compared, since the {self.whose} does not show it: {', '.join(hidden)}"
 
 
-class Shipped(Side):
+class Shipped(Counterpart):
     """What the reference computes from a checkpoint with the same numbers, as it ships with the package."""
 
     whose = "reference"
@@ -119,7 +119,7 @@ class Shipped(Side):
             report.say(f"passed; largest differences: {', '.join(largest)}")
 
 
-class File(Side):
+class File(Counterpart):
     """A port's file: all intermediates of its batches, or those that `only` names; what is missing fails.
 
     A batch under a name of ours must state our inputs, all of them, and is compared with what they give. A batch under
@@ -149,7 +149,7 @@ class File(Side):
         ours = {kind: self._trace(subject, kind, batch) for kind, batch in inputs.items()}
         only = keys_of(ours) if self.only is None else self.only
         _refuse_unknown(only, keys_of(ours))
-        theirs = {kind: self.theirs.get(kind, {}) for kind in inputs}  # of inputs alone all is missing
+        theirs = {kind: self.theirs.get(kind, {}) for kind in inputs}  # a file of inputs lacks all intermediates
         if self.only is not None:
             theirs = {kind: {key: x for key, x in named.items() if key in only} for kind, named in theirs.items()}
             if not any(theirs.values()):
@@ -210,7 +210,7 @@ class File(Side):
         try:
             return subject.traces({kind: batch}, self.theirs)[kind]
         except (ValueError, TypeError, IndexError) as error:
-            raise ValueError(f"{self.path}: the inputs of {kind!r} are none of this model's: {error}") from None
+            raise ValueError(f"{self.path}: the inputs of {kind!r} do not fit this model: {error}") from None
 
     def _refuse_strangers(self, here: Sequence[str], there: Sequence[str], noun: str) -> None:
         """Refuse a file none of whose names is ours; say which family has such names, if one has. Raises ValueError."""
