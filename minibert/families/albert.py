@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
+from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
@@ -53,11 +53,11 @@ ALBERT_BLOCKS = Blocks(
     path="encoder.albert_layer_groups.{i}",
     parts=(
         Residual(
-            work=Attend(maps=("attention.query", "attention.key", "attention.value"), output="attention.dense"),
+            work=Attention(maps=("attention.query", "attention.key", "attention.value"), output="attention.dense"),
             after=Norm(path="attention.LayerNorm"),
         ),
         Residual(
-            work=Feed(up="ffn", down="ffn_output", activation="activation", activation_last=True),
+            work=FeedForward(up="ffn", down="ffn_output", activation="activation", activation_last=True),
             after=Norm(path="full_layer_layer_norm"),
         ),
     ),

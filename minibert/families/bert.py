@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
+from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import (
     CLASSIFIER,
@@ -112,14 +112,14 @@ def bert_tree(name: str) -> dict[str, str]:
 
 
 BERT_FEED = Residual(
-    work=Feed(up="intermediate.dense", activation="intermediate.intermediate_act_fn", down="output.dense"),
+    work=FeedForward(up="intermediate.dense", activation="intermediate.intermediate_act_fn", down="output.dense"),
     after=Norm(path="output.LayerNorm"),
 )
 
 BERT_BLOCKS = Blocks(
     parts=(
         Residual(
-            work=Attend(
+            work=Attention(
                 maps=("attention.self.query", "attention.self.key", "attention.self.value"),
                 output="attention.output.dense",
             ),

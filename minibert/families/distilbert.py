@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
+from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 from minibert.families.parts.steps import Norm
@@ -25,11 +25,11 @@ DISTILBERT_BLOCKS = Blocks(
     path="transformer.layer.{i}",
     parts=(
         Residual(
-            work=Attend(maps=("attention.q_lin", "attention.k_lin", "attention.v_lin"), output="attention.out_lin"),
+            work=Attention(maps=("attention.q_lin", "attention.k_lin", "attention.v_lin"), output="attention.out_lin"),
             after=Norm(path="sa_layer_norm", eps=1e-12),
         ),
         Residual(
-            work=Feed(
+            work=FeedForward(
                 up="ffn.lin1", down="ffn.lin2", activation="ffn.activation", activation_last=True,
                 act="activation", inner="hidden_dim",
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
+from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
@@ -67,11 +67,11 @@ GPT2_BLOCKS = Blocks(
     path="h.{i}",
     parts=(
         Residual(
-            work=Attend(maps=("attn.c_attn",), output="attn.c_proj", scale=_gpt2_scale),
+            work=Attention(maps=("attn.c_attn",), output="attn.c_proj", scale=_gpt2_scale),
             before=Norm(path="ln_1", eps="layer_norm_epsilon"),
         ),
         Residual(
-            work=Feed(
+            work=FeedForward(
                 up="mlp.c_fc", down="mlp.c_proj", activation="mlp.act", activation_last=True,
                 act="activation_function", inner="n_inner", times=4,
             ),

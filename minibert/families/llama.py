@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
+from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import TOKEN_CLASSES, Head
@@ -87,12 +87,12 @@ def rotary_tree(name: str, norm: str = "") -> dict[str, str]:
     return tree | {"layers.{i}.self_attn": f"{name}Attention", "layers.{i}.mlp": f"{name}MLP"}
 
 
-GATED = Feed(
+GATED = FeedForward(
     up="mlp.up_proj", gate="mlp.gate_proj", down="mlp.down_proj", activation="mlp.act_fn", biased=False,
     activation_last=True,
 )  # fmt: skip
 
-ROTATED = Attend(
+ROTATED = Attention(
     maps=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), output="self_attn.o_proj", biased=False,
     output_biased=False, key_heads="num_key_value_heads", head_dim="head_dim", rotation=lambda config, i: None,
 )  # fmt: skip
@@ -108,7 +108,9 @@ LLAMA_ORDER = (
 )  # fmt: skip
 
 
-def _llama_blocks(name: str, defaults: Mapping[str, Any], attend: Attend = ROTATED, feed: Feed = GATED) -> Blocks:
+def _llama_blocks(
+    name: str, defaults: Mapping[str, Any], attend: Attention = ROTATED, feed: FeedForward = GATED
+) -> Blocks:
     """Llama's block, and what a model of its kin changes."""
     return Blocks(
         path="layers.{i}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
+from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
@@ -39,7 +39,7 @@ def _modernbert_window(config: Config, i: int) -> int | None:
 
 
 MODERNBERT_ATTENTION = Residual(
-    work=Attend(
+    work=Attention(
         maps=("attn.Wqkv",), output="attn.Wo", biased="attention_bias", output_biased="attention_bias",
         rotation=_modernbert_type, window=_modernbert_window,
     ),
@@ -47,7 +47,7 @@ MODERNBERT_ATTENTION = Residual(
 )  # fmt: skip
 
 MODERNBERT_FEED = Residual(
-    work=Feed(
+    work=FeedForward(
         up="mlp.Wi", gate="mlp.Wi", activation="mlp.act", down="mlp.Wo", biased="mlp_bias", act="hidden_activation"
     ),
     before=Norm(path="mlp_norm", eps="norm_eps", biased="norm_bias"),

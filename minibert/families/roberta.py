@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attend, Blocks, Residual
+from minibert.families.parts.block_parts import Attention, Blocks, Residual
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import LABELS, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, word_heads
 from minibert.families.parts.readers import scheme
@@ -56,7 +56,7 @@ MPNET = replace(
 MPNET_BLOCKS = Blocks(
     parts=(
         Residual(
-            work=Attend(
+            work=Attention(
                 maps=("attention.attn.q", "attention.attn.k", "attention.attn.v"), output="attention.attn.o",
                 terms=(relative_term,),
             ),

@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert.equations.blocks import attention_scores, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import Attention, BoundResidual
+from minibert.families.parts.bound_blocks import BoundAttention, BoundResidual
 from minibert.families.parts.steps import Positions
 
 if TYPE_CHECKING:
@@ -133,13 +133,13 @@ def _pass_by(part: BoundResidual, add: Callable[[str, Function], None]) -> None:
         add(part.after, lambda values: entered.take())
 
 
-def _without_mask(own: Attention, add: Callable[[str, Function], None]) -> None:
+def _without_mask(own: BoundAttention, add: Callable[[str, Function], None]) -> None:
     scores = _Kept(own.scores)
     add(own.scores, scores.keep)
     add(own.probabilities, lambda weights: softmax(scores.take()))
 
 
-def _without_positions(own: Attention, add: Callable[[str, Function], None]) -> None:
+def _without_positions(own: BoundAttention, add: Callable[[str, Function], None]) -> None:
     """Scores of queries and keys as they are before they are rotated: `scale * q @ k^T`."""
     joined = len(own.maps) == 1
     sources = (own.norms[0] or own.maps[0], own.norms[1] or own.maps[0 if joined else 1])

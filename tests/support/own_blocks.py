@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.families.parts.block_parts import Attend, Blocks, Feed, Residual
+from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.steps import Norm
 from minibert.families.rows import BLOCKS
 
 MINE = Blocks(
     parts=(
         Residual(
-            work=Attend(
+            work=Attention(
                 maps=("attention.self.qkv",),
                 key_heads="num_key_value_heads",
                 output="attention.output.dense",
@@ -28,7 +28,7 @@ MINE = Blocks(
             after=Norm(path="attention.output.LayerNorm", biased=False),
         ),
         Residual(
-            work=Feed(up="intermediate.dense", down="output.dense", activation="intermediate.act", biased=False),
+            work=FeedForward(up="intermediate.dense", down="output.dense", activation="intermediate.act", biased=False),
             after=Norm(path="output.LayerNorm", biased=False, eps=0.5),
         ),
     ),

@@ -2,8 +2,8 @@
 
 Rows are read with the input layer, which computes no block: what computes is imported when a block is bound.
 
-A block is a tuple of `Residual`s, in order: `x = after(x + within(work(before(x))))`. The work is attention (`Attend`)
-or a feed-forward (`Feed`); a norm without a path is not there.
+A block is a tuple of `Residual`s, in order: `x = after(x + within(work(before(x))))`. The work is `Attention` or a
+`FeedForward`; a norm without a path is not there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .frozen import Frozen, replace
 from .steps import Norm
 
 if TYPE_CHECKING:
-    from .bound_blocks import Attention, BoundBlock, BoundResidual, FeedForward, Modules
+    from .bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, BoundResidual, Modules
     from .steps import Binder, Tensors
     from .terms import RelativeTerm
 
@@ -55,7 +55,7 @@ class Site(NamedTuple):
         return next(iter(bound), "")
 
 
-class Attend(Frozen):
+class Attention(Frozen):
     """Attention: queries, keys and values from x, probabilities in each head, and a map of what is gathered.
 
     maps             query, key and value, or the one that holds the three side by side; `output` is the map after it
@@ -86,15 +86,15 @@ class Attend(Frozen):
     rotation: Callable[[Config, int], str | None] | None = None
     terms: tuple[Callable[[Site], RelativeTerm], ...] = ()
 
-    def bind(self, site: Site) -> Attention:
-        from .bound_blocks import Attention
+    def bind(self, site: Site) -> BoundAttention:
+        from .bound_blocks import BoundAttention
 
         config, (heads, key_heads, head_dim) = site.config, self.sizes(site.config)
         dim, widths = config.integer("hidden_size"), [n * head_dim for n in (heads, key_heads, key_heads)]
         outs = widths if len(self.maps) == 3 else [sum(widths)]
         maps = tuple(site.dense(name, out, dim, self.biased) for name, out in zip(self.maps, outs, strict=True))
         inside, window = maps[0].rpartition(".")[0], self.window(config, site.i)
-        return Attention(
+        return BoundAttention(
             maps=maps,
             norms=tuple(site.norm(norm, head_dim) for norm in (self.query_norm, self.key_norm)),
             scores=f"{inside}.scores",
@@ -122,7 +122,7 @@ class Attend(Frozen):
         return heads, key_heads, head_dim
 
 
-class Feed(Frozen):
+class FeedForward(Frozen):
     """A feed-forward: `down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`.
 
     gate        the same path as `up`: one map holds both side by side, the gate's numbers first
@@ -142,9 +142,9 @@ class Feed(Frozen):
     inner: str = "intermediate_size"
     times: int = 0
 
-    def bind(self, site: Site) -> FeedForward:
+    def bind(self, site: Site) -> BoundFeedForward:
         from .activations import activation_of
-        from .bound_blocks import FeedForward
+        from .bound_blocks import BoundFeedForward
 
         dim, inner = site.config.integer("hidden_size"), self.width(site.config)
         activate, printed = activation_of(site.config, self.act)
@@ -156,7 +156,7 @@ class Feed(Frozen):
             site.modules[activation] = printed
         down = site.dense(self.down, dim, inner, self.biased)
         site.modules[activation] = printed
-        return FeedForward(up, gate, activation, down, activate)
+        return BoundFeedForward(up, gate, activation, down, activate)
 
     def width(self, config: Config) -> int:
         """Give the width between the maps. Raises CheckpointError where config.json has none."""
@@ -168,7 +168,7 @@ class Feed(Frozen):
 class Residual(Frozen):
     """One part of a block: `x = after(x + within(work(before(x))))`."""
 
-    work: Attend | Feed
+    work: Attention | FeedForward
     before: Norm = Norm()
     within: Norm = Norm()
     after: Norm = Norm()
@@ -266,14 +266,14 @@ class Blocks(Frozen):
         return f"{self.path.format(i=i)}." if self.shared is None else f"{self.shared(config, i)}[{i}]."
 
     @property
-    def attend(self) -> Attend:
+    def attend(self) -> Attention:
         """The attention, of which every block has one."""
-        return next(add.work for add in self.parts if isinstance(add.work, Attend))
+        return next(add.work for add in self.parts if isinstance(add.work, Attention))
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> FeedForward:
         """The feed-forward, of which every block has one."""
-        return next(add.work for add in self.parts if isinstance(add.work, Feed))
+        return next(add.work for add in self.parts if isinstance(add.work, FeedForward))
 
 
 def stays_causal(config: Config) -> bool:

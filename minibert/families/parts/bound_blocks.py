@@ -76,7 +76,7 @@ class Dense:
         return f"Linear(in_features={width}, out_features={out}, bias={self.bias is not None})"
 
 
-class Attention(NamedTuple):
+class BoundAttention(NamedTuple):
     """Attention bound to a checkpoint: the paths of its modules and of what a trace names besides."""
 
     maps: tuple[str, ...]
@@ -210,7 +210,7 @@ def hidden_by(keep: Array, scores: Array) -> Array:
     return equations.additive_mask(keep, scores.dtype)
 
 
-class FeedForward(NamedTuple):
+class BoundFeedForward(NamedTuple):
     """A feed-forward bound to a checkpoint: the paths of its modules. `output` is the map back."""
 
     up: str
@@ -254,7 +254,7 @@ class BoundResidual(NamedTuple):
     """One `Residual` bound to a checkpoint: paths of the norms, "" where there is none, and of the sum."""
 
     before: str
-    work: Attention | FeedForward
+    work: BoundAttention | BoundFeedForward
     within: str
     sum: str
     after: str
@@ -303,11 +303,11 @@ class BoundBlock(NamedTuple):
         return by_key([*steps, Step(f"hidden_states.{i + 1}", "state", np.asarray, (x,))])
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> BoundAttention:
         """Its attention, of which every block has one."""
-        return next(part.work for part in self.parts if isinstance(part.work, Attention))
+        return next(part.work for part in self.parts if isinstance(part.work, BoundAttention))
 
     @property
-    def feed_forward(self) -> FeedForward:
+    def feed_forward(self) -> BoundFeedForward:
         """Its feed-forward, of which every block has one."""
-        return next(part.work for part in self.parts if isinstance(part.work, FeedForward))
+        return next(part.work for part in self.parts if isinstance(part.work, BoundFeedForward))

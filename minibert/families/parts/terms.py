@@ -1,6 +1,6 @@
 """Terms of the scores: what attention adds to `scale * q @ k^T`, each a value that both computing paths and pages ask.
 
-A row names functions that make them: `Attend(terms=(relative_term,))`.
+A row names functions that make them: `Attention(terms=(relative_term,))`.
 """
 
 from __future__ import annotations

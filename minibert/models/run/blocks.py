@@ -18,7 +18,7 @@ import numpy as np
 from minibert.equations.blocks import additive_mask, visible
 from minibert.equations.fast import activated, attention_scores, faster, linear, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import Attention, BoundBlock, Dense, FeedForward, Modules
+from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, Dense, Modules
 from minibert.files.tables import ScratchBuffer, ScratchBuffers
 from minibert.threads.computing import compute
 from minibert.threads.cores import cores
@@ -97,7 +97,7 @@ class Stack:
         for part in (part for block in self.blocks for part in block.parts):
             if summed and part.before:
                 found[part.before] = summed
-            if isinstance(part.work, Attention):
+            if isinstance(part.work, BoundAttention):
                 found[part.work.output] = part.work.context
             summed = "" if part.after else part.sum
             found |= {part.after: part.sum} if part.after else {}
@@ -257,7 +257,7 @@ def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
     """Make one block ready to run. What a part lacks is asked for here, once."""
     made = []
     for before, own, within, summed, after in block.parts:
-        attends = isinstance(own, Attention)
+        attends = isinstance(own, BoundAttention)
         bind: Callable[..., tuple[Work, ...]] = attending if attends else feeding
         works = _normed(norming(block.modules, before, hook), copied=True) + bind(block.modules, own, hook)
         works += _normed(norming(block.modules, within, hook))
@@ -297,7 +297,7 @@ def mapping(module: Dense, name: str) -> Work:
     return work
 
 
-def attending(modules: Modules, own: Attention, hook: Hook | None = None) -> tuple[Work, ...]:
+def attending(modules: Modules, own: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
     """`self_attention` of the equations, piece by piece, and its output."""
     maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(own.maps)]
     output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
@@ -337,7 +337,7 @@ def attending(modules: Modules, own: Attention, hook: Hook | None = None) -> tup
     return hooked(hook, own.context, gather), output
 
 
-def _scores(own: Attention, piece: _Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
+def _scores(own: BoundAttention, piece: _Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
     """Scores of some queries and the keys that they see: (texts, heads, query, key)."""
     scores = attention_scores(q, k, own.scale)
     for term in own.terms:
@@ -347,7 +347,7 @@ def _scores(own: Attention, piece: _Piece, shared: Mapping[Any, Any], q: Array, 
     return scores
 
 
-def _weights(own: Attention, piece: _Piece, scores: Array) -> Array:
+def _weights(own: BoundAttention, piece: _Piece, scores: Array) -> Array:
     """What becomes of scores, in place: a softmax over what is not hidden."""
     if not scores.size:
         return scores
@@ -358,7 +358,7 @@ def _weights(own: Attention, piece: _Piece, scores: Array) -> Array:
     return softmax(scores, out=scores)
 
 
-def _each_head(modules: Modules, own: Attention, path: str, hook: Hook | None) -> tuple[Work, ...]:
+def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
     """What happens to queries or keys in each head: a norm, and a rotation."""
     norms = norming(modules, path, hook)
     if not norms and not own.rotated:
@@ -377,7 +377,7 @@ def _each_head(modules: Modules, own: Attention, path: str, hook: Hook | None) -
     return (work,)
 
 
-def feeding(modules: Modules, own: FeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
+def feeding(modules: Modules, own: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
     """`feed_forward` of the equations."""
     down = hooked(hook, own.output, mapping(modules[own.output], "sum"))
     activate = hooked(hook, own.activation, partial(activated, faster(own.activate)))

@@ -15,7 +15,7 @@ from minibert.equations import blocks as equations
 from minibert.equations import gated_blocks
 from minibert.equations.blocks import Affine
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import Attention, BoundBlock
+from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock
 from minibert.families.parts.plan import REAL, Step, value
 from minibert.models.encoder import Encoder
 from minibert.models.run.blocks import Stack
@@ -118,7 +118,7 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
         yield f"{name} = {last}" if after == last else name, key, told
 
 
-def _columns(own: Attention, head: int) -> str:
+def _columns(own: BoundAttention, head: int) -> str:
     """Where one head's numbers stand in queries and keys."""
     if own.key_heads != own.heads:
         return f"head {head} uses key head {head // (own.heads // own.key_heads)} of {own.key_heads}"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import Attention, BoundBlock, BoundResidual, Dense
+from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundResidual, Dense
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.modules import LayerNorm, RMSNorm
 from minibert.models.encoder import Encoder
@@ -94,7 +94,7 @@ def shares(encoder: Encoder, input_ids: Array, trace: Mapping[str, Array], head:
         for part in reversed(block.parts):
             if part.after:
                 back.through_norm(block.modules[part.after], trace[part.sum][0, tokens])
-            if isinstance(part.work, Attention):
+            if isinstance(part.work, BoundAttention):
                 of_heads.append(_of_heads(back, block, part, trace, tokens))
             else:
                 of_feeds.append(back.of(trace[part.within or part.work.output][0, tokens]))
@@ -114,7 +114,7 @@ def tokens_of(head: BoundHead, input_ids: Array) -> Array:
 def _of_heads(back: _Back, block: BoundBlock, part: BoundResidual, trace: Mapping[str, Array], tokens: Array) -> Array:
     """What each head of one block adds: (tokens, k, heads). The output map's bias is of no head."""
     work, own = part.work, _Back(back.g, back.biases)
-    assert isinstance(work, Attention)
+    assert isinstance(work, BoundAttention)
     if part.within:
         own.through_norm(block.modules[part.within], trace[work.output][0, tokens])
     own.through_map(block.modules[work.output])

@@ -16,7 +16,7 @@ from minibert.equations.attention_positions import rotate
 from minibert.equations.blocks import additive_mask, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.parts.activations import ACTIVATIONS
-from minibert.families.parts.bound_blocks import Attention, Dense
+from minibert.families.parts.bound_blocks import BoundAttention, Dense
 from minibert.families.parts.plan import Step
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
@@ -220,7 +220,7 @@ def _own_of_term(name: str, at: At) -> Iterator[Step]:
         yield from (step._replace(formula=other.plain) for own, _, other in step.part.wrong() if own == name)
 
 
-TERM: dict[str, Callable[[Array, Attention], Array]] = {
+TERM: dict[str, Callable[[Array, BoundAttention], Array]] = {
     "missing": lambda x, own: x * 0,
     "transposed": lambda x, own: np.swapaxes(x, -1, -2),
     "added before the division": lambda x, own: x * own.scale,

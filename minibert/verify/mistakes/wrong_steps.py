@@ -15,7 +15,7 @@ from minibert.equations.attention_positions import rotary_angles, rotary_frequen
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import (
-    Attention,
+    BoundAttention,
     BoundBlock,
     BoundResidual,
     Dense,
@@ -96,12 +96,12 @@ def by_part(kind: str, make: Callable[[Any], Callable[..., Any] | None]) -> Wron
     return on(kind, change)
 
 
-def attention(kind: str, formula: Callable[..., Any], where: Callable[[Attention], Any] = bool) -> Wrong:
+def attention(kind: str, formula: Callable[..., Any], where: Callable[[BoundAttention], Any] = bool) -> Wrong:
     """Another formula in blocks with such an attention."""
     return by_part(kind, lambda own: formula if where(own) else None)
 
 
-def several_heads(own: Attention) -> bool:
+def several_heads(own: BoundAttention) -> bool:
     """With one head there is nothing to split."""
     return own.heads > 1
 
@@ -260,12 +260,12 @@ def plain(own: RMSNorm) -> RMSNorm:
 # attention
 
 
-def scaled(scale: Callable[[Attention], float], where: Callable[[Attention], Any] = bool) -> Wrong:
+def scaled(scale: Callable[[BoundAttention], float], where: Callable[[BoundAttention], Any] = bool) -> Wrong:
     """Scores with another factor."""
     return by_part("scores", lambda own: partial(scored, scale(own)) if where(own) else None)
 
 
-def by_root(own: Attention) -> bool:
+def by_root(own: BoundAttention) -> bool:
     """GPT-2's config can say that it does not divide by sqrt(head_dim), Gemma has another number."""
     return math.isclose(own.scale, 1 / math.sqrt(own.head_dim))
 
@@ -402,7 +402,7 @@ def padding_seen(step: Step) -> Step | None:
     return None if plain else step._replace(formula=lambda real: right(np.ones_like(real)))
 
 
-def term(name: str, change: Callable[[Array, Attention], Array]) -> Wrong:
+def term(name: str, change: Callable[[Array, BoundAttention], Array]) -> Wrong:
     """A term of the scores, changed."""
 
     def made(at: At) -> Iterator[Step]:
