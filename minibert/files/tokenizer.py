@@ -21,9 +21,10 @@ from minibert.errors import Option, Text, TokenizerError, worded
 from .tokenizer_cuts import safe_cuts
 
 Texts = str | Iterable[str]
+Parts = tuple[str, ...]  # a text, or a text and its second one
 LETTERS_A_TOKEN = 8  # a long text: try this many letters first, for each token that is wanted
 FEWEST = 256  # letters
-GROWTH = 4  # then multiply the number of letters by this
+GROWTH = 4  # a text up to this many times as long is split whole; so much further a safe place is looked for
 EXACT = 1 << 21  # letters: up to here the message about a text that is too long says how many tokens it has
 SHORT, FEW = 2000, 16  # letters, texts: up to here the library's threads are no faster than one thread
 COLUMNS = 8  # how many of a table's column names an error shows
@@ -139,9 +140,8 @@ class Tokenizer:
         firsts, pairs = listed(texts, text_pair)
         _refuse_other_than_str(firsts, "texts", start)  # the library would take a pair of str for two texts
         _refuse_other_than_str(pairs or [], "text_pair", start)
-        encodings, shortened = self._split(
-            firsts if pairs is None else list(zip(firsts, pairs, strict=True)), truncation, max_length, start
-        )
+        rows = list(zip(firsts) if pairs is None else zip(firsts, pairs, strict=True))
+        encodings, shortened = self._split(rows, truncation, max_length, start)
         # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
         typed = self._typed and (pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids)))
         return [
@@ -150,31 +150,27 @@ class Tokenizer:
         ]
 
     def _split(
-        self, texts: Sequence[Any], truncation: bool, max_length: int | None, start: int
+        self, texts: Sequence[Parts], truncation: bool, max_length: int | None, start: int
     ) -> tuple[list[Any], set[int]]:
         """Split each text or pair; of a long text only the beginning, where that gives more tokens than are kept.
 
         Gives the library's encodings, and which of them are of a beginning.
         """
         size = LETTERS_A_TOKEN * (max_length or 0) + FEWEST if truncation else EXACT
-        longest = max((len(part) for text in texts for part in _parts(text)), default=0)
+        numbers = range(start, start + len(texts))
+        shortened = set[int]()
+        longest = max((len(part) for text in texts for part in text), default=0)
         if max_length is None or self._truncates_left or longest <= GROWTH * size or self._cuts is None:
-            return self._encoded(texts, range(start, start + len(texts))), set()
-        encodings: list[Any] = [None] * len(texts)
-        left, shortened = list(range(len(texts))), set[int]()
-        while left:
-            begun = [_like(texts[i], [self._beginning(part, size) for part in _parts(texts[i])]) for i in left]
-            again = []
-            for i, text, encoding in zip(left, begun, self._encoded(begun, [start + i for i in left]), strict=True):
-                cut = [len(part) < len(own) for part, own in zip(_parts(text), _parts(texts[i]), strict=True)]
-                if any(cut) and not _enough(encoding, cut, max_length):
-                    again.append(i)
-                    continue
-                encodings[i] = encoding
-                if any(cut):
-                    shortened.add(i)
-                    refuse_surrogates(texts[i], start + i)
-            left, size = again, size * GROWTH
+            return self._encoded(texts, numbers), shortened
+        begun = [tuple(self._beginning(part, size) for part in text) for text in texts]
+        encodings = self._encoded(begun, numbers)
+        for i, (beginning, text) in enumerate(zip(begun, texts, strict=True)):
+            cut = [len(part) < len(whole) for part, whole in zip(beginning, text, strict=True)]
+            if any(cut) and _enough(encodings[i], cut, max_length):
+                shortened.add(i)
+                refuse_surrogates(text, numbers[i])
+            elif any(cut):
+                (encodings[i],) = self._encoded([text], [numbers[i]])
         return encodings, shortened
 
     def _beginning(self, text: str, size: int) -> str:
@@ -188,15 +184,15 @@ class Tokenizer:
         return text
 
     def _encoded(
-        self, texts: Sequence[Any], numbers: Sequence[int], encode: Callable[[Sequence[Any]], Any] | None = None
+        self, texts: Sequence[Parts], numbers: Sequence[int], encode: Callable[[Sequence[Any]], Any] | None = None
     ) -> list[Any]:
         try:
             with without_panic(self._file):
-                split = encode or self._encode_batch
-                if len(texts) <= FEW and sum(len(part) for text in texts for part in _parts(text)) <= SHORT:
+                split, given = encode or self._encode_batch, [text if len(text) > 1 else text[0] for text in texts]
+                if len(texts) <= FEW and sum(len(part) for text in texts for part in text) <= SHORT:
                     # one by one: the library's threads, once awake, take the cores from the products that follow
-                    return [split([text])[0] for text in texts]
-                return list(split(texts))
+                    return [split([text])[0] for text in given]
+                return list(split(given))
         except (TypeError, UnicodeError):
             for text, number in zip(texts, numbers, strict=True):
                 refuse_surrogates(text, number)
@@ -242,7 +238,8 @@ class Tokenizer:
         A special token that the model adds stands nowhere: None. What is raised is as in `encode`.
         """
         _refuse_other_than_str(texts, "texts", start)
-        encodings = self._encoded(texts, range(start, start + len(texts)), self._tokenizer.encode_batch)
+        rows = [(text,) for text in texts]
+        encodings = self._encoded(rows, range(start, start + len(texts)), self._tokenizer.encode_batch)
         typed = self._typed and bool(encodings) and any(max(encodings, key=len).type_ids)
         found = []
         for i, encoding in enumerate(encodings, start):
@@ -317,14 +314,6 @@ class Tokenizer:
         return token
 
 
-def _parts(text: Any) -> tuple[str, ...]:
-    return (text,) if isinstance(text, str) else text
-
-
-def _like(text: Any, parts: list[str]) -> Any:
-    return parts[0] if isinstance(text, str) else tuple(parts)
-
-
 def _enough(encoding: Any, cut: list[bool], room: int) -> bool:
     """Whether tokens beyond the cut cannot matter: more than all that is kept, and surely the longer text."""
     if sum(cut) > 1:
@@ -388,9 +377,9 @@ def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
             raise worded(TypeError, Text(i, name), f" must be a str, found {type(text).__name__}{_hint(text)}")
 
 
-def refuse_surrogates(text: Any, number: int) -> None:
+def refuse_surrogates(text: Parts, number: int) -> None:
     """Refuse a text, or a pair of them, that no tokenizer can read. Raises ValueError with its number."""
-    for part, name in zip(_parts(text), ("texts", "text_pair"), strict=False):
+    for part, name in zip(text, ("texts", "text_pair"), strict=False):
         try:
             part.encode("utf-8")
         except UnicodeEncodeError as error:
