@@ -14,10 +14,12 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.families.parts.steps import Positions
+from minibert.families.parts.steps import Add, Positions
+from minibert.models.encoder import Encoder
 from minibert.verify.mistakes.mistakes import EPS, MISTAKES
 from minibert.verify.mistakes.plain import all_places
 from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8
+from minibert.verify.mistakes.wrong_rows import always, rows, shifted
 from minibert.verify.mistakes.wrong_steps import (
     Mistake,
     dense,
@@ -55,7 +57,7 @@ class VectorMistake(NamedTuple):
 
 def mistakes(maker: Maker) -> list[VectorMistake]:
     """List the mistakes that can be made with this model."""
-    parts = (_prompts, _texts, _lengths, _special_tokens, _inputs, _models, _poolings, _endings, _roundings)
+    parts = (_prompts, _texts, _lengths, _special_tokens, _models, _poolings, _endings, _roundings)
     return [mistake for part in parts for mistake in part(maker)]
 
 
@@ -160,21 +162,19 @@ def _special_tokens(maker: Maker) -> Found:
 # -- ids -> rows -------------------------------------------------------------------------------------------------
 
 
-def _inputs(maker: Maker) -> Found:
-    layer = maker.encoder.embeddings
-    steps = [step for step, _ in layer.steps]
-    if layer.adds_types:
-        yield VectorMistake("token type 1", "All tokens of a single text are of type 0.", {"types": 1})
-    if any(isinstance(step, Positions) for step in steps):
-        first = int(maker._positions([maker.tokenizers[None].pieces("a")[0]])[0, 0])
-        for start in (0, 1, 2):
-            if start != first:
-                yield VectorMistake(f"positions from {start}", f"Positions begin at {first}.", {"shift": start - first})
+def _of_positions(encoder: Encoder) -> Iterator[Mistake]:
+    for own in (step for step, _ in encoder.embeddings.steps if isinstance(step, Positions)):
+        first = own.first(encoder.config)
+        for start in {0, 1, 2} - {first}:
+            yield Mistake(f"positions from {start}", f"Positions begin at {first}.", shifted(start - first))
 
 
 def _models(maker: Maker) -> Found:
     many = f"There are {len(maker.encoder.stack.blocks)} blocks; run all."
+    second_type = rows(Add, partial(always, 1), lambda own, module: own.ids == "token_type_ids" and own.missing == 0)
     of_vectors = (
+        Mistake("token type 1", "All tokens of a single text are of type 0.", second_type),
+        *_of_positions(maker.encoder),
         Mistake("last block missing", many, without_block(-1)),
         Mistake("first block missing", many, without_block(0)),
         Mistake("norm of the input layer forgotten", "Normalize before the blocks.", without_first_norm),

@@ -36,8 +36,6 @@ class Recipe(NamedTuple):
     rules        what is changed in the tokenizer's rules
     longest      tokens, special ones among them
     first, last  whether the special tokens before and after the text are there
-    types        the type of every token
-    shift        what is added to every position
     model        a mistake of the list, made in the whole model
     seen         whether padding gets attention weights
     pads         whether padding is pooled; to which length texts are padded is not known, so each is tried
@@ -59,8 +57,6 @@ class Recipe(NamedTuple):
     rules: Callable[[Rules], None] | None = None
     first: bool = True
     last: bool = True
-    types: int = 0
-    shift: int = 0
     model: Mistake | None = None
     seen: bool = False
     pads: bool = False
@@ -173,27 +169,17 @@ class Maker:
 
     def _tokens(self, encoded: Encoded, recipe: Recipe, padding: int = 0) -> Array:
         """The last hidden state of one text, and of padding that counts as tokens: (seq, dim)."""
-        key = (tuple(encoded.input_ids), padding, recipe.types, recipe.shift, recipe.model)
+        key = (tuple(encoded.input_ids), padding, recipe.model)
         if key in self._rows:
             return self._rows[key]
         model, ids = self.model(recipe), [*encoded.input_ids, *[self.encoder.sentence_tokenizer.pad_id] * padding]
         if not ids:
             return np.zeros((0, model.dim), np.float32)
         given: dict[str, Any] = {}
-        if self.encoder.embeddings.adds_types and (recipe.types or encoded.token_type_ids):
-            own = encoded.token_type_ids or [0] * len(encoded.input_ids)
-            given["token_type_ids"] = [[recipe.types or kind for kind in [*own, *[0] * padding]]]
-        if recipe.shift:
-            given["position_ids"] = self._positions(ids) + recipe.shift
+        if self.encoder.embeddings.adds_types and encoded.token_type_ids:
+            given["token_type_ids"] = [[*encoded.token_type_ids, *[0] * padding]]
         self._rows[key] = np.asarray(model([ids], **given)[0])
         return self._rows[key]
-
-    def _positions(self, ids: list[int]) -> Array:
-        """The model's own positions. Raises ValueError for a model without a table of them."""
-        own = self.encoder.embeddings.trace([ids])
-        if "position_ids" not in own:
-            raise ValueError("this model has no positions in its input layer")
-        return np.asarray(own["position_ids"]).reshape(1, -1)
 
     def _padded(self, encoded: Encoded, recipe: Recipe) -> Iterator[tuple[int, Array]]:
         """Pool the text with each padding that there may have been: first with that which has fitted others."""

@@ -190,7 +190,7 @@ class Judge:
         for pair in combinations((fit.mistakes[0] for fit in alone), 2):
             fields = [key for mistake in pair for key in mistake.changes]
             # each would take the model for every length of padding
-            costly = {"seen", "pads"} & set(fields) and {"model", "shift", "types", "prompts"} & set(fields)
+            costly = {"seen", "pads"} & set(fields) and {"model", "prompts"} & set(fields)
             if len(fields) == len(set(fields)) and not costly and not all(mistake.rounding for mistake in pair):
                 found.append(pair)
         return sorted(found, key=lambda pair: [str(mistake.changes.get("model", "")) for mistake in pair])
