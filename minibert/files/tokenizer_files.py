@@ -151,7 +151,7 @@ def _from_older(path: FileName, row: TokenizerClass, settings: Json, find: Find,
             raise TokenizerError(f"{where} has vocab.json but no merges.txt; both are needed: fetch it")
         reader = Reader(models.BPE.from_file(str(path), str(merges)))
     needed = [*(["unk"] if row.kind == "WordPiece" else []), *_names(row.template)]
-    needed += ["bos"] if settings.get("add_bos_token") else []
+    needed += ["bos"] if settings.get("add_bos_token") and say.token("bos") else []
     for token in map(say.token, needed):
         if reader.token_to_id(token) is None:
             raise TokenizerError(f"{path}: no token {token!r}, which every text needs; is this {row.of}'s file?")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import (
-    BERT,
     GPT2,
     T5,
     WORDS,
@@ -49,28 +47,6 @@ def test_ids_of_the_sentences_everyone_tries(real: EmbeddingLayer) -> None:
     assert batch["attention_mask"].tolist() == [[1] * 7, [1] * 6 + [0]]
     assert [real.tokens(ids_of(real, "x" * length)[0])[1] for length in (100, 101)] == ["xx", "[UNK]"]
     assert real.tokens(SINAN) == ["[CLS]", "i", "am", "sin", "##an", "[SEP]"]
-
-
-def test_ids_of_the_published_bert_files(reference_folder: Path, tmp_path: Path) -> None:
-    for source, name in (
-        ("bert-base-uncased_vocab.txt", "vocab.txt"),
-        ("bert-base-uncased_tokenizer.json", "tokenizer.json"),
-    ):
-        folder = write(
-            tmp_path / name,
-            {**BERT, "hidden_size": 1, "vocab_size": 30522},
-            {
-                "embeddings.word_embeddings.weight": np.zeros((30522, 1), np.float32),
-                "embeddings.position_embeddings.weight": np.zeros((16, 1), np.float32),
-                "embeddings.token_type_embeddings.weight": np.zeros((2, 1), np.float32),
-                "embeddings.LayerNorm.weight": np.ones(1, np.float32),
-                "embeddings.LayerNorm.bias": np.zeros(1, np.float32),
-            },
-        )
-        shutil.copy(reference_folder / "tokenizers" / source, folder / name)
-        layer = minibert.load(folder)
-        assert ids_of(layer, ["We lived above the clouds", "I am Sinan"]) == [CLOUDS, [*SINAN, 0]]
-        assert layer.tokenizer.size == 30522
 
 
 def without_tokenizer_json(folder: Path, new: Path) -> Path:

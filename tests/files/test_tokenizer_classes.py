@@ -129,7 +129,12 @@ def test_a_model_s_type_has_its_usual_class(tmp_path: Path, model_type: str, nam
 def test_older_files_give_the_same_ids(tmp_path: Path, name: str) -> None:
     base = BASES[name]
     model = tokenizer_json(base)["model"]
-    for variant in list(variants(name))[:4]:
+    for variant in variants(name).keys() - {
+        "named",
+        "map",
+        "flags",
+        "begin and end",
+    }:  # what a later file says otherwise
         folder = write_tokenizer(tmp_path / variant, name, variants(name)[variant])
         (folder / "tokenizer.json").unlink()
         if base.kind == "WordPiece":

@@ -50,11 +50,7 @@ def test_vocab_txt_with_windows_line_ends(tmp_path: Path) -> None:
     ("settings_", "text", "tokens"),
     [
         ({}, "We", ["we"]),
-        ({"do_lower_case": True}, "We", ["we"]),
-        ({"do_lower_case": False}, "We", ["[UNK]"]),
-        ({"do_lower_case": False}, "we", ["we"]),
-        ({"strip_accents": False}, "w\u00e9", ["[UNK]"]),
-        ({"strip_accents": True, "do_lower_case": False}, "w\u00e9", ["we"]),
+        ({"add_bos_token": True}, "We", ["we"]),  # this class has no such token
         ({"cls_token": "[MASK]"}, "we", ["we"]),
         ({"cls_token": {"content": "[MASK]", "lstrip": False}}, "we", ["we"]),
         ({"cls_token": None, "sep_token": None}, "we", ["we"]),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import SPECIAL, wordpiece_json
+from checkpoints import SPECIAL, assemble, wordpiece_json
 from fake_hub import FakeHub, commit_of, drip, environment, use
 
 import minibert
@@ -54,15 +54,14 @@ def bert_folder(folder: Path, vocab: int, dim: int, positions: int, words: dict[
         size = 4 * int(np.prod(shape))
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [position, position + size]}
         position += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    head = assemble(header, b"")
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     with open(folder / "model.safetensors", "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(head)
         for name in LAYER:
             file.write(random.standard_normal(shapes[name], np.float32).tobytes())
-        file.truncate(8 + len(text) + position)
+        file.truncate(len(head) + position)
     config = {
         "model_type": "bert", "vocab_size": vocab, "hidden_size": dim, "max_position_embeddings": positions,
         "type_vocab_size": 2, "pad_token_id": 0, "layer_norm_eps": 1e-12, "num_attention_heads": 4,

@@ -100,23 +100,26 @@ def test_alone_and_small_it_keeps_its_threads_until_a_second_begins(blas: Blas) 
     assert seen == [8, 1, 1]
 
 
-@pytest.mark.parametrize(("options", "held"), [({}, 8), ({"threads": 1}, 1), ({"same_bits": True}, 1)])
-def test_when_a_single_tile_holds_it(blas: Blas, options: dict[str, Any], held: int) -> None:
+def number_in_a_tile(blas: Blas, **options: Any) -> int:
     seen: list[int] = []
     compute(lambda tile: seen.append(blas.num_threads), [0], **options)
-    assert seen == [held]
+    return seen[0]
+
+
+def test_a_single_tile_holds_it_where_it_is_told_to(blas: Blas) -> None:
+    assert (number_in_a_tile(blas, threads=1), number_in_a_tile(blas, same_bits=True)) == (1, 1)
 
 
 @pytest.mark.parametrize(
     ("wanting", "takes", "held"),
-    [(1, 2, 8), (2, 2, 1), (3, 2, 1), (0, 2, 1), (3, 1, 8)],  # 0: the system does not say
+    [(1, 2, 8), (2, 2, 1), (3, 2, 1), (0, 2, 1), (3, 1, 8), (1, 64, 1)],  # 0: the system does not say; 64: --cpus=2
 )
 def test_a_single_tile_holds_it_while_others_want_the_cores(
     wanting: int, takes: int, held: int, blas: Blas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(computing, "running", lambda: wanting)
     monkeypatch.setattr(computing, "blas_takes", lambda: takes)
-    test_when_a_single_tile_holds_it(blas, {}, held)
+    assert number_in_a_tile(blas) == held
 
 
 @pytest.mark.usefixtures("blas")
@@ -147,8 +150,7 @@ def test_after_a_text_that_waited_for_its_core_it_is_held_for_a_while(monkeypatc
 
 def test_a_single_tile_is_watched(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(computing, "thread_time", lambda: 0.0)  # it waited for its core all the time
-    test_when_a_single_tile_holds_it(blas, {}, 8)
-    test_when_a_single_tile_holds_it(blas, {}, 1)
+    assert [number_in_a_tile(blas), number_in_a_tile(blas)] == [8, 1]
 
 
 @pytest.mark.parametrize(
@@ -165,14 +167,6 @@ def test_threads_of_blas_that_still_spin_are_not_counted_as_others(
         pass
     monkeypatch.setattr(computing, "monotonic", lambda: now + since)
     assert alone.pays() == pays
-
-
-def test_a_single_tile_holds_a_blas_that_would_take_more_than_there_is(
-    blas: Blas, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a container with `--cpus=2` on a large host."""
-    monkeypatch.setattr(computing, "blas_takes", lambda: 64)
-    test_when_a_single_tile_holds_it(blas, {}, 1)
 
 
 def test_the_last_to_end_gives_it_back_though_another_thread_has_held_it(blas: Blas) -> None:
