@@ -50,6 +50,7 @@ def test_attention_in_parts_is_the_whole(
         monkeypatch.setattr(engine, "SCORES", scores)
         monkeypatch.setattr(fast, "PIECE", piece)
         monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
+        monkeypatch.setattr(packing, "ONE_TILE", 0)
         assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= CUT
 
 
@@ -75,18 +76,6 @@ def test_memory_of_a_long_text_grows_with_its_length(name: str) -> None:
         ids = np.arange(3000)[None] % 20 + 5
         encoder(ids[:, :4])
         assert peak(lambda: encoder(ids)) < 12e6
-
-
-@every_row
-@pytest.mark.parametrize("tokens", [1, 5, 9, 1000])
-def test_tiles_of_every_size_hold_each_token_once(case: EncoderCase, tokens: int) -> None:
-    ids, mask = batch(case)
-    with case.load() as encoder:
-        inputs, _ = encoder.embeddings.prepare(ids, {})
-        tiles = packing.unpadded(inputs, mask != 0).tiles(tokens)
-        found = sorted(pair for tile in tiles for pair in zip(*tile.where(), strict=True))
-        assert found == sorted(zip(*np.nonzero(mask), strict=True))
-        assert all(tile.inputs.seq <= max(tokens, 9) for tile in tiles)
 
 
 @every_row

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,13 @@ from checkpoints import change_json
 from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
-from reference_files import REFERENCE, opened
+from reference_files import REFERENCE, changed, opened
 
 import minibert
 from minibert.models.heads.labels import Entity, Label, best_labels, grouped
 from minibert.models.sentences.sentences import CHUNK
 
 NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O", "I-X-Y", "X-")
-
-
-def changed(tmp_path: Path, name: str, **keys: Any) -> minibert.Encoder:
-    folder = shutil.copytree(REFERENCE / f"uses-{name}", tmp_path / "model")
-    change_json(folder / "config.json", **keys)
-    return minibert.load_encoder(folder)
 
 
 # -- labels ------------------------------------------------------------------------------------------------------
@@ -50,7 +43,7 @@ def test_nothing_is_chosen_by_what_is_no_number(tmp_path: Path) -> None:
 
 
 def test_numbers_are_no_classes(tmp_path: Path) -> None:
-    encoder = changed(tmp_path, "one-label", problem_type="regression")
+    encoder = changed(tmp_path, "uses-one-label", "config.json", {"problem_type": "regression"})
     with pytest.raises(ValueError, match="problem_type regression: this model gives numbers and no classes; take them"):
         encoder.classify("we")
     assert encoder.logits(**encoder.tokenize("we"), head="classes").shape == (1, 1)  # what the error says
@@ -58,7 +51,7 @@ def test_numbers_are_no_classes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["single_label_classification", None])
 def test_the_kind_of_problem_says_what_probabilities_are(tmp_path: Path, kind: str | None) -> None:
-    found = changed(tmp_path, "topics", problem_type=kind).classify("we")
+    found = changed(tmp_path, "uses-topics", "config.json", {"problem_type": kind}).classify("we")
     assert sum(each.probability for each in found) == pytest.approx(1, abs=1e-6)
 
 
@@ -67,7 +60,7 @@ def test_the_kind_of_problem_says_what_probabilities_are(tmp_path: Path, kind: s
 
 def test_labels_are_of_the_whole_text_or_of_what_was_set(tmp_path: Path) -> None:
     """Not of the 20 tokens that tokenizer_config.json names: the pipeline does not truncate."""
-    encoder = changed(tmp_path, "topics")
+    encoder = minibert.load_encoder(REFERENCE / "uses-topics")
     text, named = "we " * 23 + "the clouds", encoder.config.id2label
 
     def same(found: list[Label], logits: Any) -> bool:
@@ -88,7 +81,7 @@ def test_labels_are_of_the_whole_text_or_of_what_was_set(tmp_path: Path) -> None
 
 def test_spans_are_of_as_many_tokens_as_the_tokenizer_takes(tmp_path: Path) -> None:
     """As in the pipeline: tokenizer_config.json says how many; where it does not, the whole text."""
-    changed(tmp_path, "entities")
+    changed(tmp_path, "uses-entities", "config.json", {})
     text, ends, last = "we lived above " * 9, {}, {}
     for length in (20, None):
         change_json(tmp_path / "model" / "tokenizer_config.json", model_max_length=length)

@@ -14,7 +14,6 @@ import checkpoints
 import encoders
 import numpy as np
 import pytest
-import word_models
 from encoder_files import CASE, TINY, EncoderCase
 from head_files import HEAD_CASES, HeadCase
 from peaks import peak
@@ -107,18 +106,6 @@ def test_word_by_word_too(name: str, tmp_path: Path) -> None:
         found.append([go_on(encoder, ids, cache) for ids in ([5, 6, 7], [8], [9], [10, 11])])
     for want, got in zip(*found, strict=True):
         same(got, want)
-
-
-def test_words_that_come_next_and_behind_a_mask(tmp_path: Path) -> None:
-    for name in ("bert", "gpt2"):
-        folder = narrowed(word_models.write(tmp_path / name, name), tmp_path / f"narrow-{name}")
-        converted, kept = both(folder)
-        if name == "bert":
-            texts = ["we lived [MASK] the clouds", "[MASK] we [MASK]"]
-            assert kept.fill(texts) == converted.fill(texts)
-        else:
-            assert kept.next_words("We lived") == converted.next_words("We lived")
-            assert kept.complete("We lived", tokens=6) == converted.complete("We lived", tokens=6)
 
 
 @pytest.mark.parametrize("shift", [0, 1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -16,30 +15,16 @@ from checkpoints import change_json
 from head_files import damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_files import REFERENCE
+from reference_files import REFERENCE, changed, opened
 
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.sentences.sentences import CHUNK
 
+RERANKER, BARE = "uses-reranker", "uses-reranker-bare"
 PAIRS = [("we", "the clouds"), ("", "we lived above"), ("the", ""), ("a b c d e f g h i j k l", "we")]
 NEIGHBOURS = 4e-6  # how far a score or a logit moves with the other pairs of a call; measured: 9.6e-7
-
-
-def opened(name: str = "reranker") -> minibert.Encoder:
-    return minibert.load_encoder(REFERENCE / f"uses-{name}")
-
-
-def changed(tmp_path: Path, file: str, name: str = "reranker", **keys: Any) -> minibert.Encoder:
-    """A copy of a folder with some keys of a JSON file changed; None takes a key away."""
-    folder = tmp_path / "model"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(REFERENCE / f"uses-{name}", folder)
-    data = json.loads((folder / file).read_text(encoding="utf-8")) | keys
-    kept = {key: value for key, value in data.items() if value is not None}
-    (folder / file).write_text(json.dumps(kept), encoding="utf-8")
-    return minibert.load_encoder(folder)
 
 
 def logits(encoder: minibert.Encoder, pairs: Any = PAIRS) -> Array:
@@ -47,7 +32,7 @@ def logits(encoder: minibert.Encoder, pairs: Any = PAIRS) -> Array:
 
 
 def test_pairs_of_every_kind_give_the_same_scores() -> None:
-    encoder = opened()
+    encoder = opened(RERANKER)
     want = encoder.predict(PAIRS)
     assert want.shape == (4,) and want.dtype == np.float32
     for pairs in ([list(pair) for pair in PAIRS], np.array(PAIRS), iter(PAIRS), map(tuple, PAIRS)):
@@ -56,8 +41,8 @@ def test_pairs_of_every_kind_give_the_same_scores() -> None:
         score = encoder.predict(one)
         assert np.shape(score) == () and abs(score - want[0]) <= NEIGHBOURS
     assert encoder.predict([PAIRS[0]]).shape == (1,)
-    assert encoder.predict([]).shape == (0,) and opened("inference").predict([]).shape == (0, 3)
-    assert opened("inference").predict(PAIRS[0]).shape == (3,)
+    assert encoder.predict([]).shape == (0,) and opened("uses-inference").predict([]).shape == (0, 3)
+    assert opened("uses-inference").predict(PAIRS[0]).shape == (3,)
 
 
 def test_a_table_is_refused_with_what_to_pass() -> None:
@@ -68,17 +53,17 @@ def test_a_table_is_refused_with_what_to_pass() -> None:
             return iter(self.columns)
 
     with pytest.raises(TypeError, match=r"found Table, a table of named columns; pass zip\("):
-        opened().predict(Table())
+        opened(RERANKER).predict(Table())
 
 
 def test_a_lone_surrogate_is_named() -> None:
     for before in ([PAIRS[0]], [PAIRS[0]] * 3):  # equal pairs are computed once, and counted all the same
         with pytest.raises(ValueError, match=rf"text_pair\[{len(before)}\] has a lone surrogate"):
-            opened().predict([*before, ("we", "\ud800")])
+            opened(RERANKER).predict([*before, ("we", "\ud800")])
 
 
 def test_a_pair_without_a_token_is_counted_with_its_equals(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = opened()
+    encoder = opened(RERANKER)
     none = [Encoded([], None)]
     read = Tokenizer.encode
     monkeypatch.setattr(
@@ -101,7 +86,7 @@ def test_nothing_is_ranked_by_what_is_no_number(tmp_path: Path) -> None:
 
 
 def test_scores_do_not_depend_on_neighbours_or_chunks() -> None:
-    encoder = opened()
+    encoder = opened(RERANKER)
     words = ["we", "lived", "above", "the", "clouds", *"abcde"]
     pairs = [(words[i % 9], " ".join(words[: i % 7])) for i in range(CHUNK + 100)]
     pairs = [(f"{first} {'ab'[i % 2]} {i % 31}", second) for i, (first, second) in enumerate(pairs)]
@@ -115,7 +100,7 @@ def test_scores_do_not_depend_on_neighbours_or_chunks() -> None:
 
 
 def test_equal_pairs_have_equal_scores_and_the_first_document_comes_first() -> None:
-    encoder = opened("reranker-logits")
+    encoder = opened("uses-reranker-logits")
     documents = ["we lived", "the clouds", "a b c"] * 40 + ["above the clouds we lived"]
     found = encoder.rank("the clouds", documents)
     assert sorted(each["corpus_id"] for each in found) == list(range(121))
@@ -145,16 +130,16 @@ def test_rank_orders_what_predict_scores(documents: list[str], top_k: int | None
         assert min(scores) >= sorted(want.tolist(), reverse=True)[len(found) - 1] - NEIGHBOURS
 
 
-RANKER = opened("reranker-logits")
+RANKER = opened("uses-reranker-logits")
 
 
 # -- arguments that people pass by habit -------------------------------------------------------------------------
 
 
 def test_a_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    opened().rank("we", ["a", "b"], show_progress_bar=True)
+    opened(RERANKER).rank("we", ["a", "b"], show_progress_bar=True)
     assert "rank: 100%" in capsys.readouterr().err
-    opened().rank("we", ["a", "b"])
+    opened(RERANKER).rank("we", ["a", "b"])
     assert capsys.readouterr().err == ""
 
 
@@ -166,17 +151,17 @@ def sigmoid(x: Array) -> Array:
 
 
 def test_a_caller_s_activation() -> None:
-    encoder = opened()
+    encoder = opened(RERANKER)
     assert np.abs(sigmoid(logits(encoder)) - encoder.predict(PAIRS)).max() <= NEIGHBOURS
     assert np.allclose(encoder.predict(PAIRS, activation_fn=np.tanh), np.tanh(logits(encoder)), atol=NEIGHBOURS)
     seen: list[tuple[int, ...]] = []
-    opened("inference").predict(PAIRS, activation_fn=lambda x: (seen.append(x.shape), x)[1])
+    opened("uses-inference").predict(PAIRS, activation_fn=lambda x: (seen.append(x.shape), x)[1])
     assert seen == [(4, 3)]
 
 
 def test_a_module_of_torch_is_known_by_its_name() -> None:
     modules = {name: type(name, (), {"__module__": "torch.nn.modules.activation"}) for name in ("Sigmoid", "Tanh")}
-    encoder = opened("reranker-logits")
+    encoder = opened("uses-reranker-logits")
     assert np.abs(encoder.predict(PAIRS, activation_fn=modules["Sigmoid"]()) - sigmoid(logits(encoder))).max() <= 1e-6
     with pytest.raises(TypeError, match="activation_fn is torch's Tanh, but known are Identity, Sigmoid"):
         encoder.predict(PAIRS, activation_fn=modules["Tanh"]())
@@ -191,14 +176,14 @@ def test_the_activation_is_the_first_that_is_said(tmp_path: Path) -> None:
         return np.array_equal(found, logits(encoder))
 
     settings, older = "config_sentence_transformers.json", "sbert_ce_default_activation_function"
-    assert raw(changed(tmp_path, settings, activation_fn=identity))
-    assert not raw(changed(tmp_path, settings, activation_fn=None))
+    assert raw(changed(tmp_path, RERANKER, settings, {"activation_fn": identity}))
+    assert not raw(changed(tmp_path, RERANKER, settings, {"activation_fn": None}))
     own = {"sentence_transformers": {"activation_fn": identity}}
-    assert raw(changed(tmp_path, "config.json", "reranker-bare", **own))
-    assert raw(changed(tmp_path, "config.json", "reranker-bare", **{older: identity}))
-    assert raw(changed(tmp_path, "config.json", "reranker-bare", **own | {older: softly}))
+    assert raw(changed(tmp_path, BARE, "config.json", own))
+    assert raw(changed(tmp_path, BARE, "config.json", {older: identity}))
+    assert raw(changed(tmp_path, BARE, "config.json", own | {older: softly}))
     null = {"sentence_transformers": {"activation_fn": None}, older: identity}
-    assert not raw(changed(tmp_path, "config.json", "reranker-bare", **null))  # as the reference: null is said first
+    assert not raw(changed(tmp_path, BARE, "config.json", null))  # as the reference: null is said first
     # the folder's own settings go before config.json
     folder = shutil.copytree(REFERENCE / "uses-reranker", tmp_path / "both")
     change_json(folder / "config.json", **own)
@@ -207,7 +192,7 @@ def test_the_activation_is_the_first_that_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["os.system", "torch.nn.modules.activation.Tanh", "my.Sigmoid", "Sigmoid", "", 3])
 def test_another_activation_is_refused_by_name(tmp_path: Path, path: Any) -> None:
-    encoder = changed(tmp_path, "config.json", "reranker-bare", sbert_ce_default_activation_function=path)
+    encoder = changed(tmp_path, BARE, "config.json", {"sbert_ce_default_activation_function": path})
     known = "but known are torch.nn.Identity and torch.nn.Sigmoid; pass a function"
     with pytest.raises(minibert.CheckpointError, match=f"_function asks for the activation {path!r}, {known}"):
         encoder.predict(PAIRS)
@@ -218,7 +203,7 @@ def test_another_activation_is_refused_by_name(tmp_path: Path, path: Any) -> Non
 
 
 def test_a_length_that_is_set_cuts_the_longer_text_first() -> None:
-    encoder = opened()
+    encoder = opened(RERANKER)
     encoder.max_seq_length = 8
     long, short = "a b c d e f g h i j", "we the"
     cut = encoder.predict([(long, short), (short, long)])
@@ -231,7 +216,7 @@ def test_a_length_that_is_set_cuts_the_longer_text_first() -> None:
 def test_float64_pickles_and_closing() -> None:
     wide = minibert.load_encoder(REFERENCE / "uses-reranker", dtype="float64")
     assert wide.predict(PAIRS).dtype == np.float64
-    encoder = opened()
+    encoder = opened(RERANKER)
     assert np.abs(wide.predict(PAIRS) - encoder.predict(PAIRS)).max() <= NEIGHBOURS
     assert np.array_equal(pickle.loads(pickle.dumps(encoder)).predict(PAIRS), encoder.predict(PAIRS))
     encoder.close()

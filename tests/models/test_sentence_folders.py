@@ -11,23 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from reference_files import REFERENCE
+from reference_files import REFERENCE, changed
 from safetensors.numpy import load_file, save_file
 
 import minibert
 
-SETTINGS = "sentence_bert_config.json"
-
-
-def changed(tmp_path: Path, file: str, change: Any, name: str = "sentences-dense") -> minibert.Encoder:
-    """A copy of a folder with one JSON file changed."""
-    folder = tmp_path / "model"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(REFERENCE / name, folder)
-    path = folder / file
-    data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    path.write_text(json.dumps(change(data) if callable(change) else data | change), encoding="utf-8")
-    return minibert.load_encoder(folder)
+SETTINGS, DENSE = "sentence_bert_config.json", "sentences-dense"
 
 
 def with_module(place: int, **entry: Any) -> Any:
@@ -85,9 +74,11 @@ def with_module(place: int, **entry: Any) -> Any:
 )  # fmt: skip
 def test_what_is_not_computed_here_is_refused_by_name(tmp_path: Path, file: str, change: Any, message: str) -> None:
     with pytest.raises(minibert.CheckpointError, match=message):
-        changed(tmp_path, file, change)
+        changed(tmp_path, DENSE, file, change)
 
 
+ST, NAMED = "sentence_transformers.x.", "names '.*"
+ONE = {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
 PAIRS = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
 KINDS = {"CrossEncoder": PAIRS, "SparseEncoder": {"transformer_task": "fill-mask"}}
 
@@ -125,6 +116,9 @@ def test_a_folder_saved_for_another_use_gives_no_sentence_vectors(tmp_path: Path
     ("kind", "file", "content", "message"),
     [
         ("CrossEncoder", "modules.json", [], "lists nothing; expected a Transformer alone"),
+        ("CrossEncoder", "modules.json", [ONE, ONE | {"type": f"{ST}logit_score.LogitScore"}], f"{NAMED}LogitScore'"),
+        ("CrossEncoder", "modules.json", [ONE, ONE | {"type": f"{ST}dense.Dense"}], f"{NAMED}Dense', but only Trans"),
+        ("CrossEncoder", "modules.json", [ONE, ONE], "lists Transformer, Transformer; expected a Transformer alone"),
         ("SparseEncoder", "modules.json", [], "lists nothing; expected a Transformer and a SpladePooling"),
         ("CrossEncoder", "sentence_bert_config.json", {}, "'transformer_task' is 'feature-extraction', which is not"),
         ("SparseEncoder", "sentence_bert_config.json", {}, "'transformer_task' is 'feature-extraction', which is not"),
@@ -144,14 +138,6 @@ def test_another_use_refuses_what_is_not_computed_here(
         saved_as(kind, tmp_path / "model", **{file: content})
 
 
-@pytest.mark.parametrize("name", ["logit_score.LogitScore", "dense.Dense", "router.Router"])
-def test_a_reranker_with_more_modules_is_refused_by_their_name(tmp_path: Path, name: str) -> None:
-    types = ("sentence_transformers.base.modules.transformer.Transformer", f"sentence_transformers.x.{name}")
-    modules = [{"idx": i, "name": str(i), "path": f"{i}_", "type": kind} for i, kind in enumerate(types)]
-    with pytest.raises(minibert.CheckpointError, match=f"names '.*{name}', but only Transformer of .* in a CrossEnc"):
-        saved_as("CrossEncoder", tmp_path / "model", **{"modules.json": modules})
-
-
 @pytest.mark.parametrize(
     "path",
     ["/etc", "..", "1_Pooling/../../other", "C:\\x", "C:x", "\\\\server\\share", "a\\..\\b", "a\0b", 3],
@@ -159,7 +145,7 @@ def test_a_reranker_with_more_modules_is_refused_by_their_name(tmp_path: Path, n
 def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: Any) -> None:
     for place in range(4):
         with pytest.raises(minibert.CheckpointError, match="expected a folder inside the model's own"):
-            changed(tmp_path, "modules.json", with_module(place, path=path))
+            changed(tmp_path, DENSE, "modules.json", with_module(place, path=path))
 
 
 @pytest.mark.parametrize("text", ["{}", "3", "[1]", "[{}]", '[{"type": 3, "path": ""}]', "[", '[["a", "b"]]'])
@@ -198,7 +184,7 @@ def test_a_dense_layer_without_safetensors_says_what_to_do(tmp_path: Path) -> No
 )
 def test_longest_lengths(name: str, file: str, change: Any, longest: int, said: str, tmp_path: Path) -> None:
     """What settings say wins over the tokenizer's; there are never more tokens than positions; and what says so."""
-    own = changed(tmp_path, file, change, f"sentences-{name}").sentence_config
+    own = changed(tmp_path, f"sentences-{name}", file, change).sentence_config
     assert own.longest == longest and own.longest_from.endswith(said)
 
 
@@ -206,7 +192,7 @@ def test_true_is_no_number_of_tokens(tmp_path: Path) -> None:
     """transformers takes the whole text then; where the settings name no number of their own, it is refused."""
     true = {"model_max_length": True}
     with pytest.raises(minibert.CheckpointError, match="must be a number >= 1, found True"):
-        changed(tmp_path, "tokenizer_config.json", true)
+        changed(tmp_path, DENSE, "tokenizer_config.json", true)
     shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "own")
     for name, settings in (("tokenizer_config.json", true), (SETTINGS, {"max_seq_length": 5})):
         path = tmp_path / "own" / name
@@ -219,7 +205,7 @@ def test_true_is_no_number_of_tokens(tmp_path: Path) -> None:
 def test_a_long_text_is_cut_where_the_tokenizer_says(tmp_path: Path, name: str) -> None:
     whole = "We lived above the clouds"
     for side, kept in (("left", "above the clouds"), ("right", "We lived above")):
-        encoder = changed(tmp_path, "tokenizer_config.json", {"truncation_side": side}, name)
+        encoder = changed(tmp_path, name, "tokenizer_config.json", {"truncation_side": side})
         encoder.max_seq_length = 5  # two special tokens
         assert same_bits(encoder.encode([whole]), encoder.encode([kept])), side
         assert not same_bits(encoder.encode([whole]), encoder.encode(["lived above the"]))
@@ -228,7 +214,7 @@ def test_a_long_text_is_cut_where_the_tokenizer_says(tmp_path: Path, name: str) 
 
 def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) -> None:
     def poolings(**config: Any) -> tuple[str, ...]:
-        return changed(tmp_path, "config.json", config, "sentences-bare").sentence_config.poolings
+        return changed(tmp_path, "sentences-bare", "config.json", config).sentence_config.poolings
 
     assert poolings(architectures=["BertModel"]) == poolings(architectures=None) == ("mean",)
     assert poolings(architectures=["RobertaForCausalLM"]) == ("lasttoken",)
@@ -238,9 +224,9 @@ def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) ->
 
 def test_without_modules_the_flag_of_a_causal_model_is_true_or_false(tmp_path: Path) -> None:
     with pytest.raises(minibert.CheckpointError, match="'is_causal' must be true or false, found 'false'"):
-        changed(tmp_path, "config.json", {"architectures": ["XForCausalLM"], "is_causal": "false"}, "sentences-bare")
+        changed(tmp_path, "sentences-bare", "config.json", {"architectures": ["XForCausalLM"], "is_causal": "false"})
     for odd in (5, {}, [], "BertModel", [None]):
-        encoder = changed(tmp_path, "config.json", {"architectures": odd}, "sentences-bare")
+        encoder = changed(tmp_path, "sentences-bare", "config.json", {"architectures": odd})
         assert encoder.sentence_config.poolings == ("mean",)
 
 
@@ -251,10 +237,10 @@ def without(*keys: str) -> Any:
 def test_what_an_older_dense_leaves_out_has_its_default(tmp_path: Path) -> None:
     """bias is true, the activation is tanh: the vectors stay."""
     stored = load_file(REFERENCE / "sentences-dense" / "vectors.safetensors")["1"]
-    found = changed(tmp_path, "2_Dense/config.json", without("bias", "activation_function", "module_input_name"))
+    found = changed(tmp_path, DENSE, "2_Dense/config.json", without("bias", "activation_function", "module_input_name"))
     assert np.abs(found.encode("we lived") - stored).max() <= 2e-6
     for other in ({"activation_function": "torch.nn.Identity"}, {"activation_function": "torch.nn.ReLU"}):
-        assert np.abs(changed(tmp_path, "2_Dense/config.json", other).encode("we lived") - stored).max() > 0.01
+        assert np.abs(changed(tmp_path, DENSE, "2_Dense/config.json", other).encode("we lived") - stored).max() > 0.01
 
 
 def test_a_tensor_that_nothing_uses_is_refused(tmp_path: Path) -> None:
@@ -283,18 +269,18 @@ def test_layer_norm_fits_the_module_before(tmp_path: Path) -> None:
         ("3_Dropout", {"p": 0.5}, "has 'p', not known here; known are dropout"),
     ):
         with pytest.raises(minibert.CheckpointError, match=says):
-            changed(tmp_path, f"{module}/config.json", change, "sentences-modules")
+            changed(tmp_path, "sentences-modules", f"{module}/config.json", change)
 
 
 def test_dot_score_is_the_dot_product(tmp_path: Path) -> None:
-    encoder = changed(tmp_path, "config_sentence_transformers.json", {"similarity_fn_name": "dot_score"})
+    encoder = changed(tmp_path, DENSE, "config_sentence_transformers.json", {"similarity_fn_name": "dot_score"})
     assert encoder.similarity([3.0, 4.0], [[1.0, 2.0]]).tolist() == [[11]]
 
 
 def test_lengths_of_tasks_end_at_the_positions(tmp_path: Path) -> None:
     text = " ".join(["we"] * 50)
     settings = {"query_length": 500, "document_length": 6}
-    encoder = changed(tmp_path, "sentence_bert_config.json", {"max_seq_length": 9, **settings})
+    encoder = changed(tmp_path, DENSE, "sentence_bert_config.json", {"max_seq_length": 9, **settings})
     cut = {"encode": 7, "encode_query": 30, "encode_document": 4}  # beside [CLS] and [SEP]; there are 32 positions
     for method, count in cut.items():
         whole = encoder.encode(" ".join(["we"] * count), task="query")
@@ -359,7 +345,7 @@ def test_prompts_that_a_folder_does_not_name_are_empty(tmp_path: Path) -> None:
     """ "query" and "document" are there in any case, and null is no text."""
     file = "config_sentence_transformers.json"
     for prompts in (None, {}, {"passage": "a: "}, {"query": None, "document": "", "passage": "a: "}):
-        encoder = changed(tmp_path, file, {"prompts": prompts})
+        encoder = changed(tmp_path, DENSE, file, {"prompts": prompts})
         for method in (encoder.encode_query, encoder.encode_document):
             assert same_bits(method("we lived"), encoder.encode("we lived"))
     assert np.abs(encoder.encode("we lived", "passage") - encoder.encode("a: we lived")).max() <= 1e-6

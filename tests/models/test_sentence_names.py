@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +9,10 @@ import pytest
 from checkpoints import same_bits
 from hypothesis import given
 from hypothesis import strategies as st
-from reference_files import REFERENCE, opened
+from reference_files import changed, opened
 
 import minibert
 from minibert.models.sentences.search import largest
-
-
-def comparing(folder: Path, measure: str) -> minibert.Encoder:
-    """A model whose folder compares by this measure."""
-    shutil.copytree(REFERENCE / "sentences-dense", folder)
-    settings = {"similarity_fn_name": measure}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings), encoding="utf-8")
-    return minibert.load_encoder(folder)
 
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
@@ -50,13 +40,14 @@ def test_prompts_are_those_of_sentence_transformers() -> None:
         encoder.prompts  # noqa: B018
 
 
+SETTINGS = "config_sentence_transformers.json"
 # by hand
 PAIRS = {"cosine": [0.6, -1], "dot": [15, -2], "euclidean": [-(20**0.5), -3], "manhattan": [-6, -3]}
 
 
 @pytest.mark.parametrize("measure", PAIRS)
 def test_similarity_of_pairs(measure: str, tmp_path: Path) -> None:
-    encoder = comparing(tmp_path / "model", measure)
+    encoder = changed(tmp_path, "sentences-dense", SETTINGS, {"similarity_fn_name": measure})
     first, second = np.array([[3, 4], [1, 0]]), np.array([[5, 0], [-2, 0]])
     found = encoder.similarity_pairwise(first, second)
     assert found.dtype == np.float32 and np.allclose(found, PAIRS[measure])
@@ -91,7 +82,7 @@ def test_normalized_vectors_are_not_normalized_again() -> None:
 
 @pytest.mark.parametrize("measure", ["dot", "euclidean", "manhattan"])
 def test_measures_that_do_not_normalize_stay(measure: str, tmp_path: Path) -> None:
-    encoder = comparing(tmp_path / "model", measure)
+    encoder = changed(tmp_path, "sentences-dense", SETTINGS, {"similarity_fn_name": measure})
     first, second = np.array([[3.0, 4]]), np.array([[5.0, 0]])
     assert encoder.similarity(first, second, normalized=True) == encoder.similarity(first, second)
 

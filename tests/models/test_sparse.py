@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import change_json
 from hypothesis import given
 from hypothesis import strategies as st
-from reference_files import REFERENCE
+from reference_files import REFERENCE, changed, opened
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -19,13 +18,10 @@ from minibert.models.heads import heads
 from minibert.models.heads.sparse import SparseVector, largest
 from minibert.models.sentences.sentences import CHUNK
 
+SETTINGS = "config_sentence_transformers.json"
 TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p"]
 NEIGHBOURS = 5e-6  # how far a weight moves with the other texts of a call; measured: 8.8e-7, of sums
 ALIKE = 2e-5  # of a dot product of size 60; measured: 3.8e-6
-
-
-def opened(name: str = "sparse") -> minibert.Encoder:
-    return minibert.load_encoder(REFERENCE / f"uses-{name}")
 
 
 def same(found: SparseVector, want: SparseVector) -> bool:
@@ -35,7 +31,7 @@ def same(found: SparseVector, want: SparseVector) -> bool:
 @pytest.mark.parametrize("name", ["sparse", "sparse-sum"])
 def test_weights_are_those_of_the_logits(name: str) -> None:
     """By another way: the whole batch's logits, a loop over texts and words."""
-    encoder = opened(name)
+    encoder = opened(f"uses-{name}")
     encoder.max_seq_length = 30
     batch = encoder.tokenize(TEXTS)
     logits = encoder.logits(**batch, head="masked_word").astype("f8")
@@ -49,7 +45,7 @@ def test_weights_are_those_of_the_logits(name: str) -> None:
 
 
 def test_one_text_many_and_none() -> None:
-    encoder = opened()
+    encoder = opened("uses-sparse")
     one, many = encoder.encode_sparse("we"), encoder.encode_sparse(["we", "the"])
     assert isinstance(one, SparseVector) and same(one, many[0]) and not same(one, many[1])
     assert one.ids.dtype == np.int64 and one.weights.dtype == np.float32 and (one.weights > 0).all()
@@ -61,7 +57,7 @@ def test_one_text_many_and_none() -> None:
 
 
 def test_no_more_logits_are_kept_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = opened()
+    encoder = opened("uses-sparse")
     want = encoder.encode_sparse(TEXTS)
     for piece in (1, 200, 999):
         monkeypatch.setattr(heads, "PIECE", piece)
@@ -69,12 +65,6 @@ def test_no_more_logits_are_kept_than_a_piece(monkeypatch: pytest.MonkeyPatch) -
 
 
 # -- compared ----------------------------------------------------------------------------------------------------
-
-
-def comparing(folder: Path, measure: str | None) -> minibert.Encoder:
-    shutil.copytree(REFERENCE / "uses-sparse", folder)
-    change_json(folder / "config_sentence_transformers.json", similarity_fn_name=measure)
-    return minibert.load_encoder(folder)
 
 
 def written(vectors: list[SparseVector]) -> Array:
@@ -89,7 +79,7 @@ def test_sparse_vectors_are_compared_as_those_that_are_written_out(
     tmp_path: Path, measure: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the folder says nothing by dot product, as SparseEncoder does; some at a time, each alone, and in pairs."""
-    encoder = comparing(tmp_path / "model", measure)
+    encoder = changed(tmp_path, "uses-sparse", SETTINGS, {"similarity_fn_name": measure})
     vectors = encoder.encode_sparse(TEXTS * 3)
     dense = written(vectors)
     want = SIMILARITIES[measure or "dot"](dense, dense)
@@ -121,7 +111,7 @@ def test_a_folder_of_no_use_compares_sparse_vectors_by_dot_product_and_others_by
 
 
 def test_words_of_sparse_vectors() -> None:
-    encoder = opened()
+    encoder = opened("uses-sparse")
     vectors = encoder.encode_sparse(TEXTS)
     for vector, words in zip(vectors, encoder.decode(vectors), strict=True):
         order = sorted(range(len(vector.ids)), key=lambda i, vector=vector: (-vector.weights[i], vector.ids[i]))  # type: ignore[misc]
@@ -133,7 +123,7 @@ def test_words_of_sparse_vectors() -> None:
 
 
 def test_what_is_no_sparse_vector_is_refused() -> None:
-    encoder = opened()
+    encoder = opened("uses-sparse")
     one = encoder.encode_sparse("we")
     with pytest.raises(TypeError, match="vectors must be sparse, as encode_sparse gives them; found an array"):
         encoder.decode(np.ones((1, 64)))

@@ -77,6 +77,15 @@ CASES = tuple(Case(path.parent.name) for path in sorted(REFERENCE.glob("*/case.j
 BY_NAME = {case.name: case for case in CASES}
 
 
+def changed(tmp_path: Path, name: str, file: str, change: Any) -> minibert.Encoder:
+    """Open a copy of a folder with one JSON file changed: some keys, or what a function makes of all."""
+    shutil.rmtree(folder := tmp_path / "model", ignore_errors=True)
+    path = shutil.copytree(REFERENCE / name, folder) / file
+    data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps(change(data) if callable(change) else data | change), encoding="utf-8")
+    return minibert.load_encoder(folder)
+
+
 def opened(name: str) -> minibert.Encoder:
     """The whole model in a folder of tests/reference."""
     return minibert.load_encoder(REFERENCE / name)
