@@ -49,12 +49,14 @@ def picture(
 ) -> Figure:
     """Draw one of `PICTURES` from a layer, and from a text if it needs one: the figure, in pyplot.
 
-    rows (over the row of the text's first token, where one is given), similarity, table: of the position table.
-    sum: of the text's first token, special ones left out; in both of them `token` is another one's position, from 0
-    on, as `explain` counts. tokens: the text's. relative-bias, alibi, rotary: of
-    the scheme inside attention (rotary that is scaled: wavelengths before and after). attention: of a whole model
-    (`load_encoder`), all heads, or with `block` and `head` one of them; with one of the two alone the other is 0.
-    `model` is the name that stands above it, the family's where it is None.
+    rows, similarity, table       the position table; rows also shows a token of the text, if one is given
+    sum                           how a token's vector is computed
+    tokens                        the word rows of the text's tokens, on a map
+    relative-bias, alibi, rotary  the position scheme inside attention; scaled rotary: wavelengths before and after
+    attention                     of a whole model (`load_encoder`): all heads, or one (`block` and `head`, default 0)
+
+    `token` chooses another token for rows and sum, counted from 0 as `explain` does; default: the text's first, after
+    the special ones. `model` is the name above the picture; default: the family's.
 
     Raises ValueError for an unknown kind, for one that the layer has no numbers for, for a text that is missing.
     """
@@ -93,8 +95,8 @@ def _needed(text: str | None, kind: str) -> str:
 
 
 def _encoded(layer: EmbeddingLayer, text: str, token: int | None = None) -> tuple[dict[str, Any], list[str], int]:
-    """Give the batch of one text, its tokens, and the position of the token that is meant: the first one of the text
-    after the special ones, where `token` names another."""
+    """Give the batch of one text, its tokens, and the position of one: `token`, or the text's first, after the special
+    ones."""
     batch = layer.tokenize(text)
     (ids,) = batch["input_ids"]
     if token is None:

@@ -56,7 +56,7 @@ def test_a_head_model_s_prefix_and_gpt2_s_stored_masks(tmp_path: Path) -> None:
 def test_a_model_type_without_blocks_says_so(tmp_path: Path) -> None:
     with minibert.load(checkpoints.write(tmp_path, checkpoints.T5)) as layer:
         told = facts(layer)
-    assert told["blocks"] == "none here: of t5 minibert has the input layer alone"
+    assert told["blocks"] == "not computed: minibert knows only the input layer of t5"
     assert "blocks on disk" not in told
 
 
@@ -65,7 +65,7 @@ def test_a_file_that_holds_the_input_layer_alone(tmp_path: Path) -> None:
     named = {key: array for key, array in encoders.tensors(settings).items() if key.startswith("embeddings.")}
     with minibert.load(checkpoints.write(tmp_path, settings, named)) as layer:
         told = facts(layer)
-    assert told["blocks"].startswith("2, 4 heads of 4, ") and told["blocks"].endswith("the input layer alone")
+    assert told["blocks"].startswith("2, 4 heads of 4, ") and told["blocks"].endswith("only the input layer")
     assert "blocks on disk" not in told
 
 

@@ -88,7 +88,7 @@ def page(
     tokens = [visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
     # numbers for each pair of tokens: a similarity, and one of each head of each block
     seq, pairs = len(tokens), 1 if encoder is None else 1 + len(encoder.stack.blocks) * encoder.stack.heads
-    encoder = encoder if seq else None  # where there is no token, nothing enters a block
+    encoder = encoder if seq else None  # without tokens nothing enters a block
     head, why_none = (None, "") if encoder is None else page_prediction.shown_head(encoder)
     more = 0.0 if encoder is None else page_blocks.bytes_a_token(encoder) + page_prediction.bytes_a_token(encoder, head)
     # before anything large is computed
@@ -225,7 +225,7 @@ def _norm(
     lines = []
     for i, token in enumerate(tokens):
         moments = [number for x in (before, standard, after) for number in (x[i].mean(), x[i].var())]
-        # a mean of -0.00000001 is none
+        # no minus before a mean that rounds to 0
         cells = "".join(f"<td>{number:.4f}</td>".replace("-0.0000", "0.0000") for number in moments)
         lines.append(f'<tr data-token="{i}"><th scope="row"><bdi dir="ltr">{escape(token)}</bdi></th>{cells}</tr>')
     data = {
@@ -246,7 +246,7 @@ def _norm(
 def first_choice(layer: EmbeddingLayer, input_ids: Array, causal: bool) -> int:
     """The token that is chosen when the page opens: a mask, or the first of the text, behind the special ones.
 
-    Where no token sees those after it, it is the last one: the first sees itself alone.
+    In a causal model it is the last token, since the first one sees only itself.
     """
     mask = layer.tokenizer.mask
     masks = [] if mask is None else np.flatnonzero(input_ids == layer.tokenizer.id_of(mask)).tolist()

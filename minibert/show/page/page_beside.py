@@ -33,13 +33,13 @@ def check_both(size: float, encoder: Encoder, seq: int, other: int) -> None:
     size += (blocks * heads * other * other * encoder.dtype.itemsize + (blocks + 1) * seq * other * 4) * BYTES
     if size > LARGEST:
         raise ValueError(
-            f"the page of these two texts would have {size / 1e6:.0f} MB, and {LARGEST / 1e6:.0f} MB is the most that "
-            f"is written; they have {seq} and {other} tokens; give shorter ones"
+            f"the page of these two texts would have {size / 1e6:.0f} MB, expected at most {LARGEST / 1e6:.0f} MB; "
+            f" they have {seq} and {other} tokens; give shorter ones"
         )
 
 
 def common_token(tokens: Sequence[str], others: Sequence[str], positions: Sequence[int]) -> int | None:
-    """Which of these positions has the longest token that the other text has too; None where there is none."""
+    """Which of these positions has the longest token that the other text has too; None if they share no token."""
     both = [i for i in positions if tokens[i] in others]
     return max(both, key=lambda i: len(tokens[i]), default=None)
 

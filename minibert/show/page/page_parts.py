@@ -19,7 +19,7 @@ from minibert.equations.input_layer import Array
 from minibert.models.input_layer import EmbeddingLayer
 
 LARGEST = 10_000_000  # bytes of a page
-# for advice on a shorter text: what a page has besides numbers, and what a token's lines of its tables have at most
+# bytes, for advice on a shorter text: the page without numbers, and a token's lines in its tables at most
 FRAME, LINES = 60_000, 1_500
 BYTES = 4 / 3  # of base64 for one byte
 
@@ -34,7 +34,7 @@ def check_size(size: float, layer: EmbeddingLayer, seq: int, pairs: int, more: f
     """
     if size <= LARGEST:
         return
-    # p n^2 + t n = room, of which n is asked; each token has a row in every band
+    # solve p n^2 + t n = room for n; each token has a row in every band
     p = pairs * layer.dtype.itemsize * BYTES
     t = (len(layer.steps) + 1) * layer.dim * layer.dtype.itemsize * BYTES + LINES + more
     room = LARGEST - FRAME

@@ -1,7 +1,7 @@
 """The part of the page of `minibert explain --html` about a head: what it predicts, from which block on, and why.
 
 `page_prediction.html` and `page_prediction.js` are its template and its script. The logits are those of the trace; a
-page has the likeliest labels alone. `contributions` says what the shares are.
+page has only the likeliest labels. `contributions` says what the shares are.
 """
 
 from __future__ import annotations
@@ -31,23 +31,22 @@ if TYPE_CHECKING:
 LIKELIEST = 5  # labels that a page shows
 A_NAME = 40  # bytes, about: of a label's name and its probability
 ABOUT = {
-    "masked_word": "Which word belongs in the place of the chosen token. At a mask the model has to find it; at "
+    "masked_word": "Which word belongs at the chosen token's position. At a mask the model has to find it; at "
     "another token it mostly gives the token back. Choose the token at the top.",
     "next_word": "Which token comes after the chosen one. Choose it at the top; the last one's prediction goes on with "
     "the text.",
     "classes": "The class of the whole text. It is the same for every token.",
     "token_classes": "The class of the chosen token. Choose it at the top.",
     "next_sentence": "Whether the second text follows the first. It is the same for every token.",
-    "replaced_token": "Whether the chosen token is one that somebody has put in the place of another. Choose it at the "
-    "top.",
+    "replaced_token": "Whether the chosen token replaces another one that stood there. Choose it at the top.",
 }
 NAMES = {"next_sentence": ("follows", "does not follow"), "replaced_token": ("replaced",)}
 
 
 def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
-    """The head whose prediction a page shows: the one that config.json names, else the first; None without one.
+    """The head whose prediction a page shows: the one that config.json names, else the first; None if there is none.
 
-    Beside it what the page says where there is a head that cannot be computed.
+    The text is what the page says of a head that cannot be computed.
     """
     names = encoder.heads
     if not names:

@@ -1,7 +1,7 @@
 """A text's way through one block, as a page of plain text: what `minibert explain TEXT --block 3` prints.
 
-Scores and attention weights are those of one head, with the tokens beside the rows: no model computes a mean over
-heads. Everything else is of all heads together.
+Scores and attention weights are those of one head, since no model computes a mean over heads. All other numbers are of
+all heads together.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
     prefix = encoder.block_family.prefix(encoder.config, i)
 
     def named(key: str) -> str:
-        """What a formula calls a value: what stands between two of a trace has no name but its own formula."""
+        """What a formula calls a value: its name in a trace; a hidden value has none, so its own formula."""
         return said(plan[key]) if key in plan and plan[key].hidden else key.removeprefix(prefix)
 
     def said(step: Step) -> str:
@@ -129,7 +129,7 @@ def _columns(own: BoundAttention, head: int) -> str:
 def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
     """Write one number for each pair of tokens, (seq, seq): rows are queries, columns keys.
 
-    What does not fit into a line is left out in the middle.
+    Columns that do not fit into a line are left out in the middle.
     """
     wide = max(map(columns_of, tokens))
     shown = list(range(len(tokens)))

@@ -86,7 +86,7 @@ def explain(
 ) -> Iterator[str]:
     """Give the page line by line: the tokens, and of each step its name, shape, formula, function and some numbers.
 
-    Those are the first six of the text's first token; `full` gives the rows of all tokens instead, as torch prints
+    The numbers are the first six of the text's first token. `full` gives the rows of all tokens, as torch prints
     them, and the same steps by hand. Everything is computed before the first line. Raises as
     `EmbeddingLayer.tokenize` and a call of the layer.
     """
@@ -132,7 +132,7 @@ def differs(x: Array, y: Array, whom: str) -> str:
 
 
 def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int | None:
-    """Give the position of the first token of the text, after the special ones; None where there is none."""
+    """Give the position of the text's first token, after the special ones; None if the text has no tokens."""
     alone = layer.tokenize("")["input_ids"][0].tolist()
     pairs = zip(input_ids.tolist(), [*alone, None], strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), None)

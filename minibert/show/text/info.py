@@ -23,8 +23,8 @@ from .text import counted, size
 def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | None = None) -> Iterator[str]:
     """Give the page line by line: the module tree, sizes, number formats, bytes on disk and in memory, tokenizer.
 
-    find: the files of the folder, which say how a sentence vector is computed; without it that part is left out.
-    source: the names of all tensors, which say what heads there are.
+    find: the files of the folder, which say how a sentence vector is computed; None leaves that part out.
+    source: names all tensors, and so tells which heads the file has.
     """
     yield from repr(layer).split("\n")
     yield ""
@@ -54,7 +54,7 @@ def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | N
 
 
 def memory(layer: EmbeddingLayer) -> tuple[int, int]:
-    """Count the bytes of the layer's tables and vectors: those in mapped files, and those of this process alone.
+    """Count the bytes of the layer's tables and vectors: in mapped files, and in private memory.
 
     A mapped page takes memory only once a row on it has been read, and the system may drop it again at any time.
     """
@@ -104,7 +104,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     """Describe the blocks by config.json and the headers on this machine; no weight is read or fetched."""
     row, family = BLOCKS.get(layer.family.model_type), layer.family
     if row is None:
-        return {"blocks": f"none here: of {family.model_type} minibert has the input layer alone"}
+        return {"blocks": f"not computed: minibert knows only the input layer of {family.model_type}"}
     try:
         config = row.configure(family, layer.config, "config.json")
         count, (heads, key_heads, head_dim) = row.count(config), row.attend.sizes(config)
@@ -115,7 +115,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     sizes = f"{count}, {heads} heads of {head_dim}{shared}, feed-forward {width} wide, {activation}"
     stored = stored_blocks(layer)
     if not stored:
-        return {"blocks": f"{sizes}; of their tensors none is in this file, which holds the input layer alone"}
+        return {"blocks": f"{sizes}; their tensors are not in this file, which holds only the input layer"}
     known = [tensor.stop - tensor.start for tensor in stored.values() if tensor is not None]
     some = f"; {counted(len(stored), 'tensor')} in all, some in files not opened for this"
     more = some if len(known) < len(stored) else ""

@@ -71,12 +71,12 @@ def beginning(row: Array) -> str:
 
 
 def all_rows(rows: Array) -> list[str]:
-    """Write an array in lines that are two columns to the right."""
+    """Write an array in lines that are indented by two columns."""
     return ("  " + torch_text(rows, indent=2)).split("\n")
 
 
 def size(count: int) -> str:
-    """Write a number of bytes for a person.
+    """Write a number of bytes in a readable unit.
 
     >>> size(0), size(999), size(46881792), size(9950000000)
     ('0 bytes', '999 bytes', '46.9 MB', '9.9 GB')
@@ -146,5 +146,5 @@ def columns_of(text: str) -> int:
 
 
 def padded(text: str, width: int) -> str:
-    """Fill a text up with spaces, to so many columns of a terminal."""
+    """Pad a text with spaces to `width` columns of a terminal."""
     return text + " " * (width - columns_of(text))
