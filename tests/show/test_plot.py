@@ -146,22 +146,12 @@ def test_position_rows_choose_round_positions(length: int, expected: list[int]) 
     assert [ax.get_legend().get_texts()[0].get_text() for ax in axes] == [f"position {p}" for p in expected]
 
 
-def test_a_spike_does_not_flatten_the_other_rows_and_is_told() -> None:
-    table = normal(3, 400)
-    table[0, 5] = -100.0
-    axes = plot.position_rows(table, positions=[0, 1])
-    assert axes[0].get_ylim()[1] < 10
-    assert axes[0].lines[0].get_ydata()[5] == -100
-    names = [ax.get_legend().get_texts()[0].get_text() for ax in axes]
-    assert names == ["position 0, to -1e+02", "position 1"]
-
-
-def test_a_tokens_spike_does_not_flatten_the_rows_and_is_told() -> None:
+def test_spikes_do_not_flatten_the_rows_and_are_told() -> None:
     table, token_row = 0.1 * normal(3, 400), 0.1 * normal(400, seed=4)
-    token_row[5] = 2.0
+    table[0, 5], token_row[5] = -100.0, 2.0
     axes = plot.position_rows(table, token_row, positions=[0, 1], token="we")
-    assert axes[0].get_ylim()[1] < 0.5
-    for ax, position in zip(axes, (0, 1), strict=True):
+    assert axes[0].get_ylim()[1] < 0.5 and axes[0].lines[1].get_ydata()[5] == -100
+    for ax, position in zip(axes, ("0, to -1e+02", "1"), strict=True):
         names = [text.get_text() for text in ax.get_legend().get_texts()]
         assert names == ["token we, to 2", f"position {position}"]
 
@@ -375,20 +365,15 @@ STARTS = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
 
 @pytest.mark.parametrize("ending", [*STARTS, ".PNG"])
 def test_save_writes_by_ending_and_the_same_bytes_each_time(ending: str, tmp_path: Path) -> None:
-    for name in ("one", "two"):
+    """Over what was there, and to a string's path too."""
+    (tmp_path / f"one{ending}").write_text("before")
+    for kind, name in ((str, "one"), (Path, "two")):
         ax = plot.table_image(normal(4, 8))
-        plot.save(ax.figure, tmp_path / f"{name}{ending}")
+        plot.save(ax.figure, kind(tmp_path / f"{name}{ending}"))
     first, second = ((tmp_path / f"{name}{ending}").read_bytes() for name in ("one", "two"))
     assert first.startswith(STARTS[ending.lower()])
     assert first == second
     assert len(list(tmp_path.iterdir())) == 2, "nothing is left beside the pictures"
-
-
-def test_save_replaces_what_was_there_and_takes_a_string(tmp_path: Path) -> None:
-    path = tmp_path / "a.svg"
-    path.write_text("before")
-    plot.save(Figure(), str(path))
-    assert path.read_bytes().startswith(STARTS[".svg"])
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a", "svg", ".png"])
