@@ -29,7 +29,7 @@ def knock_out(
     """Make the change that takes parts out of a model: `encoder(**ids, change=knock_out(encoder, heads=[(3, 1)]))`.
 
     heads      (block, head), from 0: its attention weights become 0, so its context is 0
-    blocks     what enters such a block leaves it
+    blocks     skip these blocks (identity)
     positions  the position rows become 0; scores are computed of queries and keys that are not rotated, without the
                learned bias of the distance
     mask       a token sees every token of its text: those after it, and those outside the window. (The mask of padding
@@ -84,7 +84,7 @@ class _Kept(threading.local):
         return values
 
     def take(self) -> Array:
-        """Give them once: another run's would be wrong numbers."""
+        """Give them. Single use, so values of another run cannot leak in."""
         if not self.values:
             raise ValueError(
                 f"change[{self.name!r}] of knock_out is missing, which a later change of it needs; {{**knock_out(...), "

@@ -106,8 +106,8 @@ class Model(Guarded):
         """Give the last hidden state: (batch, seq) ids -> (batch, seq, dim), float32 (or the encoder's dtype).
 
         One sequence of ids (seq,) gives (seq, dim). attention_mask (batch, seq): 1 for a token, 0 for padding, which no
-        token sees and whose own rows are zeros; without a mask all are tokens. Sequences of any lengths cost what their
-        tokens cost: padding is left out. The last bits depend on how many tokens are computed together: see the class.
+        token sees and whose own rows are zeros; without a mask all are tokens. Padding costs nothing: it
+        is left out. The last bits depend on how many tokens are computed together: see the class.
 
         change: name of an intermediate -> what the run goes on with in its place, an array or a function of the values.
         See `models.changes`; `minibert.knock_out` makes the classic changes.
@@ -177,8 +177,8 @@ class Model(Guarded):
 
         Takes the arguments of a call, `change` too; `head` as in `head()`. `masked_word`, `next_word` and
         `token_classes` give (batch, seq, labels), `replaced_token` (batch, seq), `classes` and `next_sentence` (batch,
-        labels). One sequence of ids gives no batch axis. Rows of padding are zeros. Beyond the result little memory is
-        taken.
+        labels). One sequence of ids gives no batch axis. Rows of padding are zeros. Needs little memory besides the
+        result.
 
         Raises as a call, and as `head`; ValueError where a head takes one token of each sequence, and that is padding.
         """

@@ -48,7 +48,7 @@ class Labels(Sentences):
     def classify(self, texts: Texts, k: int | None = None) -> Any:
         """Give the labels of texts with their probabilities, the likeliest first: the head `classes` on each text.
 
-        One str -> a list of `Label(label, probability)`, many -> a list of such lists. `k`: so many labels at most.
+        One str -> a list of `Label(label, probability)`, many -> a list of such lists. `k`: at most this many labels.
         config.json names them (`id2label`). The probabilities are a softmax; of one label, or with problem_type
         multi_label_classification, a sigmoid of each. No text is truncated, unless `max_seq_length` was set.
 

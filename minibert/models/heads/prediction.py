@@ -78,10 +78,10 @@ class Words(Model):
         return found[0][0] if isinstance(text, str) else [of_last for (of_last,) in found]
 
     def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
-        """Write a text on, and give it with what comes after it: at most so many tokens.
+        """Continue a text by up to `tokens` tokens, and give it with what comes after it.
 
         Temperature 0 takes the likeliest token each time, as `generate(do_sample=False)` of transformers. A higher one
-        chooses by chance, `p = softmax(logits / temperature)`, the same for the same `seed`. `eos_token_id`, where the
+        chooses at random, `p = softmax(logits / temperature)`, the same for the same `seed`. `eos_token_id`, where the
         text ends, and `repetition_penalty` are those of generation_config.json; without that file, of config.json. Its
         own temperature, top_k and top_p are without effect. The keys and values of earlier tokens are kept, so each new
         token costs one token's work.
@@ -131,7 +131,7 @@ def go_on(model: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
 
 
 def choose(logits: Array, temperature: float, random: np.random.Generator) -> int:
-    """Choose the next token: the likeliest at temperature 0, else by chance, `p = softmax(logits / temperature)`.
+    """Choose the next token: the likeliest at temperature 0, else at random, `p = softmax(logits / temperature)`.
 
     logits (vocab,). The lower the temperature, the more often the likeliest is chosen; at 1 it is as the model says.
 

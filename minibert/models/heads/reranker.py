@@ -79,8 +79,8 @@ class Pairs(Sentences):
         """Order documents by how well they answer a query, the best first, as sentence-transformers' CrossEncoder.
 
         -> a dict for each: corpus_id, its number among the documents; score; and text, with `return_documents`. Of
-        equal scores the first document comes first. `top_k`: so many at most. What else is passed, and raised, is as in
-        `predict`; ValueError too for a model of several labels.
+        equal scores the first document comes first. `top_k`: at most this many. All else that is passed or raised is
+        as in `predict`; ValueError too for a model of several labels.
         """
         refuse_habits(batch_size, True, False, device)
         if not isinstance(query, str):

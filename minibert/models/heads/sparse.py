@@ -39,7 +39,7 @@ class Sparse(Sentences):
         vocabulary's length; `decode` names the words. A weight is the largest log(1 + relu(logit)) over
         the text's tokens, of the head `masked_word`, or as the folder says.
 
-        max_active_dims  so many of the largest weights are kept; None: as the folder says
+        max_active_dims  how many of the largest weights are kept; None: as the folder says
         batch_size       without effect, as in `encode`
 
         Raises as `encode`, and CheckpointError for a file without that head.
@@ -65,7 +65,7 @@ class Sparse(Sentences):
     def decode(self, vectors: SparseVector | Sequence[SparseVector], k: int | None = None) -> Any:
         """Name the words of sparse vectors with their weights, the largest first: one -> [(token, weight), ...].
 
-        Many -> a list of such lists. `k`: so many words at most. Of equal weights the smaller id comes first.
+        Many -> a list of such lists. `k`: at most this many words. Of equal weights the smaller id comes first.
 
         Raises TypeError for anything but what `encode_sparse` gives, ValueError for a k below 1.
         """
@@ -100,7 +100,7 @@ def _pooled(head: BoundHead, tile: Packed, x: Array, pooling: str, activation: s
 
 
 def largest(vector: SparseVector, most: int | None) -> SparseVector:
-    """Keep so many of the largest weights; of equal ones those with the smaller ids.
+    """Keep the `most` largest weights; of equal ones those with the smaller ids.
 
     >>> largest(SparseVector(np.array([2, 5, 7]), np.array([1.0, 3.0, 2.0])), most=2).ids
     array([5, 7])

@@ -110,7 +110,7 @@ class TensorBinder:
         part: str = "the input layer",
         recipe: str = "the recipe of this family",
     ) -> None:
-        """Refuse tensors inside one part of a model that nobody has asked for: the recipe would be incomplete."""
+        """Refuse tensors inside one part of a model that the recipe does not use: it would be incomplete."""
         stored = set(self.stored_under(scope)) - self._tables.keys()
         left = sorted(name for name in stored if not name.endswith(unused_endings))
         if left:

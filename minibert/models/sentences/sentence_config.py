@@ -67,10 +67,10 @@ class SentenceConfig(NamedTuple):
     prompts: Mapping[str, str] = {"query": "", "document": ""}  # name -> what is put before a text
     default_prompt: str | None = None  # the name of one
     similarity: str = "cosine"  # name in `SIMILARITIES`
-    truncate_dim: int | None = None  # so many first numbers of a vector are given
+    truncate_dim: int | None = None  # how many of a vector's first numbers are given
     activation: str | None = None  # what is done to scores of pairs: the path of a class, if this folder says it
     splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
-    max_active_dims: int | None = None  # so many of a sparse vector's largest numbers are kept; None: all
+    max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
 
     def check_use(self, wanted: str) -> None:
         """Refuse another use than the folder was saved for. Raises ValueError."""
@@ -96,7 +96,7 @@ class SentenceConfig(NamedTuple):
         return self.prompts[name]
 
     def width(self, truncate_dim: int | None = None) -> int:
-        """How many numbers of a vector are given, where a call asks for so many at most.
+        """How many numbers of a vector are given; `truncate_dim`: what a call asks for at most.
 
         Raises ValueError where the folder is not for sentence vectors.
         """

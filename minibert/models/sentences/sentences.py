@@ -45,8 +45,8 @@ class Sentences(Model):
         """At how many tokens `encode` and its kin truncate a text, special tokens among them; None: no limit.
 
         The folder says so. It can be set to any integer from 1 to `max_length`, or to None for `max_length` itself. A
-        call that is running keeps the length it began with. `pickle` and `copy.deepcopy` keep what was set. The task
-        of `encode_query` or `encode_document` may have a length of its own in the folder, which then holds.
+        call that is running keeps the length it began with. `pickle` and `copy.deepcopy` keep what was set. A folder
+        may set its own length for the task of `encode_query` or `encode_document`; that one is used.
 
         Raises ValueError for a length beyond the position table, or for anything but an integer >= 1.
         """
@@ -114,15 +114,15 @@ class Sentences(Model):
         prompt        a text put before each text; prompt_name is then without effect
         batch_size    without effect: work is split by tokens, about 512 at once or one text, however many texts that is
         output_value  "token_embeddings" gives for each text its tokens' vectors (tokens, dim) before pooling, in a list
-        truncate_dim  so many first numbers of each vector; normalize_embeddings comes after it
+        truncate_dim  keep this number of each vector's first numbers; normalize_embeddings comes after it
         task          "query" or "document" takes their longest length where the folder has one
         threads       the largest number of threads; None for what `load_encoder` was told
-        precision     "float16", "int8", "uint8", "binary" or "ubinary" makes smaller vectors of those that all else
-                      gives: see `equations.quantized`. The ranges of int8 and uint8 are those of this call's vectors;
+        precision     "float16", "int8", "uint8", "binary" or "ubinary" quantizes the finished vectors: see
+                      `equations.quantized`. The ranges of int8 and uint8 are those of this call's vectors;
                       for others too keep `equations.ranges_of`. Not for token_embeddings
         inputs        sentence-transformers' name for `texts`; sentences: its older one
 
-        convert_to_numpy, convert_to_tensor and device may be passed by habit, as arrays on the CPU.
+        convert_to_numpy, convert_to_tensor and device are accepted where they ask for arrays on the CPU.
 
         Raises TypeError for anything but text, ValueError for an unknown argument or prompt, TokenizerError where there
         is no tokenizer.
@@ -173,7 +173,7 @@ class Sentences(Model):
     def encode_query(
         self, texts: Texts | None = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
-        """`encode` for what somebody looks for: with the folder's prompt "query", and never its default prompt."""
+        """Encode queries: with the folder's prompt "query", and never its default prompt."""
         if prompt_name is None and prompt is None:
             prompt_name = "query"
         return self.encode(texts, prompt_name, prompt, **{"task": "query", **options})
@@ -181,7 +181,7 @@ class Sentences(Model):
     def encode_document(
         self, texts: Texts | None = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
-        """`encode` for what is looked through: with the folder's prompt "document", and never its default prompt."""
+        """Encode documents to be searched: with the folder's prompt "document", and never its default prompt."""
         if prompt_name is None and prompt is None:
             prompt_name = "document"
         return self.encode(texts, prompt_name, prompt, **{"task": "document", **options})
