@@ -172,7 +172,7 @@ class Checkpoint:
         self._locate = locate
         self._mmap = mmap
         self._files: dict[str, SafetensorsFile] = {}
-        self.taken: dict[str, Tensor] = {}  # those whose tables were asked for
+        self.taken: dict[str, Tensor] = {}  # those whose tables were requested
         self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
 
     @property
@@ -252,7 +252,7 @@ def _is_plain(name: str) -> bool:
 def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
     """Open a folder's `model.safetensors`, or the shards of its `model.safetensors.index.json`.
 
-    Raises CheckpointError where neither is there, and for a missing shard when a tensor of it is asked for.
+    Raises CheckpointError where neither is there, and for a missing shard when a tensor of it is needed.
     """
 
     def locate(name: str) -> str:

@@ -251,7 +251,7 @@ def as_table(array: Array, dtype: np.dtype[Any] | str = "float32") -> StoredTabl
 
 
 class FormulaTable:
-    """A table that a formula makes, not a file: the first rows, up to the last one that was asked for.
+    """A table that a formula makes, not a file: the first rows, up to the last one requested.
 
     make(length, dim) gives them; a row must not depend on the length. `shape` comes from a config: it can be anything.
     """

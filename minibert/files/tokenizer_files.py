@@ -247,11 +247,9 @@ def _add_tokens(reader: Any, row: TokenizerClass, settings: Json, find: Find, st
 
     listed = _listed_tokens(settings, find, stored)
     by_content = {token.content: token for token in listed.values()}
-    there = list(reader.get_added_tokens_decoder().values())
-    written = {repr(token) for token in there}
-    adding = [token for _, token in sorted(listed.items()) if repr(token) not in written]
+    adding = [token for _, token in sorted(listed.items())]
     named = {token.content: by_content.get(token.content, token) for token in _named_tokens(row, settings).values()}
-    known = {token.content for token in [*there, *adding]}
+    known = {token.content for token in [*reader.get_added_tokens_decoder().values(), *adding]}
     adding += [token for content, token in named.items() if content not in known]
     for token in adding:
         token.special = token.special or token.content in named

@@ -140,7 +140,7 @@ def is_stdout(path: FileName) -> bool:
 
 @contextmanager
 def naming(path: FileName) -> Iterator[None]:
-    """Make a disk error name the file that was asked for, not the temporary one beside it."""
+    """Make a disk error name the requested file, not the temporary one beside it."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Safetensors files that are fetched by byte range: the header first, then the tensors or rows that are asked for."""
+"""Safetensors files that are fetched by byte range: the header first, then the requested tensors or rows."""
 
 from __future__ import annotations
 

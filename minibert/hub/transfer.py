@@ -38,7 +38,7 @@ GAINED = 1 << 16  # bytes: a transfer that was cut after at least this many has 
 
 
 class RangesIgnoredError(HubError):
-    """The server answers with the whole file where a part was asked for."""
+    """The server answers with the whole file to a request for a part."""
 
 
 class Version:
@@ -81,8 +81,8 @@ class Transfer:
     ) -> bytearray:
         """Fetch the bytes span[0]..span[1]-1 of a file (fewer where it ends before).
 
-        They are taken only with status 206 and the Content-Range that was asked for, from the commit that was asked
-        for, in one version from the first byte to the last. A transfer that was cut is continued where it stopped.
+        They are taken only with status 206, the requested Content-Range and the requested commit, in one version from
+        the first byte to the last. A transfer that was cut is continued where it stopped.
 
         Raises HubError, and RangesIgnoredError.
         """
@@ -197,7 +197,7 @@ def _authorization() -> dict[str, str]:
 
 
 def _check_part(response: Any, span: Span, version: Version, address: Address) -> int:
-    """Give the length of the part that comes. Raises HubError if these are not the bytes that were asked for."""
+    """Give the length of the part that comes. Raises HubError if these are not the requested bytes."""
     found = response.headers.get("Content-Range", "none")
     match = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", found)
     if response.status_code != 206 or not match:

@@ -2,7 +2,7 @@
 
 Every answer passes the hooks of the client's session, redirects and the client's own requests too; those of threads
 without a watch pass freely. A refusal is raised there, before its body is read. No body is read further than what
-was asked for or announced. Each QUIET seconds have to bring SLOWEST bytes or the end: the slowest modem brings a
+was requested or announced. Each QUIET seconds have to bring SLOWEST bytes or the end: the slowest modem brings a
 hundred times as much, a server that sends a byte now and then is given up.
 """
 

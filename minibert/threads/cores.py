@@ -52,7 +52,7 @@ def running() -> int:
 
 @cache
 def quota(root: str = "/") -> int:
-    """A container's CPU quota in cores, rounded up, read once; sys.maxsize where there is none. `root`: where / is.
+    """A container's CPU quota in cores, rounded up, read once; sys.maxsize without one. `root`: where / is.
 
     A group has the quota of each group above it as well.
     """
@@ -82,7 +82,7 @@ def _groups(root: str) -> Iterator[str]:
 
 def _limits(group: str) -> Iterator[int]:
     texts = _read(f"{group}/cpu.max"), f"{_read(f'{group}/cpu.cfs_quota_us')} {_read(f'{group}/cpu.cfs_period_us')}"
-    for text in texts:  # "150000 100000": microseconds, of each period of microseconds; "max" and -1 are none
+    for text in texts:  # "150000 100000": microseconds of CPU, of each period; "max" and -1: no quota
         quota, period = map(_number, (*text.split(), "", "")[:2])
         if quota and period:
             yield -(-quota // period)
