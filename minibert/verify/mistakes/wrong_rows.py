@@ -17,7 +17,7 @@ from minibert.families.parts.steps import Add, Inputs, Lookup, Positions, Tokens
 from minibert.files.tables import FormulaTable
 from minibert.models.input_layer import EmbeddingLayer
 
-from .wrong_steps import At, Mistake, Wrong, on
+from .wrong_steps import At, Mistake, Wrong, given_place, on
 
 Counted = Callable[[Positions, Inputs, Any, int], Any]  # a step, what is passed, the config, cached tokens -> positions
 
@@ -27,15 +27,12 @@ NEAR = (-2, -1, 1, 2)
 # -- ids and positions -------------------------------------------------------------------------------------------
 
 
-def counted(where: Callable[[Positions], Any], count: Counted) -> Wrong:
+@given_place
+def counted(at: At, where: Callable[[Positions], Any], count: Counted) -> Iterator[Step]:
     """Positions counted in another way, in models with such positions."""
-
-    def made(at: At) -> Iterator[Step]:
-        for step in at.of("positions"):
-            if where(step.part):
-                yield step._replace(formula=partial(positions, partial(count, step.part), at.layer.config))
-
-    return made
+    for step in at.of("positions"):
+        if where(step.part):
+            yield step._replace(formula=partial(positions, partial(count, step.part), at.layer.config))
 
 
 def by(rule: str) -> Callable[[Positions], bool]:
@@ -183,15 +180,12 @@ def _shared(layer: EmbeddingLayer) -> Embedding:
 # -- sums and factors --------------------------------------------------------------------------------------------
 
 
-def sums(change: Callable[[At, tuple[str, ...]], Iterable[str]]) -> Wrong:
+@given_place
+def sums(at: At, change: Callable[[At, tuple[str, ...]], Iterable[str]]) -> Iterator[Step]:
     """Other rows added up, or in another order."""
-
-    def made(at: At) -> Iterator[Step]:
-        for step in at.of("add"):
-            if (of := tuple(change(at, step.of))) not in (step.of, ()):
-                yield step._replace(of=of)
-
-    return made
+    for step in at.of("add"):
+        if (of := tuple(change(at, step.of))) not in (step.of, ()):
+            yield step._replace(of=of)
 
 
 def _of_ids(at: At, key: str, ids: str) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import numpy as np
 
@@ -64,6 +64,16 @@ class At(NamedTuple):
 
 
 Wrong = Callable[[At], Iterable[Step]]
+P = ParamSpec("P")
+
+
+def given_place(wrong: Callable[Concatenate[At, P], Iterable[Step]]) -> Callable[P, Wrong]:
+    """Let a function's first argument come last: `given_place(f)(x)(at)` is `f(at, x)`."""
+
+    def others(*args: P.args, **named: P.kwargs) -> Wrong:
+        return lambda at: wrong(at, *args, **named)
+
+    return others
 
 
 class Mistake(NamedTuple):
@@ -148,37 +158,31 @@ def rounded_weight(own: Dense, rounding: Formula) -> Dense:
 # all that a file holds
 
 
-def rounded(rounding: Formula) -> Wrong:
+@given_place
+def rounded(at: At, rounding: Formula) -> Iterator[Step]:
     """Every parameter rounded: of maps, norms, tables, of terms of the scores and of what comes after pooling."""
     maps = dense(lambda own: _with_numbers(own, rounding))
-
-    def made(at: At) -> Iterator[Step]:
-        yield from maps(at)
-        for step in at.plan.values():
-            if isinstance(step.part, LayerNorm):
-                yield step._replace(formula=_with_numbers(step.part, rounding))
-            elif step.kind == "rows":
-                yield step._replace(formula=partial(_rounded_rows, step.part.module, step.part.step.extra, rounding))
-            elif step.kind == "term":
-                scheme = replace(step.part.scheme, **_rounded(vars(step.part.scheme), rounding))
-                yield step._replace(formula=step.part._replace(scheme=scheme).plain)
-            elif step.kind == "after" and isinstance(step.part, partial):
-                yield step._replace(formula=partial(step.part, **_rounded(step.part.keywords, rounding)))
-
-    return made
+    yield from maps(at)
+    for step in at.plan.values():
+        if isinstance(step.part, LayerNorm):
+            yield step._replace(formula=_with_numbers(step.part, rounding))
+        elif step.kind == "rows":
+            yield step._replace(formula=partial(_rounded_rows, step.part.module, step.part.step.extra, rounding))
+        elif step.kind == "term":
+            scheme = replace(step.part.scheme, **_rounded(vars(step.part.scheme), rounding))
+            yield step._replace(formula=step.part._replace(scheme=scheme).plain)
+        elif step.kind == "after" and isinstance(step.part, partial):
+            yield step._replace(formula=partial(step.part, **_rounded(step.part.keywords, rounding)))
 
 
-def rounded_frequencies(rounding: Formula) -> Wrong:
+@given_place
+def rounded_frequencies(at: At, rounding: Formula) -> Iterator[Step]:
     """Rotations by rounded frequencies."""
-
-    def made(at: At) -> Iterator[Step]:
-        for step in at.of("rotation"):
-            scheme: Any = at.stack.rotary
-            rotations = {name: own._replace(frequencies=rounding(own.frequencies))
-                         for name, own in scheme.rotations.items()}  # fmt: skip
-            yield step._replace(formula=partial(rotated, replace(scheme, rotations=rotations), step.part.layer_type))
-
-    return made
+    for step in at.of("rotation"):
+        scheme: Any = at.stack.rotary
+        rotations = {name: own._replace(frequencies=rounding(own.frequencies))
+                     for name, own in scheme.rotations.items()}  # fmt: skip
+        yield step._replace(formula=partial(rotated, replace(scheme, rotations=rotations), step.part.layer_type))
 
 
 def with_frequencies(rounding: Formula) -> Wrong:
@@ -209,17 +213,14 @@ def without_first_norm(at: At) -> list[Step]:
     return [step._replace(formula=np.asarray) for step in at.of("norm")] if at.part == INPUT_LAYER else []
 
 
-def without_block(which: int) -> Wrong:
+@given_place
+def without_block(at: At, which: int) -> Iterator[Step]:
     """One block hands on what enters it; -1 is the last one."""
-
-    def made(at: At) -> Iterator[Step]:
-        depth = len(at.stack.blocks)
-        for step in at.of("state") if depth > 1 and at.i == which % depth else ():
-            end = at.plan.get(step.of[0], step)
-            last = end if end.key == at.stack.last_norm else step
-            yield last._replace(of=(f"hidden_states.{at.i}",))
-
-    return made
+    depth = len(at.stack.blocks)
+    for step in at.of("state") if depth > 1 and at.i == which % depth else ():
+        end = at.plan.get(step.of[0], step)
+        last = end if end.key == at.stack.last_norm else step
+        yield last._replace(of=(f"hidden_states.{at.i}",))
 
 
 # norms
@@ -270,30 +271,24 @@ def by_root(own: BoundAttention) -> bool:
     return math.isclose(own.scale, 1 / math.sqrt(own.head_dim))
 
 
-def looks(**letters: str) -> Wrong:
+@given_place
+def looks(at: At, /, **letters: str) -> Iterator[Step]:
     """Other projections taken for the query, the key, the value: looks(q="k") takes the key for the query."""
-
-    def change(at: At) -> Iterator[Step]:
-        splits = {step.key[-1]: step for step in at.of("split")}
-        for letter, other in letters.items() if splits else ():
-            if splits["q"].part.key_heads == splits["q"].part.heads:
-                yield splits[letter]._replace(of=splits[other].of)
-
-    return change
+    splits = {step.key[-1]: step for step in at.of("split")}
+    for letter, other in letters.items() if splits else ():
+        if splits["q"].part.key_heads == splits["q"].part.heads:
+            yield splits[letter]._replace(of=splits[other].of)
 
 
-def in_order(order: tuple[int, ...]) -> Wrong:
+@given_place
+def in_order(at: At, order: tuple[int, ...]) -> Iterator[Step]:
     """Queries that are as wide as keys can be taken for them. Of three maps it is the weights that are exchanged."""
-
-    def change(at: At) -> Iterator[Step]:
-        own = at.block and at.block.attention
-        if own and (order[0] == 0 or own.key_heads == own.heads):
-            looks = [at.plan[path] for path in own.maps] if len(own.maps) == 3 else at.of("cut")[:3]
-            for look, i in zip(looks, order, strict=True):
-                if looks[i] is not look:
-                    yield look._replace(formula=looks[i].formula)
-
-    return change
+    own = at.block and at.block.attention
+    if own and (order[0] == 0 or own.key_heads == own.heads):
+        looks = [at.plan[path] for path in own.maps] if len(own.maps) == 3 else at.of("cut")[:3]
+        for look, i in zip(looks, order, strict=True):
+            if looks[i] is not look:
+                yield look._replace(formula=looks[i].formula)
 
 
 def split(formula: Callable[[Array, int], Array]) -> Wrong:
@@ -307,21 +302,18 @@ def split(formula: Callable[[Array, int], Array]) -> Wrong:
     return on("split", change)
 
 
-def rotation(change: Callable[[Any, Array, Array, Array], Array], only: str = "qk") -> Wrong:
+@given_place
+def rotation(at: At, change: Callable[[Any, Array, Array, Array], Array], only: str = "qk") -> Iterator[Step]:
     """Another rotation: from the scheme, x, cos and sin. `only`: of queries or of keys."""
+    for step in at.of("rotation"):
 
-    def made(at: At) -> Iterator[Step]:
-        for step in at.of("rotation"):
+        def rotate_wrong(x: Array, step: Step = step) -> Array:
+            rotary: Any = at.stack.rotary
+            cos, sin = rotary.rotary(np.arange(x.shape[-2]), step.part.layer_type)
+            return change(rotary, x, cos, sin)
 
-            def rotate_wrong(x: Array, step: Step = step) -> Array:
-                rotary: Any = at.stack.rotary
-                cos, sin = rotary.rotary(np.arange(x.shape[-2]), step.part.layer_type)
-                return change(rotary, x, cos, sin)
-
-            if step.of[0][-1] in only:
-                yield step._replace(formula=rotate_wrong)
-
-    return made
+        if step.of[0][-1] in only:
+            yield step._replace(formula=rotate_wrong)
 
 
 def neighbours(rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
@@ -402,32 +394,26 @@ def padding_seen(step: Step) -> Step | None:
     return None if plain else step._replace(formula=lambda real: right(np.ones_like(real)))
 
 
-def term(name: str, change: Callable[[Array, BoundAttention], Array]) -> Wrong:
+@given_place
+def term(at: At, name: str, change: Callable[[Array, BoundAttention], Array]) -> Iterator[Step]:
     """A term of the scores, changed."""
-
-    def made(at: At) -> Iterator[Step]:
-        for step in at.of("term"):
-            if step.part.name == name and at.block:
-                right, own = step.formula, at.block.attention
-                yield step._replace(formula=lambda q, k: change(right(q, k), own))  # noqa: B023
-
-    return made
+    for step in at.of("term"):
+        if step.part.name == name and at.block:
+            right, own = step.formula, at.block.attention
+            yield step._replace(formula=lambda q, k: change(right(q, k), own))  # noqa: B023
 
 
 # residuals and norms around them
 
 
-def parts(change: Callable[[BoundResidual], BoundResidual]) -> Wrong:
+@given_place
+def parts(at: At, change: Callable[[BoundResidual], BoundResidual]) -> Iterator[Step]:
     """The block planned anew with other parts; what stays as it is stays the same step."""
-
-    def made(at: At) -> Iterator[Step]:
-        if at.block is not None and at.i is not None:
-            other = at.block._replace(parts=tuple(map(change, at.block.parts)))
-            for key, step in other.plan(at.i, at.stack).items():
-                if at.plan[key].of != step.of:
-                    yield step
-
-    return made
+    if at.block is not None and at.i is not None:
+        other = at.block._replace(parts=tuple(map(change, at.block.parts)))
+        for key, step in other.plan(at.i, at.stack).items():
+            if at.plan[key].of != step.of:
+                yield step
 
 
 def residual_before_norm(at: At) -> Iterator[Step]:
@@ -472,19 +458,14 @@ def other_than(formula: Formula, own: Formula) -> Formula | None:
 # heads
 
 
-def works(change: Callable[[BoundHead], Iterable[tuple[str, Any]]]) -> Wrong:
+@given_place
+def works(at: At, change: Callable[[BoundHead], Iterable[tuple[str, Any]]]) -> Iterator[Step]:
     """The head planned anew with other steps before the last map."""
-
-    def made(at: At) -> Iterator[Step]:
-        for take in at.of("take"):
-            works = tuple(change(take.part))
-            for key, step in (
-                take.part._replace(works=works).plan(take.of[0]).items() if works != take.part.works else ()
-            ):
-                if at.plan[key].of != step.of:
-                    yield step
-
-    return made
+    for take in at.of("take"):
+        works = tuple(change(take.part))
+        for key, step in take.part._replace(works=works).plan(take.of[0]).items() if works != take.part.works else ():
+            if at.plan[key].of != step.of:
+                yield step
 
 
 def _is_activation(work: Any) -> bool:
@@ -507,16 +488,13 @@ def takes(right: tuple[str, ...], wrong: str) -> Wrong:
     return by_part("take", lambda head: partial(taken, wrong, head.pad_id) if head.takes in right else None)
 
 
-def last(change: Callable[[Any, Dense], Dense | None]) -> Wrong:
+@given_place
+def last(at: At, change: Callable[[Any, Dense], Dense | None]) -> Iterator[Step]:
     """Another last map of a head, from the input layer's word module and its own."""
-
-    def made(at: At) -> Iterator[Step]:
-        for take in at.of("take"):
-            last = change(at.layer.steps[0].module, take.part.last)
-            if last is not None:
-                yield at.plan[take.part.path]._replace(formula=last)
-
-    return made
+    for take in at.of("take"):
+        last = change(at.layer.steps[0].module, take.part.last)
+        if last is not None:
+            yield at.plan[take.part.path]._replace(formula=last)
 
 
 def by_the_word_table(words: Any, last: Dense) -> Dense | None:
