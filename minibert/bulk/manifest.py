@@ -167,7 +167,7 @@ def open_own(path: Path, mode: str, buffering: int = -1) -> Any:
     return file
 
 
-def cut_to(path: Path, end: int) -> None:
+def shorten(path: Path, end: int) -> None:
     """Remove the unfinished end that a killed run has left."""
     if (size_of(path) or 0) > end:
         with naming(path), open_own(path, "r+b") as file:
@@ -183,7 +183,7 @@ def size_of(path: Path) -> int | None:
 
 
 def _shard(line: bytes) -> Shard | None:
-    """Read a line of shards.jsonl; None where it is damaged."""
+    """Read a line of shards.jsonl; None if it is damaged."""
     try:
         shard = Shard(**json.loads(line))
     except (ValueError, TypeError, RecursionError):

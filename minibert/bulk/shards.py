@@ -44,9 +44,9 @@ from .manifest import (
     check_files,
     compare_counts,
     counts_of,
-    cut_to,
     open_own,
     read_shards,
+    shorten,
 )
 from .parquet import arrow, write_vectors
 
@@ -148,8 +148,8 @@ class ShardFolder:
             compare_counts(self.path, found, self.shards)
         check_files(self.path, self.shards)
         self._checked = len(self.shards)
-        cut_to(self.path / DONE, end)
-        cut_to(self.path / BAD, self.shards[-1].bad_bytes if self.shards else 0)
+        shorten(self.path / DONE, end)
+        shorten(self.path / BAD, self.shards[-1].bad_bytes if self.shards else 0)
 
     def _made_nothing(self, found: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
         """Whether the earlier run, with other settings, wrote no row, as after a wrong column name."""

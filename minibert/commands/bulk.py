@@ -38,7 +38,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--text-column", default="text", metavar="NAME", help="the column of the texts (default: text)")
     parser.add_argument(
         "--id-column", metavar="NAME",
-        help=f"integers or texts that name the rows (default: {ID}, where it is there; else rows are numbered from 0)",
+        help=f"integers or texts that name the rows (default: {ID}, if it exists; otherwise rows are numbered from 0)",
     )  # fmt: skip
     parser.add_argument("--input-format", choices=FORMATS, help="of all input files (default: by file extension)")
     parser.add_argument(
@@ -99,15 +99,11 @@ def run(arguments: Any) -> None:
         threads=arguments.threads,
         **from_hub(arguments),
     )
+    named = ("model", "vectors", "prompt_name", "prompt", "text_column", "id_column")
     settings = {
         "minibert": arguments.version,
-        "model": arguments.model,
+        **{name: getattr(arguments, name) for name in named},
         "commit": model.opened.commit,
-        "vectors": arguments.vectors,
-        "prompt_name": arguments.prompt_name,
-        "prompt": arguments.prompt,
-        "text_column": arguments.text_column,
-        "id_column": arguments.id_column,
         "sha256": model.sha256(),  # last: the error names the first difference, and those above explain it
     }
     with model.model, closing(_Progress()) as progress:

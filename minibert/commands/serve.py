@@ -14,8 +14,8 @@ For programs in other languages on the same machine. Routes: /v1/embeddings
 Requests that come together are computed together, on the CPU.
 For a GPU, many machines or the open network a production server such as
 text-embeddings-inference (TEI) is the better choice. It needs the packages
-starlette and uvicorn. SIGTERM or Ctrl-C ends it, after what it took is done:
-exit code 0, or 1 where the time for that (--max-grace) was too short."""
+starlette and uvicorn. SIGTERM or Ctrl-C ends it after the accepted requests:
+exit code 0, or 1 if the time for them (--max-grace) was too short."""
 EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
 
 
@@ -32,10 +32,10 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="a file with the token that clients must send")
     parser.add_argument("--token-env", metavar="NAME", help="a variable of the environment with that token")
     limited = {
-        "waiting": "requests at once; more are told to come again (503)",
+        "waiting": "requests at once; more are refused (503)",
         "body": "bytes of a request",
         "texts": "texts of a request",
-        "grace": "seconds for what was taken after SIGTERM or Ctrl-C; the rest gets 503",
+        "grace": "seconds for accepted requests after SIGTERM or Ctrl-C; the rest gets 503",
     }
     for name, what in limited.items():
         number = getattr(usual, name)

@@ -21,6 +21,17 @@ ends with 0 where all is equal within the tolerance, 1 where something differs,
 be reached."""
 NOT_COMPARED, NO_HUB = 2, 3  # no verdict: the check could not be made
 FORMAT = 1  # of the object that --json prints
+INTERMEDIATES = ("encoder", "side", "against", "save", "only", "tolerance", "all_batches")  # arguments of `verify`
+RENAMED = ("text", "batches", "small")  # arguments of `verify` by other names
+VECTORS = (
+    "vectors",
+    "texts",
+    "url",
+    "api_key_env",
+    "served_as",
+    "prompt_name",
+    "prompt",
+)  # arguments of `verify_vectors`
 EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 
 
@@ -118,19 +129,9 @@ def _run(arguments: Any) -> int:
         raise ValueError("--encoder compares a whole model, which has no sides; leave out --side")
     if arguments.save is not None:
         output_ending(arguments.save, ENDINGS)
+    options = {name: getattr(arguments, name) for name in INTERMEDIATES}
     report = verify(
-        arguments.model,
-        arguments.text,
-        encoder=arguments.encoder,
-        side=arguments.side,
-        against=arguments.against,
-        save=arguments.save,
-        only=arguments.only,
-        tolerance=arguments.tolerance,
-        kinds=arguments.batches,
-        all_batches=arguments.all_batches,
-        few=arguments.small,
-        **from_hub(arguments),
+        arguments.model, arguments.text, kinds=arguments.batches, few=arguments.small, **options, **from_hub(arguments)
     )
     return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
 
@@ -152,23 +153,18 @@ def _refuse(arguments: Any, what: str, *names: str) -> None:
 def _vectors(arguments: Any) -> int:
     from minibert.verify.vectors.vectors import verify_vectors
 
-    others = ("encoder", "side", "text", "save", "against", "only", "tolerance", "batches", "small", "all_batches")
-    _refuse(arguments, "intermediates, not for vectors", *others)
+    _refuse(arguments, "intermediates, not for vectors", *INTERMEDIATES, *RENAMED)
     if arguments.url is None:
         _refuse(arguments, "--url", "served_as", "api_key_env")
-    names = ("vectors", "texts", "url", "api_key_env", "served_as", "prompt_name", "prompt")
-    asked = {name: getattr(arguments, name) for name in names}
-    report = verify_vectors(arguments.model, **asked, **from_hub(arguments))
+    options = {name: getattr(arguments, name) for name in VECTORS}
+    report = verify_vectors(arguments.model, **options, **from_hub(arguments))
     return _tell(arguments, report)
 
 
 def _seeds(arguments: Any) -> int:
     from minibert.verify.seeds import SEEDS, verify_seed
 
-    others = (
-        "encoder", "named", "side", "revision", "text", "save", "small", "against", "only", "vectors", "texts", "url"
-    )  # fmt: skip
-    if any(getattr(arguments, name) for name in others):
+    if any(getattr(arguments, name) for name in (*INTERMEDIATES, *RENAMED, *VECTORS, "named", "revision")):
         raise ValueError("--seeds names its own models and commits; leave out all else but --local-files-only")
     reports = [verify_seed(seed, arguments.local_files_only) for seed in SEEDS]
     verdicts = ["passed" if r.passed else "DIFFERENT" if r.ran else "not run here" for r in reports]

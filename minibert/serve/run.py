@@ -76,7 +76,7 @@ def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], 
     """
     import uvicorn
 
-    class Told(uvicorn.Server):  # type: ignore[misc]  # untyped where it is not installed
+    class Announced(uvicorn.Server):  # type: ignore[misc]  # untyped where it is not installed
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets=sockets)
             ready(self.end)
@@ -101,7 +101,7 @@ def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], 
         # uvicorn sends itself the signal again at the end, which would be the end without an exit code
         before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        Told(config).run(sockets=[listening])
+        Announced(config).run(sockets=[listening])
     finally:
         server.worker.close()
         if before is not None:
