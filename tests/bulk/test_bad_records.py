@@ -14,12 +14,11 @@ from command_line import Patch
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
-from record_files import VIEWS, good, made, problems, read, unchecked, write_csv, write_parquet
+from record_files import NUL_IN_CSV, VIEWS, good, made, problems, read, unchecked, write_csv, write_parquet
 
 from minibert.bulk import records
 from minibert.bulk.records import FORMATS, ROWS, Record, Records
 
-NUL_IN_CSV = sys.version_info >= (3, 11)  # the csv module of Python 3.10 refuses the line
 LARGE = 64 << 20  # bytes of a file whose parts are each small
 HELD = 32 << 20  # bytes beyond what some rows take; measured 16 MiB for Parquet (72 with a whole row group), else 0
 

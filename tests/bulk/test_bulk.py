@@ -79,7 +79,9 @@ def test_vectors_are_those_of_encode(folder: str | None, model: Path, tmp_path: 
         want = encoder.encode(TEXTS)
         shards = [encoder.encode(TEXTS[start : start + 50]) for start in range(0, 230, 50)]
     _, found = read_back(tmp_path / "out")
-    assert found.dtype == np.float32 and same_bits(found, np.concatenate(shards))  # a shard's neighbours are its own
+    assert found.dtype == np.float32 and same_bits(
+        found, np.concatenate(shards)
+    )  # only texts of one shard are batched together
     lengths = np.linalg.norm(want, axis=1, keepdims=True)
     assert np.max(np.abs(found - want) / lengths) <= SAME
 
@@ -263,15 +265,6 @@ def test_a_stream_of_other_length_is_refused(count: int, more: int, model: Path,
 
 
 # -- what else -----------------------------------------------------------------------------------------------------
-
-
-def test_progress_begins_with_what_is_there(model: Path, tmp_path: Path) -> None:
-    source, told = lines(tmp_path / "a.txt", TEXTS), list[tuple[int, int | None]]()
-    run(model, source, tmp_path / "out", rows_per_shard=50, truncation=True, progress=lambda *now: told.append(now))
-    assert [done for done, _ in told] == [0, 50, 100, 150, 200, 230] and told[0][1] is None and told[-1][1] == 230
-    told.clear()
-    run(model, source, tmp_path / "out", rows_per_shard=50, truncation=True, progress=lambda *now: told.append(now))
-    assert told == [(230, 230)]
 
 
 def test_an_error_of_the_writer_reaches_the_caller(model: Path, tmp_path: Path, monkeypatch: Patch) -> None:

@@ -14,10 +14,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from command_line import Printed, failure, ran
 from killed_runs import KILLED, Runs, content, whole_shards
 from many_texts import many_texts
 
-from minibert import cli
 from minibert.bulk.shards import ShardFolder
 from minibert.cli import INTERRUPTED, main
 from minibert.threads import pool
@@ -45,57 +45,39 @@ def command(model: Path, source: Path, *more: str) -> list[str]:
     return ["bulk", str(source), "-m", str(model), "--truncate", "--bad-rows", "skip", *more]
 
 
-def bulk_of(argv: list[str], folder: Path) -> None:
-    """Run the command where its error can be seen."""
-    with pytest.MonkeyPatch.context() as change:
-        change.setattr(cli, "_in_words", raised)
-        main([*argv, str(folder)])
-
-
-def raised(error: Exception) -> str:
-    raise error
-
-
-def kill_again_and_again(runs: Runs, argv: list[str], tmp_path: Path, shards: int) -> None:
-    """Kill runs at random moments, and compare each folder that is finished in the end with one of a run that was not.
-
-    It ends when twenty runs were really killed, and at five numbers of shards at least between none and all.
-    """
-    began = time.monotonic()
-    assert runs.run([*argv, "-o", str(tmp_path / "whole")])[0] == 0
-    seconds, whole = time.monotonic() - began, content(tmp_path / "whole")
-    assert whole_shards(tmp_path / "whole") == shards
-    random, seen, folder = Random(shards), list[int](), tmp_path / "killed"
-    while len(seen) < KILLS or len({count for count in seen if 0 < count < shards}) < BETWEEN:
-        assert len(seen) < 10 * KILLS, seen
-        code, told = runs.run([*argv, "-o", str(folder)], random.uniform(0, seconds))
-        if code == KILLED:
-            seen.append(whole_shards(folder))
-            seconds *= 1.1 if not seen[-1] else 1  # the machine has become slower
-            continue
-        assert code == 0, told
-        assert content(folder) == whole
-        shutil.rmtree(folder)
-        seconds *= 0.9
-    code, told = runs.run([*argv, "-o", str(folder)])
-    assert code == 0 and content(folder) == whole, told
-
-
 @pytest.mark.parametrize(
     ("vectors", "form", "precision"), [("input", "npy", "int8"), ("sentence", "parquet", "float32")]
 )
 def test_killed_at_twenty_moments(
     vectors: str, form: str, precision: str, runs: Runs, model: Path, tmp_path: Path
 ) -> None:
-    source = texts_file(tmp_path / "a.jsonl", 240)
-    argv = command(model, source, "--vectors", vectors, "--format", form, "--rows-per-shard", "12")
-    argv += ["--precision", precision]
-    kill_again_and_again(runs, argv, tmp_path, 20)
+    """At random moments: each folder that is finished in the end is equal to one of a run that was not killed.
+
+    It ends when twenty runs were really killed, and at five numbers of shards at least between none and all.
+    """
+    argv = command(model, texts_file(tmp_path / "a.jsonl", 240), "--vectors", vectors, "--format", form)
+    argv += ["--rows-per-shard", "12", "--precision", precision, "-o"]
+    began = time.monotonic()
+    assert runs.run([*argv, str(tmp_path / "whole")])[0] == 0
+    seconds, whole = time.monotonic() - began, content(tmp_path / "whole")
+    shards = whole_shards(tmp_path / "whole")
+    random, seen, folder = Random(shards), list[int](), tmp_path / "killed"
+    while len(seen) < KILLS or len({count for count in seen if 0 < count < shards}) < BETWEEN:
+        assert len(seen) < 10 * KILLS, seen
+        code, told = runs.run([*argv, str(folder)], random.uniform(0, seconds))
+        if code == KILLED:
+            seen.append(whole_shards(folder))
+            seconds *= 1.1 if not seen[-1] else 1  # the machine has become slower
+            continue
+        assert code == 0 and content(folder) == whole, told
+        shutil.rmtree(folder)
+        seconds *= 0.9
+    code, told = runs.run([*argv, str(folder)])
+    assert code == 0 and content(folder) == whole, told
 
 
 @pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize("at", [0, 1, 3])
-def test_ctrl_c(at: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a shard is written: it is still written, the run ends as a shell expects, and goes on later."""
     argv = command(model, texts_file(tmp_path / "a.jsonl", 400), "--rows-per-shard", "20", "--vectors", "input", "-o")
     assert main([*argv, str(tmp_path / "whole")]) == 0
@@ -106,10 +88,11 @@ def test_ctrl_c(at: int, model: Path, tmp_path: Path, monkeypatch: pytest.Monkey
             os.kill(os.getpid(), signal.SIGINT)
         add(self, *given)
 
-    with monkeypatch.context() as change:
-        change.setattr(ShardFolder, "add", pressed)
-        assert main([*argv, str(folder)]) == INTERRUPTED
-    assert at < whole_shards(folder) < 20 and not list(folder.glob(".[!l]*"))
+    for at in (0, 3):  # the first run of the folder, and one that continues it
+        with monkeypatch.context() as change:
+            change.setattr(ShardFolder, "add", pressed)
+            assert main([*argv, str(folder)]) == INTERRUPTED
+        assert at < whole_shards(folder) < 20 and not list(folder.glob(".[!l]*"))
     assert main([*argv, str(folder)]) == 0
     assert content(folder) == content(tmp_path / "whole")
 
@@ -146,7 +129,9 @@ def test_a_write_under_way_is_waited_for_after_ctrl_c(at: str, monkeypatch: pyte
 # -- a full disk -----------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_fails_at_any_write(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_at_any_write(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
     """Each time that something is to be on the disk, there is no room: the error says so, and the next run goes on."""
     source, whole = texts_file(tmp_path / "a.jsonl", 90), tmp_path / "whole"
     argv = command(model, source, "--vectors", "input", "--format", "npy", "--rows-per-shard", "30", "-o")
@@ -159,19 +144,18 @@ def test_a_disk_that_fails_at_any_write(model: Path, tmp_path: Path, monkeypatch
         real(file)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    assert main([*argv, str(whole)]) == 0
+    ran(capsys, *argv, whole)
     count = calls[0]
     # the folder; meta.json twice; ids, vectors, bad rows and the line of each shard; the folder after a file that is
     # new in it
     assert count == 1 + 2 * 2 + 3 * (2 * 2 + 2) + 2
     for full_at[0] in range(1, count + 1):
         calls[0], folder = 0, tmp_path / f"full{full_at[0]}"
-        with pytest.raises(OSError, match="No space left on device") as failed:
-            bulk_of(argv, folder)
-        assert str(folder) in str(failed.value.filename)
-        assert "same command goes on" in str(failed.value) or full_at[0] in (1, 2, 3, count - 1, count)
+        message = failure(capsys, *argv, folder)
+        assert str(folder) in message and "No space left on device" in message
+        assert "same command goes on" in message or full_at[0] in (1, 2, 3, count - 1, count)
         full_at[0] = -1
-        assert main([*argv, str(folder)]) == 0
+        ran(capsys, *argv, folder)
         assert content(folder) == content(whole)
 
 

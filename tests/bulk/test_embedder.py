@@ -94,29 +94,15 @@ def test_prompts_and_truncation_reach_the_model(layer: minibert.EmbeddingLayer) 
 
 def test_columns_stay_and_one_is_added() -> None:
     batch = {"id": np.arange(5), "body": TEXTS, "tags": [["x"]] * 5}
-    before = dict(batch)
     found = Embedder(TINY, text_column="body", output_column="place")(batch)
-    assert list(found) == ["id", "body", "tags", "place"]
-    assert all(found[name] is column for name, column in before.items())
-    assert found["place"].shape == (5, 6)
-    assert list(batch) == list(before)  # an engine's own batch is as it was
+    assert list(found) == ["id", "body", "tags", "place"] and found["place"].shape == (5, 6)
+    assert all(found[name] is column for name, column in batch.items())
+    assert list(batch) == ["id", "body", "tags"]  # an engine's own batch is as it was
     assert list(Embedder(TINY)({"text": TEXTS})) == ["text", "vector"]
 
 
-COLUMNS: dict[str, Callable[[list[str]], Any]] = {
-    "tuple": tuple,
-    "objects": lambda texts: np.array(texts, object),
-    "letters": np.array,
-    "arrow": pa.array,
-    "arrow chunks": lambda texts: pa.chunked_array([texts[:2], texts[2:]]),
-    "arrow large": lambda texts: pa.array(texts, pa.large_string()),
-    "arrow dictionary": lambda texts: pa.array(texts).dictionary_encode(),
-    "polars": pl.Series,
-}
-
-
 @pytest.mark.parametrize("kind", ["sentence", "input"])
-@pytest.mark.parametrize("make", COLUMNS.values(), ids=COLUMNS.keys())
+@pytest.mark.parametrize("make", [np.array, pl.Series, lambda texts: pa.chunked_array([texts[:2], texts[2:]])])
 def test_a_column_may_be_of_any_library(make: Callable[[list[str]], Any], kind: str) -> None:
     embedder = Embedder(TINY, kind)
     assert same_bits(vectors(embedder, make(TEXTS)), vectors(embedder, TEXTS))
@@ -129,7 +115,6 @@ def test_a_column_may_be_of_any_library(make: Callable[[list[str]], Any], kind: 
     ("batch", "error", "message"),
     [
         (pl.DataFrame({"text": TEXTS}), TypeError, 'a dict of columns, found DataFrame; .*batch_format="numpy"'),
-        (pa.table({"text": TEXTS}), TypeError, "a dict of columns, found Table"),
         (TEXTS, TypeError, "a dict of columns, found list"),
         ({"body": TEXTS, "id": [1]}, ValueError, "no column 'text'; it has 'body', 'id'"),
         ({"text": TEXTS, "vector": [1]}, ValueError, "a column 'vector' already; name another one with output_column"),
@@ -137,11 +122,6 @@ def test_a_column_may_be_of_any_library(make: Callable[[list[str]], Any], kind: 
         ({"text": np.array("one row")}, TypeError, r"found an array of shape \(\)"),
         ({"text": np.array([TEXTS])}, TypeError, r"found an array of shape \(1, 5\)"),
         ({"text": None}, TypeError, "texts must be a str or a list of str, found NoneType"),
-        ({"text": b"ab"}, TypeError, "found bytes; decode it first"),
-        ({"text": {"a": 1}}, TypeError, "found dict"),
-        ({"text": ["a", None]}, TypeError, r"texts\[1\] must be a str, found NoneType"),
-        ({"text": pa.array(["a", "b", None])}, TypeError, r"texts\[2\] must be a str, found NoneType"),
-        ({"text": np.array([1.5])}, TypeError, r"texts\[0\] must be a str, found float"),
         ({"text": [*["a"] * 600, 7]}, TypeError, r"texts\[600\] must be a str, found int"),
         ({"text": ["\ud800"]}, ValueError, r"texts\[0\] has a lone surrogate U\+D800"),
     ],

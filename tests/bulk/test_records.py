@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,9 @@ from command_line import typed
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
-from record_files import VIEWS, Rows, good, made, problems, read, write_csv, write_jsonl, write_parquet
+from record_files import NUL_IN_CSV, VIEWS, Rows, good, made, problems, read, write_csv, write_jsonl, write_parquet
 
 from minibert.bulk.records import ROWS, Records
-
-NUL_IN_CSV = sys.version_info >= (3, 11)  # the csv module of Python 3.10 refuses the line
-
 
 # -- what is written is read back --------------------------------------------------------------------------------
 

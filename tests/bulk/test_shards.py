@@ -56,7 +56,7 @@ def test_a_shard_is_on_the_disk_before_it_counts(path: Path, monkeypatch: pytest
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
     begin(path, 1)
-    # the folder's own name; then each file, and the folder that has its name where it is new
+    # the new folder's name; then each file, and the folder's names if the file is new
     starts = [path.parent.name, ".meta.json.", path.name, ".vectors-00000.parquet.", path.name]
     starts += ["bad_rows.jsonl", path.name, "shards.jsonl", path.name]
     assert len(synced) == len(starts) and all(map(str.startswith, synced, starts))
@@ -79,9 +79,9 @@ def test_what_a_killed_run_leaves_is_cut_off(path: Path) -> None:
             file.write(torn)
     for name in (".vectors-00002.parquet", ".meta.json", ".ids-00002.json", ".vectors-123456.npy"):
         (path / f"{name}.0123456789abcdef").write_bytes(b"half")
-    (path / ".meta.json.0123456789abcdef.kept").write_bytes(b"somebody's")
+    (path / ".meta.json.0123456789abcdef.kept").write_bytes(b"another")
     assert len(opened(path)) == 2
-    assert files(path) == before | {".meta.json.0123456789abcdef.kept": b"somebody's"}
+    assert files(path) == before | {".meta.json.0123456789abcdef.kept": b"another"}
 
 
 def test_a_run_that_was_killed_before_its_first_shard(path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import checkpoints
 import pytest
 from command_line import DIM, LONGEST, VOCAB, WORDS
-from seeded import values
 
 
 @pytest.fixture(autouse=True)
@@ -18,14 +17,7 @@ def no_model_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A BERT of twelve words, eight numbers each, with its vocabulary."""
-    config = {"model_type": "bert", "vocab_size": VOCAB, "hidden_size": DIM, "max_position_embeddings": LONGEST}
-    shapes = {
-        "word_embeddings.weight": (VOCAB, DIM),
-        "position_embeddings.weight": (LONGEST, DIM),
-        "token_type_embeddings.weight": (2, DIM),
-        "LayerNorm.weight": (DIM,),
-        "LayerNorm.bias": (DIM,),
-    }
-    tensors = {f"embeddings.{name}": values(shape, salt) for salt, (name, shape) in enumerate(shapes.items())}
-    return checkpoints.write_vocab(checkpoints.write(tmp_path / "tiny", config, tensors), WORDS)
+    """A BERT of twelve words, DIM numbers each, for LONGEST tokens, with its vocabulary."""
+    config = {**checkpoints.BERT, "vocab_size": VOCAB}
+    assert (config["hidden_size"], config["max_position_embeddings"]) == (DIM, LONGEST)
+    return checkpoints.write_vocab(checkpoints.write(tmp_path / "tiny", config), WORDS)

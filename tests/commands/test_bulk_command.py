@@ -180,20 +180,6 @@ def test_check(source: Path, tmp_path: Path, capsys: Printed) -> None:
     assert "No such file or directory" in failure(capsys, "-o", tmp_path / "none", "--check")
 
 
-def test_integers_of_a_csv_in_every_shard_and_in_a_run_that_goes_on(tmp_path: Path, capsys: Printed) -> None:
-    rows = [f"{i * i},we lived" if i != 4 else "x,we lived" for i in range(7)]
-    for name, kept, kind in (("numbers", [*rows[:4], *rows[5:]], int), ("names", rows, str)):
-        source = made(tmp_path / f"{name}.csv", "\n".join(["id,text", *kept]))
-        argv = [source, "-m", DENSE, "--format", "npy", "--rows-per-shard", "2", "-o"]
-        told(capsys, *argv, tmp_path / name)
-        ids = [json.loads(file.read_text()) for file in sorted((tmp_path / name).glob("ids-*"))]
-        assert [ident for shard in ids for ident in shard] == [kind(row.partition(",")[0]) for row in kept]
-        whole = content(tmp_path / name)
-        killed_after(1, tmp_path / name)
-        told(capsys, *argv, tmp_path / name)
-        assert content(tmp_path / name) == whole
-
-
 def test_stdin_is_continued(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     argv = ["-m", DENSE, "--format", "npy", "--rows-per-shard", "10"]
     rows = [f"we lived {'a ' * (i % 7)}".encode() for i in range(45)]
@@ -296,7 +282,7 @@ def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsy
     told(capsys, source, *argv, "--format", "npy")
 
 
-# -- what is told meanwhile ------------------------------------------------------------------------------------------
+# -- progress -----------------------------------------------------------------------------------------------------
 
 
 def test_lines_in_a_log(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
@@ -310,7 +296,7 @@ def test_lines_in_a_log(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> 
     typed(monkeypatch, b"we lived\n" * 20)
     lines = told(capsys, "-o", tmp_path / "stdin", *options).splitlines()
     assert lines[0] == "minibert: 10 rows, 10 rows/s"
-    # of a run that goes on, the rate is that of its own rows
+    # a continued run counts only the rows of this run in its rate
     killed_after(3, tmp_path / "out")
     lines = told(capsys, rows, "-o", tmp_path / "out", *options).splitlines()
     assert lines[0] == "minibert: 40 of about 50 rows, 10 rows/s, 0:00:01 left" and len(lines) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
 import sys
@@ -126,9 +125,14 @@ def test_started_as_a_module_it_speaks_utf8_and_ends_well(folder: Path) -> None:
     assert "\x1b" not in result.stdout  # a pipe is no terminal
 
 
-@pytest.mark.parametrize(("named", "asked"), [("", "bert-base-uncased"), ("org/tiny", "org/tiny")])
-def test_an_empty_minibert_model_names_nothing(named: str, asked: str, monkeypatch: Patch, capsys: Printed) -> None:
-    """The default is asked for, and only then an error of the Hub says that no model was named."""
+@pytest.mark.parametrize(
+    ("variable", "typed", "asked"),
+    [("", [], "bert-base-uncased"), ("org/tiny", [], "org/tiny"), ("org/tiny", ["-m", "org/a"], "org/a")],
+)
+def test_which_model_is_asked_for(
+    variable: str, typed: list[str], asked: str, monkeypatch: Patch, capsys: Printed
+) -> None:
+    """An empty variable names none; only an error about the default says that no model was named."""
     seen: list[str] = []
 
     def unreachable(name: str, *_: Any, **__: Any) -> None:
@@ -136,8 +140,9 @@ def test_an_empty_minibert_model_names_nothing(named: str, asked: str, monkeypat
         raise minibert.HubError("no network")
 
     monkeypatch.setattr("minibert.models.open.load.open_model", unreachable)
-    monkeypatch.setenv("MINIBERT_MODEL", named)
-    assert ("no model was named, and the default, bert-base-uncased" in failure(capsys, "info")) == (named == "")
+    monkeypatch.setenv("MINIBERT_MODEL", variable)
+    message = failure(capsys, "info", *typed)
+    assert ("no model was named, and the default, bert-base-uncased" in message) == (variable == "")
     assert seen == [asked]
 
 
@@ -259,17 +264,12 @@ def test_explain_prints_the_page(folder: Path, capsys: Printed) -> None:
     ],
 )
 def test_colour_on_a_terminal_only(
-    terminal: bool, environment: dict[str, str], coloured: bool, folder: Path, monkeypatch: Patch
+    terminal: bool, environment: dict[str, str], coloured: bool, folder: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
-    class Screen(io.StringIO):
-        def isatty(self) -> bool:
-            return terminal
-
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stdout", screen := Screen())
-    assert main(["explain", "--model", str(folder), "we"]) == 0
-    assert ("\x1b[1m" in screen.getvalue()) == coloured
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert ("\x1b[1m" in ran(capsys, "explain", "--model", folder, "we")[0]) == coloured
 
 
 def test_a_terminal_without_the_letters_gets_their_codes(folder: Path) -> None:

@@ -81,24 +81,16 @@ def test_a_closed_stdin_and_pairs_without_texts(folder: Path, monkeypatch: Patch
 
 
 @pytest.mark.parametrize("output", [None, "vectors.npy"])
-def test_a_bar_where_a_person_looks_at_stderr_alone(
-    output: str | None, folder: Path, tmp_path: Path, monkeypatch: Patch
+@pytest.mark.parametrize(("stdout", "stderr"), [(False, True), (False, False), (True, True)])
+def test_a_bar_on_a_terminal_that_shows_no_vectors(
+    output: str | None, stdout: bool, stderr: bool, folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
-    class Screen(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setattr("minibert.commands.embed.BAR_AFTER", 0.0)
-    for stdout, stderr, bar in (
-        (io.StringIO, Screen, True),
-        (io.StringIO, io.StringIO, False),
-        (Screen, Screen, output),
-    ):
-        typed(monkeypatch, b"we\n" * 5000)
-        monkeypatch.setattr(sys, "stdout", stdout())
-        monkeypatch.setattr(sys, "stderr", screen := stderr())
-        assert main(["embed", "-m", str(folder), *(["-o", str(tmp_path / output)] if output else [])]) == 0
-        assert ("5000text" in screen.getvalue()) == bool(bar)
+    typed(monkeypatch, b"we\n" * 5000)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: stderr)
+    _, err = ran(capsys, "embed", "-m", folder, *(["-o", tmp_path / output] if output else []))
+    assert ("5000text" in err) == (stderr and (not stdout or output is not None))
 
 
 def test_a_stream_into_a_file_keeps_no_chunk(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from safetensors.numpy import load_file
 
 import minibert
 from minibert.cli import main
-from minibert.equations.input_layer import Array
 
 TEXTS = ["we lived above the clouds", "", "clouds!"]
 DENSE, PROMPTS = str(REFERENCE / "sentences-dense"), str(REFERENCE / "sentences-prompts")
@@ -44,28 +42,6 @@ def test_encode_with_a_closed_stream(monkeypatch: Patch, capsys: Printed) -> Non
         change.setattr(sys, "stderr", None)
         assert main(["encode", "-m", DENSE, "clouds!"]) == 0
     assert numbers(capsys.readouterr().out).shape == (1, minibert.load_encoder(DENSE).encode("clouds!").size)
-
-
-def test_of_lines_that_are_equally_near_the_first_are_given(
-    tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
-    from minibert.models.encoder import Encoder
-    from minibert.models.run.pipeline import Pipeline
-
-    lines = [f"line {i}" for i in range(1200)]  # more than one chunk
-    nearer = np.random.default_rng(0).random(1200) < 0.1
-
-    def vectors(pipeline: Pipeline, chunks: Iterator[list[str]], *_: object) -> Iterator[Array]:
-        for chunk in chunks:
-            yield nearer[[int(line.split()[1]) for line in chunk], None] * np.ones((1, pipeline.dim), np.float32)
-
-    monkeypatch.setattr(Pipeline, "stream", vectors)
-    monkeypatch.setattr(Encoder, "encode_query", lambda encoder, text: np.ones(encoder.dim, np.float32))
-    monkeypatch.setattr(Encoder, "similarity", lambda encoder, a, b: b[None, :, 0])
-    (tmp_path / "lines.txt").write_text("\n".join(lines), "utf-8")
-    out, _ = ran(capsys, "similar", "-m", DENSE, "a text", "--file", tmp_path / "lines.txt", "-k", "150")
-    expected = sorted(range(1200), key=lambda i: (not nearer[i], i))[:150]
-    assert [line[7:] for line in out.splitlines()] == [lines[i] for i in expected]
 
 
 @pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])

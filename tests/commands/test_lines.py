@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import Patch, Printed, failure, pipe, ran, typed
 from reference_files import REFERENCE
 
-import minibert
 from minibert.cli import main
-from minibert.commands import common
-from minibert.commands import stdin as module
 from minibert.commands.common import did_you_mean
 from minibert.commands.stdin import lines_as_they_come
 
@@ -53,15 +48,6 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch
     for pieces in ((b"we\n" + b"x" * 16,), (b"w", b"e\n" + b"x" * 9, b"x" * 9), (b"we\n", b"x" * 8, b"x" * 8, b"\n")):
         with pytest.raises(ValueError, match=r"^stdin: a line of more than 16 bytes begins at byte 3;"):
             lines(monkeypatch, *pieces)
-
-
-@pytest.mark.parametrize("command", ["encode", "embed"])
-def test_a_stream_of_nothing_is_refused(command: str, monkeypatch: Patch, capsys: Printed) -> None:
-    monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 1 << 16)
-    monkeypatch.setattr(module, "BLOCK", 1 << 12)
-    with open("/dev/zero", "rb") as zeros:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(zeros, "utf-8"))
-        assert "stdin: a line of more than 65,536 bytes begins at byte 0" in failure(capsys, command, "-m", DENSE)
 
 
 @pytest.mark.parametrize("at", [1, 7, 2500])
@@ -112,28 +98,18 @@ def test_similar_refuses_lines_without_end_and_other_files(tmp_path: Path, monke
         assert message in failure(capsys, "similar", "-m", DENSE, "we", "--file", file)
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(("terminal", "typed"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize(("terminal", "typed_in"), [(True, False), (True, True), (False, False)])
 def test_similar_shows_a_bar_of_lines(
-    terminal: bool, typed: bool, tmp_path: Path, monkeypatch: Patch, capsys: Printed
+    terminal: bool, typed_in: bool, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     from minibert.commands import similar
 
     monkeypatch.setattr(similar, "BAR_AFTER", 0.0)
-    (tmp_path / "lines").write_text("clouds\n\nabove\n", encoding="utf-8")
-    stderr: Any = Terminal() if terminal else io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    source: Any = io.TextIOWrapper(io.BytesIO(b"clouds\n\nabove\n"), "utf-8")
-    if typed:
-        source.isatty = lambda: True
-    monkeypatch.setattr(sys, "stdin", source)
-    out, _ = ran(capsys, "similar", "-m", DENSE, "clouds", "--file", "-" if typed else tmp_path / "lines")
-    drawn = stderr.getvalue()
-    assert ("similar: 2text" in drawn) == (terminal and not typed), drawn
+    name = named(b"clouds\n\nabove\n", "stdin" if typed_in else "a file", tmp_path, monkeypatch)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: typed_in)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    out, err = ran(capsys, "similar", "-m", DENSE, "clouds", "--file", name)
+    assert ("similar: 2text" in err) == (terminal and not typed_in), err
     assert out.startswith("1.000  clouds\n")
 
 
@@ -150,19 +126,3 @@ def test_only_words_that_are_alike_are_proposed(capsys: Printed) -> None:
     assert did_you_mean("--revison", ["--revision", "-m"]) == "; did you mean --revision?"
     assert did_you_mean("--json", ["--revision", "--version", "-m"]) == ""
     assert did_you_mean("embd", ["embed", "encode"]) == "; did you mean embed?"
-
-
-def test_an_empty_variable_names_no_model(monkeypatch: Patch) -> None:
-    from minibert.commands import embed
-
-    for value, model, unnamed in (("", common.DEFAULT_MODEL, True), ("./x", "./x", False)):
-        monkeypatch.setenv("MINIBERT_MODEL", value)
-        parser = common.Parser("embed", "about", "example")
-        embed.declare(parser)
-        arguments = parser.parse(["we"])
-        assert (arguments.model, arguments.unnamed, arguments.named) == (model, unnamed, None)
-        named = parser.parse(["we", "-m", "y"])
-        assert (named.model, named.unnamed, named.named) == ("y", False, "y")
-    monkeypatch.setenv("MINIBERT_MODEL", "")
-    with pytest.raises(ValueError, match="no model is named"):
-        minibert.load()

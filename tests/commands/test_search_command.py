@@ -33,12 +33,6 @@ TEXTS = [" ".join(text.split())[:60] for text in many_texts(70, seed=4)]
 QUESTION = "we lived above"
 
 
-@pytest.fixture
-def model() -> Path:
-    """A model that divides each vector by its length: the folder says so, and search does not divide again."""
-    return DENSE
-
-
 def jsonl(path: Path, texts: list[Any] = TEXTS) -> Path:
     """Rows with ids of their own; some have no text."""
     return made(path, "".join(json.dumps({"id": f"r{i}", "text": text}) + "\n" for i, text in enumerate(texts)))
@@ -69,10 +63,10 @@ def failure(capsys: Printed, folder: Path, *more: object) -> str:
     ],
 )
 def test_the_best_rows_of_every_precision(
-    precision: str, form: str, measure: str, model: Path, tmp_path: Path, capsys: Printed
+    precision: str, form: str, measure: str, tmp_path: Path, capsys: Printed
 ) -> None:
     """Beside a plain computation over all vectors of `encode`, in three shards; one has rows without a text."""
-    used = {"dot": model, "cosine": BARE, "euclidean": PROMPTS}[measure]
+    used = {"dot": DENSE, "cosine": BARE, "euclidean": PROMPTS}[measure]
     texts = [None if 30 <= i < 60 and i != 37 else text for i, text in enumerate(TEXTS)]
     folder = bulk(
         tmp_path / "out", jsonl(tmp_path / "a.jsonl", texts), used, "--format", form, "--precision", precision
@@ -100,14 +94,14 @@ def test_the_best_rows_of_every_precision(
         assert each["text"] == TEXTS[int(each["id"][1:])]
 
 
-def test_stored_numbers_are_those_of_the_formula(model: Path, tmp_path: Path) -> None:
+def test_stored_numbers_are_those_of_the_formula(tmp_path: Path) -> None:
     """The same run in float32 gives the vectors; the ranges are those of the first shard, in meta.json exactly."""
     source = jsonl(tmp_path / "a.jsonl")
-    whole = np.concatenate([*StoredVectors(bulk(tmp_path / "float32", source, model)).blocks()])
+    whole = np.concatenate([*StoredVectors(bulk(tmp_path / "float32", source, DENSE)).blocks()])
     for form in ("npy", "parquet"):
         for precision in [name for name in PRECISIONS if name != "float32"]:
             folder = tmp_path / f"{form}-{precision}"
-            bulk(folder, source, model, "--format", form, "--precision", precision, "--threads", "2")
+            bulk(folder, source, DENSE, "--format", form, "--precision", precision, "--threads", "2")
             stored = StoredVectors(folder)
             blocks = np.concatenate([*stored.blocks()])
             assert blocks.dtype == PRECISIONS[precision] == np.dtype(stored.meta["dtype"])
@@ -116,8 +110,8 @@ def test_stored_numbers_are_those_of_the_formula(model: Path, tmp_path: Path) ->
     assert np.array_equal(StoredVectors(tmp_path / "npy-int8").meta["ranges"], ranges_of(whole[:30]))
 
 
-def test_equal_scores_stand_in_the_order_of_the_rows(model: Path, tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", ["above", "we"] * 40), model, "--precision", "ubinary")
+def test_equal_scores_stand_in_the_order_of_the_rows(tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", ["above", "we"] * 40), DENSE, "--precision", "ubinary")
     (answer,) = found(capsys, folder, "above", "-k", "33")
     assert [each["id"] for each in answer["results"]] == [f"r{i}" for i in range(0, 66, 2)]
     (answer,) = found(capsys, folder, "above", "-k", "1000")  # more than there are
@@ -151,12 +145,10 @@ def test_vectors_of_the_input_layer_alone(tmp_path: Path, capsys: Printed) -> No
 
 
 @pytest.mark.parametrize("name", ["q.txt", "q.jsonl", "q.parquet", "questions", "-"])
-def test_many_questions_from_a_file(
-    name: str, model: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
-) -> None:
+def test_many_questions_from_a_file(name: str, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     monkeypatch.setattr(command, "QUESTIONS", 3)  # a chunk ends in the middle
     questions = [f"{QUESTION} {text}" for text in TEXTS[:7]]
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE)
     want = found(capsys, folder, "-k", "2", *questions)
     assert [each["question"] for each in want] == questions
     if name.endswith(".jsonl"):
@@ -175,10 +167,8 @@ def test_many_questions_from_a_file(
         assert all(abs(a["score"] - b["score"]) <= SAME for a, b in zip(one["results"], other["results"], strict=True))
 
 
-def test_many_results_are_kept_for_few_questions(
-    model: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
-) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
+def test_many_results_are_kept_for_few_questions(tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE)
     together: list[int] = []
     search = StoredVectors.search
 
@@ -194,9 +184,9 @@ def test_many_results_are_kept_for_few_questions(
         assert together == want
 
 
-def test_as_text(model: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_as_text(tmp_path: Path, capsys: Printed) -> None:
     texts = ["clouds", "we\nlived\x1b[31m", "man"]
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", texts), model)
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", texts), DENSE)
     rows = [f"{each['score']:.3f}  {each['id']}  " for each in found(capsys, folder, "clouds", "-k", "2")[0]["results"]]
     out, err = ran(capsys, "search", folder, "clouds", "-k", "2")
     assert out == f"{rows[0]}clouds\n{rows[1]}" + {"r1": r"we\nlived\x1b[31m", "r2": "man"}[rows[1].split()[1]] + "\n"
@@ -209,10 +199,10 @@ def test_as_text(model: Path, tmp_path: Path, capsys: Printed) -> None:
     assert err == "minibert: 1 question truncated: too long for this model\n"
 
 
-def test_from_python(model: Path, tmp_path: Path) -> None:
+def test_from_python(tmp_path: Path) -> None:
     """`search` takes a folder's blocks, and gives what the folder itself does."""
-    folder = StoredVectors(bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model))
-    queries = minibert.load_encoder(model).encode_query([QUESTION, "man"])
+    folder = StoredVectors(bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE))
+    queries = minibert.load_encoder(DENSE).encode_query([QUESTION, "man"])
     for one, other in zip(
         minibert.search(queries, folder.blocks(), 4, normalized=True), folder.search(queries, 4), strict=True
     ):
@@ -229,21 +219,21 @@ def test_from_python(model: Path, tmp_path: Path) -> None:
 # -- the texts ---------------------------------------------------------------------------------------------------
 
 
-def test_texts_of_several_files_are_found_again(tmp_path: Path, model: Path, capsys: Printed) -> None:
+def test_texts_of_several_files_are_found_again(tmp_path: Path, capsys: Printed) -> None:
     """Of Parquet, JSON lines and plain lines in one run, with rows that were left out in each shard."""
     texts = [None if i % 7 == 3 else text for i, text in enumerate(TEXTS)]
     first, last = jsonl(tmp_path / "a.jsonl", texts[:40]), made(tmp_path / "c.csv", "id,text\nlast,clouds\n")
     write_parquet(tmp_path / "b.parquet", [(f"r{40 + i}", text or "x") for i, text in enumerate(texts[40:])])
     sources = [first, tmp_path / "b.parquet", last]
-    ran(capsys, "bulk", *sources, "-o", tmp_path / "out", "-m", model, "--bad-rows", "skip", "--rows-per-shard", "8")
+    ran(capsys, "bulk", *sources, "-o", tmp_path / "out", "-m", DENSE, "--bad-rows", "skip", "--rows-per-shard", "8")
     (answer,) = found(capsys, tmp_path / "out", "clouds", "-k", "100")
     want = {f"r{i}": text if i < 40 else text or "x" for i, text in enumerate(texts) if text is not None or i >= 40}
     assert {each["id"]: each["text"] for each in answer["results"]} == want | {"last": "clouds"}
 
 
-def test_texts_of_an_input_that_is_gone_or_changed(model: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_texts_of_an_input_that_is_gone_or_changed(tmp_path: Path, capsys: Printed) -> None:
     source = jsonl(tmp_path / "a.jsonl")
-    folder = bulk(tmp_path / "out", source, model)
+    folder = bulk(tmp_path / "out", source, DENSE)
     content = source.read_bytes()
     for now, why in (
         (content + b"\n", "has changed since"),
@@ -260,8 +250,8 @@ def test_texts_of_an_input_that_is_gone_or_changed(model: Path, tmp_path: Path, 
         assert err.startswith("minibert: no texts are shown: ") and str(source) in err and why in err, err
 
 
-def test_bad_rows_that_are_listed_otherwise_show_no_other_text(model: Path, tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", [None, *TEXTS[:9]]), model)
+def test_bad_rows_that_are_listed_otherwise_show_no_other_text(tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", [None, *TEXTS[:9]]), DENSE)
     listed = (folder / "bad_rows.jsonl").read_text("utf-8")
     assert '"row": 1,' in listed and found(capsys, folder, "man", "-k", "9")[0]["results"][0]["text"]
     for other in (listed.replace('"row": 1,', '"row": 77,'), "x" * len(listed)):
@@ -270,9 +260,9 @@ def test_bad_rows_that_are_listed_otherwise_show_no_other_text(model: Path, tmp_
         assert "no texts are shown: " in err and all(len(line.split()) == 2 for line in out.splitlines())
 
 
-def test_texts_that_were_not_stored(model: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
+def test_texts_that_were_not_stored(tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     typed(monkeypatch, b"clouds\nman\n")
-    folder = bulk(tmp_path / "out", Path("-"), model)
+    folder = bulk(tmp_path / "out", Path("-"), DENSE)
     out, err = ran(capsys, "search", folder, "clouds", "-k", "1")
     assert out == "1.000  0\n" and err.endswith("no texts are shown: the texts came from stdin and were not stored\n")
 
@@ -345,23 +335,23 @@ def reshaped(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_folders_that_are_not_what_bulk_wrote(
-    change: Callable[[Path], object], error: str, model: Path, tmp_path: Path, capsys: Printed
+    change: Callable[[Path], object], error: str, tmp_path: Path, capsys: Printed
 ) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model, "--format", "npy")
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE, "--format", "npy")
     change(folder)
     message = failure(capsys, folder, QUESTION, "-k", "70")
     assert error in message and str(folder) in message
 
 
-def test_a_folder_without_a_row(model: Path, tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", [None, None]), model)
+def test_a_folder_without_a_row(tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", [None, None]), DENSE)
     assert failure(capsys, folder).endswith("it holds no vectors, since its input had no good row")
 
 
-def test_another_model(model: Path, tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
+def test_another_model(tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE)
     assert f"was made with another model than {PROMPTS}: " in failure(capsys, folder, "a", "-m", str(PROMPTS))
-    shutil.copytree(model, tmp_path / "moved")
+    shutil.copytree(DENSE, tmp_path / "moved")
     found(capsys, folder, "a", "-m", str(tmp_path / "moved"))  # the same by another name
     one = tmp_path / "moved" / "config_sentence_transformers.json"
     one.write_text(json.dumps({"prompts": {"query": "x"}}), "utf-8")
@@ -369,9 +359,9 @@ def test_another_model(model: Path, tmp_path: Path, capsys: Printed) -> None:
 
 
 def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
-    model: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
+    tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
-    shutil.copytree(model, tmp_path / "there" / "model")
+    shutil.copytree(DENSE, tmp_path / "there" / "model")
     monkeypatch.chdir(tmp_path / "there")
     source = jsonl(tmp_path / "a.jsonl")
     folder = bulk(tmp_path / "out", Path(os.path.relpath(source)), Path("./model"))
@@ -385,8 +375,8 @@ def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
-def test_one_vector_has_no_ranges(precision: str, model: Path, tmp_path: Path, capsys: Printed) -> None:
-    argv = ["bulk", jsonl(tmp_path / "a.jsonl", ["man"]), "-o", tmp_path / "out", "-m", model, "--precision"]
+def test_one_vector_has_no_ranges(precision: str, tmp_path: Path, capsys: Printed) -> None:
+    argv = ["bulk", jsonl(tmp_path / "a.jsonl", ["man"]), "-o", tmp_path / "out", "-m", DENSE, "--precision"]
     said = failed(capsys, *argv, precision)
     assert f"--precision {precision} takes its ranges from the first shard, which has one" in said
     assert not list((tmp_path / "out").glob("vectors-*"))
@@ -394,8 +384,8 @@ def test_one_vector_has_no_ranges(precision: str, model: Path, tmp_path: Path, c
     assert 'was made with precision "binary", now it is "float32"' in failed(capsys, *argv, "float32")
 
 
-def test_questions_that_are_refused(model: Path, tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
+def test_questions_that_are_refused(tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE)
     file = made(tmp_path / "q", b"we\n\xff\n")
     assert failure(capsys, folder, "--questions", str(file)).startswith(f"{file}, row 2: not UTF-8")
     assert "give questions as arguments, or a file" in failure(capsys, folder, "--questions", str(file), "a")
@@ -404,15 +394,15 @@ def test_questions_that_are_refused(model: Path, tmp_path: Path, capsys: Printed
     assert "no such file" in failure(capsys, folder, "--questions", str(tmp_path / "none")).lower()
 
 
-def test_one_bad_ranges(model: Path, tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model, "--precision", "int8")
+def test_one_bad_ranges(tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE, "--precision", "int8")
     edited(folder, ranges=[[0.0], [1.0]])
     assert "ranges must be (2, 6) finite numbers" in failure(capsys, folder)
 
 
-def test_a_vector_of_length_one_is_not_divided_again(model: Path, tmp_path: Path) -> None:
+def test_a_vector_of_length_one_is_not_divided_again(tmp_path: Path) -> None:
     """Of a folder that says its vectors are normalized; planted ones of another length show it."""
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model, "--format", "npy")
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE, "--format", "npy")
     stored = StoredVectors(folder)
     assert stored.meta["normalized"] is True and StoredVectors(folder).meta["similarity"] == "cosine"
     query = normalized(np.ones((1, stored.dim), np.float32))

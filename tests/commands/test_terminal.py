@@ -100,7 +100,7 @@ def test_nothing_out_of_a_file_is_obeyed(
 
 
 def test_a_line_of_output_is_one_line() -> None:
-    """A name with an end of line in it could else add a line that says something of its own."""
+    """Otherwise a name with an end of line in it could add a false line."""
     assert harmless("a\nall equal") == r"a\nall equal" and harmless("a\tb") == "a\tb"
 
 

@@ -153,7 +153,7 @@ def test_rerank_gives_the_order_of_rank(address: Address) -> None:
 
 
 def test_many_clients_at_once_get_their_own(address: Address, encoder: minibert.Encoder) -> None:
-    """Each of eight clients sends its own texts; one in four sends what is refused, which fails alone."""
+    """Eight clients send different texts; one request in four is refused, and the others are not disturbed."""
     texts = [f"we lived above {'the clouds ' * (i % 9)}dog {i}" for i in range(160)]
     want = encoder.encode(texts)
 

@@ -76,7 +76,7 @@ def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: Pa
 
 
 def test_a_client_that_leaves_gives_its_place_back(monkeypatch: Patch) -> None:
-    """One leaves while its work waits, one in the middle of its own request: neither stays, nor what they wanted."""
+    """One leaves while its work waits, one in the middle of its request; their work is dropped."""
     held = Held(monkeypatch)
     with served(held.server) as address:
         body = json.dumps({"input": ["x" * worker.STEP] * 3}).encode()

@@ -29,12 +29,10 @@ class Runs:
         assert self.process.stdout is not None and self.process.stdout.readline() == "ready\n"
         return self
 
-    def run(
-        self, argv: list[str], seconds: float | None = None, sent: int = signal.SIGKILL, largest: int | None = None
-    ) -> tuple[int, str]:
-        """Give the exit code and what it told. After `seconds` it gets a signal; no file gets `largest` bytes."""
+    def run(self, argv: list[str], seconds: float | None = None, largest: int | None = None) -> tuple[int, str]:
+        """Give the exit code and what it told. After `seconds` it is killed; no file gets more than `largest` bytes."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps([argv, seconds, int(sent), largest]) + "\n")
+        self.process.stdin.write(json.dumps([argv, seconds, largest]) + "\n")
         self.process.stdin.flush()
         code, told = json.loads(self.process.stdout.readline())
         return code, told
@@ -53,7 +51,7 @@ def whole_shards(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _run(argv: list[str], seconds: float | None, sent: int, largest: int | None) -> list[Any]:
+def _run(argv: list[str], seconds: float | None, largest: int | None) -> list[Any]:
     told, telling = os.pipe()
     process = os.fork()
     if not process:
@@ -62,7 +60,7 @@ def _run(argv: list[str], seconds: float | None, sent: int, largest: int | None)
     with open(told, errors="replace") as pipe:
         # until it says no more, or its time has come
         if seconds is not None and not select.select([pipe], [], [], seconds)[0]:
-            os.kill(process, sent)
+            os.kill(process, signal.SIGKILL)
         text = pipe.read()
     _, status = os.waitpid(process, 0)
     return [os.waitstatus_to_exitcode(status), text]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyarrow import parquet
 from minibert.bulk.records import Record, Records
 
 Rows = list[tuple[Any, str]]
+NUL_IN_CSV = sys.version_info >= (3, 11)  # the csv module of Python 3.10 refuses the line
 
 
 def _views() -> list[Any]:

@@ -106,8 +106,7 @@ def number_in_a_tile(blas: Blas, **options: Any) -> int:
     return seen[0]
 
 
-def test_a_single_tile_holds_it_where_it_is_told_to(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computing, "blas_takes", lambda: 1)  # as variables say that were set after NumPy was loaded
+def test_a_single_tile_holds_it_where_it_is_told_to(blas: Blas) -> None:
     assert (number_in_a_tile(blas, threads=1), number_in_a_tile(blas, same_bits=True)) == (1, 1)
 
 
@@ -120,7 +119,6 @@ def test_a_single_tile_holds_it_while_others_want_the_cores(
 ) -> None:
     monkeypatch.setattr(computing, "running", lambda: wanting)
     monkeypatch.setattr(computing, "blas_takes", lambda: takes)
-    monkeypatch.setattr(computing, "affinity", lambda: max(takes, 2))
     assert number_in_a_tile(blas) == held
 
 
