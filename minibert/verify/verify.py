@@ -19,6 +19,7 @@ from minibert.errors import Option, worded
 from minibert.files.writing import same_file
 from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
+from minibert.threads.computing import Slot
 from minibert.verify.judge.blocks import EncoderSubject
 from minibert.verify.judge.compare import over_kinds
 from minibert.verify.judge.input_layer import Subject
@@ -79,7 +80,7 @@ def verify(
         again: Callable[..., Any] = partial(load_encoder, model, **options)
     else:
         again = partial(load, model, side=side, **options, lazy=True)
-    with again() as opened:
+    with again() as opened, Slot(1):  # BLAS's threads do little in products so small but wait for each other
         subject: Subject = EncoderSubject(opened, again) if encoder else Subject(opened, again)
         identity.check(about, subject, model, str(against))
         report = Report(f"{model} ({subject.about})")

@@ -67,13 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def served(folder: Path) -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), OpenAI)
-    server.port, server.asked, server.answer, server.base64, server.no_empty = (
-        VectorPort(folder),
-        [],
-        None,
-        False,
-        False,
-    )
+    vars(server).update(port=VectorPort(folder), asked=[], answer=None, base64=False, no_empty=False)
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -54,9 +54,9 @@ class Fit(NamedTuple):
         return " + ".join(mistake.name for mistake in self.mistakes)
 
     @property
-    def rounded(self) -> bool:
-        """Whether nothing but a narrower format is in it."""
-        return all(mistake.rounding for mistake in self.mistakes)  # of none too: the right model
+    def real(self) -> int:
+        """How many are mistakes, and no narrower format."""
+        return sum(not mistake.rounding for mistake in self.mistakes)
 
 
 class Verdict(NamedTuple):
@@ -106,11 +106,10 @@ class Judge:
             if self.stored and self.level(right.worst):  # no pair of others gives numbers in this format
                 pairs = [pair for pair in pairs if any("stored" in mistake.changes for mistake in pair)]
             tiers.append([self._apart(pair, plain, most) for pair in pairs])
-        fits: list[Fit] = []
         nearest = min((fit for tier in tiers for fit in tier), key=lambda fit: fit.size)
-        for fit in self._chosen(tiers):
-            fits += self._of_all_texts(fit)
-        fits = self._simplest(fits)
+        fits = [whole for fit in self._chosen(tiers) for whole in self._of_all_texts(fit)]
+        least = min((fit.real for fit in fits), default=0)
+        fits = [fit for fit in fits if fit.real == least]
         exact = fits and all(_same(fit.apart) for fit in fits)
         level = "float32" if exact else self.level(max((fit.worst for fit in fits), default=np.inf))
         return Verdict(fits, level, whole.apart, self._ruled_out(alone, plain, fits), nearest)
@@ -120,7 +119,7 @@ class Judge:
 
         A difference that is only as large as rounding explains nothing: a bias that is missing can be smaller.
         """
-        if not verdict.fits or not all(fit.rounded for fit in verdict.fits) or not all(map(self.level, verdict.right)):
+        if not verdict.fits or any(fit.real for fit in verdict.fits) or not all(map(self.level, verdict.right)):
             return None
         for fit in verdict.fits:
             if _same(fit.apart):
@@ -162,12 +161,11 @@ class Judge:
 
     def _plain(self) -> list[int]:
         """Some short texts in which only mistakes show that show in every text; without such, the shortest ones."""
-        same = [self.maker.encoded(text, self.maker.right).input_ids for text in self.texts]
         local = [self._recipe((m,)) for m in self.known if set(m.changes) & {"text", "rules"}]
         order = sorted(range(len(self.texts)), key=lambda i: self.tokens[i])
         least = self.maker.before + self.maker.after + 2
         short = [i for i in order if least < self.tokens[i] <= PLAIN_TOKENS]
-        plain = [i for i in short if all(_ids(self.maker, self.texts[i], recipe) == same[i] for recipe in local)]
+        plain = [i for i in short if not any(self._differ(recipe, self.maker.right, i) for recipe in local)]
         return (plain or [i for i in order if self.tokens[i]] or order)[:PLAIN]
 
     def _changes(self, mistake: VectorMistake, which: Sequence[int]) -> bool:
@@ -178,9 +176,11 @@ class Judge:
             return bool(misses(self.right[which], texts, self.maker, wrong, SAME).max() > SAME)
         if not set(mistake.changes) <= {"text", "rules", "longest", "prompts", "first", "last"}:
             return True
-        return any(
-            _ids(self.maker, self.texts[i], wrong) != _ids(self.maker, self.texts[i], self.maker.right) for i in which
-        )
+        return any(self._differ(wrong, self.maker.right, i) for i in which)
+
+    def _differ(self, one: Recipe, other: Recipe, i: int) -> bool:
+        """Whether a text has other ids by another recipe."""
+        return bool(_ids(self.maker, self.texts[i], one) != _ids(self.maker, self.texts[i], other))
 
     # -- what fits -------------------------------------------------------------------------------------------
 
@@ -238,16 +238,7 @@ class Judge:
     def _helps(self, together: tuple[VectorMistake, ...], wrong: Sequence[int], limit: float) -> bool:
         """Whether at least one of the texts that differ then fits; it has other ids then."""
         before, after = self._recipe(together[:-1]), self._recipe(together)
-        return any(
-            _ids(self.maker, self.texts[i], before) != _ids(self.maker, self.texts[i], after)
-            and self._apart(together, [i]).worst <= limit
-            for i in wrong
-        )
-
-    def _simplest(self, fits: Sequence[Fit]) -> list[Fit]:
-        """Those with the fewest mistakes; what only rounds stands for itself."""
-        real = [sum(not mistake.rounding for mistake in fit.mistakes) for fit in fits]
-        return [fit for fit, count in zip(fits, real, strict=True) if count == min(real)]
+        return any(self._differ(before, after, i) and self._apart(together, [i]).worst <= limit for i in wrong)
 
     def _ruled_out(self, alone: Sequence[Fit], plain: Sequence[int], fits: Sequence[Fit]) -> list[tuple[str, int]]:
         """Each mistake that does not fit alone, and the first text that says so."""

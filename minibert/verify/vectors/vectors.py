@@ -111,7 +111,7 @@ def _judge(report: Report, texts: Sequence[str], vectors: Array, maker: Maker) -
         report.say(f"this is the model{rounded}" + (f" (as {' or '.join(names)} would be)" if names else ""))
         return
     report.passed = False
-    if verdict.fits and all(fit.rounded for fit in verdict.fits):
+    if verdict.fits and not any(fit.real for fit in verdict.fits):
         wrong = [str(i + 1) for i, apart in enumerate(verdict.right) if not judging.level(apart)]
         report.say(
             f"not passed: most vectors are as near as a narrower format rounds, not texts {', '.join(wrong)}"
