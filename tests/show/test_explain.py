@@ -251,6 +251,7 @@ def test_every_family_has_a_page(name: str, tmp_path: Path) -> None:
     page = "\n".join(explain(layer, "w5 w9 w7 w3 w11", full=True))
     assert page.startswith(f"5 tokens of {layer.family.model_type} -> (1, 5, {layer.dim}), float32\n\ntoken")
     assert "\n    differs from the layer by 0\n" in page
+    assert ("each position + 2\n" in page) == name.startswith(("opt", "bart", "mbart"))
     assert max(map(len, page.splitlines())) <= 80
     for name, rows in layer.trace(**layer.tokenize("w5 w9 w7 w3 w11")).items():
         if rows.dtype.kind == "f":

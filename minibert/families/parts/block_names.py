@@ -43,11 +43,14 @@ def by_module(keys: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 class OtherNames:
-    """Finds tensors by other names than those that are asked for; asked as `steps.Tensors` are."""
+    """Finds tensors by other names than those that are asked for; asked as `steps.Tensors` are.
 
-    def __init__(self, binder: Tensors) -> None:
-        self._binder = binder
-        self._known: dict[Any, Any] = {}  # by name: a narrow tensor is converted once
+    `names` tells the other names, and which of how many parts of that tensor it is.
+    """
+
+    def __init__(self, binder: Tensors, names: Callable[[tuple[str, ...]], tuple[tuple[str, ...], int, int]]) -> None:
+        self._binder, self._names = binder, names
+        self._known: dict[tuple[str, ...], Any] = {}  # a narrow tensor is converted once, a shared one is one object
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         found: Array = self._find(self._binder.vector, names, shape)
@@ -57,32 +60,26 @@ class OtherNames:
         found: Weight = self._find(self._binder.weight, names, shape)
         return found
 
-    def _find(self, give: Callable[..., Any], names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
-        raise NotImplementedError
+    def _find(self, give: Callable[..., Any], asked: tuple[str, ...], shape: tuple[int, ...]) -> Any:
+        names, part, parts = self._names(asked)
+        if names not in self._known:
+            self._known[names] = give(names, (parts * shape[0], *shape[1:]))
+        whole, rows = self._known[names], slice(part * shape[0], (part + 1) * shape[0])
+        if parts == 1:
+            return whole
+        return whole.part(rows) if isinstance(whole, StoredTable) else whole[rows]
 
 
-class SharedNames(OtherNames):
+def shared_names(binder: Tensors) -> OtherNames:
     """Finds the tensors of a module that several blocks use: the same ones for every block."""
-
-    def _find(self, give: Callable[..., Any], names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
-        paths = tuple(map(module_path, names))
-        if paths not in self._known:
-            self._known[paths] = give(paths, shape)
-        return self._known[paths]
+    return OtherNames(binder, lambda asked: (tuple(map(module_path, asked)), 0, 1))
 
 
-class OlderNames(OtherNames):
+def older_names(binder: Tensors, prefix: str, older: str, known: Mapping[str, Older]) -> OtherNames:
     """Finds one block's tensors in a file with older names, where one may hold the rows of several."""
 
-    def __init__(self, binder: Tensors, prefix: str, older: str, names: Mapping[str, Older]) -> None:
-        super().__init__(binder)
-        self._prefix, self._older, self._names = prefix, older, names
+    def names(asked: tuple[str, ...]) -> tuple[tuple[str, ...], int, int]:
+        path, _, last = asked[0].removeprefix(prefix).rpartition(".")
+        return (f"{older}{known[path].path}.{last}",), known[path].part, known[path].parts
 
-    def _find(self, give: Callable[..., Any], names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
-        path, _, last = names[0].removeprefix(self._prefix).rpartition(".")
-        older = self._names[path]
-        name = f"{self._older}{older.path}.{last}"
-        if name not in self._known:
-            self._known[name] = give((name,), (older.parts * shape[0], *shape[1:]))
-        whole, rows = self._known[name], slice(older.part * shape[0], (older.part + 1) * shape[0])
-        return whole.part(rows) if isinstance(whole, StoredTable) else whole[rows]
+    return OtherNames(binder, names)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.families.family import Family
 
-from .block_names import Older, OlderNames, SharedNames
+from .block_names import Older, older_names, shared_names
 from .config import Config, decided
 from .frozen import Frozen, replace
 from .steps import Norm
@@ -244,7 +244,7 @@ class Blocks(Frozen):
 
     def bind_all(self, config: Config, binder: Binder, scheme: Any = None) -> tuple[BoundBlock, ...]:
         """Take the tensors of all blocks from the checkpoint; `scheme` is the input row's of positions in attention."""
-        tensors = None if self.shared is None else SharedNames(binder)
+        tensors = None if self.shared is None else shared_names(binder)
         return tuple(self.bind(config, binder, i, tensors, scheme) for i in range(self.count(config)))
 
     def bind(
@@ -254,9 +254,9 @@ class Blocks(Frozen):
         from .bound_blocks import BoundBlock
 
         prefix = self.prefix(config, i)
-        tensors = tensors or (binder if self.shared is None else SharedNames(binder))
+        tensors = tensors or (binder if self.shared is None else shared_names(binder))
         if self.older and not binder.stored_under((prefix,)):
-            tensors = OlderNames(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
+            tensors = older_names(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
         site = Site(config, tensors, prefix, i, self.transposed, scheme, {})
         parts = self.parts if i or not self.first else self.first
         return BoundBlock(site.modules, tuple(part.bind(site) for part in parts))
