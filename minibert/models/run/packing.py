@@ -24,7 +24,7 @@ T = TypeVar("T")
 TILE_NUMBERS = 1024 * 768
 # A matrix product of more rows is no faster, takes more memory, and others wait longer for their turn.
 TILE_TOKENS = 512  # about: see SLACK
-ONE_TILE = 128  # up to this number tokens are never cut
+ONE_TILE = 128  # up to this many tokens are never cut
 ENOUGH_TOKENS = 256  # up to twice as many make two tiles, up to four times four: of half as many each takes longer
 SHARES = 8  # few tokens are cut into at most this many tiles, for the threads to share
 SLACK = 1.25  # how many times its usual tokens a tile may have, where sequences end just there
