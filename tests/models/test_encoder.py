@@ -110,17 +110,6 @@ def test_inputs_embeds_and_a_single_sequence() -> None:
         assert off(trace["hidden_states.2"], encoder(ids[None])) <= CUT
 
 
-def test_float64() -> None:
-    """A whole model in float64 is nearer to the truth than float32 can be."""
-    inputs, traces = CASE["bert"].read
-    with CASE["bert"].load(dtype="float64") as encoder:
-        y = encoder(**inputs["plain"])
-        assert y.dtype == np.float64
-        assert off(y, traces["plain"]["hidden_states.2"]) <= ROWS
-        with CASE["bert"].load() as narrow:
-            assert 0 < off(narrow(**inputs["plain"]), y) <= ROWS
-
-
 # -- files -------------------------------------------------------------------------------------------------------
 
 
@@ -134,12 +123,30 @@ def older_norms(tensors: dict[str, Array]) -> dict[str, Array]:
     return {re.sub("|".join(words), lambda m: words[m[0]], name): x for name, x in tensors.items()}
 
 
+def todays_nomic(tensors: dict[str, Array]) -> dict[str, Array]:
+    """By today's names; the case is an older file, with query, key and value in one tensor."""
+    words = {
+        "encoder.layers": "layers", "emb_ln": "embeddings.LayerNorm", "attn.out_proj": "self_attn.o_proj",
+        "mlp.fc11": "mlp.up_proj", "mlp.fc12": "mlp.gate_proj", "mlp.fc2": "mlp.down_proj",
+        "norm1": "post_attention_layernorm", "norm2": "post_mlp_layernorm",
+    }  # fmt: skip
+    today: dict[str, Array] = {}
+    for name, x in tensors.items():
+        for word, now in words.items():
+            name = name.replace(word, now)
+        parts = np.split(x, 3) if "Wqkv" in name else [x]
+        for letter, part in zip("qkv", parts, strict=False):
+            today[name.replace("attn.Wqkv", f"self_attn.{letter}_proj")] = np.ascontiguousarray(part)
+    return today
+
+
 MASKS = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 12, 12), np.float32) for i in range(2)}
 FREQUENCIES = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32) for i in range(2)}
 OLDER: dict[str, Any] = {
     "bert": older_norms,
     "gpt2": lambda tensors: tensors | MASKS | {"transformer.h.0.attn.masked_bias": np.array(-1e4, np.float32)},
     "llama": lambda tensors: tensors | FREQUENCIES,
+    "nomic_bert": todays_nomic,
 }
 
 
@@ -247,9 +254,8 @@ def test_a_window_wider_than_every_number_of_the_processor_hides_nothing(tmp_pat
 
 def test_mistral_follows_a_list_of_layer_types(tmp_path: Path) -> None:
     """The reference opens a model_type mistral with `layer_types` as Ministral."""
-    encoder = minibert.load_encoder(
-        copied(CASE["mistral"], tmp_path, layer_types=["full_attention", "sliding_attention"])
-    )
+    folder = copied(CASE["mistral"], tmp_path, layer_types=["full_attention", "sliding_attention"])
+    encoder = minibert.load_encoder(folder)
     assert [block.attention.window for block in encoder.stack.blocks] == [None, 2]
 
 
@@ -299,7 +305,7 @@ def test_a_model_type_without_blocks() -> None:
         ("bert", {"input_ids": [[3, 4]], "attention_mask": [[0, 0]]}, ValueError, r"attention_mask\[0\] is 0 every"),
         ("bert", {"input_ids": [[3], [3]], "attention_mask": [[1], [0]]}, ValueError, r"mask\[1\] is 0 everywhere"),
         ("bert", {"input_ids": [[3, 4]], "attention_mask": [[0.0, -1e9]]}, ValueError, "1 for a token and 0 for pad"),
-        ("bert", {"input_ids": [[3, 4]], "attention_mask": [[1, 2]]}, ValueError, "1 for a token and 0 for padding"),
+        ("bert", {"input_ids": [[3, 99]]}, IndexError, r"input_ids\[0, 1\] is 99"),
         ("bert", {"input_ids": [[3, 4]], "token_type_ids": [[0, 2]]}, IndexError, "token_type_ids"),
         ("bert", {"input_ids": [[3, 4]], "position_ids": [[0, 12]]}, IndexError, "position_ids"),
         ("bert", {"input_ids": [[3, 4]], "task_type_ids": [[0, 0]]}, TypeError, "task_type_ids"),
@@ -312,30 +318,11 @@ def test_what_the_input_layer_refuses_is_refused(
     name: str, passed: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     with CASE[name].load() as encoder:
-        for run in (encoder, encoder.trace):
+        for run in (encoder, encoder.trace, encoder.logits)[: 3 if name == "bert" else 2]:
             with pytest.raises(error, match=said):
                 run(**passed)
         with pytest.raises(TypeError, match="an encoder takes no past_length"):
             encoder.trace([[3]], past_length=2)
-
-
-def test_older_files_of_nomic_bert_hold_the_same_model(tmp_path: Path) -> None:
-    """Query, key and value in one tensor; by today's names the numbers are the same."""
-    older = load_file(CASE["nomic_bert"].folder / "model.safetensors")
-    words = {
-        "encoder.layers": "layers", "emb_ln": "embeddings.LayerNorm", "attn.out_proj": "self_attn.o_proj",
-        "mlp.fc11": "mlp.up_proj", "mlp.fc12": "mlp.gate_proj", "mlp.fc2": "mlp.down_proj",
-        "norm1": "post_attention_layernorm", "norm2": "post_mlp_layernorm",
-    }  # fmt: skip
-    today: dict[str, Array] = {}
-    for name, x in older.items():
-        for word, now in words.items():
-            name = name.replace(word, now)
-        parts = np.split(x, 3) if "Wqkv" in name else [x]
-        for letter, part in zip("qkv", parts, strict=False):
-            today[name.replace("attn.Wqkv", f"self_attn.{letter}_proj")] = np.ascontiguousarray(part)
-    folder = copied(CASE["nomic_bert"], tmp_path, lambda _: today)
-    np.testing.assert_array_equal(output(folder), output(CASE["nomic_bert"].folder))
 
 
 OLDER_NOMIC = {
@@ -389,9 +376,7 @@ def test_copies_take_no_weights_along() -> None:
         pickle.dumps(encoder)
 
 
-def test_a_wrong_dtype_and_a_wrong_name() -> None:
-    with pytest.raises(ValueError, match="dtype must be"):
-        CASE["bert"].load(dtype="float16")
+def test_a_wrong_name() -> None:
     with CASE["bert"].load() as encoder, pytest.raises(KeyError, match=r"no 'encoder\.layer\.9'"):
         encoder["encoder.layer.9"]
 

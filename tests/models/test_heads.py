@@ -263,12 +263,7 @@ def test_a_text_without_a_token(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "ids", "mask", "said"),
     [
-        (
-            "bert-classes",
-            [[5, 6], [0, 7]],
-            [[1, 1], [0, 1]],
-            r"first token, but attention_mask\[1, 0\] is 0.*the right",
-        ),
+        ("bert-classes", [[5, 6], [0, 7]], [[1, 1], [0, 1]], r"first token, but .*mask\[1, 0\] is 0.*the right"),
         ("gpt2-classes", [[5, 6], [4, 7]], [[1, 1], [1, 0]], r"attention_mask\[1, 1\] is 0 there; let ids and mask"),
         ("gpt2-classes-no_pad_id", [[5, 6], [4, 7]], [[1, 1], [1, 1]], "has none.*2 sequences cannot be found"),
         ("gpt2-classes-no_pad_id", [[5, 6]], [[1, 0]], r"attention_mask\[0, 1\] is 0 there"),
@@ -279,22 +274,6 @@ def test_a_token_that_is_not_there(name: str, ids: Any, mask: Any, said: str) ->
         for use in (encoder.logits, encoder.trace):
             with pytest.raises(ValueError, match=said):
                 use(ids, attention_mask=mask, head="classes")
-
-
-@pytest.mark.parametrize(
-    ("passed", "error", "said"),
-    [
-        ({"input_ids": [[3, 99]]}, IndexError, r"input_ids\[0, 1\] is 99"),
-        ({"input_ids": [[3]], "labels": [[1]]}, TypeError, "takes no labels"),
-        ({"input_ids": [[3, 4]], "attention_mask": [[0, 0]]}, ValueError, "0 everywhere"),
-        ({}, ValueError, "neither"),
-    ],
-)
-def test_what_a_call_refuses_logits_refuse(passed: dict[str, Any], error: type[Exception], said: str) -> None:
-    with HEAD_CASE["bert-masked_word"].load() as encoder:
-        for use in (encoder.logits, encoder.trace):
-            with pytest.raises(error, match=said):
-                use(**passed)
 
 
 def test_rows_instead_of_ids() -> None:

@@ -105,11 +105,7 @@ def test_a_file_without_a_head_says_so() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "said"),
     [
-        (
-            "gemma3_text-next_word",
-            {"final_logit_softcapping": 30.0},
-            "'final_logit_softcapping' must be null, found",
-        ),
+        ("gemma3_text-next_word", {"final_logit_softcapping": 30.0}, "'final_logit_softcapping' must be null, "),
         ("modernbert-classes", {"classifier_pooling": "max"}, "'classifier_pooling' must be 'cls' or 'mean', found"),
         ("modernbert-masked_word", {"classifier_activation": "what"}, "'classifier_activation' must be one of"),
         ("bert-classes", {"id2label": {"0": "a"}}, r"'classifier\.weight' has shape \(3, 12\), but .* says \(1, 12\)"),

@@ -23,11 +23,8 @@ from minibert.families.parts.steps import Norm, Positions, Tokens
 IDS = [[5, 6, 7], [8, 9, 10]]
 MOST_BYTES = 4096  # measured: 250 for a folder, 1250 with a row of one's own; of a million bytes of tables, none
 
-MINE = Family(
-    model_type="mine",
-    steps=(Tokens(path="tok"), Positions(path="pos"), Norm(path="ln", eps=1e-5)),
-    tree={"": "Mine"},
-)
+STEPS = (Tokens(path="tok"), Positions(path="pos"), Norm(path="ln", eps=1e-5))
+MINE = Family(model_type="mine", steps=STEPS, tree={"": "Mine"})
 CONFIG = {"model_type": "mine", "vocab_size": 4000, "hidden_size": 64, "max_position_embeddings": 16}
 
 
@@ -35,11 +32,8 @@ CONFIG = {"model_type": "mine", "vocab_size": 4000, "hidden_size": 64, "max_posi
 def own(tmp_path: Path) -> Path:
     shapes = {"tok.weight": (4000, 64), "pos.weight": (16, 64), "ln.weight": (64,), "ln.bias": (64,)}
     random = np.random.default_rng(0)
-    return write(
-        tmp_path / "own",
-        CONFIG,
-        {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()},
-    )
+    named = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    return write(tmp_path / "own", CONFIG, named)
 
 
 def in_a_spawned_worker(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -55,7 +49,7 @@ def state(layer: EmbeddingLayer) -> Any:
     ("config", "options"),
     [
         (BERT, {}),
-        (BERT, {"dtype": "float64", "mmap": False}),
+        (BERT, {"dtype": np.float64, "mmap": False}),
         (BERT, {"dtype": np.dtype("float64"), "lazy": True, "local_files_only": True}),
         (ROBERTA, {"family": minibert.FAMILIES["roberta"]}),
         (GPT2, {}),
@@ -121,11 +115,10 @@ def test_a_hub_name_goes_with_the_commit_it_was_opened_at(
         want = layer(IDS)
         sent = pickle.dumps(layer)
         assert commit_of("someone/mine").encode() in sent and len(sent) < MOST_BYTES
-        other = {
-            **files,
-            "model.safetensors": pack({name: -x for name, x in load_file(own / "model.safetensors").items()}),
-        }
-        hub.add("someone/mine", other, commit=commit_of("another"))  # the branch moves on
+        negative = pack({name: -x for name, x in load_file(own / "model.safetensors").items()})
+        hub.add(
+            "someone/mine", {**files, "model.safetensors": negative}, commit=commit_of("another")
+        )  # the branch moves on
         assert not same_bits(minibert.load("someone/mine", family=MINE)(IDS), want)
         hub.forget()
         assert same_bits(pickle.loads(sent)(IDS), want)
@@ -135,18 +128,13 @@ def test_a_hub_name_goes_with_the_commit_it_was_opened_at(
         assert same_bits(in_a_spawned_worker(layer, IDS), want)
 
 
-def test_a_layer_without_a_name_says_so(tmp_path: Path) -> None:
+def test_what_cannot_be_copied_says_so(tmp_path: Path) -> None:
     made = minibert.load(write(tmp_path))
-    layer = EmbeddingLayer(made.family, made.config, made.steps, made.dtype)
-    assert same_bits(layer(IDS), made(IDS))
+    nameless = EmbeddingLayer(made.family, made.config, made.steps, made.dtype)
+    assert same_bits(nameless(IDS), made(IDS))
+    made.close()
     for use_of in (pickle.dumps, copy.deepcopy, copy.copy):
         with pytest.raises(TypeError, match=r"cannot be pickled or copied, since it was not made by minibert\.load"):
-            use_of(layer)
-
-
-def test_a_closed_layer_says_so(tmp_path: Path) -> None:
-    layer = minibert.load(write(tmp_path))
-    layer.close()
-    for use_of in (pickle.dumps, copy.deepcopy, copy.copy):
+            use_of(nameless)
         with pytest.raises(ValueError, match="this layer is closed; load it again"):
-            use_of(layer)
+            use_of(made)
