@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import struct
 import subprocess
@@ -29,6 +28,7 @@ from checkpoints import (
     same_bits,
     tensors,
     write,
+    write_hollow,
     write_index,
     write_shards,
 )
@@ -112,17 +112,8 @@ def test_loading_a_file_of_bert_base_costs_little(tmp_path: Path) -> None:
         "bert.embeddings.LayerNorm.beta": (768,),
         "bert.encoder.everything": (86_000_000,),
     }
-    header, offset = {}, 0
-    for name, shape in shapes.items():
-        stop = offset + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, stop]}
-        offset = stop
-    head = assemble(header, b"")
-    with open(tmp_path / "model.safetensors", "wb") as file:
-        file.write(head)
-        file.truncate(len(head) + offset)  # a hole in the file system: 440 MB that take no place
     config = {**BERT, "hidden_size": 768, "vocab_size": 30522, "max_position_embeddings": 512}
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_hollow(tmp_path, config, shapes)
     code = (
         "import sys, numpy, minibert, safetensors\n"
         "def resident(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import SPECIAL, assemble, wordpiece_json
+from checkpoints import SPECIAL, wordpiece_json, write_hollow
 from fake_hub import FakeHub, commit_of, drip, environment, use
 
 import minibert
@@ -49,24 +49,16 @@ def bert_folder(folder: Path, vocab: int, dim: int, positions: int, words: dict[
         for part in ("query", "key", "value", "output", "intermediate.in", "intermediate.out", "a.b.c", "d.e.f"):
             shapes[f"bert.encoder.layer.{i:02}.attention.{part}.weight"] = (dim, dim + dim // 2)
             shapes[f"bert.encoder.layer.{i:02}.attention.{part}.bias"] = (dim,)
-    header, position = {}, 0
-    for name, shape in shapes.items():
-        size = 4 * int(np.prod(shape))
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [position, position + size]}
-        position += size
-    head = assemble(header, b"")
-    folder.mkdir(parents=True)
-    random = np.random.default_rng(0)
-    with open(folder / "model.safetensors", "wb") as file:
-        file.write(head)
-        for name in LAYER:
-            file.write(random.standard_normal(shapes[name], np.float32).tobytes())
-        file.truncate(len(head) + position)
     config = {
         "model_type": "bert", "vocab_size": vocab, "hidden_size": dim, "max_position_embeddings": positions,
         "type_vocab_size": 2, "pad_token_id": 0, "layer_norm_eps": 1e-12, "num_attention_heads": 4,
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
+    places = write_hollow(folder, config, shapes)
+    random = np.random.default_rng(0)
+    with open(folder / "model.safetensors", "r+b") as file:
+        for name in LAYER:
+            file.seek(places[name])
+            file.write(random.standard_normal(shapes[name], np.float32).tobytes())
     (folder / "tokenizer.json").write_bytes(tokenizer_json(words, vocab))
     return folder
 

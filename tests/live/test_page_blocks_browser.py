@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import encoders
 import numpy as np
 import pytest
-from checkpoints import write_byte_level
-from in_browser import CONTRAST, Open, lowest_contrast
+from in_browser import CONTRAST, SENTENCE, Open, lowest_contrast
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -20,14 +17,7 @@ from minibert.show.page.page import page
 
 pytestmark = pytest.mark.browser
 
-SENTENCE = "The bank of the river was muddy"
 TOKENS = ["[CLS]", "the", "bank", "of", "the", "river", "was", "muddy", "[SEP]"]
-
-
-@pytest.fixture(scope="session")
-def real(minilm: Path) -> Iterator[tuple[Encoder, str]]:
-    with closing(encoders.computed_once(minibert.load_encoder(minilm))) as encoder:
-        yield encoder, page(encoder, SENTENCE)
 
 
 def probabilities(encoder: Encoder, block: int, head: int | None, text: str = SENTENCE) -> Array:
@@ -42,24 +32,14 @@ def choose(tab: Any, token: int, block: int, head: str) -> None:
     tab.locator("#head").select_option(head)
 
 
-def said(tab: Any) -> str:
-    return str(tab.locator("#lookwork").inner_text())
+def said(tab: Any) -> tuple[str, float]:
+    """A sentence without its number, and that: JavaScript and Python may write it with other powers of ten."""
+    text, _, number = tab.locator("#lookwork").inner_text().rpartition(" ")
+    return text, float(number)
 
 
-def sentence(where: str, weight: float, query: str, key: str) -> str:
-    text, number = said_parts(f"{where}: {query} gives {key} the weight {weight:.6g}")
-    return f"{text}{number}"
-
-
-def said_parts(text: str) -> tuple[str, str]:
-    """Split a sentence before its number, which JavaScript and Python may write with other powers of ten."""
-    before, between, number = text.partition(" the weight ")
-    return f"{before}{between}", f"{float(number):.6g}"
-
-
-def shown(text: str) -> str:
-    first, number = said_parts(text)
-    return f"{first}{number}"
+def sentence(where: str, weight: float, query: str, key: str) -> tuple[str, float]:
+    return f"{where}: {query} gives {key} the weight", float(f"{weight:.6g}")
 
 
 def pixels(tab: Any, count: int) -> Array:
@@ -83,7 +63,7 @@ def test_every_block_and_head_shows_the_trace(opened: Open, real: tuple[Encoder,
         assert np.abs(np.array(table(tab)) - weights[token]).max() <= 0.5e-4 + 1e-9, "four decimals"
         most = int(weights[token].argmax())
         where = f"block {block}, " + ("mean of heads" if head == "mean" else f"head {head}")
-        assert shown(said(tab)) == sentence(where, weights[token, most], TOKENS[token], TOKENS[most])
+        assert said(tab) == sentence(where, weights[token, most], TOKENS[token], TOKENS[most])
         assert tab.locator("#takes tr.chosen th").inner_text() == TOKENS[most]
 
 
@@ -96,9 +76,9 @@ def test_pointing_at_the_grid_and_the_lines_tells_the_share(opened: Open, real: 
     box = tab.locator("#weights").bounding_box()
     for i, j in ((7, 5), (8, 0), (6, 8)):
         tab.mouse.move(box["x"] + box["width"] * (j + 0.5) / 9, box["y"] + box["height"] * (i + 0.5) / 9)
-        assert shown(said(tab)) == sentence("block 1, head 4", weights[i, j], TOKENS[i], TOKENS[j])
+        assert said(tab) == sentence("block 1, head 4", weights[i, j], TOKENS[i], TOKENS[j])
     tab.locator(".lines rect[data-from='6']").hover()
-    assert shown(said(tab)) == sentence("block 1, head 4", weights[2, 6], "bank", "was")
+    assert said(tab) == sentence("block 1, head 4", weights[2, 6], "bank", "was")
 
 
 def test_a_click_chooses_the_token(opened: Open, real: tuple[Encoder, str]) -> None:
@@ -109,7 +89,7 @@ def test_a_click_chooses_the_token(opened: Open, real: tuple[Encoder, str]) -> N
     assert tab.locator("fieldset input:checked").get_attribute("value") == "7"
     tab.locator(".lines rect[data-taker='5']").click()
     assert tab.locator("fieldset input:checked").get_attribute("value") == "5"
-    assert "river gives" in said(tab)
+    assert "river gives" in said(tab)[0]
 
 
 def test_block_and_head_are_chosen_by_keyboard(opened: Open, real: tuple[Encoder, str]) -> None:
@@ -118,7 +98,7 @@ def test_block_and_head_are_chosen_by_keyboard(opened: Open, real: tuple[Encoder
     tab.locator("#block").focus()
     for key in ("ArrowDown", "ArrowDown", "Tab", "ArrowDown"):
         tab.keyboard.press(key)
-    assert said(tab).startswith("block 2, head 0: the gives ")
+    assert said(tab)[0].startswith("block 2, head 0: the gives ")
     assert np.abs(np.array(table(tab)) - probabilities(encoder, 2, 0)[1]).max() <= 0.5e-4 + 1e-9
     outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid", "the focus can be seen"
@@ -168,7 +148,7 @@ def test_the_moves_follow_the_token(opened: Open, real: tuple[Encoder, str]) -> 
 
 
 def test_gpt2_s_triangle_is_blank_above(opened: Open, tmp_path: Path) -> None:
-    encoder = minibert.load_encoder(write_byte_level(encoders.write(tmp_path / "gpt2", "gpt2", vocab_size=261)))
+    encoder = minibert.load_encoder(encoders.write_gpt2(tmp_path / "gpt2"))
     tab = opened(page(encoder, "he was"))
     count = len(encoder.tokenize("he was")["input_ids"][0])
     assert count > 2

@@ -157,12 +157,6 @@ def test_the_slider_counts_from_zero(opened: Open, real: tuple[EmbeddingLayer, s
         assert shown[1].startswith(f"dimension {value}: ")
 
 
-def test_a_long_text_leaves_room_for_the_rest(opened: Open, minilm: Path) -> None:
-    tab = opened(page(minibert.load(minilm), "clouds " * 510))
-    assert tab.locator("h1").bounding_box()["height"] < 200, "of a window of 800"
-    assert tab.locator("fieldset").bounding_box()["y"] < 400
-
-
 def test_a_piece_from_right_to_left_keeps_its_marks_in_front(opened: Open, tmp_path: Path) -> None:
     """Where "##" is drawn, in a piece of Hebrew letters: left of them, as in a piece of Latin ones."""
     folder = write(tmp_path / "bert", BERT)
@@ -191,8 +185,7 @@ def test_a_narrow_window_needs_no_scrolling_sideways(opened: Open, real: tuple[E
 
 def test_text_can_be_read(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
     """Every text's colour against what lies behind it, by the contrast that WCAG defines."""
-    tab = opened(real[1])
-    contrast, element = lowest_contrast(tab)
+    contrast, element = lowest_contrast(opened(real[1]))
     assert contrast >= CONTRAST, element
 
 
@@ -208,20 +201,11 @@ def test_everything_has_a_name_for_a_screen_reader(opened: Open, real: tuple[Emb
     assert "heading" in tree and "table" in tree
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5", "electra", "distilbert"])
-def test_other_families_open(name: str, opened: Open, tmp_path: Path) -> None:
-    config = {"gpt2": GPT2, "t5": T5, "electra": ELECTRA, "distilbert": DISTILBERT}[name]
-    named = None
-    if name == "distilbert":  # no types
-        from checkpoints import tensors
-
-        named = {key: value for key, value in tensors(BERT).items() if "token_type" not in key}
-    folder = write(tmp_path / name, config, named)
-    if name == "gpt2":
-        write_byte_level(folder)
-    else:
-        write_wordpiece(folder)
-    layer = minibert.load(folder)
+@pytest.mark.parametrize("config", [GPT2, T5, ELECTRA, DISTILBERT])
+def test_other_families_open(config: dict[str, Any], opened: Open, tmp_path: Path) -> None:
+    name = config["model_type"]
+    folder = write(tmp_path / name, config)
+    layer = minibert.load(write_byte_level(folder) if name == "gpt2" else write_wordpiece(folder))
     tab = opened(page(layer, "we lived"))
     assert tab.locator("#normed").is_visible() == (name in ("electra", "distilbert"))
     assert tab.locator("#pair").is_visible() == (name != "t5")
@@ -235,8 +219,7 @@ def test_other_families_open(name: str, opened: Open, tmp_path: Path) -> None:
 
 
 def test_a_hostile_text_stays_text(opened: Open, tmp_path: Path) -> None:
-    folder = write(tmp_path / "bert", {**BERT, "max_position_embeddings": 200})
-    write_wordpiece(folder)
+    folder = write_wordpiece(write(tmp_path / "bert", {**BERT, "max_position_embeddings": 200}))
     text = "</script><script>alert(1)</script><img src=x onerror=alert(1)><!--data-->\u202e"
     tab = opened(page(minibert.load(folder), text))
     assert tab.locator("h1").text_content() == text.replace("\u202e", "\\u202e")
@@ -244,17 +227,18 @@ def test_a_hostile_text_stays_text(opened: Open, tmp_path: Path) -> None:
     assert tab.locator(STRIPS).count() == 5
 
 
-def test_a_text_of_full_length_opens(opened: Open, minilm: Path) -> None:
-    layer = minibert.load(minilm)
+def test_a_text_of_full_length_opens_and_leaves_room(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+    layer = real[0]
     tab = opened(page(layer, "clouds " * 510))
+    assert tab.locator("h1").bounding_box()["height"] < 200, "of a window of 800"
+    assert tab.locator("fieldset").bounding_box()["y"] < 400
     tab.locator("fieldset input").last.check(force=True)
     assert shown_numbers(tab) == traced(layer, "clouds " * 510, 511, 0)
     assert tab.locator("#likes tr").count() == 512
 
 
 def test_a_text_without_tokens_opens(opened: Open, tmp_path: Path) -> None:
-    folder = write_byte_level(write(tmp_path / "gpt2", GPT2))
-    tab = opened(page(minibert.load(folder), ""))
+    tab = opened(page(minibert.load(write_byte_level(write(tmp_path, GPT2))), ""))
     assert "The text has no tokens." in tab.locator("#groups").inner_text()
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import encoders
 import numpy as np
 import pytest
-from checkpoints import write_byte_level, write_wordpiece
-from in_browser import Open
+from checkpoints import write_wordpiece
+from in_browser import SENTENCE, Open
 
 import minibert
 from minibert.models.encoder import Encoder
@@ -19,16 +17,9 @@ from minibert.show.page.page import page
 
 pytestmark = pytest.mark.browser
 
-SENTENCE = "The bank of the river was muddy"
 LONG = (
     "The river was muddy after the rain, and all who came there had to walk on planks that somebody had laid out. " * 2
 )
-
-
-@pytest.fixture(scope="session")
-def real(minilm: Path) -> Iterator[tuple[Encoder, str]]:
-    with closing(encoders.computed_once(minibert.load_encoder(minilm))) as encoder:
-        yield encoder, page(encoder, SENTENCE)
 
 
 def tap(tab: Any, selector: str, i: int, j: int, count: int = 9) -> None:
@@ -89,7 +80,7 @@ def test_the_arrow_keys_move_from_cell_to_cell(opened: Open, real: tuple[Encoder
 @pytest.mark.parametrize("name", ["bert", "gpt2", "mpnet", "qwen3", "mistral"])
 def test_a_weight_is_made_of_query_key_scale_and_score(name: str, opened: Open, tmp_path: Path) -> None:
     if name == "gpt2":
-        folder = write_byte_level(encoders.write(tmp_path, name, vocab_size=261))
+        folder = encoders.write_gpt2(tmp_path)
     else:
         folder = write_wordpiece(encoders.write(tmp_path, name))
         (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', "utf-8")

@@ -7,23 +7,19 @@ from pathlib import Path
 import encoders
 import numpy as np
 import pytest
-from checkpoints import write_byte_level
-from in_browser import CONTRAST, Open, lowest_contrast
+from in_browser import CONTRAST, SENTENCE, Open, lowest_contrast
 
 import minibert
 from minibert.equations.blocks import softmax
+from minibert.models.encoder import Encoder
 from minibert.show.page.page import page
 from minibert.show.text.contributions import shares
 
 pytestmark = pytest.mark.browser
 
-RIVER, MONEY = "The bank of the river was muddy", "The bank raised its rates again"
-
 
 def test_the_prediction_follows_the_token(opened: Open, tmp_path: Path) -> None:
-    encoder = encoders.computed_once(
-        minibert.load_encoder(write_byte_level(encoders.write(tmp_path / "gpt2", "gpt2", vocab_size=261)))
-    )
+    encoder = encoders.computed_once(minibert.load_encoder(encoders.write_gpt2(tmp_path / "gpt2")))
     tab = opened(page(encoder, "he was here", name="someone/tiny"))
     assert tab.locator(".model").inner_text() == "someone/tiny (gpt2)"
     batch = encoder.tokenize("he was here")
@@ -52,11 +48,11 @@ def test_the_prediction_follows_the_token(opened: Open, tmp_path: Path) -> None:
     assert opened(page(encoder, "he was"), width=320).evaluate("document.documentElement.scrollWidth") == 320
 
 
-def test_one_word_in_two_texts(opened: Open, minilm: Path) -> None:
-    encoder = encoders.computed_once(minibert.load_encoder(minilm))
-    html = page(encoder, RIVER, beside=MONEY)
+def test_one_word_in_two_texts(opened: Open, real: tuple[Encoder, str]) -> None:
+    encoder, money = real[0], "The bank raised its rates again"
+    html = page(encoder, SENTENCE, beside=money)
     tab = opened(html)
-    first, second = (encoder.trace(**encoder.tokenize(text)) for text in (RIVER, MONEY))
+    first, second = (encoder.trace(**encoder.tokenize(text)) for text in (SENTENCE, money))
     assert tab.locator("#others").input_value() == "2", "the other bank"
     shown = [float(text) for text in tab.locator("#apart td:nth-child(2)").all_inner_texts()]
     for i, number in enumerate(shown):

@@ -7,6 +7,7 @@ at an odd byte cannot be read in place by every instruction.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,21 @@ def write(
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "model.safetensors").write_bytes(pack(tensors(config) if named is None else named, metadata, shift))
     return folder
+
+
+def write_hollow(folder: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """A model of any size in float32 whose numbers, all zero, take no place on the disk: where each tensor begins."""
+    folder.mkdir(parents=True, exist_ok=True)
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    head = assemble(header, b"")
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(head)
+        file.truncate(len(head) + end)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return {name: len(head) + entry["data_offsets"][0] for name, entry in header.items()}
 
 
 def write_shards(folder: Path, config: Mapping[str, Any], shards: list[dict[str, Array]]) -> Path:

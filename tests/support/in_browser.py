@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ ARGUMENTS = (
 )  # fmt: skip
 # contrast that WCAG 2.2 asks of text (AA)
 CONTRAST = 4.5
+SENTENCE = "The bank of the river was muddy"
 
 Open = Callable[..., Any]
 
@@ -50,6 +52,18 @@ def browser() -> Iterator[Any]:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(ARGUMENTS))
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def real(minilm: Path) -> Iterator[tuple[Any, str]]:
+    """The real model with its blocks, and its page of `SENTENCE`."""
+    import encoders
+
+    import minibert
+    from minibert.show.page.page import page
+
+    with closing(encoders.computed_once(minibert.load_encoder(minilm))) as encoder:
+        yield encoder, page(encoder, SENTENCE)
 
 
 @pytest.fixture(params=["light", "dark"])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from checkpoints import write_hollow
 
 from minibert.verify.sides import printed
 from minibert.verify.sides.printed import half_units
@@ -42,30 +42,16 @@ def is_row(entry: dict[str, Any]) -> bool:
 
 def write_model(folder: Path, model: str) -> Path:
     """A file of the real size, with holes, in which the printed numbers stand where they belong."""
-    folder.mkdir()
-    header: dict[str, Any] = {}
-    end = 0
-    for name, shape in TENSORS[model].items():
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + 4 * math.prod(shape)]}
-        end += 4 * math.prod(shape)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(folder / "model.safetensors", "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end)
     values = printed_of(model)
+    places = write_hollow(folder, values["sizes"] | CONFIGS[model], TENSORS[model])
     for entry in sorted(values["values"], key=lambda entry: -half_units(entry["printed"]).max()):  # most digits last
         if not is_row(entry):
             continue
-        (name,) = [name for name in header if name.endswith(f"{entry['key']}.weight")]
-        table = np.memmap(
-            folder / "model.safetensors", np.float32, "r+", 8 + len(text) + header[name]["data_offsets"][0],
-            shape=TENSORS[model][name],
-        )  # fmt: skip
+        (name,) = [name for name in places if name.endswith(f"{entry['key']}.weight")]
+        table = np.memmap(folder / "model.safetensors", np.float32, "r+", places[name], TENSORS[model][name])
         for token, row in zip(entry["tokens"], entry["printed"], strict=True):
             by_place = "position" in name or name == "wpe.weight"
             place = token if by_place else 0 if "token_type" in name else entry["input_ids"][token]
             table[place, entry["columns"]] = np.array(row, np.float32)
         table.flush()
-    (folder / "config.json").write_text(json.dumps(values["sizes"] | CONFIGS[model]), encoding="utf-8")
     return folder

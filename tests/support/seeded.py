@@ -7,14 +7,11 @@ Every step is exact or rounded once as IEEE 754 says, so the bits are the same o
 version of NumPy; a random generator promises neither. Trained models have a few dimensions far larger than the
 rest, where rounding is worst: the columns in `OUTLIERS` are multiplied by 32, which is exact.
 
-    python tests/support/seeded.py FOLDER bert|gpt2 [--vocab]     writes a model folder of that size
-
 Source of the finaliser: Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators".
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -153,8 +150,6 @@ def write_model(folder: Path, model_type: str, vocab: bool = False) -> Path:
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     write_safetensors(folder / "model.safetensors", tensors(model_type))
     if vocab:
-        if model_type != "bert":
-            raise ValueError(f"a vocabulary can be made up for 'bert' only, not for {model_type!r}")
         (folder / "vocab.txt").write_text("\n".join(bert_vocab()) + "\n", encoding="utf-8")
     return folder
 
@@ -165,16 +160,3 @@ def bert_vocab() -> list[str]:
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'-"
     tokens += [*letters, *(f"##{letter}" for letter in letters), "we", "lived", "above", "the", "clouds"]
     return tokens + [f"w{row}" for row in range(len(tokens), 30522)]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="write a model folder of full size")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("model_type", choices=("bert", "gpt2"))
-    parser.add_argument("--vocab", action="store_true", help="also write vocab.txt (bert only)")
-    arguments = parser.parse_args()
-    write_model(arguments.folder, arguments.model_type, arguments.vocab)
-
-
-if __name__ == "__main__":
-    main()
