@@ -16,8 +16,8 @@ ABOUT = """compare every intermediate with the reference
 or with a port's own numbers, or with those that ship with minibert; or say
 which mistake vectors show.
 
-ends with 0 where all is equal within the tolerance, 1 where something differs,
-2 for what could not be compared or a wrong argument, 3 where the Hub could not
+exit code 0 if all is equal within the tolerance, 1 if something differs, 2 if
+something could not be compared or for a wrong argument, 3 if the Hub could not
 be reached."""
 NOT_COMPARED, NO_HUB = 2, 3  # no verdict: the check could not be made
 FORMAT = 1  # of the object that --json prints

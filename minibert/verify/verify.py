@@ -24,8 +24,8 @@ from minibert.verify.judge.blocks import EncoderSubject
 from minibert.verify.judge.compare import over_kinds
 from minibert.verify.judge.input_layer import Subject
 from minibert.verify.sides import identity, printed, shipped
+from minibert.verify.sides.counterparts import Counterpart, File, Live, Shipped
 from minibert.verify.sides.reference import installed
-from minibert.verify.sides.sides import Counterpart, File, Live, Shipped
 from minibert.verify.sides.traces import Traces, keys_of, read_file, write_traces
 
 from .report import Report, show

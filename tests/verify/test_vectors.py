@@ -200,7 +200,7 @@ def test_one_text_that_a_wrong_model_rounds_more_hides_no_name(folder: Path) -> 
         (([1], [1e-3], [0.52e-3]), [(1, 0)]),
         (([1e-3], [1], [0.48e-3]), [(2, 0)]),
         (([1e-3], [1], [0.52e-3]), [(0, 0)]),
-        # what leaves about as little fits as well (ALIKE)
+        # what leaves about as little fits as well (AS_NEAR)
         (([1], [1e-3, 1.04e-3, 1.06e-3]), [(1, 0), (1, 1)]),
     ],
 )

@@ -28,7 +28,7 @@ from minibert.verify.judge.blocks import (
 )
 from minibert.verify.judge.compare import ERROR_SHARE, PORT_SHARE, Difference, rms
 from minibert.verify.judge.input_layer import AFTER_NORM
-from minibert.verify.sides.sides import File, Live, Shipped, shipped
+from minibert.verify.sides.counterparts import File, Live, Shipped, shipped
 from minibert.verify.sides.traces import read_traces, trace
 from minibert.verify.verify import verify
 
@@ -81,7 +81,7 @@ def test_batches_are_of_every_kind(folders: dict[str, Path]) -> None:
 
 
 SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 1e4}
-AFTER, REST = "nothing after token {} was compared: not ", "the positions there"
+AFTER, REST = "only the first {} tokens were compared; untested: ", "later positions"
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ AFTER, REST = "nothing after token {} was compared: not ", "the positions there"
         ("llama", {}, LONG, REST),
         ("mistral", {"sliding_window": 512}, 520, REST),
         ("mistral", {"sliding_window": 1024}, 1032, REST),
-        ("mistral", {"sliding_window": 4096}, LONG, f"{REST}, not a window that reaches 4095 tokens"),
+        ("mistral", {"sliding_window": 4096}, LONG, f"{REST}, a window that reaches 4095 tokens"),
         ("gemma3_text", {"sliding_window": 400}, 408, REST),
         ("llama", {"rope_parameters": {**SCALED, "original_max_position_embeddings": 600}}, 608, REST),
         ("llama", {"rope_parameters": {**SCALED, "original_max_position_embeddings": 2048}}, LONG,
-         f"{REST}, not an original length of 2048 tokens"),
+         f"{REST}, an original length of 2048 tokens"),
     ],
 )  # fmt: skip
 def test_the_long_batch_goes_beyond_what_changes_with_length(

@@ -17,7 +17,8 @@ class Step(NamedTuple):
     """One formula: `values[key] = formula(*(values[name] for name in of))`.
 
     key       the name of what it gives, in a trace; one that begins with "." stands between two of a trace's
-    kind      dense, norm, activation; of attention cut, view, split, rotation, share, term, scores, keep, mask, masked,
+    kind      dense, norm, activation; of an input layer ids, positions, rows, embeds, add, scale, rows of padding, and
+              own, a user's; of attention cut, view, split, rotation, share, term, scores, keep, mask, masked,
               softmax, gather, join; product, sum, state; of a head take, logits
     of        what it is computed from
     part      the bound part that it belongs to: a module, an attention, a residual

@@ -107,8 +107,8 @@ class EncoderSubject(Subject):
         longest = max(tokens_of(batch)[1].shape[1] for batch in inputs.values())
         further = [what for what, length in lengths(self.encoder.stack).items() if length >= longest]
         if (most := self.encoder.max_length) is None or most > longest:
-            further.insert(0, "the positions there")
-        return f"nothing after token {longest} was compared: not {', not '.join(further)}" if further else ""
+            further.insert(0, "later positions")
+        return f"only the first {longest} tokens were compared; untested: {', '.join(further)}" if further else ""
 
     def traces(self, inputs: Traces, theirs: Traces) -> Traces:
         made = super().traces(inputs, theirs)

@@ -22,9 +22,9 @@ from .local import Judged, local_mistakes, taken_together
 
 def look(report: Report, subject: Subject, inputs: Traces, theirs: Traces, tolerance: float, local: bool) -> None:
     """Look for the mistake; `local`: whether each module of an encoder is named too."""
-    judged = local_mistakes(subject, inputs, theirs, tolerance)
-    _say_matches(report, subject, judged.whole)
-    if subject.has_places and local:
+    judged, local = local_mistakes(subject, inputs, theirs, tolerance), local and subject.has_places
+    _say_matches(report, subject, judged.whole, local and any(wrong.fits for wrong in judged.found))
+    if local:
         _say_local(report, judged)
 
 
@@ -48,12 +48,14 @@ def _possible(subject: Subject) -> list[Mistake]:
     return [mistake for mistake in known if any(with_mistake(mistake, each) for each in at)]
 
 
-def _say_matches(report: Report, subject: Subject, found: Iterable[Mistake]) -> None:
+def _say_matches(report: Report, subject: Subject, found: Iterable[Mistake], by_module: bool = False) -> None:
     for mistake in found:
         if mistake.name not in report.matches:
             report.matches.append(mistake.name)
             report.say(f"matches: {mistake.name}. {mistake.why}")
-    if not report.matches:
+    if by_module and not report.matches:
+        report.say("no single mistake explains the whole model; module by module:")
+    elif not report.matches:
         tried = {mistake.name for mistake in _possible(subject)}
         report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
 

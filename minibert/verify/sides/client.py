@@ -172,7 +172,7 @@ class Client:
             raise ConnectionError(f"{self.url} does not answer: {reason}") from None
 
     def _read(self, reply: Any, most: int) -> bytearray:
-        """Read to the end. Raises ValueError for more than so many bytes."""
+        """Read to the end. Raises ValueError for more than `most` bytes."""
         found = bytearray()
         while piece := reply.read1(1 << 16):
             found += piece

@@ -44,7 +44,7 @@ class Recipe(NamedTuple):
     poolings     names in `POOLINGS`
     without      which module after pooling is left out, by its number
     norm         the vector is divided by its length in the end
-    width        so many first numbers are given
+    width        how many of the first numbers are given
     stored       what the finished vector is rounded to
     """
 
@@ -100,7 +100,7 @@ def _in_fewer_passes(step: Step) -> Step:
 
 
 class NoTokensError(ValueError):
-    """A mistake leaves nothing of a text: what a wrong program then gives, nobody can say."""
+    """A mistake leaves no token of a text: what a wrong program then gives is not known."""
 
 
 class Maker:
@@ -196,7 +196,7 @@ class Maker:
             yield length, self._pooled(rows, encoded, recipe)
 
     def _beside(self, encoded: Encoded, recipe: Recipe, length: int) -> Array:
-        """The rows of a text and of padding that no token sees: at least so many."""
+        """The rows of a text and of padding that no token sees: at least `length`."""
         key = ("beside", tuple(encoded.input_ids), recipe.model)
         if key not in self._rows or len(self._rows[key]) < length:
             model = self.model(recipe)
@@ -248,7 +248,7 @@ def as_stored(vector: Array, made: Array, rounding: Callable[[Array], Array]) ->
     Between right programs a few numbers of a vector lie on two sides of a tie, and a whole step apart once rounded.
     """
     spread = SAME / 10 * np.abs(made).max(initial=0)
-    with np.errstate(invalid="ignore"):  # a mistake may leave infinities, which are nobody's number
+    with np.errstate(invalid="ignore"):  # a mistake may leave infinities, and their difference is NaN
         either = (vector == rounding(made - spread)) | (vector == rounding(made + spread))
     return np.where(either, vector, rounding(made))
 

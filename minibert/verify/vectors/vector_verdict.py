@@ -21,13 +21,13 @@ from .vector_recipes import SAME, Maker, Recipe, misses
 
 # measured on all-MiniLM-L6-v2: 1.6e-3 where torch computes in float16, 1.4e-2 in bfloat16
 LEVELS = (("float16", 5.0), ("bfloat16", 3.0), ("int8", 3.0))  # times what rounded weights change
-PLAIN, PLAIN_TOKENS = 6, 32  # so many texts, each of so many tokens at most
-# a mistake is preferred to none, and two to one, if they leave at most so much of the distance
+PLAIN, PLAIN_TOKENS = 6, 32  # texts, and tokens of each, at most
+# a mistake is preferred to none, and two to one, if they leave at most this share of the distance
 ALONE, PAIR = 0.8, 0.5
 # A wrong model can be far more sensitive to rounding, on a text here and there: without its type rows all-MiniLM-L6-v2
 # is 1.9e-5 from torch on one text, and torch as far from float64.
 STRAY = 1e-4
-ALIKE = 1.05  # what leaves about as little fits as well
+AS_NEAR = 1.05  # times the least distance: what leaves about as little fits as well
 LEAST_ON_GRID = 8  # numbers: fewer are on some grid by chance
 OFF_STEP, TINY = 0.02, 1e-30  # of a step, for what float32 rounds
 LOOSE = 3.0  # times the plain texts' largest distance: longer texts round more
@@ -207,7 +207,7 @@ class Judge:
                 deeper >= own * (ALONE if depth == 0 and i == 1 else PAIR) for i, deeper in enumerate(best) if i > depth
             ]
             if min(fit.worst for fit in fitting) <= SAME or all(gains):
-                return [fit for fit in fitting if fit.size <= max(SAME, ALIKE * own)]
+                return [fit for fit in fitting if fit.size <= max(SAME, AS_NEAR * own)]
         return []
 
     def _of_all_texts(self, fit: Fit) -> list[Fit]:
