@@ -74,9 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  a person at a terminal is told what is wrong, not where in the code
         if pressed:
             return INTERRUPTED
-        from minibert.commands.common import harmless
+        from minibert.commands.common import escaped
 
-        print(f"minibert: error: {harmless(_in_words(error))}", file=sys.stderr)
+        print(f"minibert: error: {escaped(_in_words(error))}", file=sys.stderr)
         if isinstance(error, OSError) and error.filename == "stdout":
             _discard_stdout()
         return int(getattr(error, "exit_code", 1))
@@ -130,10 +130,10 @@ def _run(argv: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"minibert {__version__}")
         return 0
-    from minibert.commands.common import did_you_mean, harmless
+    from minibert.commands.common import did_you_mean, escaped
 
     wrong = f"there is no command {name!r}{did_you_mean(name, COMMANDS)}" if name else "a command is missing"
-    print(f"{USAGE}\nminibert: error: {harmless(wrong)}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
+    print(f"{USAGE}\nminibert: error: {escaped(wrong)}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
     return 2
 
 

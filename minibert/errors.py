@@ -11,7 +11,7 @@ Misuse of a function stays builtin: `TypeError` (a float where an id belongs), `
 table), `ValueError` (shapes that disagree, a sequence too long).
 
 Every message says what was expected, what was found, where, and what to do. Where it names an argument or the number of
-a text, the error carries them as data too (`worded`): a command line has other words for both.
+a text, the error carries them as data too (`error_of`): a command line has other words for both.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class Text(NamedTuple):
 E = TypeVar("E", bound=Exception)
 
 
-def worded(kind: type[E], *parts: object, place: str = "") -> E:
+def error_of(kind: type[E], *parts: object, place: str = "") -> E:
     """Make an error of words and data: the message is all parts in a row, after the place where there is one.
 
     The error has `parts`, and of them `option` (the last `Option`), `text` (the number of the last `Text`) and `place`;
     None where there is no such part.
 
-    >>> error = worded(ValueError, Text(3), " is too long; pass ", Option("truncation", True))
+    >>> error = error_of(ValueError, Text(3), " is too long; pass ", Option("truncation", True))
     >>> str(error), error.text, error.option.name
     ('text 3 is too long; pass truncation=True', 3, 'truncation')
     """
@@ -102,6 +102,6 @@ def nearest_name(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
 
 
 def parts_of(error: BaseException) -> tuple[object, ...]:
-    """Give the parts of an error's message; one that was not made by `worded` has one, its text."""
+    """Give the parts of an error's message; one that was not made by `error_of` has one, its text."""
     parts: tuple[object, ...] = getattr(error, "parts", (str(error),))
     return parts

@@ -13,7 +13,7 @@ from checkpoints import write, write_vocab
 
 import minibert
 from minibert.cli import main
-from minibert.errors import Option, Text, TokenizerError, parts_of, worded
+from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
 from minibert.models.open.extract import extract
 
 PACKAGE = Path(minibert.__file__).parent
@@ -52,8 +52,8 @@ def test_an_error_has_its_data(tmp_path: Path, tmp_path_factory: pytest.TempPath
 
 
 def test_a_place_is_data_too() -> None:
-    inner = worded(ValueError, Text(3, "texts"), " is bad; pass ", Option("bad_rows", "skip"))
-    error = worded(TokenizerError, *parts_of(inner), place="a.csv, row 4")
+    inner = error_of(ValueError, Text(3, "texts"), " is bad; pass ", Option("bad_rows", "skip"))
+    error = error_of(TokenizerError, *parts_of(inner), place="a.csv, row 4")
     assert str(error) == 'a.csv, row 4: texts[3] is bad; pass bad_rows="skip"'
     assert (error.place, error.text, error.option.value) == ("a.csv, row 4", 3, "skip")  # type: ignore[attr-defined]
     assert parts_of(ValueError("plain")) == ("plain",)

@@ -22,7 +22,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import STEPS, check_precision, quantized, ranges_of
-from minibert.errors import Option, TokenizerError, parts_of, worded
+from minibert.errors import Option, TokenizerError, error_of, parts_of
 from minibert.files.tokenizer import Encoded
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, stream
@@ -157,7 +157,7 @@ def _parts(
                 try:
                     pipeline.tokenize([record.text or ""], 0)
                 except TokenizerError as error:
-                    raise worded(TokenizerError, *parts_of(error), place=record.place) from None
+                    raise error_of(TokenizerError, *parts_of(error), place=record.place) from None
             raise
         if long_is_bad and any(ids.truncated for ids in encoded):
             each = iter(encoded)
@@ -165,7 +165,7 @@ def _parts(
             encoded = [ids for ids in encoded if not ids.truncated]
         if stop and (first := next((record for record in read if record.problem), None)):
             skips = Option("bad_rows", "skip"), " lists such rows and goes on"
-            raise worded(ValueError, first.problem, "; ", *skips, place=first.place)
+            raise error_of(ValueError, first.problem, "; ", *skips, place=first.place)
         return read, encoded, lines
 
     def vectors(ready: tuple[list[Record], list[Encoded], bytes]) -> Part:
@@ -175,7 +175,7 @@ def _parts(
         bad = [record._replace(text=None) for record in read if record.problem]
         return Part(len(read), lines, ids, found, sum(ids.truncated > 0 for ids in encoded), bad)
 
-    return stream(chunks(), tokenize, vectors, ahead=pipeline.ahead)
+    return stream(chunks(), tokenize, vectors, prefetching=pipeline.prefetching)
 
 
 def _until_bad(records: Iterable[Record], stop: bool) -> Iterator[Record]:
@@ -190,8 +190,8 @@ def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
         return record
     count = f"{'more than ' if ids.more else ''}{len(ids.input_ids) + ids.truncated}"
     return record._replace(
-        problem=f"the text has {count} tokens, but the longest sequence is {model.model.max_length}; truncation "
-        "shortens such texts"
+        problem=f"the text has {count} tokens, but the longest sequence is {model.model.max_length} "
+        "(the position table); truncation shortens such texts"
     )
 
 
@@ -225,7 +225,7 @@ def _ranges(vectors: list[Array], precision: str, folder: ShardFolder) -> Array:
     if any(shard.rows for shard in folder.shards):
         raise ValueError(f"{folder.path}: meta.json has lost its ranges; {MEND}")
     if sum(map(len, vectors)) < 2:
-        raise worded(
+        raise error_of(
             ValueError, Option("precision", precision), " takes its ranges from the first shard, which has one vector; "
             "pass more rows, or take another precision",
         )  # fmt: skip

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from minibert.equations.input_layer import Array
-from minibert.errors import worded
+from minibert.errors import error_of
 from minibert.files.lines import reading
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def arrow(*otherwise: object) -> Any:
     try:
         import pyarrow as pa
     except ImportError:
-        raise worded(ImportError, "Parquet needs pyarrow: pip install 'pyarrow>=18.1'", *otherwise) from None
+        raise error_of(ImportError, "Parquet needs pyarrow: pip install 'pyarrow>=18.1'", *otherwise) from None
     return pa
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minibert.errors import Option, worded
+from minibert.errors import Option, error_of
 from minibert.files.lines import STDIN, raw_lines, reading
 
 from .parquet import arrow, need_type, opened, values_of
@@ -72,7 +72,7 @@ class Records:
             raise ValueError("stdin cannot be Parquet, which is read from its end; name the file")
         if id_column is not None and "lines" in self._forms:
             no_column = f"plain lines have no column {id_column!r}; leave "
-            raise worded(ValueError, no_column, Option("id_column"), " out, or name the format")
+            raise error_of(ValueError, no_column, Option("id_column"), " out, or name the format")
         self._current = 0  # the file that is read now, and which share of it has been read
         self._share = 0.0
         self._read = 0  # rows
@@ -138,7 +138,7 @@ class Records:
             if column is not None and (count := list(columns).count(column)) != 1:
                 found = "it has " + ", ".join(map(repr, columns)) if not count else f"it has {count} of them"
                 missing = f"expected a column {column!r}; {found}; name another with "
-                raise worded(ValueError, missing, Option(option), place=name)
+                raise error_of(ValueError, missing, Option(option), place=name)
         return self.id_column
 
     # -- one file each: (row, id, text, problem) ---------------------------------------------------------------
@@ -280,7 +280,7 @@ def _form(name: str) -> str:
     ending = Path(name).suffix.lower()
     if ending not in ENDINGS:
         wrong = f"the file must end in {', '.join(ENDINGS)}, found {ending or 'no ending'!r}; "
-        raise worded(ValueError, wrong, Option("input_format"), f" names one of {', '.join(FORMATS)}", place=name)
+        raise error_of(ValueError, wrong, Option("input_format"), f" names one of {', '.join(FORMATS)}", place=name)
     return ENDINGS[ending]
 
 

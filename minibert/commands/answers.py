@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .common import Parser, add_k, add_model, coloured, harmless, load_layer, load_model, print_lines, tell_truncated
+from .common import Parser, add_k, add_model, coloured, escaped, load_layer, load_model, print_lines, tell_truncated
 
 WIDEST = 40  # columns of the bar for a probability of 1
 Answers = Iterator[list[str]]  # the lines below each text
@@ -18,7 +18,7 @@ def print_answers(texts: Iterable[str], answers: Iterable[Iterable[str]]) -> Non
 
     bold, _ = styles(coloured())
     for i, (text, lines) in enumerate(zip(texts, answers, strict=True)):
-        print_lines([*([""] if i else []), bold(harmless(text)), *lines])
+        print_lines([*([""] if i else []), bold(escaped(text)), *lines])
 
 
 def beside(names: Sequence[str], numbers: Iterable[str], quote: str = "") -> list[str]:

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "bert-base-uncased"
 
-# control sequences, and characters that reverse the order of letters; a tab is harmless. First: bold, dim and plain
+# control sequences, and characters that reverse the order of letters; a tab may stay. First: bold, dim and plain
 _STYLE_OR_CONTROL = re.compile("(\x1b\\[[012]m)|[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def harmless(text: str, styled: bool = False) -> str:
+def escaped(text: str, styled: bool = False) -> str:
     r"""Escape what a terminal would interpret, as Python writes it in a string.
 
     Names, prompts and texts from files can hold anything. `styled`: bold and dim stay.
 
-    >>> print(harmless("name\x1b]0;title\x07 of\nit"))
+    >>> print(escaped("name\x1b]0;title\x07 of\nit"))
     name\x1b]0;title\x07 of\nit
     """
     return _STYLE_OR_CONTROL.sub(lambda found: found[0] if styled and found[1] else repr(found[0])[1:-1], text)
@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         return arguments
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        super()._print_message("\n".join(map(harmless, message.split("\n"))), file)
+        super()._print_message("\n".join(map(escaped, message.split("\n"))), file)
 
     @contextmanager
     def explaining(self, arguments: Any) -> Iterator[None]:
@@ -193,7 +193,7 @@ def load_model(arguments: Any) -> Encoder:
 
 def tell(what: str) -> None:
     """Print a message on stderr."""
-    print(f"minibert: {harmless(what)}", file=sys.stderr)
+    print(f"minibert: {escaped(what)}", file=sys.stderr)
 
 
 def tell_truncated(count: int, what: str = "text") -> None:
@@ -209,6 +209,6 @@ def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
     styled = coloured()
     for line in lines:
         with naming("stdout"):
-            print(harmless(line, styled), file=file)
+            print(escaped(line, styled), file=file)
     with naming("stdout"):
         print(end="", file=file, flush=True)

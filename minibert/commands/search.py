@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from minibert.errors import MinibertError, Option, parts_of, worded
+from minibert.errors import MinibertError, Option, error_of, parts_of
 
 from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated
 
@@ -81,7 +81,7 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     except MinibertError as error:
         if arguments.named is not None:
             raise
-        raise worded(
+        raise error_of(
             type(error), f"{stored.path} was made with the model {name}: ", *parts_of(error), "; ", Option("model"),
             " names it where it is now",
         ) from None  # fmt: skip

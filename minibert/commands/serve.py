@@ -13,9 +13,9 @@ For programs in other languages on the same machine. Routes: /v1/embeddings
 /rerank (Cohere's answers, or text-embeddings-inference's), /health, /info.
 Requests that come together are computed together, on the CPU.
 For a GPU, many machines or the open network a production server such as
-text-embeddings-inference (TEI) is the better choice. It needs the packages
-starlette and uvicorn. SIGTERM or Ctrl-C ends it after the accepted requests:
-exit code 0, or 1 if the time for them (--max-grace) was too short."""
+text-embeddings-inference (TEI) is the better choice. This server needs the
+packages starlette and uvicorn. SIGTERM or Ctrl-C ends it after the accepted
+requests: exit code 0, or 1 if the time for them (--max-grace) was too short."""
 EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
 
 

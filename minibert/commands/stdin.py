@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from minibert.errors import Text, parts_of, worded
+from minibert.errors import Text, error_of, parts_of
 
 from .common import tell
 
@@ -72,4 +72,4 @@ def _lines(most: int) -> Iterator[list[str]]:
 def of_line(error: ValueError) -> ValueError:
     """Reword an error about text i of the stream: it is about line i + 1 of stdin."""
     parts = (f"line {part.number + 1} of stdin" if isinstance(part, Text) else part for part in parts_of(error))
-    return worded(type(error), *parts)
+    return error_of(type(error), *parts)

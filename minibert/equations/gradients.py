@@ -80,13 +80,13 @@ def layer_norm_gradient(grad: Array, x: Array, weight: Array, eps: float = 1e-12
     """
     dim = x.shape[-1]
     centred = x - np.add.reduce(x, axis=-1, keepdims=True) / dim
-    spread = np.sqrt(np.vecdot(centred, centred)[..., None] / dim + eps)
-    normed = centred / spread
+    deviation = np.sqrt(np.vecdot(centred, centred)[..., None] / dim + eps)
+    normed = centred / deviation
     h = grad * weight
     along = np.vecdot(h, normed)[..., None] / dim
     rows = tuple(range(x.ndim - 1))
     return NormGradients(
-        x=(h - np.add.reduce(h, axis=-1, keepdims=True) / dim - normed * along) / spread,
+        x=(h - np.add.reduce(h, axis=-1, keepdims=True) / dim - normed * along) / deviation,
         weight=np.sum(grad * normed, axis=rows),
         bias=np.sum(grad, axis=rows),
     )

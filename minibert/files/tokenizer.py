@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import Option, Text, TokenizerError, worded
+from minibert.errors import Option, Text, TokenizerError, error_of
 
 from .tokenizer_cuts import safe_cuts
 
@@ -209,8 +209,9 @@ class Tokenizer:
             return Encoded(ids, types)
         if not truncation:
             found = f"{'more than ' if more else ''}{len(ids)}"
-            too_long = f" has {found} tokens, but the longest sequence is {max_length}; shorten it, or pass "
-            raise worded(ValueError, Text(i), too_long, Option("truncation", True))
+            too_long = f" has {found} tokens, but the longest sequence is {max_length} "
+            too_long += "(max_length, else the position table); shorten it, or pass "
+            raise error_of(ValueError, Text(i), too_long, Option("truncation", True))
         keep = self._kept(encoding, max_length)
         kept_types = None if types is None else np.array(types)[keep].tolist()
         return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)), more)
@@ -368,13 +369,13 @@ def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
     for i, text in enumerate(texts, start):
         if not isinstance(text, str):
             if text is None or _is_missing(text):
-                raise worded(
+                raise error_of(
                     TypeError,
                     Text(i, name),
                     f" must be a str, found {type(text).__name__}, a missing value; leave such rows out, or put an "
                     "empty text in their place",
                 )
-            raise worded(TypeError, Text(i, name), f" must be a str, found {type(text).__name__}{_hint(text)}")
+            raise error_of(TypeError, Text(i, name), f" must be a str, found {type(text).__name__}{_hint(text)}")
 
 
 def refuse_surrogates(text: Parts, number: int) -> None:
@@ -383,7 +384,7 @@ def refuse_surrogates(text: Parts, number: int) -> None:
         try:
             part.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise worded(
+            raise error_of(
                 ValueError,
                 Text(number, name),
                 f" has a lone surrogate U+{ord(part[error.start]):04X} at index {error.start}, which is no character; "

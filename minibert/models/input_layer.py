@@ -302,7 +302,7 @@ class EmbeddingLayer(Guarded):
         pool, after = _pool(pooling), (normalized,) if normalize else ()
         results = rows_of_each(after) if pool is None else pooled(pool, after)
         dim = None if pool is None else self.dim
-        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, ahead=at_once)
+        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, prefetching=at_once)
 
     def rows(self, packed: Packed, record: Record = None) -> Array:
         """Take the tokens of texts through the layer: their rows (tokens, dim), with the bits of a call."""

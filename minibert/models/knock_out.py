@@ -1,4 +1,4 @@
-"""The classic changes of a run, each as what `change` of an encoder takes: see `models.changes`."""
+"""The classic changes of a run (an ablation), each as what `change` of an encoder takes: see `models.run.changes`."""
 
 from __future__ import annotations
 

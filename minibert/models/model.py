@@ -110,7 +110,7 @@ class Model(Guarded):
         is left out. The last bits depend on how many tokens are computed together: see the class.
 
         change: name of an intermediate -> what the run goes on with in its place, an array or a function of the values.
-        See `models.changes`; `minibert.knock_out` makes the classic changes.
+        See `models.run.changes`; `minibert.knock_out` makes the classic changes.
 
         Raises as a call of the input layer does, and ValueError for a sequence of padding alone.
         """

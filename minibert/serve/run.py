@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from minibert.errors import Option, worded
+from minibert.errors import Option, error_of
 
 from .app import PATIENCE, Server
 
@@ -36,12 +36,12 @@ def read_token(host: str, file: Path | None, variable: str | None) -> str | None
     that other machines can reach.
     """
     if file is not None and variable is not None:
-        raise worded(
+        raise error_of(
             ValueError, "two tokens are named; leave ", Option("token_file"), " or ", Option("token_env"), " out"
         )
     if file is None and variable is None:
         if host not in LOCAL:
-            raise worded(
+            raise error_of(
                 ValueError, f"at {host} other machines can reach this server: name a token with ", Option("token_file"),
                 " or ", Option("token_env"), ", or stay at 127.0.0.1",
             )  # fmt: skip
@@ -58,7 +58,7 @@ def read_token(host: str, file: Path | None, variable: str | None) -> str | None
 def listen(host: str, port: int) -> socket.socket:
     """Listen at an address; port 0 takes a free one. Raises OSError that names it, ValueError for no port."""
     if not 0 <= port < 1 << 16:  # the system would take what is left of it by division
-        raise worded(ValueError, Option("port"), f" must be an integer from 0 to 65535, found {port}")
+        raise error_of(ValueError, Option("port"), f" must be an integer from 0 to 65535, found {port}")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)

@@ -10,7 +10,7 @@ import numpy as np
 from minibert.equations.attention_positions import alibi_slopes
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity, principal_components
-from minibert.errors import Option, worded
+from minibert.errors import Option, error_of
 from minibert.families.parts.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
 from minibert.families.parts.rotations import Rotation
 from minibert.families.parts.steps import Lookup, Norm, Positions
@@ -90,7 +90,7 @@ def position_table(layer: EmbeddingLayer) -> Array:
 
 def _needed(text: str | None, kind: str) -> str:
     if text is None:
-        raise worded(ValueError, f"the picture {kind!r} is about a text; give one as ", Option("text"))
+        raise error_of(ValueError, f"the picture {kind!r} is about a text; give one as ", Option("text"))
     return text
 
 
@@ -114,7 +114,7 @@ def _rows(layer: EmbeddingLayer, asked: Asked) -> Any:
     table = position_table(layer)
     if text is None:
         if token is not None:
-            raise worded(ValueError, "a token is one of a text; give a text too, as ", Option("text"))
+            raise error_of(ValueError, "a token is one of a text; give a text too, as ", Option("text"))
         return plot.position_rows(table)
     batch, tokens, first = _encoded(layer, text, token)
     word = layer.steps[0].module(batch["input_ids"][0, first])

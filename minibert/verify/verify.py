@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.errors import Option, worded
+from minibert.errors import Option, error_of
 from minibert.files.writing import same_file
 from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
@@ -150,7 +150,7 @@ def _counterpart(subject: Subject, model: str, options: dict[str, Any]) -> Count
 
 def _nothing(model: str, encoder: bool) -> ValueError:
     others = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
-    return worded(
+    return error_of(
         ValueError,
         f"nothing to compare {model} with: torch and transformers are not installed{others}, and it has not the "
         f"numbers of {', '.join(shipped.names())}, of which the reference's values ship; install both (the extra "

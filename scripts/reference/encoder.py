@@ -50,8 +50,8 @@ DISTIL = {
     "vocab_size": VOCAB, "dim": WIDTH, "n_layers": BLOCKS, "n_heads": HEADS, "hidden_dim": INNER,
     "max_position_embeddings": POSITIONS,
 }  # fmt: skip
-TURNED = {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0}  # queries wider than the model
-GEMMA = {**TURNED, "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 5}
+ROTARY = {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0}  # queries wider than the model
+GEMMA = {**ROTARY, "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 5}
 ALBERT = {**SIZES, "embedding_size": 8}
 MODERN = {**SIZES, "num_hidden_layers": 2, "local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0}
 GPT = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": POSITIONS}
@@ -108,19 +108,19 @@ CASES = (
     Case("nomic_bert", "nomic_bert", "NomicBertForMaskedLM", "NomicBertModel", SIZES, (*ALL[1:], "types")),
     Case("nomic_bert-today", "nomic_bert", "NomicBertModel", "NomicBertModel", SIZES, ("right_pad",), today=True),
     Case("llama", "llama", "LlamaForCausalLM", "LlamaModel",
-         {**TURNED, "rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0,
+         {**ROTARY, "rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0,
           "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}}, ALL[1:]),
     Case("llama-biased", "llama", "LlamaModel", "LlamaModel",
-         {**TURNED, "head_dim": None, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True,
+         {**ROTARY, "head_dim": None, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True,
           "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}}, ("left_pad",)),
-    Case("mistral", "mistral", "MistralForCausalLM", "MistralModel", {**TURNED, "sliding_window": 3}, ALL[1:]),
-    Case("mistral-whole", "mistral", "MistralModel", "MistralModel", {**TURNED, "sliding_window": None}, ("longest",)),
+    Case("mistral", "mistral", "MistralForCausalLM", "MistralModel", {**ROTARY, "sliding_window": 3}, ALL[1:]),
+    Case("mistral-whole", "mistral", "MistralModel", "MistralModel", {**ROTARY, "sliding_window": None}, ("longest",)),
     Case("qwen2", "qwen2", "Qwen2ForCausalLM", "Qwen2Model",
-         {**TURNED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}, ALL[1:]),
-    Case("qwen2-whole", "qwen2", "Qwen2Model", "Qwen2Model", TURNED, ("right_pad",)),
-    Case("qwen3", "qwen3", "Qwen3ForCausalLM", "Qwen3Model", TURNED, (*ALL[1:], "plain")),
+         {**ROTARY, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}, ALL[1:]),
+    Case("qwen2-whole", "qwen2", "Qwen2Model", "Qwen2Model", ROTARY, ("right_pad",)),
+    Case("qwen3", "qwen3", "Qwen3ForCausalLM", "Qwen3Model", ROTARY, (*ALL[1:], "plain")),
     Case("qwen3-window", "qwen3", "Qwen3Model", "Qwen3Model",
-         {**TURNED, "attention_bias": True, "use_sliding_window": True, "sliding_window": 2,
+         {**ROTARY, "attention_bias": True, "use_sliding_window": True, "sliding_window": 2,
           "layer_types": ["full_attention", "sliding_attention"]}, ("longest",)),
     Case("gemma3_text", "gemma3_text", "Gemma3ForCausalLM", "Gemma3TextModel", {**GEMMA, "sliding_window": 3}, ALL[1:],
          spread=3),

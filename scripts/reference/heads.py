@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import transformers
 from check import ROOT, fill, make_or_check, parser_of, quiet, save_alone, versions, write_json, write_manifest
-from encoder import DISTIL, GEMMA, GPT, MODERN, SIZES, TURNED, Case, differences, load, make_inputs
+from encoder import DISTIL, GEMMA, GPT, MODERN, ROTARY, SIZES, Case, differences, load, make_inputs
 from safetensors.numpy import load_file, save, save_file
 from shipped import hashed, parameters, trace
 
@@ -145,7 +145,7 @@ CASES = (
 
 SHIPPED, SHIPPED_FILE = BERT[0], "seeded-bert.safetensors"
 MODERN_ONE = {**MODERN, "num_hidden_layers": 1}
-TURNED_ONE = {**TURNED, "num_hidden_layers": 1}
+ROTARY_ONE = {**ROTARY, "num_hidden_layers": 1}
 GEMMA_ONE = {**GEMMA, "num_hidden_layers": 1, "layer_types": ["full_attention"]}
 HEAD_BIASES = {"classifier_bias": True, "norm_bias": True, "classifier_activation": "silu", "decoder_bias": False}
 
@@ -164,7 +164,7 @@ MODERNBERT = [
     HeadCase("modernbert", "ModernBertForSequenceClassification", "classes", MODERN_ONE | NAMED, FIRST),
     HeadCase("modernbert", "ModernBertForTokenClassification", "token_classes", MODERN_ONE | NAMED, EVERY),
 ]
-QWEN3 = like_llama("qwen3", "Qwen3", TURNED_ONE)
+QWEN3 = like_llama("qwen3", "Qwen3", ROTARY_ONE)
 CASES = (
     *CASES,
     *MODERNBERT,
@@ -172,11 +172,11 @@ CASES = (
     MODERNBERT[1]._replace(config=MODERN_ONE | NAMED | {"classifier_pooling": "mean"}, variant="mean", kinds=FIRST),
     *like_bert("nomic_bert", "NomicBert")[:3],
     *(each._replace(config=each.config | {"embedding_size": 8}) for each in like_bert("albert", "Albert")[:3]),
-    *like_llama("llama", "Llama", TURNED_ONE),
-    *like_llama("mistral", "Mistral", TURNED_ONE),
-    *like_llama("qwen2", "Qwen2", TURNED_ONE),
+    *like_llama("llama", "Llama", ROTARY_ONE),
+    *like_llama("mistral", "Mistral", ROTARY_ONE),
+    *like_llama("qwen2", "Qwen2", ROTARY_ONE),
     *QWEN3,
-    QWEN3[0]._replace(config=TURNED_ONE | {"tie_word_embeddings": True}, variant="tied", kinds=("plain",)),
+    QWEN3[0]._replace(config=ROTARY_ONE | {"tie_word_embeddings": True}, variant="tied", kinds=("plain",)),
     HeadCase("gemma3_text", "Gemma3ForCausalLM", "next_word", GEMMA_ONE, ("right_pad",)),
     HeadCase("gemma3_text", "Gemma3TextForSequenceClassification", "classes", GEMMA_ONE | NAMED | {"pad_token_id": 0},
              ("plain", "right_pad")),

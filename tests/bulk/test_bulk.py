@@ -180,7 +180,7 @@ def test_texts_that_are_too_long(model: Path, tmp_path: Path) -> None:
     """The model has 24 positions: [CLS], 22 words and [SEP] fit."""
     texts = ["we lived", "we " * 22, "we " * 23, "clouds"]
     source = lines(tmp_path / "a.txt", texts)
-    error = "a.txt, row 3: the text has 25 tokens, but the longest sequence is 24; truncation shortens such texts"
+    error = r"a.txt, row 3: the text has 25 tokens, but the longest sequence is 24 \(the position table\); truncation"
     with pytest.raises(ValueError, match=error):
         run(model, source, tmp_path / "stops")
     meta = run(model, source, tmp_path / "skips", bad_rows="skip")

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 import minibert
 from minibert import cli
 from minibert.cli import main
-from minibert.errors import Option, worded
+from minibert.errors import Option, error_of
 from minibert.show import pictures
 
 WAYS_OUT = ("--model or MINIBERT_MODEL", "./", "local_files_only", "`extract`", "HF_ENDPOINT")  # without a Hub
@@ -202,7 +202,7 @@ def test_a_reader_that_leaves_is_no_error(folder: Path) -> None:
         (KeyError("width"), 1, "minibert: error: KeyError: 'width'\n"),
         (ValueError(), 1, "minibert: error: ValueError\n"),
         (MemoryError(), 1, "minibert: error: MemoryError\n"),
-        (worded(ValueError, "or pass ", Option("truncation", True)), 1, "minibert: error: or pass --truncate\n"),
+        (error_of(ValueError, "or pass ", Option("truncation", True)), 1, "minibert: error: or pass --truncate\n"),
     ],
 )
 def test_no_error_shows_a_traceback(

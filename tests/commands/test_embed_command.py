@@ -65,9 +65,8 @@ def test_an_error_about_a_text_names_its_line(folder: Path, monkeypatch: Patch, 
     typed(monkeypatch, b"we\n" * 3000 + b"we " * 20 + b"\n")
     assert main(["embed", "--model", str(folder)]) == 1
     out, err = capsys.readouterr()
-    assert (
-        "error: line 3001 of stdin has 22 tokens, but the longest sequence is 16; shorten it, or pass --truncate" in err
-    )
+    assert "error: line 3001 of stdin has 22 tokens, but the longest sequence is 16 (max_length, else the " in err
+    assert "shorten it, or pass --truncate" in err
     assert out.count("\n") >= 2048, "what came before is given"
 
 

@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 
 from minibert.cli import main
 from minibert.commands import answers, common, explain
-from minibert.commands.common import harmless
+from minibert.commands.common import escaped
 
 # sets a window's title, begins red in one byte, goes back to the line's start, reverses the order of letters twice
 TRAP = "\x1b]0;owned\x07\x9b31m\r\u202e\u2067"
@@ -101,18 +101,18 @@ def test_nothing_out_of_a_file_is_obeyed(
 
 def test_a_line_of_output_is_one_line() -> None:
     """Otherwise a name with an end of line in it could add a false line."""
-    assert harmless("a\nall equal") == r"a\nall equal" and harmless("a\tb") == "a\tb"
+    assert escaped("a\nall equal") == r"a\nall equal" and escaped("a\tb") == "a\tb"
 
 
 def test_bold_and_dim_are_for_a_terminal_alone() -> None:
     styled, other = "\x1b[1mbold\x1b[0m \x1b[2mdim\x1b[0m ", "\x1b[31mred\x1b[8mhidden"
-    assert harmless(styled + other, styled=True) == styled + r"\x1b[31mred\x1b[8mhidden"
-    assert "\x1b" not in harmless(styled + other)
+    assert escaped(styled + other, styled=True) == styled + r"\x1b[31mred\x1b[8mhidden"
+    assert "\x1b" not in escaped(styled + other)
 
 
 @given(st.text())
 def test_any_text_is_harmless_and_plain_words_stay(text: str) -> None:
-    found = harmless(text)
+    found = escaped(text)
     assert obeyed(found) == [] and "\n" not in found
     if not obeyed(text) and text.isprintable():
         assert found == text

@@ -272,8 +272,7 @@ def test_hostile_text_and_a_megabyte_work(real: EmbeddingLayer) -> None:
 
 def test_a_megabyte_of_text_is_refused_where_cutting_is_not_asked_for(real: EmbeddingLayer) -> None:
     text = "cloud " * 170_000
-    says = "text 0 has 170002 tokens, but the longest sequence is 512; shorten it, or pass"
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match="text 0 has 170002 tokens, but the longest sequence is 512 "):
         real.embed(text)
     assert same_bits(real.embed(text, truncation=True), real.embed("cloud " * 510))
 

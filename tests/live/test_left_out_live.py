@@ -29,7 +29,7 @@ SIZES = {
 }  # fmt: skip
 # what the configs of other tests leave to the defaults
 DECODER = {"is_decoder": True}
-TURNED = {"rope_theta": 50.0, "attention_bias": True, "mlp_bias": True}
+ROTARY = {"rope_theta": 50.0, "attention_bias": True, "mlp_bias": True}
 LAYERED = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
 MORE: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), DECODER),
@@ -41,12 +41,12 @@ MORE: dict[str, dict[str, Any]] = {
         "local_rope_theta": 20.0, "vocab_size": 50_300, "num_hidden_layers": 5,
     },
     "nomic_bert": {"rope_theta": 50.0, "head_dim": 6},
-    "llama": TURNED,
-    "mistral": TURNED,
-    "qwen2": TURNED | LAYERED,
-    "qwen3": TURNED | LAYERED,
+    "llama": ROTARY,
+    "mistral": ROTARY,
+    "qwen2": ROTARY | LAYERED,
+    "qwen3": ROTARY | LAYERED,
     "gemma3_text": {
-        **TURNED, "rope_local_base_freq": 20.0, "sliding_window_pattern": 2, "is_causal": False, "layer_types": None,
+        **ROTARY, "rope_local_base_freq": 20.0, "sliding_window_pattern": 2, "is_causal": False, "layer_types": None,
         "num_hidden_layers": 7,
     },
 }  # fmt: skip

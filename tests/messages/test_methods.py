@@ -78,7 +78,7 @@ def call(name: str, method: str, *given: Any, **more: Any) -> Callable[[Of], obj
 
 RERANKER, DENSE, ONE_TEXT, A_STR = "uses-reranker", "sentences-dense", "texts must be a str or a list of str", "a str"
 NEXT = ("next_words", "complete")
-LENGTH, PLACE = "the longest sequence is 24; shorten it$", r"texts\[1\] must be a str, found "
+LENGTH, PLACE = r"the longest sequence is 24 \(the position table\); shorten it$", r"texts\[1\] must be a str, found "
 VALUES: list[tuple[str, Callable[[Of], object]]] = [
     (r"^text 1 has no \[MASK\]; write it in the place of a word to be found$", call("bert", "fill", ["[MASK]", "we"])),
     (rf"^text 0 has 42 tokens, but {LENGTH}", call("bert", "fill", "[MASK]" * 40)),

@@ -73,7 +73,7 @@ def test_labels_are_of_the_whole_text_or_of_what_was_set(tmp_path: Path) -> None
     assert len(encoder.tokenize(text)["input_ids"][0]) > 20 == encoder.max_seq_length
     found = encoder.classify(text)
     assert same(found, logits()) and not same(found, logits(max_length=20, truncation=True))
-    with pytest.raises(ValueError, match=r"^texts?.*1.* has 42 tokens, but the longest .* is 32; .* or set max_seq"):
+    with pytest.raises(ValueError, match=r"^texts?.*1.* has 42 tokens, but the longest .* is 32 .*; .* or set max_seq"):
         encoder.classify(["we", "we " * 40])
     encoder.max_seq_length = 7
     assert same(encoder.classify(text), logits(max_length=7, truncation=True)) and encoder.classify("we " * 40)
@@ -90,7 +90,7 @@ def test_spans_are_of_as_many_tokens_as_the_tokenizer_takes(tmp_path: Path) -> N
         ends[length] = max(span[1] for span in spans if span)
         last[length] = max(each.end for each in encoder.entities(text))
     assert last[20] <= ends[20] < last[None] <= ends[None] == len(text) - 1
-    with pytest.raises(ValueError, match="has 42 tokens, but the longest sequence is 32; shorten it, or set max_s"):
+    with pytest.raises(ValueError, match=r"the longest sequence is 32 .*; shorten it, or set max_s"):
         encoder.entities(["we", "we " * 40])
     encoder.max_seq_length = 5
     assert max(each.end for each in encoder.entities(text)) <= len("we lived above")

@@ -95,7 +95,7 @@ def test_an_error_while_splitting_ahead_reaches_the_caller() -> None:
             raise ValueError(f"at {start}")
         return chunk
 
-    vectors = stream(iter([[1, 2], [3]]), encode, np.array, ahead=True)  # type: ignore[arg-type]
+    vectors = stream(iter([[1, 2], [3]]), encode, np.array, prefetching=True)  # type: ignore[arg-type]
     assert next(vectors).tolist() == [1, 2]
     with pytest.raises(ValueError, match="at 2"):
         next(vectors)

@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError, Text, worded
+from minibert.errors import CheckpointError, Text, error_of
 from minibert.families.parts.bound_blocks import Dense
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import LABELS, NAMES, REFUSED, BoundHead, Head, architectures
@@ -148,15 +148,15 @@ def refuse_long(encoded: Sequence[Encoded], longest: int | None, start: int = 0,
     """Refuse a text with more tokens than the position table has rows; `start`: the number of the first text."""
     for i, each in enumerate(encoded, start):
         if longest is not None and len(each.input_ids) > longest:
-            found = f" has {len(each.input_ids)} tokens, but the longest sequence is {longest}; shorten it"
-            raise worded(ValueError, Text(i), found + advice)
+            found = f" has {len(each.input_ids)} tokens, but the longest sequence is {longest} (the position table)"
+            raise error_of(ValueError, Text(i), f"{found}; shorten it{advice}")
 
 
 def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[int], Text]) -> None:
     """Refuse a text without a token, for a head that takes one of each; `named` says which text of all it is."""
     for i, each in enumerate(encoded):
         if not each.input_ids:
-            raise worded(ValueError, named(i), f" has no token, and {head.name} needs one; leave it out")
+            raise error_of(ValueError, named(i), f" has no token, and {head.name} needs one; leave it out")
 
 
 def tokens_of(head: BoundHead, packed: Packed) -> Array | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
-from minibert.errors import Text, TokenizerError, worded
+from minibert.errors import Text, TokenizerError, error_of
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.models.model import Model
@@ -55,7 +55,7 @@ class Words(Model):
         encoded = _encoded(self, text)
         for i, each in enumerate(encoded):
             if mask_id not in each.input_ids:
-                raise worded(
+                raise error_of(
                     ValueError, Text(i), f" has no {tokenizer.mask}; write it in the place of a word to be found"
                 )
         found = _predicted(self, head, encoded, k, lambda tile: np.flatnonzero(tile.ids == mask_id))
@@ -192,7 +192,7 @@ def _encoded(model: Model, texts: Texts) -> list[Encoded]:
 
 def _refuse_empty(encoded: Encoded, i: int) -> None:
     if not encoded.input_ids:
-        raise worded(ValueError, Text(i), " has no token, so nothing can come next; begin with a word")
+        raise error_of(ValueError, Text(i), " has no token, so nothing can come next; begin with a word")
 
 
 def _refuse_too_many(longest: int | None, begun: int, tokens: int) -> None:

@@ -10,14 +10,14 @@ import numpy as np
 
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError, Text, worded
+from minibert.errors import CheckpointError, Text, error_of
 from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
 from minibert.models.run.pipeline import check_positive
 from minibert.models.sentences.sentence_modules import SETTINGS
-from minibert.models.sentences.sentences import Sentences, refuse_habits
+from minibert.models.sentences.sentences import Sentences, check_other_arguments
 
 from .heads import check_numbers, logits_of, refuse_empty, tokens_of
 
@@ -59,7 +59,7 @@ class Pairs(Sentences):
         Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
         without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
         """
-        refuse_habits(batch_size, convert_to_numpy, convert_to_tensor, device)
+        check_other_arguments(batch_size, convert_to_numpy, convert_to_tensor, device)
         bar = "predict" if show_progress_bar else ""
         return _scores(self, pairs, prompt_name, prompt, activation_fn, apply_softmax, bar, threads)
 
@@ -82,7 +82,7 @@ class Pairs(Sentences):
         equal scores the first document comes first. `top_k`: at most this many. All else that is passed or raised is
         as in `predict`; ValueError too for a model of several labels.
         """
-        refuse_habits(batch_size, True, False, device)
+        check_other_arguments(batch_size, True, False, device)
         if not isinstance(query, str):
             raise TypeError(f"query must be a str, found {type(query).__name__}")
         if isinstance(documents, str):
@@ -90,7 +90,7 @@ class Pairs(Sentences):
         items, _ = listed(documents)
         for i, text in enumerate(items):
             if not isinstance(text, str):
-                raise worded(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
+                raise error_of(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
         check_positive("top_k", top_k, or_none=True)
         if (labels := _head(self).labels) != 1:
             raise ValueError(
@@ -169,7 +169,9 @@ def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:
 def _pair(pair: Any, i: int) -> Pair:
     texts = list(pair) if isinstance(pair, list | tuple | np.ndarray) and np.ndim(pair) < 2 else [pair]
     if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
-        raise worded(TypeError, Text(i, "pairs"), f" must be a pair of texts, (query, document), found {_named(pair)}")
+        raise error_of(
+            TypeError, Text(i, "pairs"), f" must be a pair of texts, (query, document), found {_named(pair)}"
+        )
     first, second = texts
     return str(first), str(second)
 

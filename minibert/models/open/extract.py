@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError, MinibertError, Option, worded
+from minibert.errors import CheckpointError, MinibertError, Option, error_of
 from minibert.families.family import Family
 from minibert.files.arrays import ordered, safetensors_header
 from minibert.files.checkpoint import SINGLE, Checkpoint, SafetensorsFile
@@ -102,7 +102,7 @@ def _check_target(target: Path, force: bool) -> None:
     if not (target.is_symlink() or target.exists()):
         return
     if not force:
-        raise worded(
+        raise error_of(
             FileExistsError,
             f"{target} exists; choose another name, or pass ",
             Option("force", True),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from minibert.errors import CheckpointError, UnknownFamilyError, worded
+from minibert.errors import CheckpointError, UnknownFamilyError, error_of
 from minibert.families.parts.block_parts import Blocks
 from minibert.families.parts.config import Config
 from minibert.families.parts.modules import Embedding
@@ -80,7 +80,7 @@ def encoder_of(
     family = family_of(opened)
     blocks = BLOCKS.get(family.model_type)
     if blocks is None:
-        raise worded(
+        raise error_of(
             UnknownFamilyError,
             f"{opened.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
             f"blocks are {', '.join(sorted(BLOCKS))}; ",
@@ -95,7 +95,7 @@ def encoder_of(
     layer = assemble(opened, source, family, "encoder", dtype, again)
     binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where, low_memory)
     if not binder.stored_under(blocks.begins):
-        raise worded(
+        raise error_of(
             CheckpointError,
             f"{opened.where}: there is no tensor of the blocks, only the input layer, as after `extract`; name the "
             "whole model; ",

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from minibert.errors import CheckpointError, Option, UnknownFamilyError, parts_of, worded
+from minibert.errors import CheckpointError, Option, UnknownFamilyError, error_of, parts_of
 from minibert.files.checkpoint import INDEX, SINGLE
 from minibert.files.reading import sha256_of
 from minibert.models.run.pipeline import Pipeline, check_positive
@@ -105,7 +105,7 @@ def open_vectors(
         *parts, end = parts_of(error)
         if end != NO_BLOCKS:
             raise
-        raise worded(type(error), *parts, *ADVICE) from None
+        raise error_of(type(error), *parts, *ADVICE) from None
     if max_seq_length is not None:
         encoder.max_seq_length = max_seq_length
     encoder.pipeline(prompt_name, prompt)  # raises for a prompt that is not there, before any text is read
@@ -120,7 +120,7 @@ def check_kind(vectors: str, prompt_name: str | None, prompt: str | None, max_se
         raise ValueError(f"vectors must be {' or '.join(map(repr, KINDS))}, found {vectors!r}")
     if vectors == "input" and (prompt_name is not None or prompt is not None):
         names = Option("prompt_name"), " and ", Option("prompt"), " out with ", Option("vectors", "input")
-        raise worded(ValueError, "prompts are for sentence vectors; leave ", *names)
+        raise error_of(ValueError, "prompts are for sentence vectors; leave ", *names)
     if max_seq_length is not None:
         if vectors == "input":
             raise ValueError('max_seq_length is for sentence vectors; leave it out with vectors="input"')

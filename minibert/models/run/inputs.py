@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array, check_ids
-from minibert.errors import Option, worded
+from minibert.errors import Option, error_of
 from minibert.families.family import Family
 from minibert.families.parts.config import Config
 from minibert.families.parts.steps import Bound, Inputs, Positions
@@ -145,7 +145,7 @@ def _numbers(value: Any, name: str, dtype: np.dtype[Any] | None) -> Array:
 def _too_long(tokens: int, past_length: int, limit: int) -> ValueError:
     """The error for a sequence that counts past the end of the position table."""
     past = f" after {past_length} cached ones" if past_length else ""
-    return worded(
+    return error_of(
         ValueError,
         f"a sequence of {tokens} tokens{past} is too long: the position table ends at {limit} tokens; "
         "shorten it, or tokenize with ",

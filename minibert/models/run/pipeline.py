@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import Option, worded
+from minibert.errors import Option, error_of
 from minibert.files.tokenizer import Encoded
 from minibert.threads.pool import prefetch
 
@@ -36,7 +36,7 @@ class Pipeline(NamedTuple):
     dim: int | None  # of a vector, None where the results are anything else
     dtype: np.dtype[Any]
     chunk: int  # texts tokenized, and sorted by length, at once: memory beyond the result is bounded by it
-    ahead: bool = False  # tokenize the next chunk on another thread while this one is computed
+    prefetching: bool = False  # tokenize the next chunk on another thread while this one is computed
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
         """Give a chunk's vectors (texts, dim), or the list of its results."""
@@ -53,9 +53,9 @@ class Pipeline(NamedTuple):
         self.compute(encoded, put)
         return found
 
-    def stream(self, chunks: Iterable[list[Any]], ahead: bool = False) -> Iterator[Any]:
+    def stream(self, chunks: Iterable[list[Any]], prefetching: bool = False) -> Iterator[Any]:
         """Give each chunk's vectors when it has come: see `stream`."""
-        return stream(chunks, self.tokenize, self.vectors, ahead and self.ahead)
+        return stream(chunks, self.tokenize, self.vectors, prefetching and self.prefetching)
 
     def all(self, texts: list[Any], shown_as: str = "") -> Any:
         """Give the vectors of all texts (texts, dim), or one list; with a bar on stderr where it has a name."""
@@ -63,7 +63,7 @@ class Pipeline(NamedTuple):
             return self.vectors(self.tokenize(texts, 0))
         chunks = chunked(texts, self.chunk)
         chunks = shown(chunks, len(texts), shown_as) if shown_as else chunks
-        found = self.stream(chunks, ahead=len(texts) > self.chunk)
+        found = self.stream(chunks, prefetching=len(texts) > self.chunk)
         if self.dim is None:
             return list(chain.from_iterable(found))
         vectors, start = np.empty((len(texts), self.dim), self.dtype), 0
@@ -102,7 +102,7 @@ def check_positive(name: str, value: Any, or_none: bool = False) -> None:
     if or_none and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise worded(ValueError, Option(name), f" must be an integer >= 1, found {value!r}")
+        raise error_of(ValueError, Option(name), f" must be an integer >= 1, found {value!r}")
 
 
 def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:
@@ -120,13 +120,13 @@ def stream(
     chunks: Iterable[list[K]],
     tokenize: Callable[[list[K], int], E],
     vectors: Callable[[E], V],
-    ahead: bool = False,
+    prefetching: bool = False,
 ) -> Iterator[V]:
     """Turn chunks of texts into chunks of vectors, one after another: every function for many texts uses this.
 
     tokenize: a chunk and the number of its first text -> ids. vectors: a chunk's ids -> its result. Memory is bounded
-    by one chunk, or with `ahead` by two: the next chunk is read and tokenized, on another thread, while the vectors
-    of this one are computed.
+    by one chunk, or with `prefetching` by two: the next chunk is read and tokenized, on another thread, while the
+    vectors of this one are computed.
     """
 
     def numbered() -> Iterator[tuple[list[K], int]]:
@@ -135,7 +135,7 @@ def stream(
             yield chunk, start
             start += len(chunk)
 
-    for encoded in prefetch(lambda chunk: tokenize(*chunk), numbered(), ahead):
+    for encoded in prefetch(lambda chunk: tokenize(*chunk), numbered(), prefetching):
         yield vectors(encoded)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
-from minibert.errors import Option, worded
+from minibert.errors import Option, error_of
 from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 from minibert.files.tokenizer_files import Find
@@ -48,7 +48,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 # arguments that torch's side takes, under their newer and their older name
 ARGUMENTS = ("model_kwargs", "model_args", "config_kwargs", "config_args")
 TOKENIZER_ARGUMENTS = ("processor_kwargs", "tokenizer_args")
-HARMLESS = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast")
+IGNORED = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast")
 
 
 class SentenceConfig(NamedTuple):
@@ -92,7 +92,7 @@ class SentenceConfig(NamedTuple):
         if name not in self.prompts:
             known = ", ".join(map(repr, self.prompts))
             found = f" must be one of this model's {known}, found {name!r}; any text can be passed as "
-            raise worded(ValueError, Option("prompt_name"), found, Option("prompt"))
+            raise error_of(ValueError, Option("prompt_name"), found, Option("prompt"))
         return self.prompts[name]
 
     def width(self, truncate_dim: int | None = None) -> int:
@@ -188,7 +188,7 @@ def _check_settings(settings: dict[str, Any], files: FolderFiles, transformer: s
             if not isinstance(value, dict | None):
                 raise files.refuse(f"the transformer's {key!r} must be arguments by name, found {value!r}")
             also = ("model_max_length",) if key in TOKENIZER_ARGUMENTS else ()
-            left = [name for name in value or () if name not in (*HARMLESS, *also)]
+            left = [name for name in value or () if name not in (*IGNORED, *also)]
             if left:
                 raise files.refuse(f"the transformer's {key!r} has {', '.join(map(repr, left))}, not known here")
         elif key not in known and (key not in neutral or value not in neutral[key]):

@@ -134,7 +134,7 @@ class Sentences(Model):
         own, last, pipeline = self._last
         if own is not self._sentence_config or not all(map(is_, settings, last)):
             own = self.sentence_config
-            refuse_habits(batch_size, convert_to_numpy, convert_to_tensor, device)
+            check_other_arguments(batch_size, convert_to_numpy, convert_to_tensor, device)
             _check_precision(precision, output_value)
             pipeline = self.pipeline(*settings[:7])
             self._last = own, settings, pipeline  # the next call with the very same settings need not look at them
@@ -266,7 +266,7 @@ class Sentences(Model):
         def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
             run_model(layer.rows, stack, layer.pack(encoded), put, threads, same_bits, take)
 
-        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, ahead=(threads or cores()) > 1)
+        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, prefetching=(threads or cores()) > 1)
 
     def similarity(self, embeddings1: Given, embeddings2: Given, *, normalized: bool = False) -> Array:
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
@@ -335,7 +335,7 @@ def _check_precision(precision: str | None, output_value: str) -> None:
         raise ValueError(f"precision {precision!r} is for sentence vectors; leave it out with {OUTPUTS[1]}")
 
 
-def refuse_habits(batch_size: Any, convert_to_numpy: Any, convert_to_tensor: Any, device: Any) -> None:
+def check_other_arguments(batch_size: Any, convert_to_numpy: Any, convert_to_tensor: Any, device: Any) -> None:
     """Refuse arguments of sentence-transformers that ask for something else than arrays of float32 on the CPU."""
     check_positive("batch_size", batch_size)
     advice = "this encoder gives NumPy arrays on the CPU; leave it out"
