@@ -53,10 +53,8 @@ def counted(call: Callable[[], object]) -> Calls:
 def test_one_short_text_takes_few_calls(minilm: Path) -> None:
     with minibert.load_encoder(minilm, threads=1) as encoder:
         batch = encoder.tokenize(["a text"])
-        for found, most in (
-            (counted(lambda: encoder.encode(["a text"])), ENCODE),
-            (counted(lambda: encoder(**batch)), CALL),
-        ):
+        for use, most in ((lambda: encoder.encode(["a text"]), ENCODE), (lambda: encoder(**batch), CALL)):
+            found = counted(use)
             assert all(few <= many for few, many in zip(found, most, strict=True)), (found, most)
 
 

@@ -150,10 +150,8 @@ def test_without_positions_the_order_of_the_words_is_lost(name: str, loaded: Any
 def test_without_positions_each_query_head_has_its_own_key_head(loaded: Any) -> None:
     """Two keys for four queries: heads 0 and 1 share the first, which another order would not show in the words."""
     encoder = loaded("llama")
-    own, trace = (
-        encoder.stack.blocks[0].attention,
-        encoder.trace(IDS, change=minibert.knock_out(encoder, positions=True)),
-    )
+    own = encoder.stack.blocks[0].attention
+    trace = encoder.trace(IDS, change=minibert.knock_out(encoder, positions=True))
     q, k = (trace[path].reshape(*IDS.shape, -1, own.head_dim) for path in own.maps[:2])
     assert (q.shape[2], k.shape[2]) == (4, 2)
     for head in range(4):
@@ -257,9 +255,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "integers": ({"hidden_states.1": np.zeros((3, 6, 16), int)}, TypeError, "found ndarray of int64"),
     "words": ({"hidden_states.1": "zero"}, TypeError, "found str of <U4"),
     "a shape": ({"hidden_states.1": np.zeros((6, 16))}, ValueError, r"shape \(3, 6, 16\), .* found \(6, 16\)"),
-    "a returned shape": (
-        {"attentions.0": lambda values: values[:, 0]}, ValueError, r"\(3, 4, 6, 6\) and must return .* \(3, 6, 6\)",
-    ),
+    "a returned shape": ({"attentions.0": lambda values: values[:, 0]}, ValueError, r"must return .* \(3, 6, 6\)"),
     "rows of different lengths": ({"hidden_states.1": [[1.0], [2.0, 3.0]]}, ValueError, "rows of different lengths"),
     "a number alone": ({"hidden_states.1": lambda values: 0.0}, ValueError, r"return that shape, found \(\)"),
     "pairs": ({"attentions.0": np.zeros((3, 4, 5, 6))}, ValueError, r"shape \(3, 4, 6, 6\)"),
@@ -315,11 +311,3 @@ def test_what_a_change_lacks_is_not_taken_from_the_run_before(loaded: Any) -> No
         kept = {"bert": encoder.stack.blocks[0].parts[0].sum, "gpt2": own.scores, "qwen3": own.norms[1]}[name]
         with pytest.raises(ValueError, match="of knock_out is missing, which a later change of it needs"):
             encoder(IDS[:, ::-1], change={**change, kept: lambda values: values})
-
-
-def test_a_change_is_a_run_like_every_other_beside_it(loaded: Any) -> None:
-    """The same blocks compute it, and without a change they are asked for nothing more."""
-    encoder = loaded("nomic_bert")
-    before = encoder(IDS)
-    assert np.array_equal(encoder(IDS, change={}), before) or off(encoder(IDS, change={}), before) <= CUT
-    assert np.array_equal(encoder(IDS), before)

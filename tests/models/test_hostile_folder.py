@@ -123,11 +123,8 @@ class Trap:
 @pytest.fixture
 def trapped(tmp_path: Path) -> Path:
     """A good BERT that also brings code along under every name that some library would run."""
-    auto_map = {
-        "AutoConfig": "configuration_x.Config",
-        "AutoModel": "modeling_x.Model",
-        "AutoTokenizer": ["tokenization_x.Tokenizer", None],
-    }
+    auto_map = {"AutoConfig": "configuration_x.Config", "AutoModel": "modeling_x.Model"}
+    auto_map |= {"AutoTokenizer": ["tokenization_x.Tokenizer", None]}
     folder = write(tmp_path / "trapped", {**BERT, "auto_map": auto_map, "custom_pipelines": {"x": "handler.x"}})
     settings = {
         "auto_map": auto_map,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -49,25 +50,17 @@ def test_embed_pools_the_rows_of_each_text(load: Make, name: str) -> None:
     name=st.sampled_from(["bert", "gpt2", "roberta"]),
     texts=st.lists(st.text("abc we.", max_size=14), max_size=12),
     pairs=st.one_of(st.none(), st.lists(st.text("ab.", max_size=5), min_size=12, max_size=12)),
-    pool=st.sampled_from(["mean", "max", None]),
-    normalize=st.booleans(),
+    options=st.fixed_dictionaries({"pooling": st.sampled_from(["mean", "max", None]), "normalize": st.booleans()}),
     threads=st.sampled_from([None, 1, 3]),
     tile=st.integers(8, 400),
 )
 def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
-    load: Make,
-    name: str,
-    texts: list[str],
-    pairs: list[str] | None,
-    pool: str | None,
-    normalize: bool,
-    threads: int | None,
-    tile: int,
+    load: Make, name: str, texts: list[str], pairs: list[str] | None, options: Any, threads: int | None, tile: int
 ) -> None:
     layer = load(name)
     pairs = None if pairs is None or name == "roberta" else pairs[: len(texts)]  # roberta's table has one type
     alone = [
-        layer.embed(text, pool, text_pair=pair, normalize=normalize, truncation=True)[0]
+        layer.embed(text, text_pair=pair, truncation=True, **options)[0]
         for text, pair in zip(texts, pairs if pairs is not None else [None] * len(texts), strict=True)
     ]
     with (
@@ -75,7 +68,7 @@ def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
         mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1),
         mock.patch.object(layer_module, "CHUNK", 5),
     ):
-        together = layer.embed(texts, pool, text_pair=pairs, normalize=normalize, truncation=True, threads=threads)
+        together = layer.embed(texts, text_pair=pairs, truncation=True, threads=threads, **options)
     assert len(together) == len(texts)
     assert all(map(same_bits, together, alone))
 

@@ -244,10 +244,8 @@ def test_a_block_s_weight_is_converted_once_for_several_tiles(
     for first, x in want.items():
         same(got[first], x)
     times = {counted.count(id(module._weight)) for module in maps(kept)}
-    groups, shared = (
-        len(packing.grouped(range(len(got)), 2, blocks.TOGETHER)),
-        len(kept.stack.blocks) * (kept.block_family.shared is not None),
-    )
+    groups = len(packing.grouped(range(len(got)), 2, blocks.TOGETHER))
+    shared = len(kept.stack.blocks) * (kept.block_family.shared is not None)
     assert max(times) <= groups * max(1, shared) < len(got)
 
 

@@ -110,11 +110,7 @@ def test_equal_pairs_have_equal_scores_and_the_first_document_comes_first() -> N
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.text("we the clouds", max_size=12), max_size=12),
-    st.one_of(st.none(), st.integers(1, 15)),
-    st.booleans(),
-)
+@given(st.lists(st.text("we the clouds", max_size=12), max_size=12), st.none() | st.integers(1, 15), st.booleans())
 def test_rank_orders_what_predict_scores(documents: list[str], top_k: int | None, texts: bool) -> None:
     encoder = RANKER
     found = encoder.rank("the clouds", documents, top_k, texts)

@@ -144,12 +144,8 @@ def test_what_is_no_sparse_vector_is_refused() -> None:
 
 # -- formulas ----------------------------------------------------------------------------------------------------
 
-
-texts_of_logits = st.lists(
-    st.lists(st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3), min_size=1, max_size=4),
-    min_size=1,
-    max_size=4,
-)
+row_of_logits = st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3)
+texts_of_logits = st.lists(st.lists(row_of_logits, min_size=1, max_size=4), min_size=1, max_size=4)
 
 
 @given(texts_of_logits, st.sampled_from(["max", "sum"]), st.sampled_from(["relu", "log1p_relu"]))
