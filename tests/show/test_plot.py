@@ -50,7 +50,7 @@ SINGLE: dict[str, Callable[[Axes | None], Axes]] = {
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_an_axes_passed_is_drawn_into_and_returned(name: str, ax: Axes) -> None:
+def test_an_axes_passed_is_drawn_into_and_without_one_there_is_a_figure(name: str, ax: Axes) -> None:
     assert SINGLE[name](ax) is ax
     assert ax.has_data()
     assert ax.get_xlabel()
@@ -59,18 +59,37 @@ def test_an_axes_passed_is_drawn_into_and_returned(name: str, ax: Axes) -> None:
     assert bool(ax.images) == any(other.get_label() == "<colorbar>" for other in ax.figure.axes)
     if ax.images:
         assert colour_bar(ax).get_ylabel(), "a colour bar that does not say what it measures"
-
-
-@pytest.mark.parametrize("name", SINGLE)
-def test_without_an_axes_pyplot_opens_one_figure(name: str) -> None:
-    ax = SINGLE[name](None)
-    assert [ax.figure] == [plt.figure(number) for number in plt.get_fignums()]
+    own = SINGLE[name](None)  # then pyplot opens one figure
+    assert [own.figure] == [plt.figure(number) for number in plt.get_fignums()]
 
 
 def test_every_function_that_draws_is_tried() -> None:
     public = {name for name, found in vars(plot).items() if callable(found) and not name.startswith("_")}
     made_here = {name for name in public if getattr(plot, name).__module__ == plot.__name__}
     assert made_here == {*SINGLE, "save"}
+
+
+NOT_DRAWN: list[tuple[Callable[..., object], dict[str, object], type[Exception], str]] = [
+    (plot.position_rows, {"table": normal(3, 4), "positions": [0, -1]}, IndexError, r"positions\[1\] is -1"),
+    (
+        plot.position_rows,
+        {"table": normal(3, 4), "positions": [0, 1], "axes": [Figure().subplots()]},
+        ValueError,
+        "zip",
+    ),
+    (plot.table_image, {"table": normal(4)}, ValueError, "expected a matrix"),
+    (plot.table_image, {"table": normal(2, 3, 4)}, ValueError, "expected a matrix"),
+    (plot.relative_bias, {"bias": normal(2, 4, 4)}, ValueError, "key - query alone"),
+    (plot.token_map, {"coordinates": normal(3, 2), "labels": ["a", "b"]}, ValueError, "zip"),
+]
+
+
+@pytest.mark.parametrize(("draw", "given", "error", "said"), NOT_DRAWN)
+def test_what_cannot_be_drawn_is_refused(
+    draw: Callable[..., object], given: dict[str, object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        draw(**given)
 
 
 def lightness_of(colours: str, count: int) -> Array:
@@ -130,20 +149,16 @@ def test_position_rows_draw_the_rows_asked_for_on_one_scale() -> None:
     assert len({ax.get_ylim() for ax in axes}) == 1
     assert [ax.get_xlabel() for ax in axes] == ["", "", "dimension"]
     assert all(ax.get_shared_x_axes().joined(ax, axes[0]) for ax in axes)
+    assert plot.position_rows(np.zeros((2, 4)), positions=[0])[0].get_ylim() == (-1, 1), "rows of zeros have a scale"
 
 
-@pytest.mark.parametrize(
-    ("length", "expected"),
-    [
-        (512, [0, 1, 2, 10, 100, 200, 300, 400, 500]),
-        (300, [0, 1, 2, 10, 60, 120, 180, 240]),
-        (12, [0, 1, 2, 4, 6, 8, 10]),
-        (1, [0]),
-    ],
-)
-def test_position_rows_choose_round_positions(length: int, expected: list[int]) -> None:
+ROUND = {512: (0, 1, 2, 10, 100, 200, 300, 400, 500), 300: (0, 1, 2, 10, 60, 120, 180, 240), 1: (0,)}
+
+
+@pytest.mark.parametrize("length", ROUND)
+def test_position_rows_choose_round_positions(length: int) -> None:
     axes = plot.position_rows(sinusoidal_positions(length, 4))
-    assert [ax.get_legend().get_texts()[0].get_text() for ax in axes] == [f"position {p}" for p in expected]
+    assert [ax.get_legend().get_texts()[0].get_text() for ax in axes] == [f"position {p}" for p in ROUND[length]]
 
 
 def test_spikes_do_not_flatten_the_rows_and_are_told() -> None:
@@ -154,17 +169,6 @@ def test_spikes_do_not_flatten_the_rows_and_are_told() -> None:
     for ax, position in zip(axes, ("0, to -1e+02", "1"), strict=True):
         names = [text.get_text() for text in ax.get_legend().get_texts()]
         assert names == ["token we, to 2", f"position {position}"]
-
-
-def test_position_rows_of_zeros_have_a_scale() -> None:
-    assert plot.position_rows(np.zeros((2, 4)), positions=[0])[0].get_ylim() == (-1, 1)
-
-
-def test_position_rows_refuse_what_they_cannot_draw() -> None:
-    with pytest.raises(IndexError, match=r"positions\[1\] is -1"):
-        plot.position_rows(normal(3, 4), positions=[0, -1])
-    with pytest.raises(ValueError, match="zip"):
-        plot.position_rows(normal(3, 4), positions=[0, 1], axes=[Figure().subplots()])
 
 
 def test_a_row_can_be_drawn_with_the_sum_and_in_several_lines() -> None:
@@ -211,12 +215,8 @@ def test_table_image_shows_every_entry_and_all_values_of_an_even_table(ax: Axes)
     reach = np.abs(table).max()
     assert ax.images[0].get_clim() == (-reach, reach) and ax.images[0].cmap.name == plot.SIGNED
     assert ax.images[0].colorbar.extend == "neither"
-
-
-def test_two_tables_can_have_one_limit(ax: Axes) -> None:
-    plot.table_image(normal(40, 16), ax, reach=5.0)
-    assert ax.images[0].get_clim() == (-5, 5)
-    assert plot.table_image(np.zeros((2, 2)), Figure().subplots()).images[0].get_clim() == (-1, 1)
+    for other, limit, drawn in ((normal(40, 16), 5.0, (-5, 5)), (np.zeros((2, 2)), None, (-1, 1))):
+        assert plot.table_image(other, Figure().subplots(), reach=limit).images[0].get_clim() == drawn
 
 
 def test_table_image_says_that_a_spike_lies_beyond_its_colours(ax: Axes) -> None:
@@ -226,12 +226,6 @@ def test_table_image_says_that_a_spike_lies_beyond_its_colours(ax: Axes) -> None
     assert drawn_image(ax)[0, 0] == 100
     assert ax.images[0].get_clim()[1] < 4
     assert ax.images[0].colorbar.extend == "both"
-
-
-@pytest.mark.parametrize("shape", [(4,), (2, 3, 4)])
-def test_an_image_needs_a_matrix(shape: tuple[int, ...], ax: Axes) -> None:
-    with pytest.raises(ValueError, match="expected a matrix"):
-        plot.table_image(normal(*shape), ax)
 
 
 # the sum
@@ -283,11 +277,6 @@ def test_relative_bias_shows_each_distance_once(query: int, key: int, ax: Axes) 
     assert ax.images[0].get_extent() == [-query + 0.5, key - 0.5, 2.5, -0.5]
 
 
-def test_relative_bias_refuses_a_bias_that_is_not_relative(ax: Axes) -> None:
-    with pytest.raises(ValueError, match="key - query alone"):
-        plot.relative_bias(normal(2, 4, 4), ax)
-
-
 def test_alibi_draws_a_line_for_each_head(ax: Axes) -> None:
     slopes = np.array([2.0 ** -(i + 1) for i in range(8)])
     plot.alibi(slopes, 64, ax)
@@ -334,8 +323,6 @@ def test_token_map_puts_each_name_at_its_point(ax: Axes) -> None:
     assert ax.get_xlabel() == "principal component 1 (25% of the variance)"
     assert ax.get_aspect() == 1
     ax.figure.draw_without_rendering()
-    with pytest.raises(ValueError, match="zip"):
-        plot.token_map(coordinates, labels[:2], ax)
 
 
 def test_names_on_the_map_cover_neither_each_other_nor_a_point(ax: Axes) -> None:
@@ -390,8 +377,3 @@ def test_save_that_fails_leaves_the_old_picture(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"No space left on device: '.*a\.png'"):
         plot.save(Figure(), path)
     assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
-
-
-def test_save_says_which_folder_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"a\.svg: there is no folder .*absent; make it first"):
-        plot.save(Figure(), tmp_path / "absent" / "a.svg")
