@@ -33,6 +33,12 @@ SIZE = len(FILES["model.safetensors"])
 
 
 @pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that were meant, each of them shortened."""
+    return quick_pauses(monkeypatch)
+
+
+@pytest.fixture
 def hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     monkeypatch.setattr(watch, "LARGEST", LARGEST)
     started = time.perf_counter()  # `quick_pauses` lets time.monotonic run ahead
@@ -77,11 +83,7 @@ READERS = {
 }
 
 
-def body(fault: fake_hub.Fault) -> tuple[fake_hub.Fault, str]:
-    """Say that a fault is one of a body, which a HEAD has not."""
-    return fault, "GET"
-
-
+# a fault; the method, where it is one of a body, which a HEAD has not; how often
 PASSING = {
     "500 twice": (status(500), None, 2),
     **{f"{code} once": (status(code), None, 1) for code in (408, 502, 503, 504)},
@@ -89,8 +91,8 @@ PASSING = {
     "429 without Retry-After": (status(429), None, 1),
     "late": (fake_hub.late(0.1), None, 3),
     "redirect": (fake_hub.redirect_to_second, None, None),
-    "cut once": (*body(fake_hub.cut(100)), 1),
-    "short once": (*body(fake_hub.short_body), 1),
+    "cut once": (fake_hub.cut(100), "GET", 1),
+    "short once": (fake_hub.short_body, "GET", 1),
     "slow": (fake_hub.drip(2_000_000), None, None),
 }
 NOT_SEEN = {  # the Hub redirects no answer of its own; half of an answer that says it is whole is no JSON
@@ -100,10 +102,7 @@ NOT_SEEN = {  # the Hub redirects no answer of its own; half of an answer that s
 
 
 @pytest.mark.parametrize(("fault", "reader"), sorted(set(itertools.product(PASSING, READERS)) - NOT_SEEN))
-def test_what_passes_by_itself_is_waited_out(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, fault: str, reader: str
-) -> None:
-    waited = quick_pauses(monkeypatch)
+def test_what_passes_by_itself_is_waited_out(hub: FakeHub, waited: list[float], fault: str, reader: str) -> None:
     read, expected, pattern, skip = READERS[reader]
     change, method, times = PASSING[fault]
     hub.misbehave(pattern, change, times, skip, method)
@@ -117,11 +116,10 @@ def test_what_passes_by_itself_is_waited_out(
 @pytest.mark.parametrize("times", [3, 4])
 @pytest.mark.parametrize("fault", [status(500), fake_hub.cut(1), fake_hub.short_body])
 def test_three_retries_and_no_more(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, fault: fake_hub.Fault, times: int, reader: str
+    hub: FakeHub, waited: list[float], monkeypatch: pytest.MonkeyPatch, fault: fake_hub.Fault, times: int, reader: str
 ) -> None:
     """Ours alone: the client, which has retries of its own, gets no failure to see."""
     monkeypatch.setattr(transfer, "GAINED", 1 << 30)
-    waited = quick_pauses(monkeypatch)
     read, expected, pattern, skip = READERS[reader]
     hub.misbehave(pattern, fault, times, skip, method="GET")
     if times == 3:
@@ -152,31 +150,28 @@ LASTING = {
     "403": (status(403), None, "status 403.*HF_TOKEN"),
     "418": (status(418), None, "status 418"),
     "a login page": (fake_hub.garbage, None, "does not answer as a Hub does|cannot fetch it|wrong answer"),
-    "cut at once": (*body(fake_hub.cut(1)), "cannot fetch it"),
-    "half of the rest": (*body(fake_hub.short_body), r"bytes more, found the end|cannot fetch it|as a Hub does"),
-    "endless": (*body(fake_hub.endless), NO_END),
-    "announced as endless": (*body(fake_hub.announced(10**15)), NO_END),
-    "an endless redirect": (*body(endless(302)), NO_END),
-    "an endless 404": (*body(endless(404)), "status 404"),
-    "packed": (*body(fake_hub.with_header("Content-Encoding", "gzip")), "found Content-Encoding: gzip"),
-    "a drip": (*body(fake_hub.drip(20)), SILENCE),
-    "a dripping head": (*body(fake_hub.drip(20, head=True)), SILENCE),
-    "silent": (*body(fake_hub.silent), SILENCE),
+    "cut at once": (fake_hub.cut(1), "GET", "cannot fetch it"),
+    "half of the rest": (fake_hub.short_body, "GET", r"bytes more, found the end|cannot fetch it|as a Hub does"),
+    "endless": (fake_hub.endless, "GET", NO_END),
+    "announced as endless": (fake_hub.announced(10**15), "GET", NO_END),
+    "an endless redirect": (endless(302), "GET", NO_END),
+    "an endless 404": (endless(404), "GET", "status 404"),
+    "packed": (fake_hub.with_header("Content-Encoding", "gzip"), "GET", "found Content-Encoding: gzip"),
+    "a drip": (fake_hub.drip(20), "GET", SILENCE),
+    "a dripping head": (fake_hub.drip(20, head=True), "GET", SILENCE),
+    "silent": (fake_hub.silent, "GET", SILENCE),
 }
 
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("fault", LASTING)
 def test_what_does_not_pass_is_explained_and_kept_small(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, reader: str
+    hub: FakeHub, waited: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, reader: str
 ) -> None:
     change, method, message = LASTING[fault]
     if message is SILENCE:
-        waited = []
         for name in ("QUIET", "FIRST_ANSWER"):
             monkeypatch.setattr(transfer, name, 0.6)
-    else:
-        waited = quick_pauses(monkeypatch)
     read, _, pattern, skip = READERS[reader]
     hub.misbehave(pattern, change, skip=skip, method=method)
     with pytest.raises(HubError, match=message) as error:
@@ -207,12 +202,10 @@ WRONG = {  # a fault, the message, and how many answers are right before it
 }
 
 
+@pytest.mark.usefixtures("waited")
 @pytest.mark.parametrize("fault", WRONG)
 @pytest.mark.parametrize("read", [read_rows, read_table])
-def test_a_wrong_answer_is_never_taken(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, fault: str, read: Callable[[], Any]
-) -> None:
-    quick_pauses(monkeypatch)
+def test_a_wrong_answer_is_never_taken(hub: FakeHub, fault: str, read: Callable[[], Any]) -> None:
     change, message, skip = WRONG[fault]
     hub.misbehave("model.safetensors", change, skip=skip, method="GET")
     with pytest.raises(HubError, match=message):
@@ -221,6 +214,7 @@ def test_a_wrong_answer_is_never_taken(
     assert read_rows() == WORD[[30, 7, 200]].tolist()  # and nothing of it was kept
 
 
+@pytest.mark.usefixtures("waited")
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -231,10 +225,7 @@ def test_a_wrong_answer_is_never_taken(
         (fake_hub.with_header("X-Linked-Etag", "a\\b"), "expected an ETag that can name a file"),
     ],
 )
-def test_a_wrong_file_is_never_taken(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: fake_hub.Fault, message: str
-) -> None:
-    quick_pauses(monkeypatch)
+def test_a_wrong_file_is_never_taken(hub: FakeHub, tmp_path: Path, fault: fake_hub.Fault, message: str) -> None:
     hub.misbehave("model.safetensors", fault, method="GET" if "fetch" in message else None)
     with pytest.raises(HubError, match=message):
         read_weights()
@@ -243,19 +234,17 @@ def test_a_wrong_file_is_never_taken(
     assert read_weights() == WORD.tolist()
 
 
+@pytest.mark.usefixtures("waited")
 @pytest.mark.parametrize("change", [fake_hub.with_header("ETag", '"other"'), fake_hub.wrong_size])
-def test_a_version_that_changes_in_the_middle_of_a_cut_transfer_is_not_patched_together(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, change: fake_hub.Fault
-) -> None:
-    quick_pauses(monkeypatch)
+def test_a_version_that_changes_while_a_cut_transfer_goes_on(hub: FakeHub, change: fake_hub.Fault) -> None:
     hub.misbehave("model.safetensors", fake_hub.cut(200_000), times=1, skip=1)
     hub.misbehave("model.safetensors", change, skip=2)
     with pytest.raises(HubError, match="expected version"):
         read_table()
 
 
-def test_a_transfer_that_was_cut_goes_on_where_it_was_cut(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick_pauses(monkeypatch)
+@pytest.mark.usefixtures("waited")
+def test_a_transfer_that_was_cut_goes_on_where_it_was_cut(hub: FakeHub) -> None:
     hub.misbehave("model.safetensors", fake_hub.cut(100_000), skip=1)  # every time: six pieces, each a gain
     assert read_table() == WORD.tolist()
     assert sum(request.sent for request in hub.asked("model.safetensors")) < 1.2 * SIZE
@@ -483,6 +472,7 @@ def test_the_wait_can_be_made_longer(hub: FakeHub, monkeypatch: pytest.MonkeyPat
 # -- the client's own downloads ----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("hub", "waited")
 @pytest.mark.parametrize(
     ("error", "cause", "said"),
     [
@@ -491,22 +481,21 @@ def test_the_wait_can_be_made_longer(hub: FakeHub, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_the_client_raises_is_explained(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, error: Exception, cause: Exception | None, said: str
+    monkeypatch: pytest.MonkeyPatch, error: Exception, cause: Exception | None, said: str
 ) -> None:
     def fails(*arguments: object, **options: object) -> None:
         raise error from cause
 
-    quick_pauses(monkeypatch)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
     with pytest.raises(HubError, match=rf"cannot fetch it from .* \({said}\)"):
         read_weights()
 
 
+@pytest.mark.usefixtures("waited")
 def test_what_a_first_attempt_left_is_not_taken_for_a_beginning(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest client adds the whole file to the piece that it has where the server gives no parts."""
     from huggingface_hub import constants
 
-    quick_pauses(monkeypatch)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     hub.misbehave("model.safetensors", fake_hub.no_range)
     hub.misbehave("model.safetensors", fake_hub.cut(50_000), times=1, method="GET")

@@ -52,7 +52,6 @@ class Repository:
     private: bool = False  # without the right token it does not exist
     gated: bool = False  # without the right token it is seen, but its files are not given
     renamed: str | None = None  # every request is sent on to this name
-    token: str = "hf_right"
 
 
 @dataclass
@@ -78,7 +77,7 @@ class Answer:
     start: int = 0
     stop: int = 0
     content: bytes | Path = b""
-    cut_after: int | None = None  # bytes of the body after which the connection is closed
+    closed: bool = False  # close the connection after the body
     silent: bool = False  # keep the connection open and say nothing
     endless: bool = False  # after the body come zeros, until the client hangs up or is seen not to
     bytes_per_second: float | None = None
@@ -155,7 +154,6 @@ def announced(size: int) -> Fault:
 
 def drip(bytes_per_second: float, head: bool = False) -> Fault:
     """Send the body slowly; with `head`, the status line too."""
-
     return with_fields(bytes_per_second=bytes_per_second, slow_head=head)
 
 
@@ -166,7 +164,6 @@ def with_fields(**fields: Any) -> Fault:
 
 def with_header(name: str, value: str) -> Fault:
     """Set one header of an answer."""
-
     return lambda hub, request, answer: replace(answer, headers={**answer.headers, name: value})
 
 
@@ -187,8 +184,7 @@ def short_body(hub: FakeHub, request: Request, answer: Answer) -> Answer:
 
 def cut(after: int) -> Fault:
     """Close the connection after this many bytes of the body."""
-
-    return with_fields(cut_after=after)
+    return lambda hub, request, answer: replace(answer, stop=min(answer.stop, answer.start + after), closed=True)
 
 
 def status(code: int, **headers: str) -> Fault:
@@ -205,16 +201,9 @@ def redirect_to_second(hub: FakeHub, request: Request, answer: Answer) -> Answer
     """Send the client to the second host, as the Hub does for large files."""
     if answer.status not in (200, 206) or request.host == "second":
         return answer
-    return Answer(
-        302,
-        {
-            "Location": hub.second + request.path,
-            "X-Repo-Commit": answer.headers["X-Repo-Commit"],
-            "X-Linked-Etag": answer.headers["ETag"],
-            "X-Linked-Size": str(_size(answer.content)),
-            "Content-Length": "0",
-        },
-    )
+    linked = {"X-Linked-Etag": answer.headers["ETag"], "X-Linked-Size": str(_size(answer.content))}
+    own = {"Location": hub.second + request.path, "X-Repo-Commit": answer.headers["X-Repo-Commit"]}
+    return Answer(302, {**own, **linked, "Content-Length": "0"})
 
 
 other_commit = with_header("X-Repo-Commit", commit_of("another"))
@@ -312,11 +301,8 @@ class FakeHub:
 
     def asked(self, pattern: str, method: str | None = None) -> list[Request]:
         """The requests whose path matches."""
-        return [
-            request
-            for request in list(self.requests)
-            if re.search(pattern, request.path) and method in (None, request.method)
-        ]
+        of_method = [request for request in list(self.requests) if method in (None, request.method)]
+        return [request for request in of_method if re.search(pattern, request.path)]
 
     def _serve(self, host: str) -> ThreadingHTTPServer:
         hub = self
@@ -364,29 +350,16 @@ class FakeHub:
             sleep(1 / answer.bytes_per_second if answer.slow_head and answer.bytes_per_second else 0)
         if request.method == "HEAD":
             return
-        if answer.endless:
-            self._send_for_ever(handler, request, answer)
-            return
-        handler.close_connection = "Connection" in answer.headers
-        for piece in _pieces(answer):
-            if answer.cut_after is not None:
-                piece = piece[: answer.cut_after - request.sent]
+        handler.close_connection = answer.closed or answer.endless or "Connection" in answer.headers
+        chunked = "Transfer-Encoding" in answer.headers
+        zeros = itertools.repeat(bytes(CHUNK)) if answer.endless else ()
+        for piece in itertools.chain(_pieces(answer), zeros):
             self._count(request, len(piece))
-            handler.wfile.write(piece)
-            if answer.cut_after is not None and request.sent >= answer.cut_after:
-                handler.close_connection = True
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+            if answer.endless and (self._closing.is_set() or request.sent > ENDLESS):
                 return
             if answer.bytes_per_second is not None:
                 sleep(len(piece) / answer.bytes_per_second)
-
-    def _send_for_ever(self, handler: BaseHTTPRequestHandler, request: Request, answer: Answer) -> None:
-        chunked = "Transfer-Encoding" in answer.headers
-        handler.close_connection = True
-        for piece in itertools.chain(_pieces(answer), itertools.repeat(bytes(CHUNK))):
-            self._count(request, len(piece))
-            handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
-            if self._closing.is_set() or request.sent > ENDLESS:
-                return
 
     def _count(self, request: Request | None, sent: int) -> None:
         with self._lock:
@@ -409,7 +382,7 @@ class FakeHub:
             new = request.path.replace(name, repository.renamed, 1)
             return Answer(307, {"Location": new, "Content-Length": "0"})
         # the second host's addresses are signed: it asks for no token
-        known = request.authorization == f"Bearer {repository.token}" if repository else False
+        known = request.authorization == "Bearer hf_right"
         if repository is None or (repository.private and not known and request.host == "first"):
             return _error(404 if request.authorization else 401, "RepoNotFound")
         commit = repository.revisions.get(revision, revision if revision == repository.commit else None)

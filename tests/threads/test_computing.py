@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import threading
 import time
@@ -58,10 +59,8 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
     """A BLAS whose number is looked at, on a machine of two cores."""
     made = Blas()
     monkeypatch.setattr(computing, "libraries", lambda: (made,))
-    monkeypatch.setattr(computing, "cores", lambda: 2)
-    monkeypatch.setattr(computing, "blas_takes", lambda: 2)
-    monkeypatch.setattr(computing, "running", lambda: 1)
-    monkeypatch.setattr(computing, "affinity", lambda: 2)
+    for name, number in {"cores": 2, "blas_takes": 2, "running": 1, "affinity": 2}.items():
+        monkeypatch.setattr(computing, name, lambda number=number: number)
     monkeypatch.setattr(computing, "_alone", Alone())
     computing._slots.cache_clear()
     computing._slots()
@@ -81,10 +80,15 @@ def waited_for(true: Callable[[], bool]) -> bool:
 # -- held and given back -----------------------------------------------------------------------------------------------
 
 
-def test_while_tiles_are_computed_blas_has_one_thread(blas: Blas) -> None:
+def numbers_in_tiles(blas: Blas, count: int = 1, **options: Any) -> list[int]:
     seen: list[int] = []
-    compute(lambda tile: seen.append(blas.num_threads), range(5))
-    assert seen == [1] * 5
+    compute(lambda tile: seen.append(blas.num_threads), range(count), **options)
+    return seen
+
+
+def test_while_tiles_are_computed_blas_has_one_thread(blas: Blas) -> None:
+    assert numbers_in_tiles(blas, 5) == [1] * 5
+    assert numbers_in_tiles(blas, threads=1) == numbers_in_tiles(blas, same_bits=True) == [1]
 
 
 def test_alone_and_small_it_keeps_its_threads_until_a_second_begins(blas: Blas) -> None:
@@ -100,16 +104,6 @@ def test_alone_and_small_it_keeps_its_threads_until_a_second_begins(blas: Blas) 
     assert seen == [8, 1, 1]
 
 
-def number_in_a_tile(blas: Blas, **options: Any) -> int:
-    seen: list[int] = []
-    compute(lambda tile: seen.append(blas.num_threads), [0], **options)
-    return seen[0]
-
-
-def test_a_single_tile_holds_it_where_it_is_told_to(blas: Blas) -> None:
-    assert (number_in_a_tile(blas, threads=1), number_in_a_tile(blas, same_bits=True)) == (1, 1)
-
-
 @pytest.mark.parametrize(
     ("wanting", "takes", "held"),
     [(1, 2, 8), (2, 2, 1), (3, 2, 1), (0, 2, 1), (3, 1, 8), (1, 64, 1)],  # 0: the system does not say; 64: --cpus=2
@@ -119,7 +113,7 @@ def test_a_single_tile_holds_it_while_others_want_the_cores(
 ) -> None:
     monkeypatch.setattr(computing, "running", lambda: wanting)
     monkeypatch.setattr(computing, "blas_takes", lambda: takes)
-    assert number_in_a_tile(blas) == held
+    assert numbers_in_tiles(blas) == [held]
 
 
 @pytest.mark.usefixtures("blas")
@@ -150,7 +144,7 @@ def test_after_a_text_that_waited_for_its_core_it_is_held_for_a_while(monkeypatc
 
 def test_a_single_tile_is_watched(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(computing, "thread_time", lambda: 0.0)  # it waited for its core all the time
-    assert [number_in_a_tile(blas), number_in_a_tile(blas)] == [8, 1]
+    assert (numbers_in_tiles(blas), numbers_in_tiles(blas)) == ([8], [1])
 
 
 @pytest.mark.parametrize(
@@ -256,12 +250,8 @@ def test_ctrl_c_at_every_instruction(blas: Blas) -> None:
     assert count > 100
     for step in range(1, count + 1):
         computing._slots.cache_clear()
-        pressed = False
-        try:
+        with pytest.raises(KeyboardInterrupt):
             steps_of(work, step)
-        except KeyboardInterrupt:
-            pressed = True
-        assert pressed, f"instruction {step}"
         slots = computing._slots()
         assert (blas.num_threads, len(slots._taken), len(slots._queue)) == (8, 0, 0), f"instruction {step}"
 
@@ -359,20 +349,17 @@ def test_no_child_is_made_while_another_thread_sets_the_number(blas: Blas, monke
 @pytest.mark.usefixtures("blas")
 @pytest.mark.parametrize("count", [None, 1, 2])
 def test_many_callers_compute_on_no_more_threads_than_cores(count: int | None) -> None:
-    lock, busy, most = threading.Lock(), 0, 0
+    busy, seen = set[int](), list[int]()
 
     def work(tile: int) -> None:
-        nonlocal busy, most
-        with lock:
-            busy += 1
-            most = max(most, busy)
+        busy.add(threading.get_ident())
+        seen.append(len(busy))
         time.sleep(0.002)
-        with lock:
-            busy -= 1
+        busy.remove(threading.get_ident())
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda tiles: compute(work, range(tiles), count), [1, 4] * 8))
-    assert most == 2
+    assert max(seen) == 2
 
 
 @pytest.mark.usefixtures("blas")
@@ -420,10 +407,8 @@ def test_a_call_inside_a_tile_waits_for_no_other_turn(most: int, monkeypatch: py
     def outer(tile: int) -> None:
         compute(partial(inner, tile, threading.get_ident()), range(4), 2)
 
-    def call() -> None:
-        compute(outer, range(4))
-
-    thread = threading.Thread(target=call, daemon=True)  # which a hanging one does not keep alive
+    # a daemon: a hanging one does not keep the process alive
+    thread = threading.Thread(target=compute, args=(outer, range(4)), daemon=True)
     thread.start()
     thread.join(PATIENCE)
     assert sorted(done) == [(outside, tile) for outside in range(4) for tile in range(4)]
@@ -447,21 +432,17 @@ def test_a_blas_that_cannot_be_held_leaves_one_thread_of_ours(monkeypatch: pytes
 
 def test_which_libraries_can_be_held() -> None:
     def library(**changed: str) -> Blas:
-        made = Blas()
-        vars(made).update(changed)
+        vars(made := Blas()).update(changed)
         return made
 
     own, other = library(), library(filepath="/site-packages/scipy.libs/x.so")
     openmp, of_loops = library(threading_layer="openmp"), library(user_api="openmp", internal_api="openmp")
-    cases: list[tuple[list[Blas], tuple[Blas, ...]]] = [
-        ([own], (own,)),
+    for found, held in (
         ([other, own, of_loops], (own,)),
         ([other], (other,)),  # NumPy's own is not in a folder of its own, as in conda
         ([openmp], ()),
         ([of_loops], ()),
-        ([], ()),
-    ]
-    for found, held in cases:
+    ):
         with mock.patch("threadpoolctl.ThreadpoolController") as controller:
             controller.return_value.lib_controllers = found
             assert computing.libraries.__wrapped__() == held
@@ -489,8 +470,7 @@ def test_vectors_keep_their_promise_and_those_of_bulk_their_bytes(minilm: Path) 
         for count in (2, 3):
             assert np.abs(encoder.encode(TEXTS, threads=count) - one).max() <= SAME
     for some in (TEXTS, TEXTS[:1]):
-        found = {open_vectors(minilm, threads=count).pipeline.all(some).tobytes() for count in (1, 2, None)}
-        assert len(found) == 1
+        assert len({open_vectors(minilm, threads=count).pipeline.all(some).tobytes() for count in (1, 2, None)}) == 1
 
 
 def test_a_call_with_a_batch_is_spread_too() -> None:
@@ -546,11 +526,9 @@ def test_the_option_of_the_command_line_arrives(command: str, tmp_path: Path, ca
     with mock.patch("minibert.models.run.blocks.compute", side_effect=compute) as computed:
         assert main([command, *given, "-m", str(MODEL), "--threads", "3"]) == 0
     capsys.readouterr()
-    assert {call.args[2] for call in computed.call_args_list} == {3}
-    assert {call.args[3] for call in computed.call_args_list} == {command == "bulk"}
-    assert "threads must be an integer >= 1, found 0" in failure(
-        capsys, command, *given, "-m", str(MODEL), "--threads", "0"
-    )
+    assert {call.args[2:4] for call in computed.call_args_list} == {(3, command == "bulk")}
+    wrong = failure(capsys, command, *given, "-m", str(MODEL), "--threads", "0")
+    assert "threads must be an integer >= 1, found 0" in wrong
 
 
 def test_the_option_of_embed_arrives(capsys: Printed) -> None:
@@ -562,8 +540,6 @@ def test_the_option_of_embed_arrives(capsys: Printed) -> None:
 
 
 def test_threads_are_pickled() -> None:
-    import pickle
-
     with minibert.load_encoder(MODEL, threads=3) as encoder:
         assert pickle.loads(pickle.dumps(encoder)).threads == 3
     assert pickle.loads(pickle.dumps(minibert.Embedder(MODEL, threads=3))).options["threads"] == 3
