@@ -23,13 +23,13 @@ def arrow(*otherwise: object) -> Any:
     return pa
 
 
-def need_type(field: pa.Field, name: str, numbers: bool) -> None:
-    """Refuse a Parquet column that cannot hold texts, or ids. A column of nulls alone may pass."""
+def need_type(field: pa.Field, name: str, numbers: bool, nulls: bool = True) -> None:
+    """Refuse a Parquet column that cannot hold texts, or ids. `nulls`: one that holds nothing at all may pass."""
     from pyarrow import types
 
     kind = field.type.value_type if types.is_dictionary(field.type) else field.type
     is_text = types.is_string(kind) or types.is_large_string(kind) or kind == "string_view"
-    if not (is_text or types.is_null(kind) or (numbers and types.is_integer(kind))):
+    if not (is_text or (nulls and types.is_null(kind)) or (numbers and types.is_integer(kind))):
         wanted = "integers or texts" if numbers else "texts"
         raise ValueError(f"{name}: column {field.name!r} must hold {wanted}, found {field.type}; convert it")
 
