@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import BERT, GPT2, same_bits, tensors, write
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import minibert
@@ -111,6 +111,7 @@ def test_norm_of_a_row_does_not_depend_on_its_neighbours(shape: tuple[int, ...],
 
 
 @given(st.integers(0, 40), st.integers(1, 33), st.floats(2.0, 1e6))
+@example(4096, 8, 10000.0)  # far out float32 angles miss by 1e-4
 def test_sinusoids_are_the_formula_rounded_once(length: int, dim: int, base: float) -> None:
     table = equations.sinusoidal_positions(length, dim, base)
     assert table.shape == (length, dim) and table.dtype == np.float32
@@ -118,14 +119,6 @@ def test_sinusoids_are_the_formula_rounded_once(length: int, dim: int, base: flo
         angle = p / base ** (2 * (j // 2) / dim)
         truth = math.cos(angle) if j % 2 else math.sin(angle)
         assert abs(float(table[p, j]) - truth) <= 1.001 * HALF_A_BIT
-
-
-def test_sinusoids_far_out_are_still_right() -> None:
-    table = equations.sinusoidal_positions(4096, 8)
-    for j in range(8):
-        angle = 4095 / 10000 ** (2 * (j // 2) / 8)
-        truth = math.cos(angle) if j % 2 else math.sin(angle)
-        assert abs(float(table[4095, j]) - truth) <= 1.001 * HALF_A_BIT  # float32 angles miss by 1e-4
 
 
 @given(st.integers(1, 20), st.integers(1, 33))
@@ -147,11 +140,6 @@ def test_lookup_takes_every_integer(dtype: str) -> None:
     table, ids = normal((9, 4), 0), np.array([[8, 0], [3, 3]], dtype)
     assert same_bits(equations.lookup(table, ids), table[[[8, 0], [3, 3]]])
     assert equations.check_ids(ids, 9).dtype == np.int64
-
-
-def test_lookup_returns_the_padding_row_as_it_is() -> None:
-    table = normal((3, 4), 0)
-    assert same_bits(equations.lookup(table, [0]), table[:1])
 
 
 @given(SEEDS, st.integers(1, 5), st.integers(0, 5))
@@ -209,32 +197,21 @@ def test_projection_is_a_product_of_one_row_at_a_time(rows: int, dim: int, width
 # -- whole layers --------------------------------------------------------------------------------------------------
 
 
-@given(data=st.data(), batch=st.integers(1, 3), seq=st.integers(1, 16))
-def test_bert_row_is_bert_input_to_the_bit(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, batch: int, seq: int
+@given(SEEDS, st.integers(1, 3), st.integers(1, 16))
+def test_rows_of_bert_and_gpt2_are_their_formulas_to_the_bit(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, batch: int, seq: int
 ) -> None:
-    layer = minibert.load(write(tmp_path_factory.mktemp("bert")))
+    random = np.random.default_rng(seed)
+    ids, types = (random.integers(0, rows, (batch, seq)) for rows in (BERT["vocab_size"], 2))
     t = tensors(BERT)
-    ids, types = (
-        np.array(data.draw(st.lists(st.integers(0, rows - 1), min_size=batch * seq, max_size=batch * seq)))
-        for rows in (BERT["vocab_size"], 2)
-    )
-    ids, types = ids.reshape(batch, seq), types.reshape(batch, seq)
     tables = (t[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position"))
     by_hand = equations.bert_input(
         ids, types, *tables, t["embeddings.LayerNorm.weight"], t["embeddings.LayerNorm.bias"]
     )
+    layer = minibert.load(write(tmp_path_factory.mktemp("bert")))
     assert same_bits(layer(ids, token_type_ids=types), by_hand)
-
-
-@given(data=st.data(), batch=st.integers(1, 3), seq=st.integers(1, 16))
-def test_gpt2_row_is_gpt2_input_to_the_bit(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, batch: int, seq: int
-) -> None:
-    layer = minibert.load(write(tmp_path_factory.mktemp("gpt2"), GPT2))
     t = tensors(GPT2)
-    flat = data.draw(st.lists(st.integers(0, GPT2["vocab_size"] - 1), min_size=batch * seq, max_size=batch * seq))
-    ids = np.array(flat).reshape(batch, seq)
+    layer = minibert.load(write(tmp_path_factory.mktemp("gpt2"), GPT2))
     assert same_bits(layer(ids), equations.gpt2_input(ids, t["wte.weight"], t["wpe.weight"]))
 
 

@@ -7,13 +7,12 @@ buffers and shards of the simplest model are in test_checkpoint.py; here are fam
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import as_stored, pack
+from checkpoints import as_stored, pack, write_shards
 from reference_files import BY_NAME, CASES, Case
 from safetensors.numpy import load_file, save_file
 
@@ -170,26 +169,26 @@ def test_gamma_and_beta_in_every_family_that_has_a_norm_of_this_name(case: Case,
     assert passes(write(tmp_path, case, tensors), case)
 
 
-BUFFERS: dict[str, Callable[[str], Tensors]] = {
-    "bert": lambda prefix: {f"{prefix}embeddings.position_ids": np.arange(16)[None]},
-    "bert-head": lambda prefix: {f"{prefix}embeddings.position_ids": np.arange(16)[None]},
-    "roberta": lambda prefix: {f"{prefix}embeddings.position_ids": np.arange(16)[None]},
-    "clip": lambda prefix: {"text_model.embeddings.position_ids": np.arange(16)[None]},
-    "gpt2": lambda prefix: {f"h.{n}.attn.bias": np.tril(np.ones((1, 1, 16, 16), np.float32)) for n in range(3)},
-    "gpt2-head": lambda prefix: {
+BUFFERS: dict[str, Tensors] = {
+    "bert": {"embeddings.position_ids": np.arange(16)[None]},
+    "bert-head": {"bert.embeddings.position_ids": np.arange(16)[None]},
+    "roberta": {"embeddings.position_ids": np.arange(16)[None]},
+    "clip": {"text_model.embeddings.position_ids": np.arange(16)[None]},
+    "gpt2": {f"h.{n}.attn.bias": np.tril(np.ones((1, 1, 16, 16), np.float32)) for n in range(3)},
+    "gpt2-head": {
         "transformer.h.0.attn.bias": np.ones((1, 1, 4, 4), np.uint8),
         "transformer.h.0.attn.masked_bias": np.array(-1e4, np.float32),
     },
-    "gpt_neo": lambda prefix: {"h.0.attn.attention.bias": np.ones((1, 1, 4, 4), np.uint8)},
-    "gpt_neox": lambda prefix: {
+    "gpt_neo": {"h.0.attn.attention.bias": np.ones((1, 1, 4, 4), np.uint8)},
+    "gpt_neox": {
         "layers.0.attention.bias": np.ones((1, 1, 4, 4), np.uint8),
         "layers.0.attention.masked_bias": np.array(-1e9, np.float32),
     },
-    "openai-gpt": lambda prefix: {"position_ids": np.arange(16)[None]},
-    "t5-decoder": lambda prefix: {
+    "openai-gpt": {"position_ids": np.arange(16)[None]},
+    "t5-decoder": {
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": np.ones((32, 2), np.float32)
     },
-    "deberta-v2-unbiased": lambda prefix: {
+    "deberta-v2-unbiased": {
         "deberta.embeddings.position_embeddings.weight": np.ones((16, 16), np.float32)  # the config does not use it
     },
 }
@@ -198,10 +197,8 @@ BUFFERS: dict[str, Callable[[str], Tensors]] = {
 @pytest.mark.parametrize("name", BUFFERS)
 def test_buffers_of_older_files_are_no_parameters(name: str, tmp_path: Path) -> None:
     case, tensors = BY_NAME[name], stored(BY_NAME[name])
-    prefix = "bert." if name == "bert-head" else ""
-    more = BUFFERS[name](prefix)
-    assert not set(more) & set(tensors)
-    assert passes(write(tmp_path, case, tensors | more), case)
+    assert not set(BUFFERS[name]) & set(tensors)
+    assert passes(write(tmp_path, case, tensors | BUFFERS[name]), case)
 
 
 PREFIXED = [case for case in CASES if minibert.FAMILIES[case.facts["family"]].prefixes]
@@ -223,14 +220,9 @@ def test_base_and_head_saves_are_one(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if "head" in case.name or "decoder" in case.name], ids=str)
 def test_one_tensor_a_shard(case: Case, tmp_path: Path) -> None:
     """The finest cut there is, as the index of a large model has it."""
-    weight_map = {}
-    for number, (name, array) in enumerate(stored(case).items()):
-        weight_map[name] = f"model-{number:05d}.safetensors"
-        save_file({name: array}, tmp_path / weight_map[name])
-    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-    (tmp_path / "config.json").write_text((case.folder / "config.json").read_text(encoding="utf-8"), encoding="utf-8")
-    assert passes(tmp_path, case)
+    config = json.loads((case.folder / "config.json").read_text(encoding="utf-8"))
+    shards = [{name: array} for name, array in stored(case).items()]
+    assert passes(write_shards(tmp_path, config, shards), case)
 
 
 # -- number formats ------------------------------------------------------------------------------------------------

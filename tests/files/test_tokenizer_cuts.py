@@ -15,7 +15,7 @@ import pytest
 from checkpoints import wordpiece_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_folders import BASES, tokenizer_json, write_tokenizer
+from tokenizer_folders import BASES, finder, tokenizer_json, write_tokenizer
 
 import minibert
 from minibert.files import tokenizer as module
@@ -29,15 +29,9 @@ PIECES = [
     *(" ", "  ", "\n", "\t", "we", "W\u00e9", "e\u0301", "\u0301", "12", "ab" * 60, "'s", "'", "``", "''", ".", ","),
     *("[CLS]", "[", "MASK]", "<mask>", " <mask>", "<s>", "</s> ", "<|endoftext|>", "<|", "<", "\u4e2d\u6587", "\u4e2d"),
     *("\u200b", "\x00", "\ufb01", "\u0130", "\u2581", "\u2028", "\u00a0", "x y", "don't", "the clouds", "--", "("),
-    *(
-        "\u0441\u043b\u043e\u0432\u043e \u0434",
-        "\u03a3 \u03c3\u03c2",
-        "\ud55c \uad6d",
-        "\u1112\u1161 ",
-        "\u0623 \u0644",
-    ),
+    *("\u0441\u043b\u043e\u0432\u043e \u0434", "\u03a3 \u03c3\u03c2", "\ud55c \uad6d", "\u1112\u1161 "),
     *("\u0651 ", "\u0928 \u093f", "\u0915\u094d ", "\u0600 x", "\u037a x", "\u00e9 \u00e9", "\u05d0 \u05d1"),
-    *("\u1fbd ", "\u0d4e x"),
+    *("\u1fbd ", "\u0d4e x", "\u0623 \u0644"),
 ]
 # every other piece is of short words, so that a beginning has enough tokens
 TEXT = st.lists(st.one_of(st.sampled_from(PIECES), st.just(" a b we c")), min_size=20, max_size=60).map("".join)
@@ -56,11 +50,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
 def both(tmp_path: Path, name: str) -> tuple[Tokenizer, Tokenizer]:
     """A tokenizer that cuts, and the same one that never does."""
     folder = write_tokenizer(tmp_path / name, name, {})
-
-    def find(file: str) -> Path | None:
-        return folder / file if (folder / file).is_file() else None
-
-    cutting, whole = open_tokenizer(find, None, 0, str(folder)), open_tokenizer(find, None, 0, str(folder))
+    cutting, whole = (open_tokenizer(finder(folder), None, 0, str(folder)) for _ in range(2))
     whole._cuts = None
     return cutting, whole
 

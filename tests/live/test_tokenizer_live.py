@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_folders import BASES, PAIR, TEXTS, tokenizer_json, variants, write_tokenizer
+from tokenizer_folders import BASES, PAIR, TEXTS, finder, tokenizer_json, variants, write_tokenizer
 
 import minibert
 from minibert.files.tokenizer import Tokenizer
@@ -25,10 +25,7 @@ ANY_TEXT = st.one_of(st.text(LETTERS, max_size=30), st.text(st.characters(exclud
 
 
 def ours_of(folder: Path, usual: str | None, always_usual: bool = False) -> Tokenizer:
-    def find(name: str) -> Path | None:
-        return folder / name if (folder / name).is_file() else None
-
-    return open_tokenizer(find, usual, 0, str(folder), always_usual=always_usual)
+    return open_tokenizer(finder(folder), usual, 0, str(folder), always_usual=always_usual)
 
 
 def theirs_of(folder: Path) -> Any:

@@ -14,10 +14,15 @@ import minibert
 from minibert.show.text.info import info
 
 
-def facts(layer: minibert.EmbeddingLayer) -> dict[str, str]:
+def told_of(layer: minibert.EmbeddingLayer) -> dict[str, str]:
     """The lines under the module tree: name -> fact."""
     lines = list(info(layer))
     return {line[:18].strip(): line[18:].strip() for line in lines[lines.index("") + 1 :]}
+
+
+def facts(folder: Path) -> dict[str, str]:
+    with minibert.load(folder) as layer:
+        return told_of(layer)
 
 
 INSIDE = ("encoder.", "transformer.", "h.", "ln_f.", "layers.", "norm.", "final_norm.")
@@ -29,9 +34,7 @@ ACTIVATION = {
 
 @pytest.mark.parametrize("name", encoders.CONFIGS)
 def test_every_row_with_blocks(name: str, tmp_path: Path) -> None:
-    folder = encoders.write(tmp_path / name, name)
-    with minibert.load(folder) as layer:
-        told = facts(layer)
+    told = facts(encoders.write(tmp_path / name, name))
     activation = ACTIVATION.get(name, "gelu")
     heads = "8 that share 2 key heads" if "num_key_value_heads" in encoders.CONFIGS[name] else "4"
     assert told["blocks"] == f"2, 4 heads of {heads}, feed-forward 24 wide, {activation}"
@@ -46,16 +49,13 @@ def test_a_head_model_s_prefix_and_gpt2_s_stored_masks(tmp_path: Path) -> None:
     named = {f"transformer.{key}": array for key, array in encoders.tensors(settings).items()}
     count = sum(key.startswith(("transformer.h.", "transformer.ln_f.")) for key in named)
     masks = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 24, 24), np.float32) for i in range(2)}
-    checkpoints.write(tmp_path, settings, named | masks)
-    with minibert.load(tmp_path) as layer:
-        told = facts(layer)
+    told = facts(checkpoints.write(tmp_path, settings, named | masks))
     assert told["blocks"] == "2, 4 heads of 4, feed-forward 64 wide, gelu_new"
     assert told["blocks on disk"].endswith(f" in {count} tensors")
 
 
 def test_a_model_type_without_blocks_says_so(tmp_path: Path) -> None:
-    with minibert.load(checkpoints.write(tmp_path, checkpoints.T5)) as layer:
-        told = facts(layer)
+    told = facts(checkpoints.write(tmp_path, checkpoints.T5))
     assert told["blocks"] == "not computed: minibert knows only the input layer of t5"
     assert "blocks on disk" not in told
 
@@ -63,8 +63,7 @@ def test_a_model_type_without_blocks_says_so(tmp_path: Path) -> None:
 def test_a_file_that_holds_the_input_layer_alone(tmp_path: Path) -> None:
     settings = encoders.config("bert")
     named = {key: array for key, array in encoders.tensors(settings).items() if key.startswith("embeddings.")}
-    with minibert.load(checkpoints.write(tmp_path, settings, named)) as layer:
-        told = facts(layer)
+    told = facts(checkpoints.write(tmp_path, settings, named))
     assert told["blocks"].startswith("2, 4 heads of 4, ") and told["blocks"].endswith("only the input layer")
     assert "blocks on disk" not in told
 
@@ -76,9 +75,7 @@ def test_a_config_that_blocks_cannot_be_made_of_is_no_error(tmp_path: Path) -> N
         ({"add_cross_attention": True}, "add_cross_attention"),
     ):
         settings = encoders.config("bert", **changes)
-        folder = checkpoints.write(tmp_path / next(iter(changes)), settings, encoders.tensors(encoders.config("bert")))
-        with minibert.load(folder) as layer:
-            told = facts(layer)
+        told = facts(checkpoints.write(tmp_path, settings, encoders.tensors(encoders.config("bert"))))
         assert told["blocks"].startswith("not available: config.json: ") and says in told["blocks"]
 
 
@@ -89,9 +86,8 @@ def test_shards_that_are_not_opened_stay_so(tmp_path: Path) -> None:
     second = {key: array for key, array in named.items() if key not in first}
     folder = checkpoints.write_shards(tmp_path, settings, [first, second])
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with minibert.load(folder) as layer:
-        told = facts(layer)
-    assert told["blocks on disk"].endswith(" in 16 tensors; 32 tensors in all, some in files not opened for this")
+    says = " in 16 tensors; 32 tensors in all, some in files not opened for this"
+    assert facts(folder)["blocks on disk"].endswith(says)
 
 
 def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,14 +99,13 @@ def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: pyt
             layer.tokenizer.size  # noqa: B018  opened here, so that the rest of the page is all that could be fetched
             layer.attention_position  # noqa: B018
             before, sent = len(hub.requests), hub.sent
-            told = facts(layer)
+            told = told_of(layer)
             assert (len(hub.requests), hub.sent) == (before, sent)
     assert told["blocks on disk"].endswith(" in 32 tensors")
 
 
 def test_a_real_model(minilm: Path) -> None:
-    with minibert.load(minilm) as layer:
-        told = facts(layer)
+    told = facts(minilm)
     assert told["blocks"] == "6, 12 heads of 32, feed-forward 1536 wide, gelu"
     # 6 * (4 * 384 * 384 + 2 * 384 * 1536 + 9 * 384 + 1536) * 4 bytes
     assert told["blocks on disk"] == "42.6 MB in 96 tensors"

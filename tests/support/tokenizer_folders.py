@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,6 +182,10 @@ def charsmap() -> str:
     """A map of characters as sentencepiece stores it, without any character in it."""
     trie = bytes(4 * 256)
     return base64.b64encode(len(trie).to_bytes(4, "little") + trie).decode()
+
+
+def finder(folder: Path) -> Callable[[str], Path | None]:
+    return lambda name: folder / name if (folder / name).is_file() else None
 
 
 def write_tokenizer(folder: Path, name: str, variant: dict[str, Any], model_type: str | None = None) -> Path:
