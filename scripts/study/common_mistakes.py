@@ -149,9 +149,9 @@ measure("type row 0 added", on="gpt2")
 
 # %%
 measure("positions counted by the mask", "cached tokens not counted")
-measure("positions counted from 0", "padding counted as tokens", "mask instead of the ids", on="roberta")
-measure("padding id from the config", on="mpnet-pad5")
-measure("ids instead of the mask", "mask ignored in positions", on="opt")
+measure("positions from 0", "padding counted as tokens", "positions by the mask instead of the ids", on="roberta")
+measure("padding id of positions from the config", on="mpnet-pad5")
+measure("positions by the ids instead of the mask", "mask ignored in positions", on="opt")
 
 # %% [markdown]
 # BART's and OPT's position tables have two more rows in front:
@@ -189,8 +189,8 @@ measure("sinusoids added", on="t5-encoder")
 # Where a family scales its word rows, it scales nothing else, and it rounds the factor to float32 first.
 
 # %%
-measure("scale in float64", on="pegasus-encoder")
-measure("scale left out", on="marian-encoder")
+measure("factor of the word rows in float64", on="pegasus-encoder")
+measure("factor of the word rows left out", on="marian-encoder")
 measure("inputs_embeds scaled", on="mbart-encoder")
 
 # %% [markdown]
@@ -215,7 +215,7 @@ measure("bias missing", on="albert")
 # In nearly all other families the attention mask changes nothing before attention.
 
 # %%
-measure("mask not applied", on="xlm")
+measure("mask not applied to the rows", on="xlm")
 
 # %% [markdown]
 # ## All of them
@@ -280,14 +280,14 @@ assert np.allclose(factor, np.sqrt(383 / 384))
 assert [round((1 - 1 / dim) ** 0.5, 5) for dim in (384, 768)] == [0.9987, 0.99935]
 
 # %% [markdown]
-# 2. "padding counted as tokens". A text alone has no padding, so nothing is counted wrongly. "positions counted from
-#    0" is wrong for a text alone too.
+# 2. "padding counted as tokens". A text alone has no padding, so nothing is counted wrongly. "positions from 0"
+#    is wrong for a text alone too.
 
 # %%
 with study.tiny("roberta") as right:
     text, pad = np.array([[7, 8, 9]]), right.config["pad_token_id"]
     padded = np.array([[pad, pad, pad, 7, 8, 9]])
-    for name in ("padding counted as tokens", "positions counted from 0"):
+    for name in ("padding counted as tokens", "positions from 0"):
         mistake = mistaken(right, name)
         wrong = [next(plain_parts(right, {"input_ids": ids}, mistake))["sum"] for ids in (text, padded)]
         alone = np.array_equal(wrong[0], right.trace(text)["sum"])

@@ -101,7 +101,7 @@ class Port:
             self.wrong = self.mistake if self.blocks is None or i in self.blocks else ""
             x = self.block(i, x, mask, kept)
         self.wrong = self.mistake if self.blocks is None or len(self.blocks) > 1 else ""
-        if (last := self.names["last"]) and self.wrong != "last norm forgotten":
+        if (last := self.names["last"]) and self.wrong != "last norm not applied":
             x = kept[last] = self.norm(last, x)
         kept[f"hidden_states.{i + 1}"] = x
         return kept
@@ -164,7 +164,7 @@ class Port:
                 if self.wrong in ("residual from the normed x", f"{which} residual from the normed x"):
                     residual = x
             y = self.attention(i, at, x, mask, kept) if part == "1" else self.feed_forward(at, x, kept)
-            if f"within_{part}" in n and self.wrong != "norm within forgotten":
+            if f"within_{part}" in n and self.wrong != "norm before the sum not applied":
                 y = normed(n[f"within_{part}"], y)
             x = total = kept[at + n[f"sum_{part}"]] = residual + y
             if not before:
@@ -184,7 +184,7 @@ class Port:
         for place, name in enumerate(self.names.get("norms", ())):
             rows = looks[place].reshape(len(x), -1, self.size)
             normed = kept[at + name] = self.norm(at + name, rows)
-            rows = self.rotated(i, rows if self.wrong == "queries and keys not normed" else normed)
+            rows = self.rotated(i, rows if self.wrong == "norm of queries and keys not applied" else normed)
             looks[place] = rows.reshape(len(x), -1)
         return looks
 

@@ -143,15 +143,15 @@ COMMON: dict[str, Change] = {
 SHOWN = {name: change for name, change in COMMON.items() if name != "eps 1e-05"}
 PLANTED: dict[str, dict[str, Change]] = {
     "cls": {**COMMON, "pooling mean": pooling("mean")},
-    "dense": {**SHOWN, "pooling cls": pooling("cls"), "not normalized": without("Normalize"),
-              "Dense left out": without("Dense"), "pooling cls + not normalized": both(
+    "dense": {**SHOWN, "pooling cls": pooling("cls"), "vectors not normalized": without("Normalize"),
+              "Dense left out": without("Dense"), "pooling cls + vectors not normalized": both(
                   pooling("cls"), without("Normalize"))},
-    "last-token": {**COMMON, "pooling mean": pooling("mean"), "not normalized": without("Normalize"),
+    "last-token": {**COMMON, "pooling mean": pooling("mean"), "vectors not normalized": without("Normalize"),
                    "text lower-cased": on_text(str.lower)},
     "prompts": {**COMMON, "prompt missing": no_prompt, "pooling cls": pooling("cls")},
-    "mpnet": {**SHOWN, "not normalized": without("Normalize"), "pooling cls": pooling("cls"),
+    "mpnet": {**SHOWN, "vectors not normalized": without("Normalize"), "pooling cls": pooling("cls"),
               "prompt missing": no_prompt},
-    "bfloat16": {**SHOWN, "not normalized": without("Normalize")},
+    "bfloat16": {**SHOWN, "vectors not normalized": without("Normalize")},
 }  # fmt: skip
 HONEST: dict[str, Change] = {
     "float32": lambda whole: None,

@@ -63,15 +63,15 @@ _PLANTED = (
     _one("gpt2", "first residual from the normed x", 1, GPT2_SUM, name="residual from the normed x"),
     _one("gpt2", "causal mask hides the token itself", 0, "attentions.{i}"),
     _one("gpt2", "q k v in another order: q v k", 0, "h.{i}.attn.scores", name="scores of q and v"),
-    Planted("gpt2", "last norm forgotten", (0, 1), {"hidden_states.2": "last norm forgotten"}),
+    Planted("gpt2", "last norm not applied", (0, 1), {"hidden_states.2": "last norm not applied"}),
     _one("gpt2", "norm after instead of before", 1, "h.{i}.ln_1", "h.{i}.ln_2", "h.{i}.attn.c_attn", "h.{i}.mlp.c_fc",
          "h.{i}.mlp.sum", "ln_f"),
-    _one("qwen3", "queries and keys not normed", 1, TODAY + "scores"),
+    _one("qwen3", "norm of queries and keys not applied", 1, TODAY + "scores"),
     _one("qwen3", "neighbours rotated instead of halves", 0, TODAY + "scores"),
     _one("qwen3", "gate and up exchanged", 1, "layers.{i}.mlp.act_fn", "layers.{i}.mlp.down_proj"),
     _one("gemma3_text", "rotation of the other layer type", 0, TODAY + "scores"),
     _one("gemma3_text", "window one token too narrow", 0, "attentions.{i}"),
-    _one("gemma3_text", "norm within forgotten", 1, TODAY + "sum", "layers.{i}.mlp.sum"),
+    _one("gemma3_text", "norm before the sum not applied", 1, TODAY + "sum", "layers.{i}.mlp.sum"),
 )  # fmt: skip
 TODAY_MODELS = ("qwen3", "gemma3_text")
 # each mistake in all blocks: a model in which it shows, and the first intermediate that it spoils

@@ -467,8 +467,8 @@ PLANTED: dict[str, Planted] = {
                                several(bias(_bert(0, N2)), weight(_bert(0, N2), lambda w: w * 0 + 1))),
     "the other norm's": Planted("bert", {_bert(0, N2): f"weight and bias of {_bert(0, N1)}"},
                                 taken(_bert(0, N2), _bert(0, N1))),
-    "no norm": Planted("bert", {_bert(1, N2): "not applied"}, put(_bert(1, N2), lambda own: lambda x: x)),
-    "last norm": Planted("gpt2", {"ln_f": "not applied"}, put("ln_f", lambda own: lambda x: x)),
+    "no norm": Planted("bert", {_bert(1, N2): "norm not applied"}, put(_bert(1, N2), lambda own: lambda x: x)),
+    "last norm": Planted("gpt2", {"ln_f": "norm not applied"}, put("ln_f", lambda own: lambda x: x)),
     # -- activations
     "gelu by tanh in one block": Planted("bert", {_bert(1, ACT): "activation gelu_new"}, put(
         _bert(1, ACT), lambda own: lambda x: 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).tanh()))),
@@ -536,9 +536,9 @@ PLANTED: dict[str, Planted] = {
     "k for q": Planted("gpt2", {f"h.{i}.attn.scores": "scores of k and q" for i in range(DEPTH)},
                        attention={"qkv": lambda q, k, v: (k, q, v)}),
     # -- the models of today
-    "neighbours turned": Planted("qwen3", every("layers.{i}.self_attn.scores", "neighbours rotated instead of halves"),
+    "neighbours rotated": Planted("qwen3", every("layers.{i}.self_attn.scores", "neighbours rotated instead of halves"),
                                  rotated_by(by_neighbours)),
-    "not turned": Planted("qwen3", every("layers.{i}.self_attn.scores", "queries and keys not rotated"),
+    "not rotated": Planted("qwen3", every("layers.{i}.self_attn.scores", "queries and keys not rotated"),
                           rotated_by(lambda x, cos, sin: x)),
     "keys not rotated": Planted("qwen3", every("layers.{i}.self_attn.scores", "keys not rotated"),
                                rotated_by(lambda x, cos, sin: x, only=(1,))),
@@ -547,7 +547,7 @@ PLANTED: dict[str, Planted] = {
         "qwen3", every("layers.{i}.self_attn.scores", "key head taken modulo")
         | every("layers.{i}.self_attn.context", "key head taken modulo"),
         attention={"shared": lambda heads, own: np.arange(heads) % own}),
-    "k not normed": Planted("qwen3", {"layers.1.self_attn.k_norm": "not applied"},
+    "k not normed": Planted("qwen3", {"layers.1.self_attn.k_norm": "norm not applied"},
                             put("layers.1.self_attn.k_norm", lambda own: lambda x: x)),
     "gate and up exchanged": Planted(
         "qwen3", {"layers.0.mlp.act_fn": "gate and up exchanged",
@@ -561,7 +561,7 @@ PLANTED: dict[str, Planted] = {
                                    x - x.mean(-1, keepdim=True)) / (x.var(-1, False, keepdim=True) + 1e-6).sqrt())),
     "1 + weight": Planted("gemma3_text", {"layers.1.input_layernorm": "weight without 1 +"},
                           weight("layers.1.input_layernorm", lambda w: w - 1)),
-    "norm within": Planted("gemma3_text", {"layers.0.post_attention_layernorm": "not applied"},
+    "norm within": Planted("gemma3_text", {"layers.0.post_attention_layernorm": "norm not applied"},
                            put("layers.0.post_attention_layernorm", lambda own: lambda x: x)),
     "Gemma's scale by head_dim": Planted("gemma3_text", every("layers.{i}.self_attn.scores", "scale by head_dim"),
                                          attention={"scale": lambda q, scaling: q.shape[-1] ** -0.5}),

@@ -58,9 +58,9 @@ class VectorPort:
 
     def __call__(self, texts: Sequence[str]) -> Array:
         made = np.stack([self.vector(text) for text in texts])
-        if "not normalized" not in self.wrong:
+        if "vectors not normalized" not in self.wrong:
             made = made / np.sqrt((made * made).sum(1, keepdims=True))
-        if "cut to 6" in self.wrong:
+        if "truncated to 6" in self.wrong:
             made = made[:, :6]
         return np.asarray(made, np.float32)
 
@@ -68,7 +68,7 @@ class VectorPort:
         prompts = {"prompt missing": "", "prompt doubled": 2 * PROMPT}
         prompt = next((text for name, text in prompts.items() if name in self.wrong), PROMPT)
         ids = list(self.tokenizer.encode(prompt + text).ids)
-        longest = 8 if "cut at 8" in self.wrong else LONGEST
+        longest = 8 if "truncated at 8" in self.wrong else LONGEST
         if len(ids) > longest:
             ids = [*ids[: longest - 1], ids[-1]]
         if "no [CLS]" in self.wrong:
@@ -77,9 +77,9 @@ class VectorPort:
 
     def vector(self, text: str) -> Array:
         ids = self.ids(text)
-        count, pads = len(ids), 20 - len(ids) if {"padding pooled", "mask ignored"} & self.wrong else 0
+        count, pads = len(ids), 20 - len(ids) if {"padding pooled", "padding seen"} & self.wrong else 0
         batch = {"input_ids": np.array([ids + [0] * pads])}
-        if pads and "mask ignored" not in self.wrong:
+        if pads and "padding seen" not in self.wrong:
             batch["attention_mask"] = np.array([[1] * count + [0] * pads])
         start = 1 if "positions from 1" in self.wrong else 0
         batch["position_ids"] = np.arange(start, start + count + pads)[None]

@@ -187,8 +187,8 @@ class WrongInput(loops.Port):
     ("wrong", "key", "name"),
     [
         ("rows one further", "embeddings.position_embeddings", "rows of ids +1"),
-        ("counted from 2", "position_ids", "counted from +2 on"),
-        ("type 1", "embeddings.token_type_embeddings", "row 1 for all tokens"),
+        ("counted from 2", "position_ids", "positions from 2"),
+        ("type 1", "embeddings.token_type_embeddings", "type 1 for all tokens"),
         ("no types", "sum", "type rows left out"),
         ("norm's bias", "embeddings.LayerNorm", "bias missing"),
         ("no norm", "hidden_states.0", "it is sum"),

@@ -75,12 +75,12 @@ def test_logits_at_padding_are_not_compared(tmp_path: Path) -> None:
 def test_logits_alone_are_compared_and_named(tmp_path: Path) -> None:
     """A head's mistake fits, though nothing else is compared; with another one beside it none does."""
     with load_encoder(MASKED.folder) as encoder:
-        (mistake,) = [each for each in mistakes(encoder) if each.name == "not applied"]
+        (mistake,) = [each for each in mistakes(encoder) if each.name == "norm not applied"]
         head = EncoderSubject(encoder, partial(load_encoder, MASKED.folder)).head
         inputs = {"plain": encoder_batches(encoder)["plain"]}
         parts = plain_parts(encoder, inputs["plain"], mistake, (HEAD,), head)
         traces = {"plain": {key: x for part in parts for key, x in part.items()}}
-    for further, names in ((0, ["not applied"]), (1, [])):
+    for further, names in ((0, ["norm not applied"]), (1, [])):
         traces["plain"]["logits"] = traces["plain"]["logits"] + np.float32(further)
         write_traces(tmp_path / "port.safetensors", inputs, traces)
         report = verify_encoder(str(MASKED.folder), against=tmp_path / "port.safetensors", only=["logits"])

@@ -39,6 +39,7 @@ TAKES = "A head that takes one token of a text takes the first in BERT and its k
 BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
 ROTATED = "In each block queries and keys, and nothing else, are rotated by their token's position."
+PADDING_SEEN = "padding seen"
 EPS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)
 FLOATS = ("float16", "bfloat16")
 THETAS = (1e4, 1.6e5, 5e5, 1e6)
@@ -55,14 +56,16 @@ MISTAKES: tuple[Mistake, ...] = (
             make.dense(lambda own: Dense(own.weight, own.bias, not own.transposed), make.is_square)),
     Mistake("weight transposed, bias missing", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
             make.dense(lambda own: Dense(own.weight, None, not own.transposed), make.is_square_and_biased)),
-    *(Mistake(f"weight in {name}", ROUNDED, make.dense(partial(make.rounded_weight, rounding=rounding)))
+    *(Mistake(f"weight in {name}", ROUNDED, make.dense(partial(make.rounded_weight, rounding=rounding)),
+              on_vectors=name not in FLOATS, rounding=name if name in FLOATS else "int8")
       for name, rounding in ROUNDINGS.items()),
-    *(Mistake(f"parameters in {name}", ROUNDED, make.rounded(ROUNDINGS[name])) for name in FLOATS),
-    *(Mistake(f"parameters and rotary frequencies in {name}", ROUNDED, make.with_frequencies(ROUNDINGS[name]))
+    *(Mistake(f"parameters in {name}", ROUNDED, make.rounded(ROUNDINGS[name]), on_vectors=True, rounding=name)
       for name in FLOATS),
+    *(Mistake(f"parameters and rotary frequencies in {name}", ROUNDED, make.with_frequencies(ROUNDINGS[name]),
+              on_vectors=True, rounding=name) for name in FLOATS),
     # norms
     *(Mistake(f"eps {eps:g}", "config.json names it: BERT has 1e-12, RoBERTa 1e-5 as torch, Llama and its kin 1e-6.",
-              partial(make.other_eps, eps)) for eps in EPS),
+              partial(make.other_eps, eps), on_vectors=True) for eps in EPS),
     *(Mistake(name, why, make.norm(formula, False)) for name, (formula, why) in LAYER_NORMS.items()),
     *(Mistake(name, why, make.norm(formula, True)) for name, (formula, why) in RMS_NORMS.items()),
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
@@ -76,12 +79,13 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("bias missing", BIAS, make.rebound(lambda own: (own.weight, None, own.eps), make.biased)),
     Mistake("bias added before the weight", BIAS,
             make.rebound(lambda own: (own.weight, own.weight * own.bias, own.eps), make.biased)),
-    Mistake("not applied", "This norm is there.", make.by_part("norm", lambda own: np.asarray)),
+    Mistake("norm not applied", "This norm is there.", make.by_part("norm", lambda own: np.asarray)),
     # activations
     *(Mistake(f"activation {word}", "This activation is what config.json names, or one that the head fixes.",
-              make.by_part("activation", partial(make.other_than, formula))) for formula, word in FORMULAS.items()),
+              make.by_part("activation", partial(make.other_than, formula)), on_vectors=True)
+      for formula, word in FORMULAS.items()),
     Mistake("activation left out", "An activation stands between the two maps.",
-            make.by_part("activation", lambda own: np.asarray)),
+            make.by_part("activation", lambda own: np.asarray), on_vectors=True),
     # scores
     Mistake("no division by sqrt(head_dim)", "Scores grow with head_dim, and softmax then keeps only the largest.",
             make.scaled(lambda own: own.scale * math.sqrt(own.head_dim), make.by_root)),
@@ -112,7 +116,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", make.rotation(partial(make.by_theta, theta)))
       for theta in THETAS),
     # heads of attention
-    Mistake("queries and keys not normed", "Queries and keys are normed in each head before they are rotated.",
+    Mistake("norm of queries and keys not applied", "Queries and keys are normed in each head before they are rotated.",
             make.without_head_norms),
     Mistake("heads split without transposing", HEADS_SPLIT, make.split(wrong.split_without_transposing)),
     Mistake("heads interleaved", "A head's numbers stand side by side in a row; the axes are (heads, head_dim).",
@@ -125,15 +129,16 @@ MISTAKES: tuple[Mistake, ...] = (
     # what a token sees
     Mistake("causal mask one token too far", SEES, make.causal(True, True, 1)),
     Mistake("causal mask hides the token itself", SEES, make.causal(True, True, -1)),
-    Mistake("causal mask forgotten", "No token of this model sees those after it.", make.causal(True, False)),
-    Mistake("causal mask where there is none", "Every token of this model sees all others.", make.causal(False, True)),
+    Mistake("causal mask forgotten", "No token of this model sees those after it.", make.causal(True, False),
+            on_vectors=True),
+    Mistake("causal mask where there is none", "Every token of this model sees all others.", make.causal(False, True),
+            on_vectors=True),
     Mistake("window one token too wide", WINDOW, make.window(lambda window: window + 1)),
     Mistake("window one token too narrow", WINDOW, make.window(lambda window: window - 1)),
     Mistake("window forgotten", "Some blocks of this model see near tokens alone.", make.window(lambda window: None)),
     Mistake("window twice as wide", WINDOW, make.window(lambda window: 2 * window)),
     Mistake("window half as wide", WINDOW, make.window(lambda window: window // 2)),
-    Mistake("padding ignored", "Padding is not seen, by tokens before it or after it.",
-            make.on("keep", make.padding_seen)),
+    Mistake(PADDING_SEEN, "Padding is not seen, by tokens before it or after it.", make.on("keep", make.padding_seen)),
     Mistake("mask from the ids", "What is padding is what the attention mask says, not what the ids are.", make.by_ids),
     Mistake("mask ignored", "Padding and what a token does not see get attention weights.", make.masked(make.no_mask)),
     Mistake("mask added as 0 and 1", MASK, make.masked(lambda kept, dtype: kept.astype(dtype))),
@@ -165,10 +170,10 @@ MISTAKES: tuple[Mistake, ...] = (
             make.parts(lambda part: part._replace(before=part.after, after="") if part.after else part)),
     Mistake("norm after instead of before", "GPT-2 normalises what enters attention and feed-forward, BERT each sum.",
             make.parts(lambda part: part._replace(before="", after=part.before) if part.before else part)),
-    Mistake("norm within forgotten", "What attention and feed-forward give is normed before it is added.",
+    Mistake("norm before the sum not applied", "What attention and feed-forward give is normed before it is added.",
             make.parts(lambda part: part._replace(within=""))),
-    Mistake("last norm forgotten", "After the last block comes one more norm, which GPT-2 calls ln_f.",
-            make.without_last_norm),
+    Mistake("last norm not applied", "After the last block comes one more norm, which GPT-2 calls ln_f.",
+            make.without_last_norm, on_vectors=True),
     Mistake("residual from the normed x", "In GPT-2 x itself is not normalised between blocks, only what is added.",
             make.residual_normed),
     Mistake("residual from before the norm", "In BERT the second sum begins with the first norm's output.",

@@ -72,9 +72,12 @@ def as_generate(own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
     return np.maximum(found, 0) if isinstance(found, np.ndarray) else found
 
 
-def shifted(further: int) -> Wrong:
-    """All positions larger by this number."""
-    return on("positions", lambda step: _after(step, lambda x: x + further))
+@given_place
+def from_start(at: At, start: int) -> Iterator[Step]:
+    """Positions from another first one on."""
+    for step in at.of("positions"):
+        if further := start - step.part.first(at.layer.config):
+            yield _after(step, partial(np.add, further))
 
 
 def first_type(at: At) -> Iterator[Step]:
@@ -118,6 +121,11 @@ def further(many: int, own: Any, module: Embedding, ids: Array) -> Array:
 def always(row: int, own: Any, module: Embedding, ids: Array) -> Array:
     """One row for all tokens."""
     return module(np.full_like(ids, row))
+
+
+def has_ids(ids: str, own: Any, module: Embedding) -> bool:
+    """Whether a lookup is by these ids."""
+    return bool(own.ids == ids)
 
 
 def no_rows(step: Step) -> Step:
@@ -251,7 +259,9 @@ def embeds_scaled(step: Step) -> Step | None:
 
 # -- the list ----------------------------------------------------------------------------------------------------
 
+FIRST = "The family says which position is the first: 0, or in RoBERTa padding_idx + 1, after the padding row."
 POSITION = "RoBERTa's positions skip padding."
+TYPES_ARE = "Types are 0 in a single text, and 1 in the second text of a pair."
 OTHER_ROWS = "Each id has a row of its own, and row 0 is the first."
 SUM = "The rows of each kind are added once."
 WORDS = {
@@ -265,29 +275,28 @@ LEFT_OUT = {
 
 # fmt: off
 OF_ROWS: tuple[Mistake, ...] = (
-    *(Mistake(f"{word} rows left out", LEFT_OUT.get(ids, SUM), left_out(ids)) for ids, word in WORDS.items()),
+    *(Mistake(f"{word} rows left out", LEFT_OUT.get(ids, SUM), left_out(ids), on_vectors=ids in LEFT_OUT)
+      for ids, word in WORDS.items()),
     *(Mistake(f"{word} rows added twice", SUM, added_twice(ids), "local") for ids, word in WORDS.items()),
     *(Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
               in_order(order)) for order in (lambda of: (of[0], *reversed(of[1:])), lambda of: (*of[1:], of[0]))),
     Mistake("type row 0 added", "GPT-2 and XLM add a row for types only where types are passed.", first_type),
-    Mistake("positions counted from 0", "RoBERTa's first position is after the padding row: padding_idx + 1.",
-            counted(by("padding"), as_if(rule="count"))),
+    Mistake("positions from 0", FIRST, counted(by("padding"), as_if(rule="count")), on_vectors=True),
     Mistake("padding counted as tokens", POSITION, counted(by("padding"), padding_counted)),
-    Mistake("mask instead of the ids", "RoBERTa counts ids that are not padding, whatever the attention mask says.",
-            counted(by("padding"), by_mask)),
-    Mistake("padding id from the config", "MPNet's positions skip id 1 whatever config.json says.",
+    Mistake("positions by the mask instead of the ids", "RoBERTa counts ids that are not padding, whatever the "
+            "attention mask says.", counted(by("padding"), by_mask)),
+    Mistake("padding id of positions from the config", "MPNet's positions skip id 1 whatever config.json says.",
             counted(lambda own: own.padding_idx == 1, as_if(padding_idx="pad_token_id"))),
-    Mistake("ids instead of the mask", "OPT counts what the attention mask keeps; padding without a mask counts.",
-            counted(by("mask"), by_ids)),
+    Mistake("positions by the ids instead of the mask", "OPT counts what the attention mask keeps; padding without a "
+            "mask counts.", counted(by("mask"), by_ids)),
     Mistake("mask ignored in positions", "OPT counts what the attention mask keeps.",
             counted(by("mask"), as_if(rule="count"))),
     Mistake("positions counted by the mask", "Only `generate()` does so, and passes them; a plain call counts padding.",
             counted(by("count"), as_generate)),
     Mistake("cached tokens not counted", "With a cache the first new token comes after the cached ones.",
             counted(lambda own: own.rule != "mask" and own.cached, as_if(cached=False))),
-    *(Mistake(f"counted from {start:+d} on", "The family says which position is the first.", shifted(start), "local")
-      for start in NEAR),
-    Mistake("all 0", "Each token has a position.", on("positions", no_rows), "local"),
+    *(Mistake(f"positions from {start}", FIRST, from_start(start), "local", start in (1, 2)) for start in range(5)),
+    Mistake("positions all 0", "Each token has a position.", on("positions", no_rows), "local"),
     Mistake("offset of the position table missing", "BART's and OPT's tables have two rows in front of position 0.",
             rows(Positions, without_offset, lambda own, module: own.extra)),
     Mistake("sinusoids in the other layout", "Marian has all sines first, Vaswani's paper alternates.",
@@ -296,9 +305,9 @@ OF_ROWS: tuple[Mistake, ...] = (
             computed(sinusoids_in_float32)),
     Mistake("sinusoids added", "T5, Llama and similar models add no position row; positions act in attention.",
             with_sinusoids),
-    Mistake("scale in float64", "sqrt(dim) is rounded to float32 before it multiplies.",
+    Mistake("factor of the word rows in float64", "sqrt(dim) is rounded to float32 before it multiplies.",
             factors(lambda factor, x: (x.astype(np.float64) * factor).astype(x.dtype))),
-    Mistake("scale left out", "Word rows are multiplied by sqrt(dim) before positions are added.",
+    Mistake("factor of the word rows left out", "Word rows are multiplied by sqrt(dim) before positions are added.",
             factors(lambda factor, x: x)),
     Mistake("inputs_embeds scaled", "BART scales inside its word module, so the caller's own embeddings stay.",
             on("embeds", embeds_scaled)),
@@ -306,12 +315,13 @@ OF_ROWS: tuple[Mistake, ...] = (
             rows(Tokens, zero_padding, lambda own, module: module.padding_idx is not None)),
     Mistake("shared table first", "In untied BART each side has a table of its own, and `shared` is not used.",
             shared_first),
-    Mistake("left out: all 0", SUM, on("rows", no_rows), "local"),
+    Mistake("rows all 0", SUM, on("rows", no_rows), "local"),
     *(Mistake(f"rows of ids {many:+d}", OTHER_ROWS, rows((Tokens, Positions), partial(further, many)), "local")
       for many in NEAR),
-    *(Mistake(f"row {row} for all tokens", OTHER_ROWS, rows((Add, Positions), partial(always, row)), "local")
-      for row in range(3)),
-    Mistake("mask not applied", "DeBERTa and XLM multiply the rows by the attention mask after the norm.",
+    *(Mistake(f"{word} {row} for all tokens", TYPES_ARE if word == "type" else OTHER_ROWS,
+              rows((Add, Positions), partial(always, row), partial(has_ids, ids)), "local", word == "type" and row == 1)
+      for ids, word in WORDS.items() if word != "word" for row in range(3)),
+    Mistake("mask not applied to the rows", "DeBERTa and XLM multiply the rows by the attention mask after the norm.",
             on("rows of padding", lambda step: step._replace(formula=lambda x, given: x))),
 )
 # fmt: on

@@ -77,12 +77,19 @@ def given_place(wrong: Callable[Concatenate[At, P], Iterable[Step]]) -> Callable
 
 
 class Mistake(NamedTuple):
-    """One mistake. `where`: "local" ones are tried only on single modules, "whole" ones only on whole models."""
+    """One mistake.
+
+    where       "local" ones are tried only on single modules, "whole" ones only on whole models
+    on_vectors  tried where there are vectors alone: one word of config.json or one line makes it in a whole model
+    rounding    the narrower format that it is in, float16, bfloat16 or int8
+    """
 
     name: str
     why: str
     wrong: Wrong
     where: str = ""
+    on_vectors: bool = False
+    rounding: str = ""
 
 
 def with_mistake(mistake: Mistake, at: At) -> Plan | None:

@@ -14,12 +14,9 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.families.parts.steps import Add, Positions
-from minibert.models.encoder import Encoder
-from minibert.verify.mistakes.mistakes import EPS, MISTAKES
+from minibert.verify.mistakes.mistakes import MISTAKES, PADDING_SEEN
 from minibert.verify.mistakes.plain import all_places
 from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8
-from minibert.verify.mistakes.wrong_rows import always, rows, shifted
 from minibert.verify.mistakes.wrong_steps import (
     Mistake,
     dense,
@@ -34,13 +31,6 @@ from .vector_recipes import Maker, Rules
 
 LENGTHS = (64, 128, 256, 384, 512)
 PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5 and Nomic, added by hand to others
-
-
-# of the list: those that are made in all blocks of a model, by one word of config.json or one line
-OF_MODELS = (
-    "activation ", "type rows left out", "position rows left out", "causal mask forgotten", "causal mask where",
-    "last norm", "weight in int8", "parameters ", *(f"eps {eps:g}" for eps in EPS),
-)  # fmt: skip
 
 
 class VectorMistake(NamedTuple):
@@ -141,7 +131,7 @@ def _lengths(maker: Maker) -> Found:
     shown = "no limit" if right is None else f"{right} tokens, special ones among them"
     for length in sorted({*LENGTHS, *([most] if most else [])}):
         if length != right and (most is None or length <= most):
-            yield VectorMistake(f"cut at {length} tokens", f"The longest length is {shown}.", {"longest": length})
+            yield VectorMistake(f"truncated at {length} tokens", f"The longest length is {shown}.", {"longest": length})
     if right is not None and maker.before + maker.after:
         more = right + maker.before + maker.after
         if most is None or more <= most:
@@ -162,30 +152,19 @@ def _special_tokens(maker: Maker) -> Found:
 # -- ids -> rows -------------------------------------------------------------------------------------------------
 
 
-def _of_positions(encoder: Encoder) -> Iterator[Mistake]:
-    for own in (step for step, _ in encoder.embeddings.steps if isinstance(step, Positions)):
-        first = own.first(encoder.config)
-        for start in {0, 1, 2} - {first}:
-            yield Mistake(f"positions from {start}", f"Positions begin at {first}.", shifted(start - first))
-
-
 def _models(maker: Maker) -> Found:
     many = f"There are {len(maker.encoder.stack.blocks)} blocks; run all."
-    second_type = rows(Add, partial(always, 1), lambda own, module: own.ids == "token_type_ids" and own.missing == 0)
     of_vectors = (
-        Mistake("token type 1", "All tokens of a single text are of type 0.", second_type),
-        *_of_positions(maker.encoder),
         Mistake("last block missing", many, without_block(-1)),
         Mistake("first block missing", many, without_block(0)),
-        Mistake("norm of the input layer forgotten", "Normalize before the blocks.", without_first_norm),
+        Mistake("norm of the input layer not applied", "Normalize before the blocks.", without_first_norm),
     )
-    for mistake in (*(each for each in MISTAKES if each.name.startswith(OF_MODELS)), *of_vectors):
-        form = next((form for form in ("float16", "bfloat16", "int8") if f" in {form}" in mistake.name), "")
+    for mistake in (*(each for each in MISTAKES if each.on_vectors), *of_vectors):
         if any(with_mistake(mistake, at) for at in all_places(maker.encoder)):
-            yield VectorMistake(mistake.name, mistake.why, {"model": mistake}, form)
+            yield VectorMistake(mistake.name, mistake.why, {"model": mistake}, mistake.rounding)
     remedy = "Attention weights of padding must be 0: pass the attention mask."
-    yield VectorMistake("mask ignored", remedy, {"seen": True})
-    yield VectorMistake("mask ignored and padding pooled", remedy, {"seen": True, "pads": True})
+    yield VectorMistake(PADDING_SEEN, remedy, {"seen": True})
+    yield VectorMistake(f"{PADDING_SEEN} and pooled", remedy, {"seen": True, "pads": True})
 
 
 # -- rows -> vector ----------------------------------------------------------------------------------------------
@@ -215,21 +194,21 @@ def _endings(maker: Maker) -> Found:
     for i, name in named:
         many = sum(name == other for _, other in named) > 1
         which = f"{name}, module {i + 2} of modules.json," if many else name
-        say = "not normalized" if name == "Normalize" and not many else f"{which} left out"
+        say = "vectors not normalized" if name == "Normalize" and not many else f"{which} left out"
         yield VectorMistake(say, f"Apply {which.rstrip(',')} after pooling.", {"without": i})
     if not after or after[-1] is not normalized:
-        yield VectorMistake("normalized", "Do not divide the vectors by their length.", {"norm": True})
+        yield VectorMistake("vectors normalized", "Do not divide the vectors by their length.", {"norm": True})
 
 
 def endings(maker: Maker, width: int) -> Found:
-    """Mistakes that are seen at the vectors' own width: cut to it."""
+    """Mistakes that are seen at the vectors' own width: truncated to it."""
     if width < maker.own.dim and width != maker.right.width:
         remedy = f"Give all {maker.right.width} numbers, or name the width in both places."
-        yield VectorMistake(f"cut to the first {width} numbers", remedy, {"width": width})
+        yield VectorMistake(f"truncated to the first {width} numbers", remedy, {"width": width})
         both = {"width": width, "norm": True}
-        yield VectorMistake(f"cut to the first {width} numbers and normalized again", remedy, both)
+        yield VectorMistake(f"truncated to the first {width} numbers and normalized again", remedy, both)
     if maker.right.width != maker.own.dim == width:
-        yield VectorMistake("not cut", f"Give the first {maker.right.width} numbers.", {"width": width})
+        yield VectorMistake("vectors not truncated", f"Give the first {maker.right.width} numbers.", {"width": width})
 
 
 # -- narrower numbers --------------------------------------------------------------------------------------------

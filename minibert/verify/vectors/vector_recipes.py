@@ -142,7 +142,7 @@ class Maker:
         return next(iter(self._encodings(text, recipe)))
 
     def _encodings(self, text: str, recipe: Recipe) -> Iterator[Encoded]:
-        """Tokenize one text; where special tokens are left out, a long text may be cut before that or after."""
+        """Tokenize one text; where special tokens are left out, a long text may be truncated before that or after."""
         before, after = self.before * (not recipe.first), self.after * (not recipe.last)
         whole, done = "".join((*recipe.prompts, recipe.text(text))), set[int]()
         for more in (0, before + after):

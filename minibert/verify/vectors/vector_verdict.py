@@ -2,7 +2,7 @@
 
 First the right vectors. Where some differ, every mistake is tried on a few plain texts, alone and in pairs: most
 mistakes of the model show there. Then all texts: a mistake that shows in some texts only, as with accents or where long
-texts are cut, is looked for among those that still differ. What fits all texts is named.
+texts are truncated, is looked for among those that still differ. What fits all texts is named.
 """
 
 from __future__ import annotations
