@@ -347,6 +347,7 @@ def test_the_words_of_nomic_bert_s_published_config(tmp_path: Path) -> None:
 def test_closed() -> None:
     encoder = CASE["bert"].load()
     layer = encoder.embeddings
+    encoder.logits([[3]])  # the head is made on first use
     kept_rows = layer.word_embeddings([3])
     encoder.close()
     encoder.close()
@@ -355,12 +356,21 @@ def test_closed() -> None:
         lambda: encoder.trace([[3]]),
         lambda: encoder.embeddings,
         lambda: encoder.stack,
+        lambda: encoder.heads,
+        encoder.head,
+        lambda: encoder.logits([[3]]),
+        lambda: encoder.predict(("we", "a")),
+        lambda: encoder.rank("we", ["a"]),
         lambda: layer([[3]]),
         lambda: layer.trace([[3]]),
         lambda: layer.modules,
     ):
         with pytest.raises(ValueError, match="closed"):
             use()
+    texts = (encoder.encode, encoder.encode_query, encoder.encode_stream, encoder.classify, encoder.fill)
+    for method in (*texts, encoder.next_words, encoder.complete):
+        with pytest.raises(ValueError, match="this encoder is closed; load it again"):
+            method(["we"] if method in texts else "we")
     assert np.isfinite(kept_rows).all()
 
 

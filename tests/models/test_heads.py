@@ -10,14 +10,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from encoder_files import CASE, TINY, EncoderCase, copied, kept, off
+from encoder_files import TINY, EncoderCase, copied, kept, off
 from head_files import HEAD_CASE, HEAD_CASES, HeadCase, distance, seen
 from peaks import with_peak
-from safetensors.numpy import load_file
 
 import minibert
-from minibert.equations import gelu, layer_norm, tanh_pooling, tied_logits
-from minibert.equations.blocks import linear
 from minibert.equations.input_layer import Array
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import NAMES, Act, BoundHead, Head
@@ -72,28 +69,6 @@ def test_logits_and_what_is_before_them_are_the_reference_s(case: HeadCase) -> N
             only = [name for name in trace if name not in encoder.trace(**inputs[kind])]
             head = encoder.head()
             assert only == [*(path for path, _ in head.works), head.path, "logits"]
-
-
-def test_a_masked_word_by_the_textbook_s_formulas() -> None:
-    tensors = load_file(CASE["bert"].folder / "model.safetensors")
-    of = "cls.predictions.transform"
-    with CASE["bert"].load() as encoder:
-        assert encoder.heads == ("masked_word",)
-        x = linear(encoder(IDS), tensors[f"{of}.dense.weight"], tensors[f"{of}.dense.bias"])
-        x = layer_norm(gelu(x), tensors[f"{of}.LayerNorm.weight"], tensors[f"{of}.LayerNorm.bias"], 1e-12)
-        want = tied_logits(x, tensors["bert.embeddings.word_embeddings.weight"], tensors["cls.predictions.bias"])
-        assert off(encoder.logits(IDS), want) <= CUT
-        assert off(encoder.logits(IDS[0]), want[0]) <= CUT
-
-
-def test_classes_by_the_textbook_s_formulas() -> None:
-    case = HEAD_CASE["bert-classes"]
-    tensors = load_file(case.folder / "model.safetensors")
-    with case.load() as encoder:
-        pooled = tanh_pooling(encoder(IDS), tensors["bert.pooler.dense.weight"], tensors["bert.pooler.dense.bias"])
-        want = linear(pooled, tensors["classifier.weight"], tensors["classifier.bias"])
-        assert off(encoder.logits(IDS), want) <= CUT
-        assert encoder.logits(IDS[0]).shape == (3,)
 
 
 # -- wrong heads -------------------------------------------------------------------------------------------------

@@ -124,15 +124,6 @@ def test_a_config_that_is_not_computed_is_refused(name: str, config: dict[str, A
             encoder.logits(IDS)
 
 
-def test_a_closed_encoder_has_no_heads() -> None:
-    encoder = HEAD_CASE["bert-classes"].load()
-    encoder.logits(IDS)
-    encoder.close()
-    for use in (lambda: encoder.heads, encoder.head, lambda: encoder.logits(IDS)):
-        with pytest.raises(ValueError, match="closed"):
-            use()
-
-
 @pytest.mark.parametrize(
     ("name", "lost", "said"),
     [

@@ -32,9 +32,7 @@ from minibert.models.run.key_value_cache import KeyValueCache
 
 IDS = np.arange(30).reshape(3, 10) % 20 + 5
 MASK = np.array([[1] * 10, [1] * 4 + [0] * 6, [1] * 7 + [0] * 3])
-NARROW: dict[str, Callable[[Array], Any]] = {
-    "BF16": checkpoints.bfloat16, "F16": lambda array: array.astype(np.float16),
-}  # fmt: skip
+NARROW: dict[str, Callable[[Array], Any]] = {"BF16": checkpoints.bfloat16, "F16": lambda x: x.astype(np.float16)}
 narrow_formats = pytest.mark.parametrize("stored", NARROW)
 
 
@@ -43,9 +41,8 @@ def narrowed(folder: Path, into: Path, stored: str = "BF16", shift: int = 0) -> 
     shutil.copytree(folder, into, dirs_exist_ok=True)
     named = load_file(folder / "model.safetensors")
     change = NARROW.get(stored, lambda array: array)
-    (into / "model.safetensors").write_bytes(
-        checkpoints.pack({name: change(array) for name, array in named.items()}, shift=shift)
-    )
+    packed = checkpoints.pack({name: change(array) for name, array in named.items()}, shift=shift)
+    (into / "model.safetensors").write_bytes(packed)
     return into
 
 

@@ -256,14 +256,6 @@ def test_a_tokenizer_without_a_mask(tmp_path: Path) -> None:
         encoder.fill("[MASK]")
 
 
-def test_a_closed_encoder(gpt2_folder: Path) -> None:
-    encoder = minibert.load_encoder(gpt2_folder)
-    encoder.close()
-    for ask in (encoder.fill, encoder.next_words, encoder.complete):
-        with pytest.raises(ValueError, match="this encoder is closed; load it again"):
-            ask("we")
-
-
 # -- texts from outside ------------------------------------------------------------------------------------------
 
 OUTSIDE = st.one_of(st.sampled_from("we[MASK] .\n\u4e2d"), st.characters(exclude_categories=["Cs"]))

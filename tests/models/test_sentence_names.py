@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,10 +70,9 @@ def test_normalized_vectors_are_not_normalized_again() -> None:
     vectors = encoder.encode(texts, normalize_embeddings=True)
     want = encoder.similarity(vectors[:2], vectors)
     assert np.abs(encoder.similarity(vectors[:2], vectors, normalized=True) - want).max() <= 1e-6
-    for found, wanted in zip(
-        minibert.search(vectors[:2], vectors, 3, normalized=True), minibert.search(vectors[:2], vectors, 3), strict=True
-    ):
-        assert np.allclose(found, wanted, atol=1e-6)
+    given = (vectors[:2], vectors, 3)
+    found = minibert.search(*given, normalized=True)
+    assert all(map(partial(np.allclose, atol=1e-6), found, minibert.search(*given)))
     # a length that is not 1 shows that nothing is divided: only the first vector is looked at
     first, second = np.array([[1.0, 0.0]]), np.array([[0.6, 0.8], [3.0, 4.0]])
     assert encoder.similarity(first, second, normalized=True).tolist() == [[0.6, 3]]
