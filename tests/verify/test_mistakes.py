@@ -13,6 +13,7 @@ import numpy as np
 import planted_loops
 import pytest
 from head_files import HEAD_CASE
+from reference_files import REFERENCE
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import run
@@ -28,9 +29,13 @@ from minibert.verify.mistakes.wrong_steps import Mistake, with_mistake
 from minibert.verify.report import Report
 from minibert.verify.sides.counterparts import File, Live, Shipped
 from minibert.verify.sides.traces import BLOCKS, HEAD, Traces, read_traces, trace, write_traces
+from minibert.verify.vectors import vector_mistakes
+from minibert.verify.vectors.vector_mistakes import endings
+from minibert.verify.vectors.vector_recipes import Maker
 from minibert.verify.verify import compare_with, verify
 
 PAGE = (Path(verify_module.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8")
+ROWS, OF_VECTORS = (re.findall(r"^\| (?!name|---)(.+?) \| (.+) \|$", part, re.M) for part in PAGE.split("## Vectors"))
 verify_encoder = partial(verify, encoder=True)
 PLAIN_TOLERANCE = 3e-5  # times max(1, size), packed against padded; measured 1.2e-5, with the kernels of Haswell
 MODELS = ("bert", "gpt2", "mpnet", "modernbert", "gemma3_text")  # in one of these each mistake of blocks can be made
@@ -79,9 +84,22 @@ def test_the_page_has_the_name_and_the_reason_of_every_mistake(folders: dict[str
     for name in MODELS:
         with load_encoder(folders[name]) as encoder:
             known |= {each.name: each.why for each in mistakes(encoder)}
-    rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", PAGE.partition("## Input layer, blocks and heads")[2], re.M))
-    assert {name: why for name, why in rows.items() if name not in ("name", "---")} == known
+    assert dict(ROWS) == known
     assert all(why.endswith(".") for why in known.values())
+
+
+def test_the_page_has_the_name_and_the_remedy_of_every_mistake_that_vectors_alone_show() -> None:
+    """In it N and X stand for what differs from model to model."""
+    made = set()
+    for folder in REFERENCE.glob("sentences-*"):
+        with load_encoder(folder) as encoder:
+            maker = Maker(encoder)
+            found = [*vector_mistakes.mistakes(maker), *endings(maker, 4), *endings(maker, maker.own.dim)]
+        made |= {f"{each.name} | {each.remedy}" for each in found if each.name not in dict(ROWS)}
+    rows = [re.escape(f"{name} | {remedy}") for name, remedy in OF_VECTORS]
+    patterns = [re.compile(re.sub(r"\bX\b", ".+", re.sub(r"\bN\b", "[0-9]+", row))) for row in rows]
+    assert [each for each in made if not any(row.fullmatch(each) for row in patterns)] == []
+    assert [row for row in patterns if not any(map(row.fullmatch, made))] == []
 
 
 @pytest.mark.parametrize("name", encoders.CONFIGS)
