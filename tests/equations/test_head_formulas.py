@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert.equations import cross_entropy, log_softmax, sigmoid, softmax, tanh_pooling, tied_logits
+from minibert.equations import cross_entropy, log_softmax, softmax, tanh_pooling, tied_logits
 
 ROUNDING = 1e-12  # float64, relative to max(1, |value|); measured 9e-15
 ROWS = np.random.default_rng(5).standard_normal((2, 3, 4))
@@ -54,8 +54,3 @@ def test_cross_entropy_by_arithmetic_and_its_slope() -> None:
         moved[:, i] += step
         slope = (cross_entropy(moved, targets) - cross_entropy(logits, targets)) / step
         np.testing.assert_allclose(slope, softmax(logits)[:, i] - (targets == i), atol=1e-6)
-
-
-def test_two_classes_are_a_sigmoid_of_their_difference() -> None:
-    x = ROWS[0, :, :2]
-    np.testing.assert_allclose(softmax(x)[:, 0], sigmoid(x[:, 0] - x[:, 1]), ROUNDING)

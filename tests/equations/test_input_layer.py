@@ -23,8 +23,6 @@ MOMENT_TOLERANCE = 5e-15
 FORGET_TOLERANCE = 4e-14
 # float32 against float64: measured at most 1.8e-7 times the largest weight
 NORM_TOLERANCE = 1e-6
-# products of float32 sinusoid rows of 64 numbers, positions up to 4095: measured at most 6.6e-7
-PRODUCT_TOLERANCE = 2e-6
 # one rounding of a number in -1..1 to float32
 HALF_A_BIT = 2.0**-25
 # rows of up to 9 float32 products: measured at most 1.6e-6

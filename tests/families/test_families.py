@@ -314,13 +314,6 @@ def test_texts_on_a_published_model(minilm: Path, number: str) -> None:
 # -- what the table says of itself ---------------------------------------------------------------------------------
 
 
-def test_no_two_steps_of_a_row_share_a_key() -> None:
-    for name, row in minibert.FAMILIES.items():
-        for side in row.sides:
-            keys = [step.path + getattr(step, "role", "") for step in row.steps_for(side)]
-            assert len(keys) == len(set(keys)), name
-
-
 def test_sums_are_in_the_order_that_shows_in_the_bits() -> None:
     """BERT adds types before positions, ConvBERT after; the table must never be tidied up."""
 

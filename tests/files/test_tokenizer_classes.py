@@ -15,7 +15,7 @@ from tokenizer_folders import BASES, PAIR, TEXTS, finder, tokenizer_json, varian
 import minibert
 from minibert import TokenizerError
 from minibert.files.tokenizer import Tokenizer
-from minibert.files.tokenizer_classes import CLASSES, ELSEWHERE
+from minibert.files.tokenizer_classes import ELSEWHERE
 from minibert.files.tokenizer_files import open_tokenizer
 
 STORED = Path(__file__).parents[1] / "reference" / "tokenizer_ids.json"
@@ -89,28 +89,6 @@ def test_ids_become_text_by_the_class_s_rules(tmp_path: Path, name: str, mask: s
     assert tokenizer.decode(tokenizer.encode("We lived the clouds.")[0].input_ids, skip_special_tokens=True) == text
 
 
-@pytest.mark.parametrize("name", sorted(CLASSES.keys() & BASES.keys()))
-def test_the_file_alone_would_give_other_ids(name: str) -> None:
-    from tokenizers import Tokenizer as Reader
-
-    alone = Tokenizer(Reader.from_str(json.dumps(tokenizer_json(BASES[name]))))
-    assert ids_of(alone) != stored()[name]["plain"]
-
-
-def test_each_setting_shows_in_the_ids() -> None:
-    """A setting without effect on these texts would be a variant that catches nothing."""
-    for name, names in {
-        "BertTokenizer": ('{"do_lower_case": false}', '{"strip_accents": false}', '{"tokenize_chinese_chars": false}'),
-        "RobertaTokenizer": ('{"add_prefix_space": true}', "named", "map", "extra"),
-        "XLMRobertaTokenizer": ('{"add_prefix_space": false}', "named", "map"),
-        "AlbertTokenizer": ('{"do_lower_case": false}', '{"keep_accents": true}'),
-        "DebertaV2Tokenizer": ('{"do_lower_case": true}', "punctuation", '{"add_prefix_space": false}'),
-        "LlamaTokenizer": ('{"legacy": true}',),
-    }.items():
-        ids = stored()[name]
-        assert all(ids[variant] != ids["plain"] for variant in names), name
-
-
 @pytest.mark.parametrize(("model_type", "name"), USUAL.items())
 def test_a_model_s_type_has_its_usual_class(tmp_path: Path, model_type: str, name: str) -> None:
     usual = minibert.FAMILIES[model_type].tokenizer
@@ -143,12 +121,6 @@ def test_older_files_give_the_same_ids(tmp_path: Path, name: str) -> None:
             assert found == wanted, variant
         else:
             assert found == stored()[name][variant], variant
-
-
-def test_unigram_takes_its_unknown_letters_from_the_class(tmp_path: Path) -> None:
-    """The file says row 0, T5's class row 2: letters of no token must get the class's."""
-    tokenizer = opened(write_tokenizer(tmp_path, "T5Tokenizer", {}))
-    assert 2 in tokenizer.encode("\u4e00")[0].input_ids and 0 not in tokenizer.encode("\u4e00")[0].input_ids
 
 
 def test_unigram_s_scores_are_read_by_python(tmp_path: Path) -> None:
@@ -288,7 +260,3 @@ def test_a_class_of_other_rules_is_refused(tmp_path: Path, name: str) -> None:
     folder = write_tokenizer(tmp_path, "BertTokenizer", {}, "bert")
     with pytest.raises(TokenizerError, match=f"class {name} has rules of its own"):
         opened(folder, declared=name)
-
-
-def test_the_two_lists_are_apart() -> None:
-    assert not CLASSES.keys() & ELSEWHERE and not any(name.endswith("Fast") for name in (*CLASSES, *ELSEWHERE))

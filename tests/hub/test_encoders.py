@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import write_shards
 from encoder_files import CASE
 from fake_hub import FakeHub
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 import minibert
 
@@ -44,16 +44,10 @@ def test_weights_are_fetched_once_and_found_offline(tmp_path: Path, hub: FakeHub
 
 
 def test_shards(tmp_path: Path, hub: FakeHub, want: np.ndarray) -> None:
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    shutil.copy(FOLDER / "config.json", folder)
     tensors = load_file(FOLDER / "model.safetensors")
-    names = sorted(tensors)
-    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
-    for file, part in parts.items():
-        save_file({name: tensors[name] for name in part}, folder / file)
-    index = {"weight_map": {name: file for file, part in parts.items() for name in part}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    parts = [{name: tensors[name] for name in sorted(tensors)[start::2]} for start in (0, 1)]
+    config = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))
+    folder = write_shards(tmp_path / "shards", config, parts)
     hub.add(NAME, {path.name: path for path in folder.iterdir()})
     for name in (NAME, folder):
         with minibert.load_encoder(name) as encoder:
