@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import mmap
-import os
 import pickle
 import re
 import shutil
@@ -164,6 +163,8 @@ def test_blocks_that_share_a_module_share_its_array(tmp_path: Path) -> None:
         assert first.weight is second.weight and first.weight.dtype == np.float32
         path = "encoder.albert_layer_groups.0.albert_layers.0.attention.query"
         assert encoder[path].weight is first.weight
+        with pytest.raises(KeyError, match=r"no 'encoder\.layer\.9'"):
+            encoder["encoder.layer.9"]
         keys = [key for key in encoder.trace([[3, 4]]) if key.endswith("attention.query")]
         assert keys == [path.replace("0.att", f"0[{i}].att") for i in range(2)]
 
@@ -357,6 +358,8 @@ def test_closed() -> None:
         lambda: encoder.embeddings,
         lambda: encoder.stack,
         lambda: encoder.heads,
+        lambda: encoder.prompts,
+        encoder.get_embedding_dimension,
         encoder.head,
         lambda: encoder.logits([[3]]),
         lambda: encoder.predict(("we", "a")),
@@ -384,11 +387,6 @@ def test_copies_take_no_weights_along() -> None:
         assert rows.tobytes() == encoder.trace([[3, 4]])["hidden_states.0"].tobytes()
     with pytest.raises(ValueError, match="closed"):
         pickle.dumps(encoder)
-
-
-def test_a_wrong_name() -> None:
-    with CASE["bert"].load() as encoder, pytest.raises(KeyError, match=r"no 'encoder\.layer\.9'"):
-        encoder["encoder.layer.9"]
 
 
 # -- the input layer pays for none of it -------------------------------------------------------------------------
@@ -422,16 +420,6 @@ def test_memory_grows_with_a_tile_not_with_the_batch() -> None:
         per_token = (large - small) / (7600 * 12)
         # what grows are the ids, masks and orders of the whole batch, no rows of `dim` numbers: 12 of 4 bytes each here
         assert per_token < 48, per_token
-
-
-def test_readme_s_example_runs_and_its_families_are_the_package_s(minilm: Path, tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (code,) = [code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "attentions.0" in code]
-    environment = {**os.environ, "MINIBERT_MODEL": str(minilm)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert (done.stdout, done.stderr) == ("(2, 7, 384)\n(2, 12, 7, 7) (2, 7, 1536) (2, 7, 384)\n(2, 384)\n", "")
-    said = readme[readme.index("`load_encoder` loads the blocks too") : readme.index("All other families have an")]
-    assert set(re.findall(r"`([\w-]+)`", said)) == {"load_encoder", *BLOCKS}
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert", "mpnet", "gpt2"])

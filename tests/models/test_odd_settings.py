@@ -311,12 +311,7 @@ def test_a_flag_is_true_or_false(name: str, tmp_path: Path) -> None:
             (folder / "config.json").write_text(text, encoding="utf-8")
             said = rf"'{flag.rpartition('.')[2]}' must be (true or false|False for bert), found "
             with pytest.raises(CheckpointError, match=said):
-                both(folder)
-
-
-def both(folder: Path) -> None:
-    minibert.load(folder).attention_position  # noqa: B018
-    minibert.load_encoder(folder)
+                minibert.load(folder).attention_position, minibert.load_encoder(folder)
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:20])

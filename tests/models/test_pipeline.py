@@ -59,15 +59,12 @@ def test_an_error_names_the_text_by_its_number_in_all(layer: minibert.EmbeddingL
     next(vectors)
     with pytest.raises(TypeError, match=r"texts\[3\] must be a str, found int"):
         next(vectors)
+    with pytest.raises(TypeError, match=r"texts\[0\] must be a str, found tuple"):
+        layer.embed([("a", "b")])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="text 2 has 1002 tokens"):
         list(layer.embed_stream([["a", "b"], ["a " * 1000]]))
     with pytest.raises(ValueError, match="pooling must be"):
         layer.embed_stream([], "median")
-
-
-def test_a_pair_is_no_text(layer: minibert.EmbeddingLayer) -> None:
-    with pytest.raises(TypeError, match=r"texts\[0\] must be a str, found tuple"):
-        layer.embed([("a", "b")])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -277,25 +278,23 @@ def test_lengths_of_tasks_end_at_the_positions(tmp_path: Path) -> None:
 
 # -- what is there, and is no file -------------------------------------------------------------------------------
 
-SAYS = {"dangling": "is a link to nothing", "loop": "cannot be opened", "folder": "is a folder", "fifo": "is no file"}
+MAKES: dict[str, Callable[[Path], None]] = {
+    "is a link to nothing": lambda path: path.symlink_to(path.parent / "nowhere"),
+    "cannot be opened": lambda path: path.symlink_to(path),
+    "is a folder": Path.mkdir,
+    "is no file": os.mkfifo,
+}
 FILES = ("modules.json", "config.json", "1_Pooling/config.json", "sentence_bert_config.json", "tokenizer_config.json")
 
 
 @pytest.mark.parametrize("file", [*FILES, "config_sentence_transformers.json", "2_Dense/model.safetensors"])
-@pytest.mark.parametrize("kind", SAYS)
-def test_what_is_no_file_is_not_taken_as_absent(tmp_path: Path, file: str, kind: str) -> None:
+@pytest.mark.parametrize("said", MAKES)
+def test_what_is_no_file_is_not_taken_as_absent(tmp_path: Path, file: str, said: str) -> None:
     shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
     path = tmp_path / "model" / file
     path.unlink()
-    if kind == "dangling":
-        path.symlink_to(tmp_path / "nowhere")
-    elif kind == "loop":
-        path.symlink_to(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        os.mkfifo(path)
-    with pytest.raises(minibert.CheckpointError, match=f"{file} {SAYS[kind]}"):
+    MAKES[said](path)
+    with pytest.raises(minibert.CheckpointError, match=f"{file} {said}"):
         minibert.load_encoder(tmp_path / "model")
 
 

@@ -36,9 +36,6 @@ def test_prompts_are_those_of_sentence_transformers() -> None:
         assert encoder.prompts == want and list(encoder.prompts) == list(want)
     with pytest.raises(TypeError):
         encoder.prompts["query"] = "else"  # type: ignore[index]  # else it would be without effect, and without a word
-    encoder.close()
-    with pytest.raises(ValueError, match="closed"):
-        encoder.prompts  # noqa: B018
 
 
 SETTINGS = "config_sentence_transformers.json"

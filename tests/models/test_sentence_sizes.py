@@ -207,9 +207,6 @@ def test_the_sentences_own_sizes_go_by_their_usual_names(folder: str) -> None:
     assert encoder.get_embedding_dimension() == encoder.get_sentence_embedding_dimension() == size
     (tokens,) = encoder.encode(["we " * 50], output_value="token_embeddings")
     assert tokens.shape == (encoder.max_seq_length, encoder.dim)
-    encoder.close()
-    with pytest.raises(ValueError, match="closed"):
-        encoder.get_embedding_dimension()
 
 
 SIZE, ENDS, NONE = "numbers, {} over a text's tokens; by cosine", "tokens (model_max_length in tok", "none in this file"

@@ -20,6 +20,7 @@ from command_line import WITHOUT_TORCH
 
 import minibert
 from minibert.cli import main
+from minibert.families.rows import BLOCKS as ROWS_OF_BLOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,6 +61,14 @@ def test_the_ten_lines_run_on_the_demos_checkpoint(minilm: Path, tmp_path: Path)
     for line in ("(2, 7, 384)", "embeddings.LayerNorm (2, 7, 384)", "'clouds'", "(2, 384)"):
         assert line in printed
     assert printed.startswith("BertEmbeddings(\n  (word_embeddings): Embedding(30522, 384, padding_idx=0)")
+
+
+def test_the_lines_about_blocks_run_and_their_families_are_the_package_s(minilm: Path, tmp_path: Path) -> None:
+    (code,) = [block for block in BLOCKS if "attentions.0" in block]
+    printed = "(2, 7, 384)\n(2, 12, 7, 7) (2, 7, 1536) (2, 7, 384)\n(2, 384)\n"
+    assert run(code, tmp_path, MINIBERT_MODEL=str(minilm)) == printed
+    said = README[README.index("`load_encoder` loads the blocks too") : README.index("All other families have an")]
+    assert set(re.findall(r"`([\w-]+)`", said)) == {"load_encoder", *ROWS_OF_BLOCKS}
 
 
 def test_the_lines_about_words_run_on_tiny_models(tmp_path: Path) -> None:
