@@ -73,7 +73,7 @@ def _say_local(report: Report, judged: Judged) -> None:
         )  # fmt: skip
         return
     size = "beyond what float32 rounds to" if report.passed else "wrong"
-    report.say("", f"{size} by itself, on the port's own input of it; all else follows from these or is right:")
+    report.say(f"{size} by itself, on the port's own input of it; all else follows from these or is right:")
     rounded = [wrong for wrong in report.local if wrong.fits and all(fit in FORMATS for fit in wrong.fits)]
     for name in dict.fromkeys(fit for wrong in rounded for fit in wrong.fits):
         report.say(f"  {sum(name in wrong.fits for wrong in rounded)} of {len(judged.keys)} in the blocks: {name}")
