@@ -150,9 +150,8 @@ def workers() -> set[int]:
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may just have ended
             title = (path / "cmdline").read_bytes()
-            if title.startswith(b"ray::MapWorker(MapBatches(Worker))") and parent(parent(path.name)) == str(
-                os.getpid()
-            ):
+            ours = parent(parent(path.name)) == str(os.getpid())
+            if ours and title.startswith(b"ray::MapWorker(MapBatches(Worker))"):
                 found.add(int(path.name))
     return found
 
@@ -174,9 +173,8 @@ def test_a_worker_is_killed_and_every_row_is_there_once(
     address: str, source: Path, minilm: Path, tmp_path: Path
 ) -> None:
     output, before = tmp_path / "vectors", workers()
-    job = begin(
-        source, output, "--model", minilm, "--concurrency", 2, "--address", address, "--rows-per-shard", SHARD
-    )  # fmt: skip
+    settings = ("--concurrency", 2, "--address", address, "--rows-per-shard", SHARD)
+    job = begin(source, output, "--model", minilm, *settings)
     try:
         shards = lambda: list(tmp_path.glob("vectors.unfinished-*/*.parquet"))  # noqa: E731
         wait_for(lambda: len(shards()) > 1, job)

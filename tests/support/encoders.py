@@ -39,7 +39,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "camembert": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
     "electra": {"embedding_size": 12},
     "ernie": {"use_task_id": False},
-    "distilbert": {"dim": DIM, "n_heads": HEADS, "n_layers": DEPTH, "hidden_dim": WIDTH, "activation": "gelu"},
+    "distilbert": {
+        "dim": DIM, "n_heads": HEADS, "n_layers": DEPTH, "hidden_dim": WIDTH, "activation": "gelu",
+        "max_position_embeddings": LONGEST,
+    },
     "mpnet": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "relative_attention_num_buckets": 32},
     "gpt2": {
         "n_embd": DIM, "n_head": HEADS, "n_layer": DEPTH, "n_inner": WIDTH, "n_positions": LONGEST,
@@ -67,12 +70,8 @@ LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
 
 def config(name: str, **changes: Any) -> dict[str, Any]:
     """config.json of one model_type, with changes."""
-    if name in ("distilbert", "gpt2"):
-        made = {"vocab_size": checkpoints.VOCAB, "max_position_embeddings": LONGEST, **CONFIGS[name]}
-        if name == "gpt2":
-            del made["max_position_embeddings"]
-        return {"model_type": name, **made, **changes}
-    return {"model_type": name, **COMMON, **CONFIGS[name], **changes}
+    common = {"vocab_size": checkpoints.VOCAB} if name in ("distilbert", "gpt2") else COMMON
+    return {"model_type": name, **common, **CONFIGS[name], **changes}
 
 
 def tensors(config: Mapping[str, Any]) -> dict[str, Array]:

@@ -46,8 +46,5 @@ def seen(x: Array, inputs: dict[str, Array]) -> Array:
 def distance(case: HeadCase, encoder: minibert.Encoder) -> float:
     """How far an encoder's logits are from the reference's."""
     inputs, traces = case.read
-    found = [
-        off(seen(encoder.logits(**given, head=case.head), given), seen(traces[kind]["logits"], given))
-        for kind, given in inputs.items()
-    ]
-    return max(found)
+    made = {kind: encoder.logits(**given, head=case.head) for kind, given in inputs.items()}
+    return max(off(seen(made[kind], given), seen(traces[kind]["logits"], given)) for kind, given in inputs.items())

@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 KILLED = -signal.SIGKILL
@@ -37,7 +36,7 @@ class Runs:
         code, told = json.loads(self.process.stdout.readline())
         return code, told
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.communicate()
 
 

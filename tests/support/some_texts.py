@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from checkpoints import GPT2, write
+from checkpoints import GPT2, write_hollow
 from hypothesis import strategies as st
 
 from minibert import EmbeddingLayer
@@ -38,14 +37,8 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 def real_gpt2_folder(reference_folder: Path, folder: Path) -> Path:
     """A tiny layer with GPT-2's real vocabulary: the ids need no table of this size."""
-    write(
-        folder,
-        {**GPT2, "vocab_size": 50257, "n_embd": 1, "n_positions": 64},
-        {
-            "wte.weight": np.zeros((50257, 1), np.float32),
-            "wpe.weight": np.zeros((64, 1), np.float32),
-        },
-    )
+    config = {**GPT2, "vocab_size": 50257, "n_embd": 1, "n_positions": 64}
+    write_hollow(folder, config, {"wte.weight": (50257, 1), "wpe.weight": (64, 1)})
     shutil.copy(reference_folder / "tokenizers" / "gpt2_vocab.json", folder / "vocab.json")
     shutil.copy(reference_folder / "tokenizers" / "gpt2_merges.txt", folder / "merges.txt")
     return folder

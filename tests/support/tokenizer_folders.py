@@ -95,10 +95,8 @@ def variants(name: str) -> dict[str, dict[str, Any]]:
     found["map"] = {"special_tokens_map.json": named, "added_tokens.json": {"[NEW]": len(vocabulary(base))}}
     found["listed"] = {"tokenizer_config.json": {"added_tokens_decoder": decoder}, "special_tokens_map.json": named}
     rows = len(vocabulary(base))
-    later = {
-        str(rows + 1): {**token, "content": "[new]"},
-        str(rows): {**token, "content": "we <"},
-    }  # the later one first
+    # the later one first
+    later = {str(rows + 1): {**token, "content": "[new]"}, str(rows): {**token, "content": "we <"}}
     found["unlisted"] = {"tokenizer_config.json": {"added_tokens_decoder": {}}}
     found["later"] = {"tokenizer_config.json": {"added_tokens_decoder": {**later, **decoder}}}
     found["extra"] = {"tokenizer_config.json": {"additional_special_tokens": ["[NEW]"], "new_token": "[new]"}}
@@ -149,11 +147,8 @@ def tokenizer_json(base: Base, **changes: Any) -> dict[str, Any]:
     else:
         model |= {"vocab": [[token, 0.0 if i < len(base.special) else -1.0 - i / 50] for i, token in enumerate(tokens)]}
         model |= {"unk_id": 0, "byte_fallback": False}
-    special = [
-        {"id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-        | {"special": True}
-        for i, text in enumerate(base.special)
-    ]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    special = [{"id": i, "content": text, **flags} for i, text in enumerate(base.special)]
     first = base.special[0]
     template = {
         "type": "TemplateProcessing",
@@ -161,8 +156,7 @@ def tokenizer_json(base: Base, **changes: Any) -> dict[str, Any]:
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {first: {"id": first, "ids": [0], "tokens": [first]}},
     }
-    normalizers: list[dict[str, Any]] = [{"type": "Lowercase"}, {"type": "Strip", "strip_left": True}]
-    normalizers[1]["strip_right"] = True
+    normalizers = [{"type": "Lowercase"}, {"type": "Strip", "strip_left": True, "strip_right": True}]
     if base.kind == "Unigram":
         normalizers.append({"type": "Precompiled", "precompiled_charsmap": charsmap()})
     return {
