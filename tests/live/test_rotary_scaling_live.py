@@ -217,6 +217,14 @@ def compare_texts(torch: ModuleType, module: Any, scheme: schemes.Rotary, length
         assert np.abs(ours.astype(np.float64) - cos_or_sin).max() <= ANGLE_TOLERANCE
 
 
+def compare_spellings(torch: ModuleType, family: str, name: str, config: dict[str, Any], *lengths: int) -> None:
+    """A config.json as it is given, and as transformers writes it today; a new module for each text."""
+    written = rotary_module(family, name, **config)[1]
+    for source, length in product(({**SIZES, **config}, written), lengths):
+        module = rotary_module(family, name, **config)[0]
+        compare_texts(torch, module, scheme_of(family, source), length, None)
+
+
 FLAT = [
     ("llama", "Llama", {}),
     ("llama", "Llama", {"rope_theta": 300, "rope_scaling": None}),
@@ -242,21 +250,15 @@ FLAT = [
 def test_config_of_every_family_old_and_new(torch: ModuleType, family: str, name: str, config: dict[str, Any]) -> None:
     """An old config.json, and the one that transformers writes today."""
     config = {**HEAD, "num_key_value_heads": 2, **config}
-    module, written = rotary_module(family, name, **config)
-    for source in ({**SIZES, **config}, written):
-        compare_texts(torch, module, scheme_of(family, source), 4096, None)
+    compare_spellings(torch, family, name, config, 4096)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_configs_in_both_spellings(torch: ModuleType, name: str) -> None:
     family, stem, reached, _, _ = PUBLISHED[name]
+    lengths = [reached, 3 * reached] if name.endswith("dynamic") else [4096, reached]
     for config in configs(name):
-        written = rotary_module(family, stem, **config)[1]
-        for source in ({**SIZES, **config}, written):
-            scheme = scheme_of(family, source)
-            lengths = [reached] if name.endswith("dynamic") else [4096, reached]
-            for length in [*lengths, *([3 * reached] if name.endswith("dynamic") else [])]:
-                compare_texts(torch, rotary_module(family, stem, **config)[0], scheme, length, None)
+        compare_spellings(torch, family, stem, config, *lengths)
 
 
 @pytest.mark.parametrize("word", ["type", "rope_type"])
@@ -271,10 +273,7 @@ def test_phi3_calls_longrope_by_three_names(torch: ModuleType, share: float, rop
     }  # fmt: skip
     if rope_type == "su":  # the reference then asks for the length among the parameters, not beside them
         config["rope_scaling"]["original_max_position_embeddings"] = 4096
-    module, written = rotary_module("phi3", "Phi3", **config)
-    for source in ({**SIZES, **config}, written):
-        for length in (4096, 4097, 131072):
-            compare_texts(torch, module, scheme_of("phi3", source), length, None)
+    compare_spellings(torch, "phi3", "Phi3", config, 4096, 4097, 131072)
 
 
 GEMMA3 = {"thetas": schemes.GEMMA3_THETAS, "scaled": ("full_attention",)}
