@@ -60,9 +60,8 @@ def read_back(folder: Path) -> tuple[list[Any], NDArray[np.float32]]:
 
 @pytest.mark.parametrize("rows_per_shard", [1, 7, 100, 230, 1000])
 def test_vectors_are_those_of_embed(rows_per_shard: int, model: Path, tmp_path: Path) -> None:
-    meta = run(
-        model, lines(tmp_path / "a.txt", TEXTS), tmp_path / "out", rows_per_shard=rows_per_shard, truncation=True
-    )
+    source = lines(tmp_path / "a.txt", TEXTS)
+    meta = run(model, source, tmp_path / "out", rows_per_shard=rows_per_shard, truncation=True)
     with minibert.load(model) as layer:
         want = layer.embed(TEXTS, truncation=True)
     ids, found = read_back(tmp_path / "out")
@@ -79,9 +78,8 @@ def test_vectors_are_those_of_encode(folder: str | None, model: Path, tmp_path: 
         want = encoder.encode(TEXTS)
         shards = [encoder.encode(TEXTS[start : start + 50]) for start in range(0, 230, 50)]
     _, found = read_back(tmp_path / "out")
-    assert found.dtype == np.float32 and same_bits(
-        found, np.concatenate(shards)
-    )  # only texts of one shard are batched together
+    # only texts of one shard are batched together
+    assert found.dtype == np.float32 and same_bits(found, np.concatenate(shards))
     lengths = np.linalg.norm(want, axis=1, keepdims=True)
     assert np.max(np.abs(found - want) / lengths) <= SAME
 
@@ -133,9 +131,7 @@ def jsonl(path: Path, texts: Iterable[Any]) -> Path:
 def test_bad_rows_are_left_out_and_listed(form: str, model: Path, tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", ["we", None, "lived", 3, 4, 5, 6, "above", "the", "clouds"])
     meta = run(model, source, tmp_path / "out", form=form, rows_per_shard=np.int64(3), bad_rows="skip")
-    assert {name: meta[name] for name in ("rows", "skipped", "cut", "shards")} == dict(
-        rows=5, skipped=5, cut=0, shards=3
-    )
+    assert (meta["rows"], meta["skipped"], meta["cut"], meta["shards"]) == (5, 5, 0, 3)
     listed = [json.loads(line) for line in (tmp_path / "out" / "bad_rows.jsonl").read_text("utf-8").splitlines()]
     assert [row["row"] for row in listed] == [2, 4, 5, 6, 7] and {row["file"] for row in listed} == {str(source)}
     assert listed[1]["problem"] == "'text' must be a text, found 3"
@@ -159,9 +155,8 @@ def test_nothing_but_bad_rows_and_no_rows_at_all(model: Path, tmp_path: Path) ->
 def test_a_run_that_stops_keeps_its_shards_and_goes_on(model: Path, tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", [None if i == 47 else text for i, text in enumerate(TEXTS)])
     options: dict[str, Any] = dict(rows_per_shard=10, truncation=True)
-    with pytest.raises(
-        ValueError, match=f"{source}, row 48: 'text' must be a text, found null; bad_rows=\"skip\" lists"
-    ):
+    error = f"{source}, row 48: 'text' must be a text, found null; bad_rows=\"skip\" lists"
+    with pytest.raises(ValueError, match=error):
         run(model, source, tmp_path / "out", **options)
     kept = content(tmp_path / "out")
     assert len([name for name in kept if name.startswith("vectors")]) == 4 and b'"complete": false' in kept["meta.json"]
@@ -171,9 +166,8 @@ def test_a_run_that_stops_keeps_its_shards_and_goes_on(model: Path, tmp_path: Pa
     run(model, source, tmp_path / "out", bad_rows="skip", **options)
     run(model, source, tmp_path / "whole", bad_rows="skip", **options)
     assert content(tmp_path / "out") == content(tmp_path / "whole")
-    assert (
-        content(tmp_path / "out").items() >= {name: kept[name] for name in kept if name.startswith("vectors")}.items()
-    )
+    vectors = {name: file for name, file in kept.items() if name.startswith("vectors")}
+    assert content(tmp_path / "out").items() >= vectors.items()
 
 
 def test_texts_that_are_too_long(model: Path, tmp_path: Path) -> None:

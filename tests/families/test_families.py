@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import seeded
 from checkpoints import change_json
-from reference_files import CASES, REFERENCE, Case
+from reference_files import BY_NAME, CASES, REFERENCE, Case
 from safetensors.numpy import load_file
 
 import minibert
@@ -90,8 +90,11 @@ def test_what_may_differ_comes_out_of_a_norm_or_a_projection(case: Case) -> None
 
 
 @every_case
-def test_keys_and_dtypes_are_the_reference_s(case: Case) -> None:
-    """The same names, the derived integers first, the output last."""
+def test_a_trace_and_a_call_are_in_the_reference_s_form(case: Case) -> None:
+    """The same names and dtypes, the derived integers first, the output last, which is what a call gives.
+
+    So does a trace that gets the positions of the first one back, those that OPT gives masked tokens, -1, too.
+    """
     inputs, theirs = case.read
     with case.layer() as layer:
         for kind, batch in inputs.items():
@@ -105,21 +108,12 @@ def test_keys_and_dtypes_are_the_reference_s(case: Case) -> None:
             assert "sum" in keys
             if "position_ids" in keys:
                 assert keys[0] == "position_ids"
-
-
-@every_case
-def test_a_call_gives_the_last_value_of_the_trace(case: Case) -> None:
-    """So does a trace that gets the positions of the first one back, those that OPT gives masked tokens, -1, too."""
-    inputs, theirs = case.read
-    with case.layer() as layer:
-        for kind, batch in inputs.items():
-            keywords: dict[str, Any] = {**batch, "past_length": int(batch.get("past_length", np.array(0)).item())}
-            output, traced = layer(keywords.pop("input_ids", None), **keywords), trace(layer, batch)
-            assert output.tobytes() == list(traced.values())[-1].tobytes(), kind
-            assert output.shape == theirs[kind][case.facts["order"][kind][-1]].shape, kind
-            if "position_ids" in traced:
                 again = trace(layer, {**batch, "position_ids": traced["position_ids"]})
-                assert list(again.values())[-1].tobytes() == output.tobytes(), kind
+                assert again[keys[-1]].tobytes() == traced[keys[-1]].tobytes(), kind
+            keywords: dict[str, Any] = {**batch, "past_length": int(batch.get("past_length", np.array(0)).item())}
+            output = layer(keywords.pop("input_ids", None), **keywords)
+            assert output.tobytes() == traced[keys[-1]].tobytes(), kind
+            assert output.shape == theirs[kind][keys[-1]].shape, kind
 
 
 @pytest.mark.parametrize(
@@ -221,28 +215,26 @@ def copy_with(case: Case, target: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize("name", ["bert", "roberta", "electra", "albert", "ernie"])
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query", "rotary"])
 def test_positions_of_another_kind_are_refused(name: str, kind: str, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.name == name)
-    folder = copy_with(case, tmp_path, position_embedding_type=kind)
-    with pytest.raises(
-        CheckpointError, match=f"'position_embedding_type' must be 'absolute' for {name}, found '{kind}'"
-    ):
+    folder = copy_with(BY_NAME[name], tmp_path, position_embedding_type=kind)
+    says = f"'position_embedding_type' must be 'absolute' for {name}, found '{kind}'"
+    with pytest.raises(CheckpointError, match=says):
         minibert.load(folder)
 
 
 def test_positions_of_the_known_kind_are_not(tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.name == "bert")
     for value in ("absolute", None):
-        with minibert.load(copy_with(case, tmp_path, position_embedding_type=value)) as layer:
-            found = differences(case, layer)
+        with minibert.load(copy_with(BY_NAME["bert"], tmp_path, position_embedding_type=value)) as layer:
+            found = differences(BY_NAME["bert"], layer)
             assert found and all(d.passes for d in found)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_neox", "nomic_bert", "mistral", "qwen2"])
 def test_rotary_frequencies_that_cannot_be_scaled_leave_the_rows_alone(name: str, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.name == name)
-    folder = copy_with(case, tmp_path, rope_parameters={"rope_type": "spiral", "factor": 4.0, "rope_theta": 10000.0})
+    folder = copy_with(
+        BY_NAME[name], tmp_path, rope_parameters={"rope_type": "spiral", "factor": 4.0, "rope_theta": 10000.0}
+    )
     with minibert.load(folder) as layer:
-        assert [d for d in differences(case, layer) if not d.passes] == []  # rotation comes later, in attention
+        assert all(d.passes for d in differences(BY_NAME[name], layer))  # rotation comes later, in attention
         with pytest.raises(CheckpointError, match="asks for 'spiral' scaling of the rotary frequencies"):
             layer.attention_position  # noqa: B018
 
@@ -289,13 +281,8 @@ def worst(ours: Array, theirs: Array) -> float:
 def test_texts_on_a_published_model(minilm: Path, number: str) -> None:
     """Ids, tokens and every intermediate of the reference, from the text on."""
     facts = FULL_SIZE["minilm"]["texts"][number]
-    names = {
-        "word": "embeddings.word_embeddings",
-        "token_type": "embeddings.token_type_embeddings",
-        "position": "embeddings.position_embeddings",
-        "sum": "sum",
-        "output": "embeddings.LayerNorm",
-    }
+    names = {name: f"embeddings.{name}_embeddings" for name in ("word", "token_type", "position")}
+    names |= {"sum": "sum", "output": "embeddings.LayerNorm"}
     with minibert.load(minilm) as layer:
         batch = layer.tokenize(facts["text"])
         assert batch["input_ids"][0].tolist() == facts["input_ids"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from checkpoints import write
 
 import minibert
 from minibert.equations.input_layer import Array, layer_norm, lookup
@@ -65,9 +64,7 @@ def tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Array]
     """A checkpoint that no known family describes, in the folder ./mine."""
     monkeypatch.chdir(tmp_path)
     made = {"tok.weight": numbers(11, 8), "pos.weight": numbers(6, 8), "ln.weight": numbers(8), "ln.bias": numbers(8)}
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    save_file({**made, "blocks.0.attn.weight": numbers(2, 2)}, tmp_path / "mine" / "model.safetensors")
+    write(tmp_path / "mine", CONFIG, {**made, "blocks.0.attn.weight": numbers(2, 2)})
     return made
 
 
@@ -110,9 +107,7 @@ def test_every_kind_of_step_may_be_used(tmp_path: Path) -> None:
     made = {"tok.weight": numbers(11, 4), "kind.weight": numbers(3, 4), "up.weight": numbers(8, 4)}
     made["pos.weight"] = numbers(9, 8)
     config = {**CONFIG, "narrow": 4, "kinds": 3, "pad_token_id": 0, "max_position_embeddings": 8}
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(made, tmp_path / "model.safetensors")
-    layer = minibert.load(tmp_path, family=row)
+    layer = minibert.load(write(tmp_path, config, made), family=row)
     narrow = made["tok.weight"][IDS] * np.float32(2) + made["kind.weight"][1]
     up = np.matmul(made["up.weight"], narrow[..., None])[..., 0]
     positions = np.array([[1, 2, 3, 0], [1, 2, 3, 4]])
@@ -142,10 +137,7 @@ def test_a_step_of_one_s_own_may_lay_rows_out_as_it_likes(tmp_path: Path, layout
     parts: tuple[Step, ...] = (Tokens(path="tok"), Positions(path="pos"))
     made = {"tok.weight": numbers(11, 96), "pos.weight": numbers(50, 96), "up.weight": numbers(96, 96)}
     made |= {"ln.weight": numbers(96), "ln.bias": numbers(96)}
-    (tmp_path / "config.json").write_text(
-        json.dumps({**CONFIG, "hidden_size": 96, "embedding_size": 96, "max_position_embeddings": 50}), encoding="utf-8"
-    )
-    save_file(made, tmp_path / "model.safetensors")
+    write(tmp_path, {**CONFIG, "hidden_size": 96, "embedding_size": 96, "max_position_embeddings": 50}, made)
     ends: tuple[tuple[Step, ...], ...] = ((Norm(path="ln"),), (Project(path="up", biased=False), Norm(path="ln")))
     for end in ends:
         ids = np.random.default_rng(0).integers(0, 11, (7, 50))  # more than a small tile
@@ -169,9 +161,8 @@ def test_a_norm_in_place_norms_rows_wherever_they_lie(shape: tuple[int, ...]) ->
 
 def test_a_row_that_does_not_fit_is_told_what_is_missing(tensors: dict[str, Array]) -> None:
     row = minibert.Family(model_type="mine", steps=(Tokens(path="token"), Positions(path="pos")))
-    with pytest.raises(
-        CheckpointError, match=r"no tensor for 'token.weight'; .*the nearest name there is 'tok.weight'"
-    ):
+    nearest = r"no tensor for 'token.weight'; .*the nearest name there is 'tok.weight'"
+    with pytest.raises(CheckpointError, match=nearest):
         minibert.load("./mine", family=row)
     row = minibert.Family(model_type="mine", steps=(Tokens(path="tok"),), checked_prefixes=("pos.", "ln."))
     with pytest.raises(CheckpointError, match=r"does not use: ln.bias, ln.weight, pos.weight"):

@@ -147,9 +147,8 @@ def test_ids_with_gaps(tmp_path: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(settings_), encoding="utf-8")
     layer = minibert.load(folder)
     assert layer.tokens([VOCAB - 1]) == ["clouds"]
-    with pytest.raises(
-        IndexError, match=f"id {WORDS.index('lived')} is below {VOCAB}, but this tokenizer has no token"
-    ):
+    says = f"id {WORDS.index('lived')} is below {VOCAB}, but this tokenizer has no token"
+    with pytest.raises(IndexError, match=says):
         layer.tokens([WORDS.index("lived")])
 
 
@@ -169,9 +168,7 @@ def test_without_a_tokenizer_ids_still_work(tmp_path: Path) -> None:
     assert layer([[1, 2]]).shape == (1, 2, 8)
     assert layer.embed([]).shape == (0, 8)
     for use in (lambda: layer.tokenize("we"), lambda: layer.embed("we"), lambda: layer.tokens([1])):
-        with pytest.raises(
-            TokenizerError, match=r"has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json"
-        ):
+        with pytest.raises(TokenizerError, match=r"expected tokenizer.json, or vocab.txt, or vocab.json"):
             use()
 
 

@@ -187,7 +187,6 @@ def test_many_clients_at_once_get_their_own(address: Address, encoder: minibert.
         ({"input": ["a"] * 2049}, 413, "'input' has 2049 texts, at most 2048"),
         ({"input": "a", "dimension": 3}, 400, "there is no field 'dimension'; did you mean 'dimensions'?"),
         ({"input": "a", "dimensions": True}, 400, "dimensions must be an integer >= 1, found True"),
-        ({"input": "a", "dimensions": 0}, 400, "dimensions must be an integer >= 1, found 0"),
         ({"input": "a", "encoding_format": "int8"}, 400, "encoding_format must be 'float' or 'base64', found 'int8'"),
         ({"input": "a", "model": "other"}, 404, f"this server has {NORMED!r}, and not the model 'other'"),
         ({"input": "a", "model": 7}, 400, "model must be a string, found 7"),
@@ -285,16 +284,8 @@ def test_without_a_token_a_name_of_the_web_is_refused(address: Address) -> None:
         for path, body in GUARDED:
             answer = address.ask(path, body, Host=host)
             assert (answer.status, repr(host) in answer.error) == (403, True)
-    for host in [
-        "localhost",
-        "127.0.0.1:80",
-        "[::1]:80",
-        "[::1]",
-        "me.localhost",
-        "host.docker.internal:8000",
-        "box",
-        "",
-    ]:
+    near = ["localhost", "127.0.0.1:80", "[::1]:80", "[::1]", "me.localhost", "host.docker.internal:8000", "box", ""]
+    for host in near:
         assert address.ask("/info", Host=host).status == 200, host
 
 
