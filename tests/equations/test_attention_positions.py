@@ -315,12 +315,14 @@ def test_configs_that_make_no_sense_are_refused(
         read(Config(config))
 
 
-def test_bias_numbers_come_from_the_config() -> None:
+def test_numbers_of_t5_and_xlnet_come_from_the_config() -> None:
     numbers = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "num_attention_heads": 3}
     for side in ("encoder", "decoder"):
         scheme = schemes.t5_bias(Config(numbers), Stored({}), side)
         assert (scheme.buckets, scheme.max_distance, scheme.bidirectional) == (8, 20, side == "encoder")
         assert scheme.table.shape == (8, 3)  # asked for so; another shape is an error of the checkpoint
+    sinusoids = schemes.xlnet_sinusoids(Config({"d_model": 8, "attn_type": "uni", "clamp_len": 3}))
+    assert (sinusoids.dim, sinusoids.attention, sinusoids.clamp_length) == (8, "uni", 3)
 
 
 def test_deberta_numbers_come_from_the_config() -> None:
@@ -357,8 +359,3 @@ def test_deberta_numbers_come_from_the_config() -> None:
     assert read(max_relative_positions=0).max_positions == 17
     with pytest.raises(CheckpointError, match="'position_buckets' must"):
         read(position_buckets="many")
-
-
-def test_xlnet_numbers_come_from_the_config() -> None:
-    scheme = schemes.xlnet_sinusoids(Config({"d_model": 8, "attn_type": "uni", "clamp_len": 3}))
-    assert (scheme.dim, scheme.attention, scheme.clamp_length) == (8, "uni", 3)

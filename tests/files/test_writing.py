@@ -209,12 +209,6 @@ def test_a_loop_of_links_is_an_error_of_its_name(tmp_path: Path) -> None:
 # -- before anything is computed ---------------------------------------------------------------------------------
 
 
-def test_the_ending_says_the_format(tmp_path: Path) -> None:
-    assert output_ending(tmp_path / "a.NPY", (".npy", ".safetensors")) == ".npy"
-    assert output_ending("a.safetensors", (".npy", ".safetensors")) == ".safetensors"
-    assert list(tmp_path.iterdir()) == []
-
-
 @POSIX
 def test_a_device_without_an_ending_gets_the_first_format(tmp_path: Path) -> None:
     assert output_ending(os.devnull, (".npy", ".safetensors")) == ".npy"
@@ -223,7 +217,10 @@ def test_a_device_without_an_ending_gets_the_first_format(tmp_path: Path) -> Non
     assert output_ending(link, (".npy", ".safetensors")) == ".safetensors"
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_the_ending_says_the_format_and_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    assert output_ending(tmp_path / "a.NPY", (".npy", ".safetensors")) == ".npy"
+    assert output_ending("a.safetensors", (".npy", ".safetensors")) == ".safetensors"
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "folder.npy").mkdir()
     (tmp_path / "link.npy").symlink_to("folder.npy")
     (tmp_path / "lost.npy").symlink_to("absent/target.npy")

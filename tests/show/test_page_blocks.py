@@ -147,9 +147,8 @@ def test_a_text_that_makes_too_large_a_page_is_refused_before_it_is_computed(
     encoder = minibert.load_encoder(minilm)
     with monkeypatch.context() as patch:
         patch.setitem(vars(encoder), "trace", None)
-        with pytest.raises(
-            ValueError, match=r"would have 6[0-9] MB, and 10 MB is .*; the text has 402 tokens; give"
-        ) as e:
+        error = r"would have 6[0-9] MB, and 10 MB is .*; the text has 402 tokens; give"
+        with pytest.raises(ValueError, match=error) as e:
             page(encoder, "rates " * 400)
     advised = int(str(e.value).split()[-2])
     html = page(encoder, "rates " * (advised - 2))
