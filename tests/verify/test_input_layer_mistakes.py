@@ -14,7 +14,7 @@ from reference_files import BY_NAME, CASES, Case, with_mistake
 from minibert.families.parts.plan import Step, run
 from minibert.verify.judge.compare import compare
 from minibert.verify.judge.input_layer import AFTER_NORM, batches, tolerances
-from minibert.verify.mistakes import wrong_steps
+from minibert.verify.mistakes.mistake import with_mistake as steps_with
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places, begin
 from minibert.verify.mistakes.wrong_rows import OF_ROWS
@@ -161,7 +161,7 @@ def test_generated_batches_show_every_mistake_that_can_be_seen(name: str) -> Non
         unseen = set()
         (at,) = all_places(layer)
         for mistake in MISTAKES:
-            if mistake.where != "local" and (plan := wrong_steps.with_mistake(mistake, at)):
+            if mistake.where != "local" and (plan := steps_with(mistake, at)):
                 wrong = {kind: dict(run(plan, begin(batch))) for kind, batch in inputs.items()}
                 if all(d.passes for d in compare(wrong, right, {}, allowed)):
                     unseen.add(mistake.name)

@@ -23,9 +23,9 @@ from minibert.verify import verify as verify_module
 from minibert.verify.judge import blocks
 from minibert.verify.judge.blocks import IN_BLOCKS, EncoderSubject, encoder_batches
 from minibert.verify.judge.local import alike, local_mistakes
+from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import mistakes
 from minibert.verify.mistakes.plain import begin, places, plain_parts
-from minibert.verify.mistakes.wrong_steps import Mistake, with_mistake
 from minibert.verify.report import Report
 from minibert.verify.sides.counterparts import File, Live, Shipped
 from minibert.verify.sides.traces import BLOCKS, HEAD, Traces, read_traces, trace, write_traces

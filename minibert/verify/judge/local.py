@@ -21,10 +21,11 @@ from minibert.families.parts.block_names import module_path
 from minibert.families.parts.bound_blocks import Dense
 from minibert.families.parts.modules import RMSNorm
 from minibert.families.parts.plan import REAL, Plan, Step
+from minibert.verify.mistakes.mistake import At, Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import mistakes
 from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula, format_of, one_pass
-from minibert.verify.mistakes.wrong_steps import At, Mistake, rounded_weight, with_mistake
+from minibert.verify.mistakes.wrong_steps import rounded_weight
 from minibert.verify.sides.traces import HEAD, INPUT_LAYER, Traces
 
 from .compare import OF_A_PORT, PORT_SHARE, Difference, over_kinds, rms

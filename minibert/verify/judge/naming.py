@@ -8,10 +8,10 @@ from functools import partial
 
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
+from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import mistakes
 from minibert.verify.mistakes.plain import all_places, plain_parts
 from minibert.verify.mistakes.wrong_formulas import FORMATS
-from minibert.verify.mistakes.wrong_steps import Mistake, with_mistake
 from minibert.verify.report import Report
 from minibert.verify.sides.traces import Traces
 

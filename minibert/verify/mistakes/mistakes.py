@@ -21,11 +21,12 @@ from minibert.families.parts.plan import Step
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 
+from . import wrong_attention as attend
 from . import wrong_formulas as wrong
 from . import wrong_steps as make
+from .mistake import At, Mistake, by_part, on
 from .wrong_formulas import LAYER_NORMS, RMS_NORMS, ROUNDINGS
 from .wrong_rows import OF_ROWS
-from .wrong_steps import At, Mistake
 
 HEADS_SPLIT = "Cut rows into (heads, head_dim), then exchange seq and heads."
 ONE_SUM = "Each query's probabilities sum to 1: softmax is over the keys, the last axis."
@@ -69,9 +70,9 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(name, why, make.norm(formula, False)) for name, (formula, why) in LAYER_NORMS.items()),
     *(Mistake(name, why, make.norm(formula, True)) for name, (formula, why) in RMS_NORMS.items()),
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
-            make.by_part("norm", lambda own: make.plain(own) if getattr(own, "plus", 0) else None)),
+            by_part("norm", lambda own: make.plain(own) if getattr(own, "plus", 0) else None)),
     Mistake("1 + weight for weight", "Only Gemma's files hold the weight less 1.",
-            make.by_part("norm", lambda own: make.plain(own) if getattr(own, "plus", 1) == 0 else None)),
+            by_part("norm", lambda own: make.plain(own) if getattr(own, "plus", 1) == 0 else None)),
     Mistake("weight ignored", "Each number of a row is multiplied by its weight.",
             make.norm_of_one(lambda own: not make.biased(own))),
     Mistake("weight and bias ignored", "Old files call them gamma and beta, and readers miss them.",
@@ -79,91 +80,95 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("bias missing", BIAS, make.rebound(lambda own: (own.weight, None, own.eps), make.biased)),
     Mistake("bias added before the weight", BIAS,
             make.rebound(lambda own: (own.weight, own.weight * own.bias, own.eps), make.biased)),
-    Mistake("norm not applied", "This norm is there.", make.by_part("norm", lambda own: np.asarray)),
+    Mistake("norm not applied", "This norm is there.", by_part("norm", lambda own: np.asarray)),
     # activations
     *(Mistake(f"activation {word}", "This activation is what config.json names, or one that the head fixes.",
-              make.by_part("activation", partial(make.other_than, formula)), on_vectors=True)
+              by_part("activation", partial(make.other_than, formula)), on_vectors=True)
       for formula, word in FORMULAS.items()),
     Mistake("activation left out", "An activation stands between the two maps.",
-            make.by_part("activation", lambda own: np.asarray), on_vectors=True),
+            by_part("activation", lambda own: np.asarray), on_vectors=True),
     # scores
     Mistake("no division by sqrt(head_dim)", "Scores grow with head_dim, and softmax then keeps only the largest.",
-            make.scaled(lambda own: own.scale * math.sqrt(own.head_dim), make.by_root)),
+            attend.scaled(lambda own: own.scale * math.sqrt(own.head_dim), attend.by_root)),
     Mistake("division by sqrt(dim)", "Each head's product has head_dim terms, not dim.",
-            make.scaled(lambda own: own.scale / math.sqrt(own.heads), lambda own: make.by_root(own) and own.heads > 1)),
+            attend.scaled(lambda own: own.scale / math.sqrt(own.heads),
+                          lambda own: attend.by_root(own) and own.heads > 1)),
     Mistake("scale by head_dim", "This model's config has a number of its own for the scale of the scores.",
-            make.scaled(lambda own: 1 / math.sqrt(own.head_dim), lambda own: own.scale != 1 and not make.by_root(own))),
-    Mistake("division by head_dim", SCALE, make.scaled(lambda own: 1 / own.head_dim)),
-    Mistake("division by the fourth root of head_dim", SCALE, make.scaled(lambda own: own.head_dim**-0.25)),
+            attend.scaled(lambda own: 1 / math.sqrt(own.head_dim),
+                          lambda own: own.scale != 1 and not attend.by_root(own))),
+    Mistake("division by head_dim", SCALE, attend.scaled(lambda own: 1 / own.head_dim)),
+    Mistake("division by the fourth root of head_dim", SCALE, attend.scaled(lambda own: own.head_dim**-0.25)),
     Mistake("division by sqrt(dim of the keys)", SCALE,
-            make.scaled(lambda own: (own.head_dim * own.key_heads) ** -0.5, lambda own: own.key_heads < own.heads)),
-    *(Mistake(f"scores of {q} and {k}", LETTERS, make.looks(q=q, k=k), "local")
+            attend.scaled(lambda own: (own.head_dim * own.key_heads) ** -0.5, lambda own: own.key_heads < own.heads)),
+    *(Mistake(f"scores of {q} and {k}", LETTERS, attend.looks(q=q, k=k), "local")
       for q, k in ("kq", "qq", "kk", "qv", "vk", "vq", "kv")),
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
-              make.in_order(order), "whole") for order in ORDERS),
+              attend.in_order(order), "whole") for order in ORDERS),
     # positions
     Mistake("neighbours rotated instead of halves", "A rotation is of pairs (x[i], x[i + n]), not (x[2i], x[2i + 1]).",
-            make.rotation(make.neighbours)),
-    Mistake("queries and keys not rotated", ROTATED, make.rotation(lambda rotary, x, cos, sin: x)),
-    Mistake("queries not rotated", ROTATED, make.rotation(lambda rotary, x, cos, sin: x, "q")),
-    Mistake("keys not rotated", ROTATED, make.rotation(lambda rotary, x, cos, sin: x, "k")),
+            attend.rotation(attend.neighbours)),
+    Mistake("queries and keys not rotated", ROTATED, attend.rotation(lambda rotary, x, cos, sin: x)),
+    Mistake("queries not rotated", ROTATED, attend.rotation(lambda rotary, x, cos, sin: x, "q")),
+    Mistake("keys not rotated", ROTATED, attend.rotation(lambda rotary, x, cos, sin: x, "k")),
     Mistake("rotated the other way", ROTATED,
-            make.rotation(lambda rotary, x, cos, sin: rotate(x, cos, -sin, rotary.pairing))),
+            attend.rotation(lambda rotary, x, cos, sin: rotate(x, cos, -sin, rotary.pairing))),
     Mistake("rotation of the other layer type", "Blocks with a window have a rope_theta of their own.",
-            make.other_layer_type),
+            attend.other_layer_type),
     *(Mistake(f"rotary frequencies in {name}", "Angles are computed in float32, whatever the weights are stored in.",
               make.rounded_frequencies(ROUNDINGS[name])) for name in FLOATS),
-    *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", make.rotation(partial(make.by_theta, theta)))
+    *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", attend.rotation(partial(attend.by_theta, theta)))
       for theta in THETAS),
     # heads of attention
     Mistake("norm of queries and keys not applied", "Queries and keys are normed in each head before they are rotated.",
-            make.without_head_norms),
-    Mistake("heads split without transposing", HEADS_SPLIT, make.split(wrong.split_without_transposing)),
+            attend.without_head_norms),
+    Mistake("heads split without transposing", HEADS_SPLIT, attend.split(wrong.split_without_transposing)),
     Mistake("heads interleaved", "A head's numbers stand side by side in a row; the axes are (heads, head_dim).",
-            make.split(wrong.split_interleaved)),
+            attend.split(wrong.split_interleaved)),
     Mistake("heads joined without transposing", "Exchange heads and seq before rows are made of them again.",
-            make.attention("join", wrong.join_without_transposing, make.several_heads)),
+            attend.attention("join", wrong.join_without_transposing, attend.several_heads)),
     Mistake("key head taken modulo", "Query head h uses key head h // (heads / key_heads), not h % key_heads.",
-            make.by_part("share", lambda own: (lambda x: x[:, np.arange(own.heads) % x.shape[1]])
+            by_part("share", lambda own: (lambda x: x[:, np.arange(own.heads) % x.shape[1]])
                      if own.key_heads > 1 else None)),
     # what a token sees
-    Mistake("causal mask one token too far", SEES, make.causal(True, True, 1)),
-    Mistake("causal mask hides the token itself", SEES, make.causal(True, True, -1)),
-    Mistake("causal mask forgotten", "No token of this model sees those after it.", make.causal(True, False),
+    Mistake("causal mask one token too far", SEES, attend.causal(True, True, 1)),
+    Mistake("causal mask hides the token itself", SEES, attend.causal(True, True, -1)),
+    Mistake("causal mask forgotten", "No token of this model sees those after it.", attend.causal(True, False),
             on_vectors=True),
-    Mistake("causal mask where there is none", "Every token of this model sees all others.", make.causal(False, True),
+    Mistake("causal mask where there is none", "Every token of this model sees all others.", attend.causal(False, True),
             on_vectors=True),
-    Mistake("window one token too wide", WINDOW, make.window(lambda window: window + 1)),
-    Mistake("window one token too narrow", WINDOW, make.window(lambda window: window - 1)),
-    Mistake("window forgotten", "Some blocks of this model see near tokens alone.", make.window(lambda window: None)),
-    Mistake("window twice as wide", WINDOW, make.window(lambda window: 2 * window)),
-    Mistake("window half as wide", WINDOW, make.window(lambda window: window // 2)),
-    Mistake(PADDING_SEEN, "Padding is not seen, by tokens before it or after it.", make.on("keep", make.padding_seen)),
-    Mistake("mask from the ids", "What is padding is what the attention mask says, not what the ids are.", make.by_ids),
-    Mistake("mask ignored", "Padding and what a token does not see get attention weights.", make.masked(make.no_mask)),
-    Mistake("mask added as 0 and 1", MASK, make.masked(lambda kept, dtype: kept.astype(dtype))),
-    Mistake("mask added as 1 and 0", MASK, make.masked(lambda kept, dtype: (~kept).astype(dtype))),
-    Mistake("mask inverted", MASK, make.masked(lambda kept, dtype: additive_mask(~kept, dtype))),
-    Mistake("mask inverted, by -1e4", MASK, make.masked(lambda kept, dtype: np.asarray(kept * dtype.type(-1e4)))),
+    Mistake("window one token too wide", WINDOW, attend.window(lambda window: window + 1)),
+    Mistake("window one token too narrow", WINDOW, attend.window(lambda window: window - 1)),
+    Mistake("window forgotten", "Some blocks of this model see near tokens alone.", attend.window(lambda window: None)),
+    Mistake("window twice as wide", WINDOW, attend.window(lambda window: 2 * window)),
+    Mistake("window half as wide", WINDOW, attend.window(lambda window: window // 2)),
+    Mistake(PADDING_SEEN, "Padding is not seen, by tokens before it or after it.", on("keep", attend.padding_seen)),
+    Mistake("mask from the ids", "What is padding is what the attention mask says, not what the ids are.",
+            attend.by_ids),
+    Mistake("mask ignored", "Padding and what a token does not see get attention weights.",
+            attend.masked(attend.no_mask)),
+    Mistake("mask added as 0 and 1", MASK, attend.masked(lambda kept, dtype: kept.astype(dtype))),
+    Mistake("mask added as 1 and 0", MASK, attend.masked(lambda kept, dtype: (~kept).astype(dtype))),
+    Mistake("mask inverted", MASK, attend.masked(lambda kept, dtype: additive_mask(~kept, dtype))),
+    Mistake("mask inverted, by -1e4", MASK, attend.masked(lambda kept, dtype: np.asarray(kept * dtype.type(-1e4)))),
     Mistake("mask after softmax", "Hidden scores must not count in the sum by which softmax divides.",
-            make.mask_after_softmax),
+            attend.mask_after_softmax),
     Mistake("mask along the queries", "Keys are hidden, the last axis.",
-            make.masked(lambda kept, dtype: additive_mask(kept.swapaxes(-1, -2), dtype))),
+            attend.masked(lambda kept, dtype: additive_mask(kept.swapaxes(-1, -2), dtype))),
     Mistake("the first text's mask for all", "Each text has padding of its own.",
-            make.masked(lambda kept, dtype: additive_mask(kept[:1], dtype)), "local"),
+            attend.masked(lambda kept, dtype: additive_mask(kept[:1], dtype)), "local"),
     # softmax, and what is gathered
-    Mistake("softmax over the queries", ONE_SUM, make.attention("softmax", partial(wrong.softmax_over, -2))),
+    Mistake("softmax over the queries", ONE_SUM, attend.attention("softmax", partial(wrong.softmax_over, -2))),
     Mistake("softmax over the heads", ONE_SUM,
-            make.attention("softmax", partial(wrong.softmax_over, -3), make.several_heads)),
-    Mistake("softmax over queries and keys", ONE_SUM, make.attention("softmax", wrong.softmax_over_both)),
-    Mistake("sigmoid for softmax", ONE_SUM, make.attention("softmax", wrong.sigmoid)),
+            attend.attention("softmax", partial(wrong.softmax_over, -3), attend.several_heads)),
+    Mistake("softmax over queries and keys", ONE_SUM, attend.attention("softmax", wrong.softmax_over_both)),
+    Mistake("sigmoid for softmax", ONE_SUM, attend.attention("softmax", wrong.sigmoid)),
     Mistake("scores scaled after they are kept", SCALE,
-            make.by_part("softmax", lambda own: lambda x: softmax(x * x.dtype.type(own.scale))), "local"),
+            by_part("softmax", lambda own: lambda x: softmax(x * x.dtype.type(own.scale))), "local"),
     Mistake("scale taken back after the scores are kept", SCALE,
-            make.by_part("softmax", lambda own: lambda x: softmax(x / x.dtype.type(own.scale))), "local"),
+            by_part("softmax", lambda own: lambda x: softmax(x / x.dtype.type(own.scale))), "local"),
     Mistake("probabilities transposed", "Rows are queries, columns keys.",
-            make.attention("gather", lambda weights, v: np.matmul(weights.swapaxes(-1, -2), v))),
-    *(Mistake(f"{letter} gathered in place of v", LETTERS, make.looks(v=letter), "local") for letter in "qk"),
+            attend.attention("gather", lambda weights, v: np.matmul(weights.swapaxes(-1, -2), v))),
+    *(Mistake(f"{letter} gathered in place of v", LETTERS, attend.looks(v=letter), "local") for letter in "qk"),
     # feed-forward, sums, and norms around them
     Mistake("gate and up exchanged", "The activation is of the gate; what `up` gives multiplies it.", make.gate_for_up),
     Mistake("norm before instead of after", "BERT normalises each sum, GPT-2 what enters attention and feed-forward.",
@@ -207,7 +212,7 @@ def mistakes(model: EmbeddingLayer | Encoder) -> list[Mistake]:
     attentions = [block.attention for block in model.stack.blocks] if isinstance(model, Encoder) else []
     for name in dict.fromkeys(term.name for own in attentions for term in own.terms):
         found += [
-            Mistake(f"{name} {what}", "It is added to the scores of each pair, scaled.", make.term(name, change))
+            Mistake(f"{name} {what}", "It is added to the scores of each pair, scaled.", attend.term(name, change))
             for what, change in TERM.items()
         ]
     for name, why in dict.fromkeys(
@@ -215,7 +220,7 @@ def mistakes(model: EmbeddingLayer | Encoder) -> list[Mistake]:
     ):
         found.append(Mistake(name, why, partial(_own_of_term, name)))
     for window in sorted({own.window for own in attentions if own.window is not None}):
-        other = make.window_of(window)
+        other = attend.window_of(window)
         found.append(Mistake(f"window of {window} tokens", "Each block has its own window.", other, "local"))
     return found
 

@@ -13,7 +13,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.verify.sides.traces import BLOCKS, HEAD, INPUT_LAYER, PARTS, tokens_of
 
-from .wrong_steps import At, Mistake, with_mistake
+from .mistake import At, Mistake, with_mistake
 
 FIRST = "hidden_states.0"
 

@@ -17,7 +17,7 @@ from minibert.families.parts.steps import Add, Inputs, Lookup, Positions, Tokens
 from minibert.files.tables import FormulaTable
 from minibert.models.input_layer import EmbeddingLayer
 
-from .wrong_steps import At, Mistake, Wrong, given_place, on
+from .mistake import At, Mistake, Wrong, given_place, on
 
 Counted = Callable[[Positions, Inputs, Any, int], Any]  # a step, what is passed, the config, cached tokens -> positions
 

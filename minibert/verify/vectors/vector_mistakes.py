@@ -14,18 +14,11 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
+from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES, PADDING_SEEN
 from minibert.verify.mistakes.plain import all_places
 from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8
-from minibert.verify.mistakes.wrong_steps import (
-    Mistake,
-    dense,
-    rounded,
-    rounded_weight,
-    with_mistake,
-    without_block,
-    without_first_norm,
-)
+from minibert.verify.mistakes.wrong_steps import dense, rounded, rounded_weight, without_block, without_first_norm
 
 from .vector_recipes import Maker, Rules
 

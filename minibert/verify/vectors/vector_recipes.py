@@ -18,8 +18,8 @@ from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.parts.plan import Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
+from minibert.verify.mistakes.mistake import At, Mistake, with_mistake
 from minibert.verify.mistakes.plain import all_places, begin, kept
-from minibert.verify.mistakes.wrong_steps import At, Mistake, with_mistake
 
 Rules = dict[str, Any]  # those of a tokenizer.json
 FIXED = (8, 16, 32, 64, 128, 256, 512)  # to these lengths texts are padded
