@@ -118,7 +118,7 @@ SAID = {
         "without positions 1.000000\n",
         "GPT-2: gpt2-words, a small GPT-2 trained on words;",
     ),
-    "common_mistakes": ("\n7 of 11 pass: ",),
+    "common_mistakes": ("\n7 of 12 pass: ",),
 }
 
 
