@@ -8,7 +8,7 @@ modules vanish. A mistake of the list is tried where it changes a step behind th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property, partial
 from itertools import combinations, combinations_with_replacement
 from typing import Any, NamedTuple
@@ -151,8 +151,15 @@ class Place(NamedTuple):
             batch.pop("attention_mask", None)
         return self._replace(inputs=all_real)
 
-    def fits(self, mistake: Mistake, tolerance: float) -> bool:
-        """Whether the port has what a mistake gives, within the rounding that it has itself."""
+    def explained_by(self, known: Iterable[Mistake], tolerance: float) -> list[Mistake]:
+        """Those with which it gives what the port has here, within the rounding that the port has itself.
+
+        What changes nothing here gives what the right model does: that is compared once.
+        """
+        right = self._fits(None, tolerance)
+        return [each for each in known if (self._fits(each, tolerance) if with_mistake(each, self.at) else right)]
+
+    def _fits(self, mistake: Mistake | None, tolerance: float) -> bool:
         try:
             return not _wrong([d.loosened(tolerance) for d in self.compared(mistake)])
         except (CheckpointError, ValueError, TypeError, IndexError, KeyError):
@@ -193,11 +200,16 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
                 if not found:
                     whole = [mistake for mistake in whole if module.left_by(mistake) is not None]
                 found.append(Local(d.key, subject.place(d.key), d.largest, module.names()))
-        in_padding = whole  # some mistakes of the mask differ only there
-        for place in (each for each in _places(subject, exact, inputs, theirs) if each.at.part in parts):
-            whole = [mistake for mistake in whole if place.fits(mistake, tolerance)]
-            in_padding = [mistake for mistake in in_padding if place.with_padding().fits(mistake, tolerance)]
-    return Judged(found, keys, (in_padding or whole) if parts else [])
+
+        def explaining(known: list[Mistake], change: Callable[[Place], Place] = lambda place: place) -> list[Mistake]:
+            for place in (each for each in _places(subject, exact, inputs, theirs) if each.at.part in parts):
+                known = change(place).explained_by(known, tolerance)
+            return known
+
+        whole = explaining(whole) if parts else []
+        if len(whole) > 1:  # some mistakes of the mask differ only at padding
+            whole = explaining(whole, Place.with_padding) or whole
+    return Judged(found, keys, whole)
 
 
 def _wrong(compared: list[Difference]) -> list[Difference]:
