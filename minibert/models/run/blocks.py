@@ -72,11 +72,6 @@ class Stack:
         self.together = TOGETHER if stored else 1  # tiles for which a weight is converted once
         self.bound = self.bind()
 
-    def with_parts(self, **changed: Any) -> Stack:
-        """The same but for some arguments."""
-        names = ("blocks", "heads", "causal", "last_norm", "rotary", "others")
-        return Stack(**{name: getattr(self, name) for name in names} | changed)
-
     def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms]:
         """Make the blocks and the last norm ready to run, with a hook at each intermediate or without any."""
         return tuple(ready(block, hook) for block in self.blocks), norming(self.others, self.last_norm, hook)
