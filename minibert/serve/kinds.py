@@ -27,7 +27,7 @@ class Model:
         self.encoder, self.names = encoder, names_of(name)
         self.dim = encoder.get_embedding_dimension()
         self.kinds: Mapping[str | None, Kind] = {task: vectors(encoder, task) for task in (None, *encoder.prompts)}
-        self.normalizes = encoder.sentence_config.after[-1:] == (normalized,)
+        self.normalizes = encoder.sentence_config.ends_normalized
 
     def kind(self, task: str | None) -> Kind:
         if task not in self.kinds:

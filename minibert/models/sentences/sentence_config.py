@@ -104,9 +104,14 @@ class SentenceConfig(NamedTuple):
         most = self.truncate_dim if truncate_dim is None else truncate_dim
         return self.dim if most is None else min(most, self.dim)
 
+    @property
+    def ends_normalized(self) -> bool:
+        """Whether the module Normalize comes last; `truncate_dim` may leave out numbers after it."""
+        return self.after[-1:] == (normalized,)
+
     def normalizes(self) -> bool:
-        """Whether each vector has length 1: the module Normalize comes last, and nothing is cut off behind it."""
-        return self.after[-1:] == (normalized,) and self.width() == self.dim
+        """Whether each vector has length 1."""
+        return self.ends_normalized and self.width() == self.dim
 
 
 def read_sentence_config(

@@ -226,11 +226,8 @@ class Sentences(Model):
             raise ValueError(f"task must be None, 'query' or 'document', found {task!r}")
         check_positive("truncate_dim", truncate_dim, or_none=True)
         own, tokenizer = self.sentence_config, self.sentence_tokenizer
-        dim, before, longest = (
-            own.width(truncate_dim),
-            own.prompt(prompt_name, prompt),
-            own.lengths.get(task or "", own.longest),
-        )
+        dim, before = own.width(truncate_dim), own.prompt(prompt_name, prompt)
+        longest = own.lengths.get(task or "", own.longest)
         skip = 0  # tokens of the prompt that are not pooled
         if before and not own.include_prompt:
             (alone,) = tokenizer.encode([before], None, truncation=True, max_length=own.longest)

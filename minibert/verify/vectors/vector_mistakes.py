@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import POOLINGS, normalized
+from minibert.equations.sentences import POOLINGS
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES, PADDING_SEEN
 from minibert.verify.mistakes.plain import all_places
@@ -189,7 +189,7 @@ def _endings(maker: Maker) -> Found:
         which = f"{name}, module {i + 2} of modules.json," if many else name
         say = "vectors not normalized" if name == "Normalize" and not many else f"{which} left out"
         yield VectorMistake(say, f"Apply {which.rstrip(',')} after pooling.", {"without": i})
-    if not after or after[-1] is not normalized:
+    if not maker.own.ends_normalized:
         yield VectorMistake("vectors normalized", "Do not divide the vectors by their length.", {"norm": True})
 
 
