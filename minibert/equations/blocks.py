@@ -63,7 +63,7 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> Array:
     array([[0.2, 2.8]])
     """
     square = np.mean(x * x, axis=-1, keepdims=True)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # no warning where eps is 0
         return np.asarray(x / np.sqrt(square + x.dtype.type(eps)) * weight)
 
 

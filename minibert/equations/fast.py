@@ -1,6 +1,6 @@
 """Some formulas of `blocks` for speed: the same numbers but for the last bits, in fewer passes over memory.
 
-`Encoder` computes with these. Whoever learns the formulas can leave this file out; a test holds each equal to its twin.
+`Encoder` computes with these. To learn the formulas, skip this file; a test holds each equal to its twin.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .blocks import Activation
 from .input_layer import Array
 
 # A product of few tokens reads the weights as they are stored, tokens as columns: 1.1 to 2 times as fast. Of more
-# tokens both ways take the same time, and rows spare turning the result.
+# tokens both ways take the same time, and rows spare transposing the result.
 # Left out: OpenBLAS's kernel for AVX-512 multiplies small parts of a weight without packing it, and on one thread 2 to
 # 96 tokens pass 1.1 to 2.1 times as fast. Its last bits differ from those of several threads: one text, asked for
 # twice, would have two vectors, and `bulk` other bytes for other threads.
@@ -28,8 +28,8 @@ FLAT = 9.0  # from here on t Q(t) is nothing beside t in float32: 9 Q(9) = 1e-18
 def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None = None) -> Array:
     """As `blocks.linear`; few rows (tokens, dim) are taken as columns. `out` (tokens, out) lends its memory."""
     few = x.ndim == 2 and len(x) <= FEW_TOKENS
-    turned = out if out is None or not few else out.reshape(out.shape[::-1])
-    y: Array = np.matmul(weight, x.T, out=turned).T if few else np.matmul(x, weight.T, out=out)  # (..., out)
+    transposed = out if out is None or not few else out.reshape(out.shape[::-1])
+    y: Array = np.matmul(weight, x.T, out=transposed).T if few else np.matmul(x, weight.T, out=out)  # (..., out)
     return y if bias is None else np.add(y, bias, out=y)
 
 

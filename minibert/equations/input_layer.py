@@ -177,7 +177,7 @@ def layer_norm(
     mean = np.vecdot(x, _ones(dim, x.dtype))[..., None] / dim
     y: Array = np.subtract(x, mean, out=out)
     variance = np.vecdot(y, y)[..., None] / np.float64(dim)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # no warning where eps is 0
         y *= (1 / np.sqrt(variance + eps)).astype(y.dtype)  # as the reference, and faster than to divide
     y *= weight
     return y if bias is None else np.add(y, bias, out=y)
