@@ -237,12 +237,13 @@ def test_memory_does_not_grow_with_the_stream() -> None:
     texts = [text[:60] for text in many_texts(500)]
 
     def read(count: int) -> None:
-        for _ in encoder.encode_stream(texts[i % 500] for i in range(count)):
+        # on one thread: how much two hold at once depends on which of their tiles meet
+        for _ in encoder.encode_stream((texts[i % 500] for i in range(count)), threads=1):
             pass
 
     read(600)
     few, many = peak(lambda: read(1_500)), peak(lambda: read(6_000))
-    assert many < 1.2 * few  # measured: 1.00; kept vectors alone would be 1.3 times as much
+    assert many < 1.2 * few  # measured: 1.02; kept vectors alone would be 1.4 times as much
 
 
 def test_a_bar_counts_texts(capsys: pytest.CaptureFixture[str]) -> None:
