@@ -20,9 +20,10 @@ from safetensors.numpy import load_file
 
 import minibert
 from minibert.cli import main
+from minibert.files.model_folder import write_safetensors
 from minibert.files.tables import convert, narrowed
 from minibert.models.open import extract as extraction
-from minibert.models.open.extract import extract, write_safetensors
+from minibert.models.open.extract import extract
 
 CASES = sorted(path.parent for path in Path(__file__).parents[1].glob("reference/*/case.json"))
 GPT2 = Path(__file__).parents[1] / "reference" / "gpt2"
@@ -168,7 +169,7 @@ def test_force_deletes_nothing_that_has_another_content(
     else:
         change(target)
     before = None if late else sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
-    with pytest.raises(FileExistsError, match=r"made holds '.*', not as `extract` has written it"):
+    with pytest.raises(FileExistsError, match=r"made holds '.*', not as minibert has written it"):
         extract(GPT2, target, "float16", force=True)
     found = sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
     assert before is None or found == before

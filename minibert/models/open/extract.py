@@ -1,16 +1,11 @@
 """A checkpoint -> a folder with its input layer alone: config, tokenizer and one safetensors file.
 
-The tensors keep their names, so transformers and safetensors read the file too. The folder is made under another name
-and moved into place, so a broken run leaves nothing behind.
+The tensors keep their names, so transformers and safetensors read the file too.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError, MinibertError, Option, error_of
+from minibert.errors import CheckpointError, MinibertError
 from minibert.families.family import Family
-from minibert.files.arrays import ordered, safetensors_header
-from minibert.files.checkpoint import SINGLE, Checkpoint, SafetensorsFile
-from minibert.files.reading import sha256_of
+from minibert.files.checkpoint import Checkpoint
+from minibert.files.model_folder import Entries, check_target, write_model
 from minibert.files.tables import StoredTable, convert, narrowed
-from minibert.files.writing import KEPT, atomic_write, naming, same_file
+from minibert.files.writing import same_file
 
 from .load import Opened, assemble, family_of, is_folder, load, open_model
 
@@ -33,8 +27,6 @@ COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt", "generation_config.json",
 )  # fmt: skip
-
-MARK = "minibert.extract"  # in a file's metadata: the sha256 of each file of its folder, of itself that of its numbers
 
 
 class Extracted(NamedTuple):
@@ -61,7 +53,7 @@ def extract(
     dtype: "float32", "float16" or "bfloat16" for the tables; None keeps each as it is stored. Vectors (the norm's
     weight and bias) keep their format: they are small, and every row passes through them.
 
-    force: replace a folder that holds what `extract` has written, unchanged, and nothing else.
+    force: replace a folder that holds what minibert has written, unchanged, and nothing else.
 
     Raises FileExistsError where `folder` exists and `force` is not given, or where `force` would delete
     another file; ValueError for the model's own folder or one inside or around it, for another dtype, for a number that
@@ -72,9 +64,7 @@ def extract(
     target = Path(folder)
     if is_folder(model):
         _refuse_own(target, Path(model).expanduser())
-    _check_target(target, force)
-    if not target.absolute().parent.is_dir():
-        raise FileNotFoundError(f"{target}: there is no folder {target.absolute().parent}; make it first")
+    check_target(target, force)
     opened = open_model(model, revision, local_files_only)
     source = opened.source()
     family = family_of(opened)
@@ -82,60 +72,10 @@ def extract(
     entries, error = _entries(source, dtype)
     found = {name: opened.find(name) for name in ("config.json", *COMPANIONS)}
     others = {name: Path(path).read_bytes() for name, path in found.items() if path is not None}
-    parent = target.absolute().parent  # all is read: later disk errors concern the target
-    with naming(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:KEPT]}.", dir=parent) as scratch:
-        made = Path(scratch) / "made"
-        made.mkdir()
-        write_safetensors(made / SINGLE, entries, others)
-        for name, content in others.items():
-            atomic_write(made / name, content)
-        load(made, side=sides[0]).close()  # what is moved into place has been read back
-        size = (made / SINGLE).stat().st_size
-        _replace(made, target, Path(scratch) / "old")
+    size = write_model(target, entries, others, lambda made: load(made, side=sides[0]).close())
     before = {tensor.file: tensor.file_size for tensor in source.taken.values()}
     source.close()
     return Extracted(target, len(source.taken), sum(before.values()), size, error)
-
-
-def _check_target(target: Path, force: bool) -> None:
-    """Refuse, before anything is computed, to replace files that this program did not make."""
-    if not (target.is_symlink() or target.exists()):
-        return
-    if not force:
-        raise error_of(
-            FileExistsError,
-            f"{target} exists; choose another name, or pass ",
-            Option("force", True),
-            " to replace what `extract` has written",
-        )
-    if target.is_symlink() or not target.is_dir() or Path.cwd().is_relative_to(target.resolve()):
-        raise FileExistsError(f"{target} is a file, a link, or the folder we are in; choose another name")
-    _refuse_foreign(target, target)
-
-
-def _refuse_foreign(folder: Path, target: Path) -> None:
-    """Refuse a folder with anything but the files that `extract` has written, as it has written them.
-
-    Raises FileExistsError that names `target`, where the folder lies or has lain.
-    """
-    if other := sorted({path.name for path in folder.iterdir()} - _written(folder)):
-        raise FileExistsError(
-            f"{target} holds {', '.join(map(repr, other[:3]))}, not as `extract` has written it; choose another name, "
-            "or remove it yourself, if you mean it"
-        )
-
-
-def _written(folder: Path) -> set[str]:
-    """Give the names of the files in a folder that are as `extract` has written them, by the sha256 noted there."""
-    try:
-        opened = SafetensorsFile(folder / SINGLE, mmap=False)
-        noted = json.loads(opened.metadata[MARK])
-        start = min(tensor.start for tensor in opened.tensors.values())
-        files = [path for path in folder.iterdir() if path.is_file() and not path.is_symlink()]
-        sums = {path.name: sha256_of(path, start if path.name == SINGLE else 0) for path in files}
-        return {name for name, found in sums.items() if noted.get(name) == found}
-    except (CheckpointError, OSError, ValueError, KeyError, AttributeError, RecursionError):
-        return set()  # another program's
 
 
 def _refuse_own(target: Path, model: Path) -> None:
@@ -167,9 +107,9 @@ def _take_all(source: Checkpoint, opened: Opened, family: Family) -> list[str]:
     return sides
 
 
-def _entries(source: Checkpoint, dtype: str | None) -> tuple[dict[str, tuple[str, Array]], float]:
+def _entries(source: Checkpoint, dtype: str | None) -> tuple[Entries, float]:
     """Give all taken tensors in the format to write, and the largest rounding error."""
-    entries: dict[str, tuple[str, Array]] = {}
+    entries: Entries = {}
     worst = 0.0
     for name, tensor in source.taken.items():
         table, stored = source.table(name, "float32"), tensor.dtype
@@ -182,23 +122,6 @@ def _entries(source: Checkpoint, dtype: str | None) -> tuple[dict[str, tuple[str
     return entries, worst
 
 
-def write_safetensors(path: Path, entries: dict[str, tuple[str, Array]], beside: Mapping[str, bytes] = {}) -> None:
-    """Write name -> (format, numbers as the file holds them); the file appears whole or not at all.
-
-    beside: the other files of the folder. Their sha256, and that of the numbers, are noted in the file.
-    """
-
-    def contents() -> Iterator[memoryview]:
-        for _, (_, raw) in ordered(entries):
-            yield np.ascontiguousarray(raw).data.cast("B")  # a strided array would be written in another order
-
-    numbers = hashlib.sha256()
-    for content in contents():
-        numbers.update(content)
-    noted = {SINGLE: numbers.hexdigest(), **{name: hashlib.sha256(each).hexdigest() for name, each in beside.items()}}
-    atomic_write(path, safetensors_header(entries, {MARK: json.dumps(noted)}), contents())
-
-
 def _converted(raw: Array, stored: str, target: str, name: str) -> tuple[Array, float]:
     """Round to another format, to nearest; give the largest difference too."""
     exact = convert(raw, stored, np.dtype("float64" if stored == "F64" else "float32"))
@@ -209,18 +132,3 @@ def _converted(raw: Array, stored: str, target: str, name: str) -> tuple[Array, 
         largest = float(np.abs(exact[finite]).max())
         raise ValueError(f"tensor {name!r} holds {largest:g}, which {target} cannot hold; use bfloat16 or float32")
     return narrow, float(np.abs(back[finite] - exact[finite]).max(initial=0.0))
-
-
-def _replace(made: Path, target: Path, old: Path) -> None:
-    """Move the finished folder into place; what was there before goes away with the scratch folder, or comes back."""
-    replaced = target.is_symlink() or target.exists()
-    if replaced:
-        target.rename(old)
-    try:
-        if replaced:
-            _refuse_foreign(old, target)  # what has come since the first look would be lost
-        made.rename(target)
-    except BaseException:
-        if replaced:
-            old.rename(target)
-        raise
