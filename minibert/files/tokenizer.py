@@ -62,8 +62,8 @@ class Encoded(NamedTuple):
 class Tokenizer:
     """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch.
 
-    `file` is for messages; with `truncates_left` what is too long loses its beginning. `mask` is the token that
-    stands for a hidden word, as a text has it: "[MASK]"; None where the tokenizer has no such token.
+    `file` is for messages; with `truncates_left` what is too long loses its beginning. `named`: the special tokens that
+    have a name, as a text has them: "mask" -> "[MASK]", which stands for a hidden word.
     Without `typed` the model is not told which of two texts a token is of.
     """
 
@@ -73,13 +73,13 @@ class Tokenizer:
         pad_id: int | None = None,
         file: str = "",
         truncates_left: bool = False,
-        mask: str | None = None,
+        named: Mapping[str, str] = {},
         typed: bool = True,
     ) -> None:
         tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
         tokenizer.no_truncation()  # or be truncated silently at the length of some training
         self._tokenizer, self._file, self._truncates_left, self._typed = tokenizer, file, truncates_left, typed
-        self.pad_id, self.mask = pad_id if pad_id is not None else 0, mask
+        self.pad_id, self.named, self.mask = pad_id if pad_id is not None else 0, named, named.get("mask")
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
 
     @cached_property
@@ -284,16 +284,20 @@ class Tokenizer:
 
         return self.changed(change)
 
+    def rules(self) -> str:
+        """Give all rules and the vocabulary, as a tokenizer.json has them."""
+        return str(self._tokenizer.to_str())
+
     def changed(self, change: Callable[[dict[str, Any]], None]) -> Tokenizer:
         """Give the same tokenizer after `change` has altered its rules, those of a tokenizer.json around the model."""
         from tokenizers import Tokenizer as Reader
 
-        rules = json.loads(self._tokenizer.to_str())
+        rules = json.loads(self.rules())
         change(rules)
         reader = Reader.from_str(json.dumps(rules))
         reader.model = self._tokenizer.model  # whose scores the library would read less exactly
         reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
-        return Tokenizer(reader, self.pad_id, self._file, self._truncates_left, self.mask, self._typed)
+        return Tokenizer(reader, self.pad_id, self._file, self._truncates_left, self.named, self._typed)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Give the text that these ids stand for: "##ing" alone stays as it is, bytes become letters again."""

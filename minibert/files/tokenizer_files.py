@@ -62,9 +62,8 @@ def open_tokenizer(
         with without_panic(str(path)):
             reader, path = _read(find, path, row, settings, where, bool(own))
         reader.encode_special_tokens = settings.get("split_special_tokens") is True
-        named = _named_tokens(row, settings)
-        mask = named["mask_token"].content if "mask_token" in named else None
-        return Tokenizer(reader, pad_id, str(path), _truncates_left(settings), mask, _typed(row, settings))
+        named = {key.removesuffix("_token"): token.content for key, token in _named_tokens(row, settings).items()}
+        return Tokenizer(reader, pad_id, str(path), _truncates_left(settings), named, _typed(row, settings))
     except _UnfitError as error:
         raise TokenizerError(f"{where}: {error}") from None
     except MinibertError:
