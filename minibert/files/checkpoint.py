@@ -22,7 +22,7 @@ import numpy as np
 from minibert.errors import CheckpointError
 
 from .reading import FileName, existing, note_model_file
-from .tables import NUMPY_DTYPE, StoredTable, Table
+from .tables import EVERY_DTYPE, NUMPY_DTYPE, StoredTable, Table
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -124,7 +124,7 @@ class SafetensorsFile:
 
     def raw(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """Give the stored numbers as a read-only array over the map, or over bytes read now."""
-        dtype = NUMPY_DTYPE[tensor.dtype]
+        dtype = EVERY_DTYPE[tensor.dtype]
         if self._map is not None:
             return np.ndarray(tensor.shape, dtype, buffer=self._map, offset=tensor.start)
         with open(self.path, "rb") as file:
@@ -194,11 +194,12 @@ class Checkpoint:
         opened = {file: self._files[file].tensors if file in self._files else {} for file in self._weight_map.values()}
         return {name: opened[file].get(name) for name, file in self._weight_map.items()}
 
-    def table(self, name: str, dtype: np.dtype[Any] | str = "float32") -> Table:
+    def table(self, name: str, dtype: np.dtype[Any] | str = "float32", formats: Iterable[str] = NUMPY_DTYPE) -> Table:
+        """Give a tensor, not read yet, as numbers of `dtype`. Raises CheckpointError for another than these formats."""
         tensor = self.tensor(name)
-        if tensor.dtype not in NUMPY_DTYPE:
+        if tensor.dtype not in formats:
             raise CheckpointError(
-                f"{tensor.file}: tensor {name!r} is stored as {tensor.dtype}; this layer reads {', '.join(NUMPY_DTYPE)}"
+                f"{tensor.file}: tensor {name!r} is stored as {tensor.dtype}; this layer reads {', '.join(formats)}"
             )
         self.taken[name] = tensor
         return StoredTable(self._file(self._weight_map[name]).raw(tensor), tensor.dtype, dtype)

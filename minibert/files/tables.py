@@ -26,6 +26,9 @@ NUMPY_DTYPE: dict[str, np.dtype[Any]] = {
     "F8_E4M3": np.dtype("u1"),
     "F8_E5M2": np.dtype("u1"),
 }
+# of static models alone
+INTEGERS: dict[str, np.dtype[Any]] = {"I8": np.dtype("i1"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
+EVERY_DTYPE = NUMPY_DTYPE | INTEGERS
 
 
 class Table(Protocol):
@@ -202,6 +205,31 @@ class StoredTable:
     def part(self, *where: slice) -> StoredTable:
         """Take some rows, or some rows and columns, as a table of its own; nothing is copied."""
         return StoredTable(self._raw[where], self.stored, self.dtype)
+
+
+class FoldedTable:
+    """A table in which several ids share a row, each with a weight: `row(id) = rows[mapping[id]] * weights[id]`.
+
+    Either may be None. Rows are multiplied when they are asked for, so a mapped or a remote table stays what it is.
+    """
+
+    def __init__(self, table: Table, mapping: Array | None, weights: Array | None) -> None:
+        """`mapping` and `weights` are checked already; weights have the table's dtype."""
+        self.table, self.dtype, self.stored = table, table.dtype, table.stored
+        self._mapping, self._weights = mapping, weights
+        self.shape = (table.shape[0] if mapping is None else len(mapping), table.shape[1])
+
+    def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
+        found = self.table.rows(ids if self._mapping is None else self._mapping[ids], out)
+        return found if self._weights is None else np.multiply(found, self._weights[ids][..., None], out=out)
+
+    def expect(self, ids: Iterable[ArrayLike]) -> None:
+        self.table.expect(ids if self._mapping is None else (self._mapping[some] for some in map(np.asarray, ids)))
+
+    def array(self) -> Array:
+        found = self.rows(slice(None))
+        found.flags.writeable = False
+        return found
 
 
 class ScratchBuffer:

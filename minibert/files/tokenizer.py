@@ -76,6 +76,7 @@ class Tokenizer:
         named: Mapping[str, str] = {},
         typed: bool = True,
     ) -> None:
+        self.truncation: dict[str, Any] | None = tokenizer.truncation  # the file's own, which static models follow
         tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
         tokenizer.no_truncation()  # or be truncated silently at the length of some training
         self._tokenizer, self._file, self._truncates_left, self._typed = tokenizer, file, truncates_left, typed

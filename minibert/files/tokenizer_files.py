@@ -73,6 +73,28 @@ def open_tokenizer(
         raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again, or {CONVERT}") from None
 
 
+def open_without_special_tokens(find: Find, where: str) -> Tokenizer:
+    """Open tokenizer.json as it stands, but put no special token around a text: as static models use it.
+
+    No other file is looked at. Raises TokenizerError.
+    """
+    path = find("tokenizer.json")
+    if path is None:
+        raise TokenizerError(f"{where} has no tokenizer.json, which a static model needs; fetch it beside the tensors")
+    from tokenizers import Tokenizer as Reader
+
+    try:
+        with without_panic(str(path)):
+            reader = Reader.from_file(str(path))
+    except MinibertError:
+        raise
+    except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
+        raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again") from None
+    reader.post_processor = None
+    left = (reader.truncation or {}).get("direction") == "left"
+    return Tokenizer(reader, None, str(path), left, typed=False)
+
+
 def _read(
     find: Find, path: FileName | None, row: TokenizerClass, settings: Json, where: str, declared: bool
 ) -> tuple[Any, FileName]:

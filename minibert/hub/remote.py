@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import CheckpointError
 from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
-from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table
+from minibert.files.tables import EVERY_DTYPE, NUMPY_DTYPE, StoredTable, Table
 from minibert.threads.pool import parallel_for
 
 from .caches import RangeCache, Span
@@ -55,7 +55,7 @@ class RemoteFile(SafetensorsFile):
 
     def raw(self, tensor: Tensor) -> Array:
         (content,) = self.read([(tensor.start, tensor.stop)])
-        return content.view(NUMPY_DTYPE[tensor.dtype]).reshape(tensor.shape)
+        return content.view(EVERY_DTYPE[tensor.dtype]).reshape(tensor.shape)
 
     def read(self, spans: list[Span]) -> list[Array]:
         """Give the bytes of each span, from the cache or fetched, several at a time. Raises HubError."""
@@ -105,7 +105,7 @@ class RowTable:
     """
 
     def __init__(self, file: RemoteFile, tensor: Tensor, dtype: np.dtype[Any] | str = "float32") -> None:
-        stored = NUMPY_DTYPE[tensor.dtype]
+        stored = EVERY_DTYPE[tensor.dtype]
         self.shape, self.stored, self.dtype = tensor.shape, tensor.dtype, np.dtype(dtype)
         self._file, self._tensor = file, tensor
         self._row_bytes = math.prod(tensor.shape[1:]) * stored.itemsize
@@ -175,27 +175,33 @@ class RemoteCheckpoint(Checkpoint):
     lazy: tables of more than 256 kB are fetched row by row.
     """
 
-    def __init__(self, files: Files, weight_map: dict[str, str] | None, lazy: bool, mmap: bool) -> None:
-        self._remote = files
+    def __init__(
+        self, files: Files, weight_map: dict[str, str] | None, lazy: bool, mmap: bool, above: str = ""
+    ) -> None:
+        """`above`: what stands before a file's name in the repository, where the tensors are in a subfolder."""
+        self._remote, self._above = files, above
         self._lazy = lazy
-        super().__init__(files.download, weight_map, mmap)
+        super().__init__(lambda name: files.download(above + name), weight_map, mmap)
 
-    def table(self, name: str, dtype: np.dtype[Any] | str = "float32") -> Table:
+    def table(self, name: str, dtype: np.dtype[Any] | str = "float32", formats: Iterable[str] = NUMPY_DTYPE) -> Table:
         tensor = self.tensor(name)
         file = self._file(self._weight_map[name])
         large = len(tensor.shape) == 2 and tensor.stop - tensor.start > ROWWISE_FROM
-        if self._lazy and large and tensor.dtype in NUMPY_DTYPE and isinstance(file, RemoteFile):
+        if self._lazy and large and tensor.dtype in formats and isinstance(file, RemoteFile):
             self.taken[name] = tensor
             return RowTable(file, tensor, dtype)
-        return super().table(name, dtype)
+        return super().table(name, dtype, formats)
 
     def _file(self, name: str) -> SafetensorsFile:
         if name not in self._files:
-            path = self._remote.cached(name)
+            whole = self._above + name
+            path = self._remote.cached(whole)
             try:
-                file = RemoteFile(self._remote, name, self._mmap) if path is None else SafetensorsFile(path, self._mmap)
+                file = (
+                    RemoteFile(self._remote, whole, self._mmap) if path is None else SafetensorsFile(path, self._mmap)
+                )
             except RangesIgnoredError:  # as some mirrors do
-                file = SafetensorsFile(self._remote.download(name), self._mmap)
+                file = SafetensorsFile(self._remote.download(whole), self._mmap)
             self._files[name] = file
         return self._files[name]
 

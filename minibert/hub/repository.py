@@ -136,20 +136,21 @@ class Repository:
             return path
         return self.download(filename) if filename in self._list(filename) else None
 
-    def checkpoint(self, lazy: bool = False, mmap: bool = True) -> Checkpoint:
+    def checkpoint(self, lazy: bool = False, mmap: bool = True, folder: str = "") -> Checkpoint:
         """Open `model.safetensors`, or the shards of its index, wherever their bytes are.
 
         A file in the Hub's cache is mapped there. Of other files the header is fetched now, and each tensor when it is
         asked for; with `lazy`, rows of tables over 256 kB when ids ask for them.
 
+        `folder`: the subfolder of the repository that has the files, "" for its top.
+
         Raises HubError, CheckpointError.
         """
-        return self._opened(RemoteCheckpoint(self, self._weight_map(), lazy, mmap))
+        above = f"{folder}/" if folder else ""
+        return self._opened(RemoteCheckpoint(self, self._weight_map(above), lazy, mmap, above))
 
     def whole_checkpoint(self, folder: str = "", mmap: bool = True) -> Checkpoint:
         """Open the same with all bytes in the Hub's own cache, fetched with its own client where they are not there.
-
-        `folder`: the subfolder of the repository that has the files, "" for its top.
 
         Raises HubError, CheckpointError.
         """

@@ -254,7 +254,7 @@ class Model(Guarded):
         if not ((mask == 0) | (mask == 1)).all():
             raise ValueError(ONES)
         empty = np.flatnonzero(~keep.any(axis=1)).tolist()
-        if inputs.seq and empty:
+        if inputs.seq and empty and self.stack.blocks:
             raise ValueError(
                 f"attention_mask[{empty[0]}] is 0 everywhere, but a sequence needs a token: attention over padding "
                 "alone has no meaning; leave that sequence out"

@@ -18,7 +18,7 @@ from minibert.equations.input_layer import Array
 
 Stored = tuple[str, tuple[int, ...], bytes]  # format in the file's words, shape, raw numbers
 
-FORMATS = {"f4": "F32", "f8": "F64", "f2": "F16", "i8": "I64", "u1": "U8"}
+FORMATS = {"f4": "F32", "f8": "F64", "f2": "F16", "i8": "I64", "i1": "I8", "u1": "U8"}
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = (*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), ".", "!", "we", "lived", "above", "the", "clouds")

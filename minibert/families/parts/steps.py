@@ -50,9 +50,12 @@ class Binder(Tensors, Protocol):
     """What a step may ask for while it is bound: the config, and tensors by their candidate names."""
 
     config: Config
+    where: str  # of the tensors, for errors
 
-    def table(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Table:
-        """Give a large table, not read yet."""
+    def table(
+        self, names: tuple[str, ...], shape: tuple[int, ...] | None, formats: tuple[str, ...] = ..., axes: int = ...
+    ) -> Table:
+        """Give a large table, not read yet; without a shape the tensor's own, of so many axes."""
 
     def stored_under(self, scope: tuple[str, ...]) -> list[str]:
         """List the tensors of one part of a model, asked for or not."""

@@ -16,6 +16,7 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.heads import LABELS, NAMES, REFUSED, BoundHead, Head, architectures
 from minibert.families.parts.steps import Inputs
 from minibert.families.rows import HEADS
+from minibert.families.static import STATIC
 from minibert.files.tables import ScratchBuffer, Weight
 from minibert.files.tokenizer import Encoded
 from minibert.models.input_layer import EmbeddingLayer
@@ -39,6 +40,8 @@ class Heads:
         self._architectures = architectures(config)
         self._held = {head.name: head for head in self._find([row for row in rows if row.causal in (None, causal)])}
         self._others = [row.name for row in rows if row.causal not in (None, causal)]
+        static = "rows of tokens: it is a static model"
+        self._rest = static if layer.family is STATIC else "input layer and blocks"
         self._seen = "no token sees those after it" if causal else "each token sees those after it"
 
     def _find(self, rows: list[Head]) -> list[Head]:
@@ -99,7 +102,7 @@ class Heads:
         return named[0]
 
     def _said(self) -> str:
-        held = f"its heads are {', '.join(self._held)}" if self._held else "it has no head, only input layer and blocks"
+        held = f"its heads are {', '.join(self._held)}" if self._held else f"it has no head, only {self._rest}"
         return "; ".join(filter(None, [self._refused(), held]))
 
 

@@ -10,7 +10,7 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, nearest_name
 from minibert.families.parts.config import Config
 from minibert.files.checkpoint import Checkpoint, Tensor
-from minibert.files.tables import StoredTable, Table, Weight
+from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table, Weight
 
 
 class TensorBinder:
@@ -28,26 +28,42 @@ class TensorBinder:
         self.config = config
         self.dtype = dtype
         self._source = source
-        self._where = where
+        self.where = where
         self._low_memory = low_memory
         self._prefixes = ("", *prefixes)
         self._names = set(source.names)
         self._tables: dict[str, Table] = {}
 
-    def table(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Table:
-        """Give the first candidate that is stored, as a table not read yet. Raises CheckpointError."""
+    def table(
+        self,
+        names: tuple[str, ...],
+        shape: tuple[int, ...] | None,
+        formats: tuple[str, ...] = tuple(NUMPY_DTYPE),
+        axes: int = 2,
+    ) -> Table:
+        """Give the first candidate that is stored, as a table not read yet; its shape is what config.json says.
+
+        Where it says nothing, None, the shape is the tensor's own, of so many axes. Raises CheckpointError.
+        """
         name = self._find(names)
         if name is None:
             raise CheckpointError(self._missing(names))
         found = self._source.tensor(name).shape  # looked at before any number of it is
+        if shape is None:
+            shape = found
+            if len(found) != axes or 0 in found:
+                kind = "rows of numbers" if axes == 2 else "a list of numbers"
+                raise CheckpointError(
+                    f"{self.where}: tensor {name!r} must be {kind}, found shape {found}; fetch it again"
+                )
         if found != shape or 0 in shape:
             other = "config and tensors are of different models"
             why = "a size of 0 leaves nothing to look up" if 0 in shape else other
             raise CheckpointError(
-                f"{self._where}: tensor {name!r} has shape {found}, but config.json says {shape}; {why}"
+                f"{self.where}: tensor {name!r} has shape {found}, but config.json says {shape}; {why}"
             )
         if name not in self._tables:
-            self._tables[name] = self._source.table(name, self.dtype)
+            self._tables[name] = self._source.table(name, self.dtype, formats)
         return self._tables[name]
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
@@ -73,7 +89,7 @@ class TensorBinder:
             found = [prefix + name for prefix in self._prefixes if prefix + name in self._names]
             if len(found) > 1:
                 raise CheckpointError(
-                    f"{self._where}: two tensors could be {name!r}: {' and '.join(found)}; keep the one that is meant"
+                    f"{self.where}: two tensors could be {name!r}: {' and '.join(found)}; keep the one that is meant"
                 )
             if found:
                 return found[0]
@@ -86,7 +102,7 @@ class TensorBinder:
         near = nearest_name(tried[0], self._names, cutoff=0.3)
         nearest = f"; the nearest name there is {near!r}" if near else ""
         return (
-            f"{self._where}: no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; "
+            f"{self.where}: no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; "
             "does config.json belong to this file?"
         )
 
@@ -115,6 +131,6 @@ class TensorBinder:
         left = sorted(name for name in stored if not name.endswith(unused_endings))
         if left:
             raise CheckpointError(
-                f"{self._where}: this file has tensors of {part} that {recipe} does not use: "
+                f"{self.where}: this file has tensors of {part} that {recipe} does not use: "
                 f"{', '.join(left)}; {part} without them would give wrong numbers"
             )

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from minibert.errors import CheckpointError, UnknownFamilyError, nearest_name
+from minibert.errors import CheckpointError, MinibertError, UnknownFamilyError, nearest_name
 from minibert.families.family import Family
 from minibert.families.parts.steps import Bound, Tokens
 from minibert.families.rows import FAMILIES
+from minibert.families.static import MODEL_TYPE, ROWS, STATIC
 from minibert.files.checkpoint import SINGLE, Checkpoint, open_folder
 from minibert.files.reading import FileName, existing, note_model_file, read_object
-from minibert.files.tokenizer_files import Find, open_tokenizer
+from minibert.files.tokenizer_files import Find, open_tokenizer, open_without_special_tokens
 from minibert.models.input_layer import EmbeddingLayer
 
 from .binder import TensorBinder
@@ -36,7 +37,7 @@ def load(
     """Load the input layer of a checkpoint: a folder, or a name on the Hub; without a name, what MINIBERT_MODEL names.
 
     A folder is a PathLike, a string that starts with . / ~ or has more than one slash, or the name of an existing
-    folder with a config.json. For a folder the network is never used. Tables are mapped, not read.
+    folder with a config.json or a modules.json. For a folder the network is never used. Tables are mapped, not read.
 
     revision, local_files_only: as in huggingface_hub, for Hub names.
     lazy: for Hub names, fetch a table's rows when ids ask for them. No effect on a folder or on a file that is whole in
@@ -102,7 +103,35 @@ class Opened:
         self.where, self.lasting, self.commit = where, lasting, commit
         self.found: dict[str, FileName] = {}
         self._inside = weights_folder(self.root, where) if weights_folder else ""
-        self.config = _read_config(self.find, where, self.root)
+        path = self.find("config.json")
+        self.config = read_object(path)
+        self.static = False  # whether it is a static model, of which no model_type says so
+        known = str(self.config.get("model_type")) in FAMILIES
+        if path is None or weights_folder or not known:
+            self._look_for_static_rows()
+        if path is None and not self.static:
+            raise CheckpointError(
+                f"{where} has no config.json, which says what the tensors mean; " + _instead_of_config(self.root, where)
+            )
+
+    def _look_for_static_rows(self) -> None:
+        """See whether modules.json lists a StaticEmbedding; where neither it nor a model_type is there, its tensor."""
+        from minibert.models.sentences.sentence_modules import STATIC_MODULE, read_modules
+
+        modules = read_modules(self.root, self.where)
+        if modules:
+            self.static = modules[0].kind == STATIC_MODULE
+            if self.static:
+                self._inside = modules[0].path
+                self.config = read_object(self.find("config.json"))
+            return
+        model_type = self.config.get("model_type")
+        if modules is None and model_type is None:
+            with suppress(MinibertError):  # what is wrong with the tensors is said when they are opened
+                source = self.source()
+                self.static = not set(ROWS).isdisjoint(source.names)
+                source.close()
+        self.static = self.static or model_type == MODEL_TYPE
 
     def root(self, file: str) -> FileName | None:
         """Find a file by its name in the repository."""
@@ -147,7 +176,9 @@ def open_model(
     repository = resolve(where, revision, local_files_only)
 
     def checkpoint(sub: str) -> Checkpoint:
-        return repository.whole_checkpoint(sub, mmap) if weights_folder else repository.checkpoint(lazy, mmap)
+        if weights_folder and not lazy:
+            return repository.whole_checkpoint(sub, mmap)
+        return repository.checkpoint(lazy, mmap, sub)
 
     return Opened(repository.file, checkpoint, where, where, repository.commit, weights_folder)
 
@@ -169,7 +200,7 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
     separated = name.replace(os.sep, "/")
     if name[0] in "./~" or separated.count("/") > 1 or os.path.isabs(name):
         return True
-    return os.path.isfile(os.path.join(name, "config.json"))
+    return any(os.path.isfile(os.path.join(name, file)) for file in ("config.json", "modules.json"))
 
 
 def _open_local(folder: str) -> Find:
@@ -190,15 +221,6 @@ def _open_local(folder: str) -> Find:
     return find
 
 
-def _read_config(find: Find, where: str, root: Find) -> dict[str, Any]:
-    path = find("config.json")
-    if path is None:
-        raise CheckpointError(
-            f"{where} has no config.json, which says what the tensors mean; " + _instead_of_config(root, where)
-        )
-    return read_object(path)
-
-
 def _instead_of_config(root: Find, where: str) -> str:
     from minibert.models.sentences.sentence_modules import MODULES, read_modules
 
@@ -215,6 +237,8 @@ def _instead_of_config(root: Find, where: str) -> str:
 
 def family_of(opened: Opened) -> Family:
     """Find the row of FAMILIES that config.json's model_type names. Raises UnknownFamilyError, CheckpointError."""
+    if opened.static:
+        return STATIC
     model_type, where = opened.config.get("model_type"), opened.where
     if not isinstance(model_type, str):
         raise CheckpointError(
@@ -257,15 +281,17 @@ def assemble(
     named = named if isinstance(named, str) else None
     if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:
         pad_id = None  # null, or -1 as in some files: there is no such row, and mask 0 makes any other harmless
+    usual = family.tokenizer, pad_id, where, named
+    tokenizer = partial(open_tokenizer, opened.find, *usual, always_usual=family.always_usual)
+    if family is STATIC:
+        tokenizer = partial(open_without_special_tokens, opened.find, where)
     return EmbeddingLayer(
         family,
         config,
         steps,
         dtype,
         side,
-        tokenizer=lambda: open_tokenizer(
-            opened.find, family.tokenizer, pad_id, where, named, always_usual=family.always_usual
-        ),
+        tokenizer=tokenizer,
         attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
         closing=source.close,
         tensors=binder.taken(),

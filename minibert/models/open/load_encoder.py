@@ -17,7 +17,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.heads.generation import read_generation
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
-from minibert.models.sentences.sentence_config import read_sentence_config
+from minibert.models.sentences.sentence_config import read_sentence_config, read_static_config
 from minibert.models.sentences.sentence_modules import transformer_folder
 from minibert.threads.pool import checked_threads
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
     from minibert.models.heads.heads import Heads
 
-NO_BLOCKS = "minibert.load loads the input layer"  # ends the error for a model that has no more
+NO_BLOCKS, NOTHING = Blocks(parts=()), Stack((), 0, False, "", None, {})  # behind the rows of a static model
+INPUT_LAYER = "minibert.load loads the input layer"  # ends the error for a model that has no more
 
 
 def load_encoder(
@@ -40,8 +41,12 @@ def load_encoder(
     mmap: bool = True,
     threads: int | None = None,
     low_memory: bool = False,
+    lazy: bool = False,
 ) -> Encoder:
     """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
+
+    A static model (sentence-transformers' StaticEmbedding, model2vec) is an input layer and nothing else: it has no
+    blocks and no heads, and a text's vector is the mean over its tokens' rows.
 
     Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
     float32 weights are mapped and not copied; narrower ones are converted once.
@@ -53,6 +58,8 @@ def load_encoder(
     where converted weights take 1.9 GB; many texts take 0.9 to 1.05 times the time, one short text 1.3, one next word
     2.1 (`python scripts/bench weights`).
 
+    lazy: of a static model on the Hub, fetch rows when texts ask for them, as `load` does.
+
     threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
     (affinity, a container's CPU quota, OMP_NUM_THREADS), or what the variable MINIBERT_THREADS says. NumPy's BLAS is
     held to one thread meanwhile, which Apple's cannot be: there a call computes on one thread, and its products on as
@@ -60,12 +67,15 @@ def load_encoder(
     `minibert.threads.computing`.
 
     Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
-    for modules.json or other settings of sentence vectors that ask for what is not computed here.
+    for modules.json or other settings of sentence vectors that ask for what is not computed here; ValueError for `lazy`
+    with blocks, whose weights are all needed.
     """
     check_dtype(dtype)
     threads = checked_threads(threads)
-    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, weights_folder=transformer_folder)
-    return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory)
+    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, weights_folder=transformer_folder)
+    if lazy and not opened.static:
+        raise ValueError("lazy=True is for a static model, whose rows can be fetched one by one; leave it out")
+    return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory, lazy)
 
 
 def encoder_of(
@@ -75,36 +85,29 @@ def encoder_of(
     mmap: bool = True,
     threads: int | None = None,
     low_memory: bool = False,
+    lazy: bool = False,
 ) -> Encoder:
     """Put a whole model together from its opened parts: see `load_encoder`."""
     family = family_of(opened)
-    blocks = BLOCKS.get(family.model_type)
+    blocks = NO_BLOCKS if opened.static else BLOCKS.get(family.model_type)
     if blocks is None:
         raise error_of(
             UnknownFamilyError,
             f"{opened.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
             f"blocks are {', '.join(sorted(BLOCKS))}; ",
-            NO_BLOCKS,
+            INPUT_LAYER,
         )
-    config = blocks.configure(family, opened.config, f"{opened.where}: config.json")
+    place = f"{opened.where}: config.json"
+    config = family.configure(opened.config, place) if opened.static else blocks.configure(family, opened.config, place)
     source = opened.source()
     options: dict[str, Any] = dict(
         revision=opened.commit, local_files_only=local_files_only, dtype=np.dtype(dtype).name, mmap=mmap
     )
-    again = partial(load, opened.lasting, **options)
+    again = partial(load, opened.lasting, **options, lazy=lazy)
     layer = assemble(opened, source, family, "encoder", dtype, again)
-    binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where, low_memory)
-    if not binder.stored_under(blocks.begins):
-        raise error_of(
-            CheckpointError,
-            f"{opened.where}: there is no tensor of the blocks, only the input layer, as after `extract`; name the "
-            "whole model; ",
-            NO_BLOCKS,
-        )
-    stack = _bind(blocks, config, binder, layer)
-    binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
-    binder.expect()
-    head_binder = TensorBinder(config, source, family.prefixes, layer.dtype, opened.where, low_memory)
+    bind = partial(TensorBinder, config, source, family.prefixes, layer.dtype, opened.where, low_memory)
+    stack = NOTHING if opened.static else _bind(blocks, config, bind(), layer)
+    head_binder = bind()
 
     @cache
     def heads() -> Heads:  # found when they are asked for: `encode` needs none
@@ -114,8 +117,12 @@ def encoder_of(
 
     if not mmap:  # a file that may change later is read now
         heads().read()
-    sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
-    reopen = partial(load_encoder, opened.lasting, **options, threads=threads, low_memory=low_memory)
+    if opened.static:
+        truncation = layer.tokenizer.truncation
+        sentences = read_static_config(opened.root, config, layer.dim, truncation, layer.dtype, opened.where)
+    else:
+        sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
+    reopen = partial(load_encoder, opened.lasting, **options, threads=threads, low_memory=low_memory, lazy=lazy)
     return Encoder(
         layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=sentences,
         generation=cache(partial(read_generation, opened.find, opened.config, opened.where)),
@@ -123,6 +130,13 @@ def encoder_of(
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
+    if not binder.stored_under(blocks.begins):
+        raise error_of(
+            CheckpointError,
+            f"{binder.where}: there is no tensor of the blocks, only the input layer, as after `extract`; name the "
+            "whole model; ",
+            INPUT_LAYER,
+        )
     scheme = layer.attention_position
     bound = blocks.bind_all(config, binder, scheme)
     others = blocks.last_norm.bound(config, binder, "", config.integer("hidden_size"))
@@ -134,4 +148,7 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):
         raise config.refused("rotary frequencies that change with a text's length are not computed in the blocks")
     heads, causal = config.integer("num_attention_heads"), blocks.is_causal(config)
-    return Stack(bound, heads, causal, blocks.last_norm.path, rotary, others)
+    stack = Stack(bound, heads, causal, blocks.last_norm.path, rotary, others)
+    binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
+    binder.expect()
+    return stack

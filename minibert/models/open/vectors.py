@@ -96,14 +96,14 @@ def open_vectors(
         return TextModel(vectors, layer, opened, pipeline)
     from minibert.models.sentences.sentence_modules import transformer_folder
 
-    from .load_encoder import NO_BLOCKS, encoder_of
+    from .load_encoder import INPUT_LAYER, encoder_of
 
     opened = open_model(name, revision, local_files_only, weights_folder=transformer_folder)
     try:
         encoder = encoder_of(opened, local_files_only)
     except (CheckpointError, UnknownFamilyError) as error:
         *parts, end = parts_of(error)
-        if end != NO_BLOCKS:
+        if end != INPUT_LAYER:
             raise
         raise error_of(type(error), *parts, *ADVICE) from None
     if max_seq_length is not None:

@@ -208,7 +208,7 @@ def run_blocks(
     weights, dtype = ScratchBuffer() if len(tiles) == 1 else ScratchBuffers(), xs[0].dtype
     scratch = Scratch(max(map(len, xs)), dtype)
     runs = []
-    for tile in tiles:
+    for tile in tiles if blocks else ():
         pieces = _pieces(stack, tile, dtype, whole, past)
         angles = {}
         if rotary := stack.rotary:

@@ -145,6 +145,24 @@ def read_sentence_config(
     return SentenceConfig(**said, **_lengths(settings, named, files, config, longest))
 
 
+def read_static_config(
+    find: Find, config: Config, dim: int, truncation: Mapping[str, Any] | None, dtype: np.dtype[Any] | None, where: str
+) -> SentenceConfig:
+    """Read the same of a static model's folder, where `truncation` in tokenizer.json says how long a text may be.
+
+    Without modules.json it is one of model2vec's, whose config.json says whether vectors are normalized. With it,
+    modules.json alone says that.
+    """
+    modules, top = read_modules(find, where), FolderFiles(find, "", where)
+    said: dict[str, Any] = {"dim": dim, "after": (normalized,) if config.flag("normalize") else ()}
+    if modules is not None:
+        said = {"kind": kind_of(top), **_prompts(kind_of(top), top)}
+        said["after"], said["dim"] = read_steps(modules[1:], find, dim, dtype, where)
+    if truncation is not None:
+        said |= {"longest": int(truncation["max_length"]), "longest_from": "truncation in tokenizer.json"}
+    return SentenceConfig(**said)
+
+
 # -- the modules -------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import ntpath
+import posixpath
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from minibert.files.tokenizer_files import Find
 from minibert.models.open.binder import TensorBinder
 
 MODULES = "modules.json"
+STATIC_MODULE = "StaticEmbedding"
 SETTINGS = "config_sentence_transformers.json"
 FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stood over the years
 # the keys of each module's config.json. Any other would be of a setting that is not computed here
@@ -37,10 +39,11 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "Normalize": IN_AND_OUT,
 }
 MODULES_OF: Mapping[str, tuple[str, ...]] = {
-    "SentenceTransformer": ("Transformer", "Pooling", *KEYS),
+    "SentenceTransformer": ("Transformer", "Pooling", STATIC_MODULE, *KEYS),
     "CrossEncoder": ("Transformer",),
     "SparseEncoder": ("Transformer", "MLMTransformer", "SpladePooling"),
 }  # what a folder is saved as -> the modules that are computed here
+BEGINNINGS = (["Transformer", "Pooling"], [STATIC_MODULE])  # of a SentenceTransformer; a static model pools by itself
 USES = {"SentenceTransformer": "encode", "CrossEncoder": "predict and rank", "SparseEncoder": "encode_sparse"}
 LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's own, which no folder changes
 
@@ -54,7 +57,8 @@ class Module(NamedTuple):
 
 
 def transformer_folder(find: Find, where: str) -> str:
-    """Say in which subfolder of a model its transformer is: "" for the top folder, as without modules.json.
+    """Say in which subfolder of a model its transformer, or its static rows are: "" for the top folder, as without
+    modules.json.
 
     Raises CheckpointError that names the first module that is not computed here.
     """
@@ -97,7 +101,17 @@ def read_modules(find: Find, where: str) -> list[Module] | None:
                 f"{where}: {MODULES} has the path {module.path!r}, expected a folder inside the model's own; "
                 "a file that points elsewhere is not to be trusted"
             )
-    return modules
+    return [module._replace(path=_plain(module.path)) for module in modules]
+
+
+def _plain(path: str) -> str:
+    """Write a folder as the Hub does: model2vec writes "." for the top one.
+
+    >>> [_plain(path) for path in (".", "", "./1_Dense/")]
+    ['', '', '1_Dense']
+    """
+    found = posixpath.normpath(path)
+    return "" if found == "." else found
 
 
 def _leaves(path: str) -> bool:
@@ -130,8 +144,9 @@ def _fault(modules: list[Module], kind: str) -> str:
             )
     kinds = [module.kind for module in modules]
     if kind == "SentenceTransformer":
-        right = kinds[:2] == ["Transformer", "Pooling"] and not {"Transformer", "Pooling"} & set(kinds[2:])
-        wanted = f"a Transformer, a Pooling, then any number of {', '.join(KEYS)}"
+        begins = next((some for some in BEGINNINGS if kinds[: len(some)] == some), [])
+        right = bool(begins) and set(kinds[len(begins) :]) <= KEYS.keys()
+        wanted = f"a Transformer, a Pooling, or a {STATIC_MODULE} in their place, then any number of {', '.join(KEYS)}"
     elif kind == "CrossEncoder":
         right, wanted = kinds == ["Transformer"], "a Transformer alone"
     else:

@@ -1,0 +1,65 @@
+"""Static models: one row for each token, and nothing behind it. No config.json says what their tensors are.
+
+Their folders are written by sentence-transformers (`StaticEmbedding`) and by model2vec. Here a static model is an input
+layer of one lookup, so this row is not one of `FAMILIES`, which a model_type names.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError
+from minibert.families.parts.modules import Embedding
+from minibert.families.parts.steps import Binder, Tokens
+from minibert.files.tables import INTEGERS, NUMPY_DTYPE, FoldedTable, StoredTable, Table
+
+from .family import Family
+
+ROWS = ("embedding.weight", "embeddings")  # the names of sentence-transformers and of model2vec
+MODEL_TYPE = "model2vec"  # in config.json, where model2vec's distill has written it
+
+
+class EmbeddingBag(Embedding):
+    """A table of rows, under the reference's name; the mean over a text's rows is `equations.sentences.mean`."""
+
+    def __repr__(self) -> str:
+        rows, dim = self.table.shape
+        return f"EmbeddingBag({rows}, {dim}, mode='mean')"
+
+
+class StaticRows(Tokens):
+    """x = rows[input_ids]; where model2vec has quantized the vocabulary, `rows[mapping[id]] * weights[id]`.
+
+    The file alone says how many rows there are, and how wide. int8 rows are taken as the integers that are stored:
+    their scale is not, so a vector's direction has a meaning, and its length has none.
+    """
+
+    def bind(self, binder: Binder) -> Embedding:
+        table: Table = binder.table(ROWS, None, (*NUMPY_DTYPE, "I8"))
+        mapping, weights = (binder.stores(name) for name in ("mapping", "weights"))
+        if mapping or weights:
+            ids = self._mapping(binder, table) if mapping else None
+            count = table.shape[0] if ids is None else len(ids)
+            table = FoldedTable(table, ids, binder.vector(("weights",), (count,)) if weights else None)
+        return EmbeddingBag(table)
+
+    def _mapping(self, binder: Binder, table: Table) -> Array:
+        found = binder.table(("mapping",), None, tuple(INTEGERS), 1)
+        assert isinstance(found, StoredTable)  # only a table of rows is fetched row by row
+        ids = found.stored_numbers
+        least, most = int(ids.min(initial=0)), int(ids.max(initial=0))
+        if least < 0 or most >= table.shape[0]:
+            raise CheckpointError(
+                f"{binder.where}: tensor 'mapping' must name rows in 0..{table.shape[0] - 1} of the table, found "
+                f"{least if least < 0 else most}; the file is damaged, fetch it again"
+            )
+        return ids.astype(np.intp, copy=False)
+
+
+STATIC = Family(
+    model_type="static",
+    steps=(StaticRows(path="embedding"),),
+    tree={"": "StaticEmbedding"},
+    checked_prefixes=("",),
+)

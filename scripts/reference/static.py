@@ -1,0 +1,98 @@
+"""Make tests/reference/static-*: small static models, and what sentence-transformers gives for them.
+
+    python scripts/reference/static.py            write the folders anew
+    python scripts/reference/static.py --check    make them elsewhere, compare; exit 1 on a difference
+
+It needs sentence-transformers and model2vec (`pip install sentence-transformers==6.2.0 model2vec==0.10.0`). Each folder
+is written by one of the two, its numbers are seeded, and beside the model it has what `sentences.py` puts there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from check import ROOT, make_or_check, parser_of
+from checkpoints import VOCAB, numbers, wordpiece_json
+from model2vec import StaticModel
+from sentence_transformers.base.modules import Dense, Normalize
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentences import TEXTS, Call, differences, make_folders, save, with_vectors
+from tokenizers import Tokenizer
+
+LONG = "the clouds above, we lived! " * 9
+MORE = [*TEXTS, LONG, "été ü ☃", " "]
+
+
+def tokenizer(most: int | None = None, left: bool = False) -> Tokenizer:
+    """The words of the other small models; `most`: how many tokens of a text are kept."""
+    found = Tokenizer.from_str(wordpiece_json())
+    if most is not None:
+        found.enable_truncation(most, direction="left" if left else "right")
+    return found
+
+
+def rows(count: int = VOCAB, seed: int = 0) -> np.ndarray[Any, Any]:
+    return numbers(count, 8, seed=seed)
+
+
+def every(texts: list[str]) -> list[Call]:
+    return [
+        ("encode", texts, {}), ("encode", "we lived", {}), ("encode", texts, {"truncate_dim": 3}),
+        ("encode", texts, {"normalize_embeddings": True, "prompt": "the "}), ("similarity", texts, {}),
+    ]  # fmt: skip
+
+
+def plain(parts: Path, folder: Path) -> list[Call]:
+    """StaticEmbedding alone, at the top; no config.json."""
+    save([StaticEmbedding(tokenizer(), rows())], folder, similarity_fn_name="dot")
+    return every(MORE)
+
+
+def dense(parts: Path, folder: Path) -> list[Call]:
+    """StaticEmbedding in 0_StaticEmbedding, a dense layer, Normalize; prompts; texts are truncated from the left."""
+    named = {"query": "the clouds: ", "document": "above! "}
+    chain = [StaticEmbedding(tokenizer(6, left=True), rows(seed=1)), Dense(8, 6), Normalize()]
+    save(chain, folder, prompts=named, truncate_dim=5)
+    inside = folder / "0_StaticEmbedding"
+    inside.mkdir(exist_ok=True)
+    for name in ("model.safetensors", "tokenizer.json"):
+        if (folder / name).exists():
+            (folder / name).rename(inside / name)
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    modules[0] |= {"path": inside.name, "type": "sentence_transformers.models.StaticEmbedding"}
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    return [*every(MORE), ("encode_query", MORE, {}), ("encode_document", MORE, {})]
+
+
+def half(parts: Path, folder: Path) -> list[Call]:
+    """model2vec in float16, normalized, as distill writes it; truncated at 10 tokens."""
+    config = {"model_type": "model2vec", "normalize": True}
+    StaticModel(rows(seed=2).astype("f2"), tokenizer(), config, True, max_length=10).save_pretrained(folder)
+    # of a text without tokens sentence-transformers makes NaN: 1e-12, the least length it divides by, is 0 in float16
+    return every([text for text in MORE if text.strip()])
+
+
+def quantized(parts: Path, folder: Path) -> list[Call]:
+    """model2vec with a quantized vocabulary: ids share rows, each with a weight of its own."""
+    mapping = np.arange(VOCAB) * 7 % 11
+    weights = np.linspace(0.1, 2, VOCAB, dtype="f4")
+    model = StaticModel(rows(11, seed=3), tokenizer(), weights=weights, token_mapping=mapping, max_length=None)
+    model.save_pretrained(folder)
+    return every(MORE)
+
+
+FOLDERS = (plain, dense, half, quantized)
+
+
+def main() -> int:
+    make = partial(make_folders, prefix="static", builders=FOLDERS, finish=with_vectors)
+    return make_or_check(parser_of(__doc__).parse_args().check, ROOT / "tests" / "reference", make, differences)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Static models: each layout of a folder, rows that ids share, the bits of a text's vector, and what there is not.
+
+Their vectors beside sentence-transformers': `test_sentences.py`, and `tests/live/test_static_live.py`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import VOCAB, numbers, same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_files import REFERENCE, opened
+from static_folders import ROWS, static_folder
+
+import minibert
+from minibert.equations.input_layer import Array
+
+TEXTS = ["", "we", "We lived above the clouds!", "clouds above ☃", "a b c d e f g", "[CLS] the [SEP]", "the " * 30]
+MAPPING = np.arange(VOCAB) * 7 % 11
+WEIGHTS = np.linspace(0.1, 2, VOCAB, dtype="f4")
+DISTILLED = {"model_type": "model2vec", "normalize": True}
+
+
+def by_hand(encoder: minibert.Encoder, rows: Array, texts: list[str], longest: int | None = None) -> Array:
+    """The mean of each text's rows, one text after another."""
+    ids = [encoder.embeddings.tokenizer.pieces(text)[:longest] for text in texts]
+    return np.stack([np.add.reduce(rows[i], axis=0) / np.float32(max(1, len(i))) for i in ids])
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        dict(inside=""), dict(inside="."), dict(inside="0_StaticEmbedding"), dict(weight=ROWS), dict(inside=None),
+        dict(weight=ROWS, inside="0_StaticEmbedding"), dict(inside=None, weight=ROWS), dict(inside=None, config={}),
+        dict(inside=None, config={"model_type": "model2vec"}), dict(config={"model_type": "other"}),
+        dict(config={"normalize": True, "max_length": 3}), dict(config={"model_type": "model2vec"}),
+    ],
+)  # fmt: skip
+def test_every_layout_is_the_same_model(tmp_path: Path, layout: dict[str, Any]) -> None:
+    """Each key of config.json may be missing, and with modules.json none of them counts."""
+    folder = static_folder(tmp_path / "model", **layout)
+    encoder = minibert.load_encoder(folder)
+    want = by_hand(encoder, ROWS, TEXTS)
+    assert same_bits(encoder.encode(TEXTS), want) and not want[0].any()
+    assert same_bits(minibert.load(folder).embed(TEXTS), want)  # an input layer, and nothing else
+
+
+def test_the_vocabulary_has_no_special_tokens_around_a_text(tmp_path: Path) -> None:
+    encoder = minibert.load_encoder(static_folder(tmp_path))
+    batch = encoder.tokenize(["we", "the clouds"])
+    assert encoder.tokens(batch["input_ids"])[1] == ["the", "clouds"] and list(batch) == ["input_ids", "attention_mask"]
+    trace = encoder.trace(**batch)
+    assert same_bits(trace["embedding"], ROWS[batch["input_ids"]]) and same_bits(encoder["embedding"].weight, ROWS)
+    keep = batch["attention_mask"] == 1
+    assert same_bits(encoder(**batch)[keep], trace["hidden_states.0"][keep]) and not encoder(**batch)[~keep].any()
+    assert encoder(**encoder.tokenize(["", "we"])).shape == (2, 1, 8)
+    assert repr(encoder) == "StaticEmbedding(\n  (embedding): EmbeddingBag(64, 8, mode='mean')\n)"
+
+
+@pytest.mark.parametrize("config", [DISTILLED, DISTILLED | {"normalize": False}, {"model_type": "model2vec"}])
+@pytest.mark.parametrize("modules", [None, False, True])
+def test_vectors_are_normalized_once_and_by_modules_json_if_there_is_one(
+    tmp_path: Path, config: dict[str, Any], modules: bool | None
+) -> None:
+    inside = None if modules is None else "."
+    folder = static_folder(tmp_path, inside, config, normalized=bool(modules), embeddings=3 * ROWS)
+    encoder = minibert.load_encoder(folder)
+    wanted = modules if modules is not None else config.get("normalize", False)
+    assert encoder.sentence_config.ends_normalized == encoder.sentence_config.normalizes() == wanted
+    assert (abs(np.linalg.norm(encoder.encode("we lived")) - 1) < 1e-6) == wanted and not encoder.encode("").any()
+
+
+def test_where_a_text_is_cut(tmp_path: Path) -> None:
+    """By tokenizer.json; config.json's `max_length` is model2vec's own."""
+    encoder = minibert.load_encoder(static_folder(tmp_path / "cut", longest=4, config={"max_length": 3}))
+    assert encoder.max_seq_length == 4 and encoder.tokens_cut(TEXTS).tolist() == [0, 0, 2, 0, 3, 0, 26]
+    assert same_bits(encoder.encode(TEXTS), by_hand(encoder, ROWS, TEXTS, 4))
+    encoder.max_seq_length = 5
+    again = pickle.loads(pickle.dumps(encoder))
+    assert again.max_seq_length == 5 and same_bits(again.encode(TEXTS), by_hand(encoder, ROWS, TEXTS, 5))
+    encoder.max_seq_length = None
+    assert same_bits(encoder.encode(TEXTS), by_hand(encoder, ROWS, TEXTS))
+    assert minibert.load_encoder(static_folder(tmp_path / "whole")).max_seq_length is None
+
+
+@pytest.mark.parametrize("kind", ["f4", "f2", "f8", "i1"])
+@pytest.mark.parametrize("shared", [{}, {"weights": WEIGHTS}, {"mapping": MAPPING}, {"mapping": MAPPING, "weights": 1}])
+def test_rows_of_every_format_and_what_ids_share(tmp_path: Path, kind: str, shared: dict[str, Any]) -> None:
+    """A row is converted to float32, then multiplied in float32; int8 rows are integers."""
+    shared = {
+        name: WEIGHTS.astype("f2") if name == "weights" and "mapping" in shared else x for name, x in shared.items()
+    }
+    stored = (20 * numbers(11 if "mapping" in shared else VOCAB, 8, seed=3)).astype(kind)
+    folder = static_folder(tmp_path, embeddings=stored, **shared)
+    rows = stored.astype("f4")[shared.get("mapping", np.arange(VOCAB))]
+    rows = rows * shared["weights"].astype("f4")[:, None] if "weights" in shared else rows
+    encoder = minibert.load_encoder(folder)
+    assert same_bits(encoder.encode(TEXTS), by_hand(encoder, rows, TEXTS))
+    assert same_bits(np.asarray(encoder["embedding"].weight), rows) and same_bits(encoder([[5, 6]])[0], rows[[5, 6]])
+    wide = minibert.load_encoder(folder, dtype="float64", mmap=False)
+    assert wide.encode("we lived").dtype == np.float64
+    assert np.allclose(wide.encode(TEXTS), encoder.encode(TEXTS), rtol=1e-5, atol=1e-5)
+
+
+# -- bits --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_vector_has_the_same_bits_in_any_company(data: st.DataObject) -> None:
+    """Alone, in any batch and order, on any number of threads, in a stream: tokens are added in their order."""
+    encoder = opened("static-plain")
+    letters = st.text("abc deé☃", max_size=60)
+    texts = data.draw(st.lists(st.one_of(letters, st.sampled_from(TEXTS)), min_size=1, max_size=40))
+    alone = np.stack([encoder.encode(text, threads=1) for text in texts])
+    order = data.draw(st.permutations(range(len(texts))))
+    found = encoder.encode([texts[i] for i in order], threads=data.draw(st.sampled_from([1, 2, 3])))
+    assert same_bits(found, alone[order]) and same_bits(
+        np.stack(list(encoder.encode_stream(texts, batch_size=7))), alone
+    )
+
+
+def test_the_same_bits_among_thousands_and_from_many_threads() -> None:
+    """So many that tiles, chunks and threads take part; some are longer than a tile."""
+    encoder = opened("static-half")  # a product with the weight of a module Dense may round otherwise in other company
+    encoder.max_seq_length = None
+    texts = [f"{'we lived ' * (i % 97)}above {'the clouds ' * (i % 31 * (i % 7))}" for i in range(3000)]
+    texts += ["clouds " * 5000, ""]
+    one = encoder.encode(texts, threads=1)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda threads: encoder.encode(texts[::-1], threads=threads), [1, 2, 3, None]):
+            assert same_bits(found[::-1], one)
+    assert all(same_bits(encoder.encode(texts[i]), one[i]) for i in (0, 7, 500, 2999, 3000, 3001))
+
+
+# -- what there is not -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model: model.fill("[MASK]"), lambda model: model.logits([[1]]), lambda model: model.next_words("a"),
+        lambda model: model.classify("a"), lambda model: model.entities("a"), lambda model: model.encode_sparse("a"),
+        lambda model: model.predict([("a", "b")]), lambda model: model.trace([[1]], head="classes"),
+    ],
+)  # fmt: skip
+def test_what_needs_a_head_says_that_a_static_model_has_none(tmp_path: Path, use: Any) -> None:
+    encoder = minibert.load_encoder(static_folder(tmp_path, None))
+    assert encoder.heads == ()
+    with pytest.raises(minibert.CheckpointError, match="it has no head, only rows of tokens: it is a static model"):
+        use(encoder)
+
+
+def test_what_needs_blocks_says_that_there_are_none() -> None:
+    with pytest.raises(ValueError, match="this model has blocks none"):
+        minibert.knock_out(opened("static-plain"), heads=[(0, 0)])
+    with pytest.raises(ValueError, match="lazy=True is for a static model, whose rows can be fetched one by one"):
+        minibert.load_encoder(REFERENCE / "sentences-dense", lazy=True)
+
+
+# -- damaged files -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"embeddings": ROWS[0]}, r"'embeddings' must be rows of numbers, found shape \(8,\)"),
+        ({"embeddings": ROWS[:0]}, r"'embeddings' must be rows of numbers, found shape \(0, 8\)"),
+        ({"weight": ROWS[None]}, r"'embedding.weight' must be rows of numbers, found shape \(1, 64, 8\)"),
+        ({"rows": ROWS}, "no tensor for 'embedding.weight'; tried embedding.weight"),
+        ({"embeddings": ROWS, "weight": ROWS}, "the recipe of this family does not use: embeddings"),
+        ({"embeddings": ROWS, "bias": ROWS[0]}, "does not use: bias"),
+        ({"embeddings": ROWS.astype("i8")}, "'embeddings' is stored as I64; this layer reads F64, F32"),
+        ({"embeddings": ROWS, "weights": WEIGHTS[:-1]}, r"'weights' has shape \(63,\), but .* \(64,\)"),
+        ({"embeddings": ROWS, "mapping": MAPPING[None]}, "'mapping' must be a list of numbers, found shape"),
+        ({"embeddings": ROWS, "mapping": WEIGHTS}, "'mapping' is stored as F32; this layer reads I8, I32, I64"),
+    ],
+)  # fmt: skip
+def test_tensors_that_are_no_static_model(tmp_path: Path, tensors: dict[str, Array], message: str) -> None:
+    with pytest.raises(minibert.CheckpointError, match=message):
+        minibert.load_encoder(static_folder(tmp_path, **tensors))
+
+
+@settings(max_examples=60)
+@given(ids=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 12), min_size=1, max_size=VOCAB))
+def test_a_mapping_names_rows_or_is_refused(tmp_path_factory: pytest.TempPathFactory, ids: list[int]) -> None:
+    folder = static_folder(tmp_path_factory.mktemp("model"), embeddings=ROWS[:11], mapping=np.array(ids))
+    if not all(0 <= i < 11 for i in ids):
+        with pytest.raises(minibert.CheckpointError, match=r"'mapping' must name rows in 0\.\.10 of the table, found"):
+            minibert.load_encoder(folder)
+        return
+    assert same_bits(minibert.load_encoder(folder)([[len(ids) - 1]])[0, 0], ROWS[ids[-1]])
+
+
+def test_tokenizer_json_is_needed_and_its_ids_are_looked_at(tmp_path: Path) -> None:
+    folder = static_folder(tmp_path, embeddings=ROWS[:60])
+    with pytest.raises(IndexError, match=r"input_ids\[1, 1\] is 63, but the table has rows 0\.\.59; is this the right"):
+        minibert.load_encoder(folder).encode(["a", "a clouds"])
+    (folder / "tokenizer.json").write_bytes(b'{"model": {}}')
+    with pytest.raises(minibert.TokenizerError, match=r"tokenizer\.json: unreadable tokenizer file"):
+        minibert.load_encoder(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(minibert.TokenizerError, match=r"has no tokenizer\.json, which a static model needs"):
+        minibert.load_encoder(folder)
