@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.input_layer import EmbeddingLayer
     from minibert.models.knock_out import knock_out
+    from minibert.models.open.distill import distill
     from minibert.models.open.load import load
     from minibert.models.open.load_encoder import load_encoder
     from minibert.models.sentences.search import search
@@ -35,6 +36,7 @@ _FILES = {
     "minibert.models.encoder": ("Encoder",),
     "minibert.models.input_layer": ("EmbeddingLayer",),
     "minibert.models.knock_out": ("knock_out",),
+    "minibert.models.open.distill": ("distill",),
     "minibert.models.open.load": ("load",),
     "minibert.models.open.load_encoder": ("load_encoder",),
     "minibert.models.sentences.search": ("search",),
@@ -51,6 +53,7 @@ __all__ = [
     "MinibertError",
     "TokenizerError",
     "UnknownFamilyError",
+    "distill",
     "knock_out",
     "load",
     "load_encoder",

@@ -36,6 +36,7 @@ COMMANDS = (
     "search",
     "serve",
     "extract",
+    "distill",
     "verify",
     "plot",
 )

@@ -31,7 +31,8 @@ class StaticTokenizer(NamedTuple):
 def static_tokenizer(old: Tokenizer) -> StaticTokenizer:
     """Make a static model's tokenizer of an encoder's.
 
-    Special tokens are not put around a text. GPT-2's kin split the first word of a text as any other, after a space.
+    No special token is put around a text. GPT-2's kin split its first word as any other, after a space; where other
+    rules cut words before (Qwen's), each piece gets one, as in model2vec.
 
     Raises TokenizerError for a vocabulary that has one token twice, or none that is left.
     """

@@ -69,6 +69,7 @@ WRITERS = {
     "encode": ["encode", "we lived", "-o", "a.safetensors"],
     "explain": ["explain", "we lived", "--html", "a.html"],
     "extract": ["extract", "-o", "a"],
+    "distill": ["distill", "-o", "a"],
     "plot": ["plot", "rows", "-o", "a.svg"],
     "bulk": ["bulk", "texts.txt", "-o", "a", "--format", "npy"],
 }

@@ -1,0 +1,187 @@
+"""An encoder -> a static model: a folder with one row for each token of its vocabulary, and no blocks.
+
+Formulas: `equations.static`. The folder is model2vec's, which sentence-transformers opens too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import mean
+from minibert.equations.static import (
+    BLOCK,
+    counted_probabilities,
+    covariance_components,
+    sif_weights,
+    zipf_probabilities,
+)
+from minibert.errors import CheckpointError
+from minibert.files.model_folder import check_target, write_model
+from minibert.files.tokenizer import Encoded, Tokenizer
+from minibert.files.tokenizer_static import LONGEST, StaticTokenizer, static_tokenizer
+from minibert.models.encoder import Encoder
+from minibert.models.run.pipeline import check_positive, chunked, pooled
+from minibert.models.sentences.sentences import CHUNK
+from minibert.threads.computing import compute
+
+SIF = 1e-4  # `a` of `sif_weights`
+MOVED = 5  # how many tokens `Counted` names of each kind
+STEPS = ("StaticEmbedding", "."), ("Normalize", "1_Normalize")  # modules of sentence-transformers, and their folders
+
+
+class Counted(NamedTuple):
+    """What texts have said of the tokens, in the place of Zipf's law.
+
+    How many texts, how many tokens in them, and how many different ones. heavier, lighter: the tokens of the texts
+    whose weight has changed most, with the weight by Zipf's law and the one by the texts.
+    """
+
+    texts: int
+    tokens: int
+    seen: int
+    heavier: dict[str, tuple[float, float]]
+    lighter: dict[str, tuple[float, float]]
+
+
+class Distilled(NamedTuple):
+    """What was written: rows and their width, the part of the rows' variance that the components keep, the size of the
+    file in bytes, the largest rounding error, and what texts have changed."""
+
+    folder: Path
+    tokens: int
+    dims: int
+    variance: float
+    size: int
+    rounding_error: float
+    counted: Counted | None
+
+
+def distill(
+    encoder: Encoder,
+    folder: str | os.PathLike[str],
+    dims: int = 256,
+    *,
+    texts: Iterable[str] | None = None,
+    threads: int | None = None,
+    show_progress_bar: bool = False,
+    force: bool = False,
+) -> Distilled:
+    """Make a static model of an encoder: a folder that `load_encoder`, sentence-transformers and model2vec open.
+
+    Every token goes through the encoder by itself, with the special tokens of the tokenizer around it; its vector is
+    the mean over all of them. Then come principal components, a weight, and float16. Pooling, Dense layers and prompts
+    of the folder have no part in it. The tokenizer may be WordPiece, WordLevel, BPE or Unigram. Its `[unusedN]` and the
+    tokens that are added to its vocabulary get no row, but for padding and the unknown token. A text is truncated at
+    512 tokens, as model2vec's models are. The files are the same to the byte in every run and for any number of
+    threads, where BLAS can be held to one thread.
+
+    dims   how many components to keep; at most the encoder's width, and less than there are tokens
+    texts  count tokens in these texts, and weigh by that in the place of Zipf's law. A token that they lack counts as
+           seen once, one that is there n times as n + 1: see `counted_probabilities`. Only its weight changes
+    force  replace a folder that holds what minibert has written, unchanged, and nothing else
+
+    Raises TypeError for anything but an encoder; ValueError for a static model and for dims below 1; FileExistsError
+    and OSError as `extract`; TokenizerError for a vocabulary with a token twice; CheckpointError where the encoder
+    gives an infinite number, or one that float16 cannot hold.
+    """
+    if not isinstance(encoder, Encoder):
+        raise TypeError(f"encoder must be what load_encoder gives, found {type(encoder).__name__}")
+    if not encoder.stack.blocks:
+        raise ValueError("this model is static already; make one of a model with blocks")
+    check_positive("dims", dims)
+    check_target(target := Path(folder), force)
+    made = static_tokenizer(encoder.sentence_tokenizer)
+    p = zipf_probabilities(len(made.tokens))
+    counted = None
+    if texts is not None:
+        p, counted = _counted(made, texts, p)
+    x = token_rows(encoder, made, threads, show_progress_bar)
+    found: list[Any] = []
+    count = min(dims, x.shape[1], len(x) - 1)
+    compute(lambda x: found.append(covariance_components(x, count)), [x], 1, same_bits=True)
+    rows, error = _narrowed(found[0].coordinates, sif_weights(p, SIF))
+    config = {
+        "model_type": "model2vec", "architectures": ["StaticModel"], "apply_pca": count, "sif_coefficient": SIF,
+        "hidden_dim": count, "seq_length": 1_000_000, "normalize": True, "pooling": "mean", "max_length": LONGEST,
+        "embedding_dtype": "float16",
+    }  # fmt: skip
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (name, path) in enumerate(STEPS)
+    ]
+    others = {"config.json": _written(config), "modules.json": _written(modules), "tokenizer.json": made.content}
+    size = write_model(target, {"embeddings": ("F16", rows)}, others, lambda made: None)
+    return Distilled(target, len(rows), count, float(found[0].shares.sum()), size, error, counted)
+
+
+def token_rows(
+    encoder: Encoder, made: StaticTokenizer, threads: int | None = None, show_progress_bar: bool = False
+) -> Array:
+    """Give the encoder's vector of each token by itself: (tokens, width); a NaN becomes 0.
+
+    Raises CheckpointError for an infinite number.
+    """
+    before, after = around(encoder.sentence_tokenizer)
+
+    def tokenize(ids: list[int], start: int) -> list[Encoded]:
+        return [Encoded([*before, i, *after], None) for i in ids]
+
+    pipeline = encoder.each_text(tokenize, pooled(mean, ()), threads, same_bits=True, dim=encoder.dim)
+    x: Array = pipeline.all(made.ids, "distill" if show_progress_bar else "")
+    np.nan_to_num(x, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    if not np.isfinite(x).all():
+        token = made.tokens[int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])]
+        raise CheckpointError(f"the encoder gives an infinite number for the token {token!r}; is its file damaged?")
+    return x
+
+
+def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Give the ids of the special tokens that stand before and after a text."""
+    ((encoded, spans),) = tokenizer.encode_with_spans(["a"])
+    inside = [i for i, span in enumerate(spans) if span is not None]
+    return encoded.input_ids[: inside[0]], encoded.input_ids[inside[-1] + 1 :]
+
+
+def _counted(made: StaticTokenizer, texts: Iterable[str], zipf: Array) -> tuple[Array, Counted]:
+    """Give the probability of each token by these texts, and what that changes."""
+    if isinstance(texts, str):
+        raise TypeError("texts must be many, one after another, found one str")
+    counts, read = np.zeros(len(zipf), np.int64), 0
+    for chunk in chunked(texts, CHUNK):
+        for encoded in made.tokenizer.encode(chunk, start=read):
+            np.add.at(counts, encoded.input_ids, 1)
+        read += len(chunk)
+    p = counted_probabilities(counts)
+    weights = np.stack([sif_weights(zipf, SIF), sif_weights(p, SIF)], axis=1)  # (vocab, 2)
+    seen = np.flatnonzero(counts)
+    order = seen[np.argsort(weights[seen, 1] / weights[seen, 0], kind="stable")].tolist()
+
+    def moved(some: Sequence[int]) -> dict[str, tuple[float, float]]:
+        return {made.tokens[i]: (float(weights[i, 0]), float(weights[i, 1])) for i in some}
+
+    return p, Counted(read, int(counts.sum()), len(seen), moved(order[: -MOVED - 1 : -1]), moved(order[:MOVED]))
+
+
+def _narrowed(x: Array, weights: Array) -> tuple[Array, float]:
+    """Weigh rows and round them to float16, a block at a time; give the largest rounding error too."""
+    rows, worst = np.empty(x.shape, np.float16), 0.0
+    for start in range(0, len(x), BLOCK):
+        here = slice(start, start + BLOCK)
+        exact = x[here] * weights[here, None]
+        with np.errstate(over="ignore"):
+            rows[here] = exact
+        worst = max(worst, float(np.abs(rows[here] - exact).max()))
+    if not np.isfinite(worst):
+        raise CheckpointError(f"a row has a number of size {np.abs(x).max():g} or less, which float16 cannot hold")
+    return rows, worst
+
+
+def _written(settings: Any) -> bytes:
+    return json.dumps(settings, indent=2).encode()

@@ -1,0 +1,212 @@
+"""`minibert.distill`: its rows by hand, its tokenizer, the same bytes from every run, and nothing half-made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import distilled
+import encoders
+import numpy as np
+import pytest
+from checkpoints import change_json
+from command_line import Printed, failure, ran
+from safetensors.numpy import load_file, save_file
+
+import minibert
+from minibert.equations.static import counted_probabilities, sif_weights, zipf_probabilities
+from minibert.errors import CheckpointError, TokenizerError
+from minibert.models.open import distill as distilling
+
+DIMS = 8
+# by float32 in the encoder, and by the rounding to float16 of numbers of this size; measured 5e-4
+ROUNDING = 2**-11 + 1e-5
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> minibert.Encoder:
+    return minibert.load_encoder(distilled.write(tmp_path_factory.mktemp("bert") / "bert", "bert"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def tokens_of(folder: Path) -> list[str]:
+    from tokenizers import Tokenizer
+
+    named = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+    return sorted(named, key=named.__getitem__)
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
+def test_rows_are_those_made_by_hand(kind: str, tmp_path: Path) -> None:
+    with minibert.load_encoder(distilled.write(tmp_path / kind, kind)) as encoder:
+        made = minibert.distill(encoder, tmp_path / "made", DIMS)
+        ids = [encoder.embeddings.tokenizer.id_of(token) for token in tokens_of(made.folder)]
+        expected = distilled.rows_by_hand(encoder, ids, DIMS)
+    (rows,) = load_file(made.folder / "model.safetensors").values()
+    assert rows.dtype == np.float16 and rows.shape == (made.tokens, made.dims) == expected.shape
+    assert np.abs(rows - expected).max() <= ROUNDING * np.abs(expected).max()
+    assert 0 < made.rounding_error <= 2**-11 * np.abs(expected).max() and 0.5 < made.variance < 1
+
+
+@pytest.mark.parametrize("kind", distilled.KINDS)
+def test_the_tokenizer_splits_as_the_encoder_s_and_puts_nothing_around(kind: str, tmp_path: Path) -> None:
+    with minibert.load_encoder(distilled.write(tmp_path / kind, kind)) as encoder:
+        old = encoder.embeddings.tokenizer
+        made = minibert.distill(encoder, tmp_path / "made", DIMS)
+        from tokenizers import Tokenizer
+
+        new = Tokenizer.from_file(str(made.folder / "tokenizer.json"))
+        number = {old.id_of(token): i for token, i in new.get_vocab().items()}
+        # of Qwen's kin every piece of a word gets a space before it, not the first word alone
+        for text in ("x we lived above the clouds", *(("x 12.5 (WE)", "x \u2603we") if kind != "qwen2" else ())):
+            ids = old.pieces(" " + text if kind in ("gpt2", "qwen2", "roberta") else text)
+            assert new.encode(text).ids == [number[i] for i in ids]
+            assert len(new.encode(" ".join([text] * 300)).ids) == 512
+        named = set(old.named.values()) - {old.named.get("unk"), old.named.get("pad")}
+        assert not named & new.get_vocab().keys()
+    assert sorted(new.get_vocab().values()) == list(range(made.tokens))
+
+
+def test_unused_tokens_get_no_row_and_no_rank(bert: minibert.Encoder, tmp_path: Path) -> None:
+    """They are dropped before ranks are given: with them the weights of all tokens behind them would be larger."""
+    folder = distilled.write(tmp_path / "bert", "bert")
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = rules["model"]["vocab"]
+    for token, i in [("we", 0), ("lived", 1)]:
+        vocabulary[f"[unused{i}]"] = vocabulary.pop(token)
+    change_json(folder / "tokenizer.json", model=rules["model"])
+    with minibert.load_encoder(folder) as encoder:
+        made = minibert.distill(encoder, tmp_path / "made", DIMS)
+    usual = minibert.distill(bert, tmp_path / "usual", DIMS)
+    assert tokens_of(made.folder) == [token for token in tokens_of(usual.folder) if token not in ("we", "lived")]
+
+
+def test_every_run_gives_the_same_bytes_on_any_number_of_threads(tmp_path: Path) -> None:
+    folder = encoders.write(tmp_path / "bert", "bert", vocab_size=1500)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(1496))]
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    found = []
+    for i, threads in enumerate((1, 1, 2, 3)):
+        with minibert.load_encoder(folder, threads=threads) as encoder:
+            found.append(files(minibert.distill(encoder, tmp_path / f"made{i}", DIMS).folder))
+    assert found[0] == found[1] == found[2] == found[3]
+    assert found[0].keys() == {"config.json", "model.safetensors", "modules.json", "tokenizer.json"}
+
+
+def test_no_more_components_than_the_width_or_the_tokens(bert: minibert.Encoder, tmp_path: Path) -> None:
+    assert minibert.distill(bert, tmp_path / "made").dims == encoders.DIM
+    folder = encoders.write(tmp_path / "bert", "bert")
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##a\n")
+    with minibert.load_encoder(folder) as encoder:
+        made = minibert.distill(encoder, tmp_path / "small")
+    assert (made.tokens, made.dims) == (4, 3) and abs(made.variance - 1) < 1e-9
+
+
+def test_texts_change_the_weights_alone(bert: minibert.Encoder, tmp_path: Path) -> None:
+    usual = minibert.distill(bert, tmp_path / "usual", DIMS)
+    texts = ["we we lived", "we", "", "clouds we"] * 200
+    made = minibert.distill(bert, tmp_path / "made", DIMS, texts=iter(texts))
+    tokens = tokens_of(made.folder)
+    counts = np.array([{"we": 800, "lived": 200, "clouds": 200}.get(token, 0) for token in tokens])
+    zipf, own = sif_weights(zipf_probabilities(len(tokens))), sif_weights(counted_probabilities(counts))
+    before, after = (load_file(each.folder / "model.safetensors")["embeddings"] for each in (usual, made))
+    scaled = before.astype(np.float64) * (own / zipf)[:, None]
+    assert np.abs(after - scaled).max() <= 2.1 * 2**-11 * np.abs(scaled).max()
+    told = made.counted
+    assert usual.counted is None and told is not None
+    assert (told.texts, told.tokens, told.seen) == (800, 1200, 3)
+    assert set(told.heavier) == set(told.lighter) == {"we", "lived", "clouds"} and next(iter(told.lighter)) == "we"
+    assert told.heavier["we"] == (zipf[tokens.index("we")], own[tokens.index("we")])
+    for name in ("config.json", "modules.json", "tokenizer.json"):
+        assert (usual.folder / name).read_bytes() == (made.folder / name).read_bytes()
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> minibert.Encoder:
+    tensors = dict(load_file(distilled.write(folder, "bert") / "model.safetensors"))
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    return minibert.load_encoder(folder)
+
+
+def test_what_is_no_number_becomes_0_as_in_model2vec(tmp_path: Path) -> None:
+    with changed(tmp_path / "nan", lambda named: named["embeddings.word_embeddings.weight"][9].fill(np.nan)) as encoder:
+        made = distilling.static_tokenizer(encoder.sentence_tokenizer)
+        x = distilling.token_rows(encoder, made)
+        assert [i for i, row in zip(made.ids, x, strict=True) if not row.any()] == [9]
+        rows = load_file(minibert.distill(encoder, tmp_path / "made").folder / "model.safetensors")["embeddings"]
+    assert np.isfinite(rows).all()
+
+
+LAST = "encoder.layer.1.output.LayerNorm"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda named: named[f"{LAST}.bias"].fill(np.inf),
+            "an infinite number for the token '.*'; is its file damaged",
+        ),
+        (lambda named: named[f"{LAST}.weight"].fill(3e7), "which float16 cannot hold"),
+    ],
+)
+def test_numbers_that_no_row_can_have_are_refused(
+    change: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
+) -> None:
+    with changed(tmp_path / "odd", change) as encoder, pytest.raises(CheckpointError, match=message):
+        minibert.distill(encoder, tmp_path / "made")
+    assert [path.name for path in tmp_path.iterdir()] == ["odd"]
+
+
+def test_a_vocabulary_with_a_token_twice_is_refused(tmp_path: Path) -> None:
+    folder = distilled.write(tmp_path / "albert", "albert")
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    rules["model"]["vocab"][-1] = rules["model"]["vocab"][-2]
+    change_json(folder / "tokenizer.json", model=rules["model"])
+    with minibert.load_encoder(folder) as encoder, pytest.raises(TokenizerError, match="a token twice"):
+        minibert.distill(encoder, tmp_path / "made")
+
+
+def test_misuse_is_refused_before_anything_is_computed(bert: minibert.Encoder, tmp_path: Path) -> None:
+    calls: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (TypeError, "encoder must be what load_encoder gives, found str", {"encoder": "bert-base-uncased"}),
+        (ValueError, "dims must be an integer >= 1, found 0", {"dims": 0}),
+        (TypeError, "texts must be many", {"texts": "a text"}),
+        (TypeError, r"texts\[1\] must be a str, found int", {"texts": ["a", 1]}),
+        (FileNotFoundError, "make it first", {"folder": tmp_path / "no" / "made"}),
+        (FileExistsError, "pass force=True", {"folder": tmp_path}),
+        (FileExistsError, "holds 'mine', not as minibert has written it", {"folder": tmp_path, "force": True}),
+    ]
+    (tmp_path / "mine").write_text("mine")
+    for error, message, arguments in calls:
+        with pytest.raises(error, match=message):
+            minibert.distill(**{"encoder": bert, "folder": tmp_path / "made", **arguments})
+    assert files(tmp_path) == {"mine": b"mine"}
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_leaves_nothing(bert: minibert.Encoder, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        minibert.distill(bert, tmp_path / "made")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_says_what_it_made_and_what_texts_changed(tmp_path: Path, capsys: Printed) -> None:
+    model, made, texts = distilled.write(tmp_path / "bert", "bert"), tmp_path / "made", tmp_path / "texts.txt"
+    command = ("distill", "-m", model, "-o", made, "--dims", DIMS)
+    out, err = ran(capsys, *command)
+    assert err == "" and f"{made}: 144 tokens, 8 numbers each\n" in out and "by Zipf's law\n" in out
+    assert f"components      8 of {encoders.DIM}, with " in out
+    assert "pass --force" in failure(capsys, *command)
+    texts.write_text("we lived\n\nwe\n")
+    out, _ = ran(capsys, *command, "--texts", texts, "--force")
+    assert "weights         by 2 texts: 3 tokens, 2 different ones\n" in out
+    assert "heavier         'lived' 0." in out and "lighter         'we' 0." in out
+    texts.write_bytes(b"we\n\xff\n")
+    assert "line 2 of" in failure(capsys, *command, "--texts", texts, "--force")
+    assert "dims" in failure(capsys, "distill", "-m", model, "-o", tmp_path / "other", "--dims", 0)
