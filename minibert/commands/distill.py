@@ -29,7 +29,7 @@ def declare(parser: Parser) -> None:
         "--texts", metavar="FILE", help="weigh tokens by these texts, one per line, not by Zipf's law; - for stdin"
     )
     parser.add_argument("--force", action="store_true", help="replace a folder that minibert wrote")
-    add_model(parser, side=False, threads=True)
+    add_model(parser, side=False, argument=True, threads=True)
 
 
 def run(arguments: Any) -> None:

@@ -65,7 +65,7 @@ def test_rows_of_minilm_are_model2vec_s(minilm: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "xlm-roberta"])
-def test_other_programs_open_the_folder_and_give_the_mean_of_its_rows(kind: str, tmp_path: Path) -> None:
+def test_other_programs_open_the_folder_and_all_give_the_mean_of_its_rows(kind: str, tmp_path: Path) -> None:
     from model2vec import StaticModel
     from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
@@ -81,6 +81,8 @@ def test_other_programs_open_the_folder_and_give_the_mean_of_its_rows(kind: str,
     expected = normalized(np.array([rows[each].mean(axis=0) for each in ids]))
     found = SentenceTransformer(str(folder), device="cpu").encode(some)
     assert found.shape == expected.shape and np.abs(found - expected).max() <= HALF
+    with minibert.load_encoder(folder) as made:
+        assert np.abs(made.encode(some) - expected).max() <= 2e-6
     own = StaticModel.from_pretrained(folder)
     assert own.normalize and own.max_length == 512 and json.loads((folder / "config.json").read_text()) == own.config
     known = [i for i, text in enumerate(some) if not unknown & {*ids[i]} and len(text) < 400]

@@ -72,6 +72,17 @@ def test_the_tokenizer_splits_as_the_encoder_s_and_puts_nothing_around(kind: str
     assert sorted(new.get_vocab().values()) == list(range(made.tokens))
 
 
+def test_the_folder_is_loaded_as_a_static_model(bert: minibert.Encoder, tmp_path: Path) -> None:
+    folder = minibert.distill(bert, tmp_path / "made", DIMS).folder
+    rows, tokens = load_file(folder / "model.safetensors")["embeddings"].astype(np.float32), tokens_of(folder)
+    expected = rows[[tokens.index("we"), tokens.index("lived")]].mean(axis=0)
+    with minibert.load_encoder(folder) as made:
+        assert made.max_seq_length == 512
+        assert np.abs(made.encode("We lived") - expected / np.linalg.norm(expected)).max() <= 1e-6
+        with pytest.raises(ValueError, match="static already"):
+            minibert.distill(made, tmp_path / "again")
+
+
 def test_unused_tokens_get_no_row_and_no_rank(bert: minibert.Encoder, tmp_path: Path) -> None:
     """They are dropped before ranks are given: with them the weights of all tokens behind them would be larger."""
     folder = distilled.write(tmp_path / "bert", "bert")

@@ -31,6 +31,8 @@ from minibert.models.run.pipeline import check_positive, chunked, pooled
 from minibert.models.sentences.sentences import CHUNK
 from minibert.threads.computing import compute
 
+from .load_encoder import load_encoder
+
 SIF = 1e-4  # `a` of `sif_weights`
 MOVED = 5  # how many tokens `Counted` names of each kind
 STEPS = ("StaticEmbedding", "."), ("Normalize", "1_Normalize")  # modules of sentence-transformers, and their folders
@@ -117,7 +119,7 @@ def distill(
         for i, (name, path) in enumerate(STEPS)
     ]
     others = {"config.json": _written(config), "modules.json": _written(modules), "tokenizer.json": made.content}
-    size = write_model(target, {"embeddings": ("F16", rows)}, others, lambda made: None)
+    size = write_model(target, {"embeddings": ("F16", rows)}, others, lambda made: load_encoder(made).close())
     return Distilled(target, len(rows), count, float(found[0].shares.sum()), size, error, counted)
 
 
