@@ -137,6 +137,12 @@ def test_the_same_bits_among_thousands_and_from_many_threads() -> None:
         for found in pool.map(lambda threads: encoder.encode(texts[::-1], threads=threads), [1, 2, 3, None]):
             assert same_bits(found[::-1], one)
     assert all(same_bits(encoder.encode(texts[i]), one[i]) for i in (0, 7, 500, 2999, 3000, 3001))
+    tokens = encoder.encode(texts[:1100], output_value="token_embeddings", threads=3)
+    assert [len(rows) for rows in tokens[:1100:9]] == [
+        len(encoder.tokenize(text)["input_ids"][0]) for text in texts[:1100:9]
+    ]
+    with pytest.raises(TypeError, match=r"texts\[1500\] must be a str, found int"):
+        encoder.encode([*texts[:1500], 7, *texts], threads=3)  # type: ignore[list-item]
 
 
 # -- what there is not -------------------------------------------------------------------------------------------

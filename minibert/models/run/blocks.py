@@ -24,7 +24,7 @@ from minibert.threads.computing import compute
 from minibert.threads.cores import cores
 
 from .key_value_cache import KeyValueCache
-from .packing import Group, Packed, grouped
+from .packing import TILE_ROWS, Group, Packed, grouped
 from .recorders import Hook, hooked, hooked_halves
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def run_model(
         for tile, x in zip(tiles, run_blocks(stack, [rows(tile) for tile in tiles], tiles, takes), strict=True):
             put(tile, x)
 
-    tiles: Sequence[Packed] = packed.tiles()
+    tiles: Sequence[Packed] = packed.tiles(None if stack.blocks else TILE_ROWS)
     some = [[tile] for tile in tiles] if stack.together == 1 else grouped(tiles, threads or cores(), stack.together)
     compute(work, some, threads, same_bits)
 

@@ -24,6 +24,7 @@ T = TypeVar("T")
 TILE_NUMBERS = 1024 * 768
 # A matrix product of more rows is no faster, takes more memory, and others wait longer for their turn.
 TILE_TOKENS = 512  # about: see SLACK
+TILE_ROWS = 1024  # of a model without blocks: nothing but the rows themselves has to fit into a cache
 ONE_TILE = 128  # up to this many tokens are never cut
 ENOUGH_TOKENS = 256  # up to twice as many make two tiles, up to four times four: of half as many each takes longer
 SHARES = 8  # few tokens are cut into at most this many tiles, for the threads to share

@@ -17,7 +17,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, error_of
 from minibert.files.tokenizer import Encoded
-from minibert.threads.pool import prefetch
+from minibert.threads.pool import parallel_for, prefetch
 
 from .packing import Packed
 
@@ -37,6 +37,7 @@ class Pipeline(NamedTuple):
     dtype: np.dtype[Any]
     chunk: int  # texts tokenized, and sorted by length, at once: memory beyond the result is bounded by it
     prefetching: bool = False  # tokenize the next chunk on another thread while this one is computed
+    abreast: int = 1  # threads that each take a chunk, where tokenizing is most of the work
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
         """Give a chunk's vectors (texts, dim), or the list of its results."""
@@ -61,6 +62,8 @@ class Pipeline(NamedTuple):
         """Give the vectors of all texts (texts, dim), or one list; with a bar on stderr where it has a name."""
         if 0 < len(texts) <= self.chunk and not shown_as:
             return self.vectors(self.tokenize(texts, 0))
+        if self.abreast > 1 and not shown_as:
+            return self._abreast(texts)
         chunks = chunked(texts, self.chunk)
         chunks = shown(chunks, len(texts), shown_as) if shown_as else chunks
         found = self.stream(chunks, prefetching=len(texts) > self.chunk)
@@ -71,6 +74,16 @@ class Pipeline(NamedTuple):
             vectors[start : start + len(each)] = each
             start += len(each)
         return vectors
+
+    def _abreast(self, texts: list[Any]) -> Any:
+        found: Any = [None] * len(texts) if self.dim is None else np.empty((len(texts), self.dim), self.dtype)
+
+        def work(start: int) -> None:
+            some = slice(start, start + self.chunk)
+            found[some] = self.vectors(self.tokenize(texts[some], start))
+
+        parallel_for(work, range(0, len(texts), self.chunk), self.abreast)
+        return found
 
 
 def pooled(pool: Callable[[Array], Array], after: Sequence[Callable[[Array], Array]]) -> Callable[[Packed, Array], Any]:

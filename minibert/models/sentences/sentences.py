@@ -258,12 +258,16 @@ class Sentences(Model):
     ) -> Pipeline:
         """Give the steps from texts to one result for each: see `Pipeline`; `take`: as of `blocks.run_model`."""
         threads = self.threads if threads is None else checked_threads(threads)
-        layer, stack = self.embeddings, self.stack
+        layer, stack, most = self.embeddings, self.stack, threads or cores()
+        table, inside = layer.steps[0].module.table, threads if stack.blocks else 1
 
         def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
-            run_model(layer.rows, stack, layer.pack(encoded), put, threads, same_bits, take)
+            packed = layer.pack(encoded)
+            table.expect((packed.ids,))
+            run_model(layer.rows, stack, packed, put, inside, same_bits, take)
 
-        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, prefetching=(threads or cores()) > 1)
+        abreast = 1 if stack.blocks else most
+        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, prefetching=most > 1, abreast=abreast)
 
     def similarity(self, embeddings1: Given, embeddings2: Given, *, normalized: bool = False) -> Array:
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
