@@ -231,7 +231,7 @@ class Repository:
                 self._about = About(*json.loads(kept.tobytes()))
             if self._about is None and self._unreachable is not None:
                 # a cache that another program filled: if it holds the model, a file that it lacks does not exist
-                if self.cached("config.json") is None or wanted in (SINGLE, INDEX):
+                if not any(map(self.cached, ("config.json", "modules.json"))) or wanted in (SINGLE, INDEX):
                     self._need_hub(wanted)
                 return []
             if self._about is None:

@@ -103,8 +103,8 @@ def _pairs(heads: Any) -> list[tuple[int, int]]:
 
 def _check(what: str, number: int, count: int) -> None:
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < count:
-        there = f"0..{count - 1}" if count else "none"
-        raise ValueError(f"{what} {number!r} is not there: this model has {what}s {there}; choose one of them")
+        there = f"{what}s 0..{count - 1}; choose one of them" if count else f"no {what}s"
+        raise ValueError(f"{what} {number!r} is not there: this model has {there}")
 
 
 def _silence(head: int) -> Function:

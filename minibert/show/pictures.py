@@ -167,6 +167,8 @@ def _attention(encoder: Encoder, asked: Asked) -> Any:
     if not batch["input_ids"].size:
         raise ValueError("the text has no tokens; give another one")
     blocks, heads = len(encoder.stack.blocks), encoder.stack.heads
+    if not blocks:
+        raise ValueError("a static model has no blocks, and so no attention; name a whole model")
     block, head = (None, None) if asked.block is asked.head is None else (asked.block or 0, asked.head or 0)
     for name, number, count in (("block", block, blocks), ("head", head, heads)):
         if number is not None and not 0 <= number < count:

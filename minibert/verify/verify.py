@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minibert.errors import Option, error_of
+from minibert.families.static import STATIC
 from minibert.files.writing import same_file
 from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
@@ -108,8 +109,8 @@ def verify(
                 return report
         if other is None:
             if save is None:
-                raise _nothing(model, encoder)
-            report.say("compared with nothing: torch and transformers are not installed")
+                raise _nothing(model, encoder, subject)
+            report.say("compared with nothing: torch and transformers are not installed, or do not know this model")
     return report
 
 
@@ -142,13 +143,22 @@ def _these(kinds: Sequence[str], *several: Traces) -> Iterator[Traces]:
 
 def _counterpart(subject: Subject, model: str, options: dict[str, Any]) -> Counterpart | None:
     """The reference where it can be run, else its values where they ship."""
+    if subject.layer.family is STATIC:
+        return None
     if installed():
         return Live(subject, model, **options)
     found = shipped.find(subject.model)
     return None if found is None else Shipped(found, subject)
 
 
-def _nothing(model: str, encoder: bool) -> ValueError:
+def _nothing(model: str, encoder: bool, subject: Subject) -> ValueError:
+    if subject.layer.family is STATIC:
+        return error_of(
+            ValueError,
+            f"nothing to compare {model} with: transformers has no static models; vectors of another program are "
+            "compared by `minibert verify --vectors FILE`, or name a file of intermediates with ",
+            Option("against"),
+        )
     others = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
     return error_of(
         ValueError,

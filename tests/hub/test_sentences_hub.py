@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from checkpoints import same_bits
-from fake_hub import FakeHub
+from checkpoints import VOCAB, numbers, same_bits
+from fake_hub import FakeHub, commit_of
 from reference_files import REFERENCE
+from static_folders import static_folder
 
 import minibert
+from minibert.hub.caches import cache_root
 
 USELESS = ("pytorch_model.bin", "onnx/model.onnx", "README.md", "2_Dense/pytorch_model.bin", "train_script.py")
 
 
-def put(hub: FakeHub, name: str, useless: tuple[str, ...] = USELESS) -> None:
+def put(hub: FakeHub, name: str | Path, useless: tuple[str, ...] = USELESS) -> None:
     folder = REFERENCE / name
     files: dict[str, bytes | Path] = {
         path.relative_to(folder).as_posix(): path
         for path in folder.rglob("*")
         if path.is_file() and path.name not in ("calls.json", "vectors.safetensors")
     }
-    hub.add(f"org/{name}", files | dict.fromkeys(useless, b"x" * 1000))
+    hub.add(f"org/{folder.name}", files | dict.fromkeys(useless, b"x" * 1000))
 
 
 def fetched(hub: FakeHub) -> set[str]:
@@ -74,6 +80,30 @@ def test_rerankers_and_sparse_encoders_of_the_hub(hub: FakeHub) -> None:
     vector = minibert.load_encoder("org/uses-sparse-sum").encode_sparse("we")
     assert "1_SpladePooling/config.json" in fetched(hub) and not fetched(hub) & {*USELESS}
     assert vector.ids.tolist() == minibert.load_encoder(REFERENCE / "uses-sparse-sum").encode_sparse("we").ids.tolist()
+
+
+@pytest.mark.parametrize("inside", ["", "0_StaticEmbedding"])
+def test_of_a_static_model_only_the_rows_of_the_texts_are_fetched(hub: FakeHub, tmp_path: Path, inside: str) -> None:
+    """With `lazy`, at once for all tokens of a call; its other tensors whole; the bits are those of the folder."""
+    rows, weights = numbers(VOCAB, 2000), np.linspace(1, 2, VOCAB, dtype="f4")
+    folder = static_folder(tmp_path / "model", inside, normalized=True, embeddings=rows, weights=weights)
+    put(hub, folder, useless=())
+    texts = ["we lived above", "the clouds above"]
+    want = minibert.load_encoder(folder).encode(texts)
+    encoder = minibert.load_encoder(f"org/{folder.name}", lazy=True)
+    assert same_bits(pickle.loads(pickle.dumps(encoder)).encode(texts), want)
+    hub.forget()
+    assert same_bits(encoder.encode(texts), want) and hub.requests == []  # the pickle's are in the cache
+    assert same_bits(encoder.encode("a"), minibert.load_encoder(folder).encode("a"))
+    (request,) = hub.requests
+    assert request.path.endswith("model.safetensors") and 4 * 2000 <= hub.sent < 2 * 4 * 2000
+    whole = minibert.load_encoder(f"org/{folder.name}")
+    assert same_bits(whole.encode(texts), want)
+    assert same_bits(minibert.load(f"org/{folder.name}")([[5]])[0, 0], rows[5] * weights[5])
+    hub.forget()
+    shutil.rmtree(cache_root())  # as where another program has fetched the files
+    options: dict[str, Any] = dict(revision=commit_of(f"org/{folder.name}"), local_files_only=True)
+    assert same_bits(minibert.load_encoder(f"org/{folder.name}", **options).encode(texts), want) and hub.requests == []
 
 
 def test_a_path_that_leaves_the_model_is_not_asked_for(hub: FakeHub) -> None:

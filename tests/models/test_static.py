@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import VOCAB, numbers, same_bits
+from command_line import Printed, failure, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_files import REFERENCE, opened
@@ -20,6 +21,7 @@ from static_folders import ROWS, static_folder
 
 import minibert
 from minibert.equations.input_layer import Array
+from minibert.show.text.explain import explain
 
 TEXTS = ["", "we", "We lived above the clouds!", "clouds above ☃", "a b c d e f g", "[CLS] the [SEP]", "the " * 30]
 MAPPING = np.arange(VOCAB) * 7 % 11
@@ -145,6 +147,51 @@ def test_the_same_bits_among_thousands_and_from_many_threads() -> None:
         encoder.encode([*texts[:1500], 7, *texts], threads=3)  # type: ignore[list-item]
 
 
+# -- uses --------------------------------------------------------------------------------------------------------
+
+
+def test_how_much_of_a_vector_is_each_token_s() -> None:
+    """The part of its row along the mean."""
+    lines = list(explain(opened("static-plain").embeddings, "we lived above the clouds"))
+    at = next(i for i, line in enumerate(lines) if line.startswith("token") and "length of the row" in line)
+    rows = [line.split() for line in lines[at + 1 : at + 6]]
+    x = numbers(VOCAB, 8)[59:64]
+    parts = x @ x.mean(0) / (5 * (x.mean(0) ** 2).sum())
+    assert [row[0] for row in rows] == ["we", "lived", "above", "the", "clouds"] and abs(parts.sum() - 1) < 1e-5
+    assert [row[2] for row in rows] == [f"{part:.1%}" for part in parts]
+    assert [float(row[1]) for row in rows] == pytest.approx(np.linalg.norm(x, axis=1), rel=1e-3)
+    assert not any("length of the row" in line for line in explain(opened("static-plain").embeddings, ""))
+
+
+def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Printed) -> None:
+    pytest.importorskip("pyarrow")
+    folder, texts = REFERENCE / "static-dense", ["we lived", "above the clouds", ""]
+    want = opened("static-dense").encode(texts)
+    out, _ = ran(capsys, "info", folder)
+    for line in (
+        "family            static", "blocks            none: a static model is an input layer and nothing else",
+        "sentence vectors  5 numbers, mean over a text's tokens; by cosine",
+        "longest sentence  6 tokens (truncation in tokenizer.json)", "prompts           query 'the clouds: ', document",
+    ):  # fmt: skip
+        assert f"\n{line}" in out
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    ran(capsys, "bulk", tmp_path / "texts.txt", "-o", tmp_path / "vectors", "-m", folder)
+    found = ran(capsys, "search", tmp_path / "vectors", "we lived", "-m", folder, "-k", 1)[0]
+    assert found.rstrip().endswith("  0  we lived")
+    assert "above the clouds" in ran(capsys, "similar", "clouds", "--file", tmp_path / "texts.txt", "-m", folder)[0]
+    ran(capsys, "encode", *texts, "-o", tmp_path / "v.npy", "-m", folder)
+    assert np.allclose(np.load(tmp_path / "v.npy"), want, atol=1e-6)
+    assert np.allclose(minibert.Embedder(folder)({"text": texts})["vector"], want, atol=1e-6)
+    for refused, message in (
+        (["verify", folder], "transformers has no static models; vectors of another program are compared by"),
+        (["extract", folder, "-o", tmp_path / "x"], "is a static model, an input layer and nothing else already; copy"),
+        (["fill", "[MASK]", "-m", folder], "there is no head 'masked_word'; it has no head, only rows of tokens"),
+        (["explain", "we", "--block", 0, "-m", folder], "this model has no blocks"),
+        (["plot", "attention", "--text", "we", "-o", tmp_path / "x.svg", "-m", folder], "a static model has no blocks"),
+    ):
+        assert message in failure(capsys, *refused)
+
+
 # -- what there is not -------------------------------------------------------------------------------------------
 
 
@@ -164,7 +211,7 @@ def test_what_needs_a_head_says_that_a_static_model_has_none(tmp_path: Path, use
 
 
 def test_what_needs_blocks_says_that_there_are_none() -> None:
-    with pytest.raises(ValueError, match="this model has blocks none"):
+    with pytest.raises(ValueError, match="block 0 is not there: this model has no blocks"):
         minibert.knock_out(opened("static-plain"), heads=[(0, 0)])
     with pytest.raises(ValueError, match="lazy=True is for a static model, whose rows can be fetched one by one"):
         minibert.load_encoder(REFERENCE / "sentences-dense", lazy=True)

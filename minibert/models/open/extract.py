@@ -57,7 +57,7 @@ def extract(
 
     Raises FileExistsError where `folder` exists and `force` is not given, or where `force` would delete
     another file; ValueError for the model's own folder or one inside or around it, for another dtype, for a number that
-    float16 cannot hold; OSError that names `folder`; and the errors of `load`.
+    float16 cannot hold, for a static model; OSError that names `folder`; and the errors of `load`.
     """
     if dtype is not None and dtype not in NARROW:
         raise ValueError(f"dtype must be {', '.join(map(repr, NARROW))} or None (as stored), found {dtype!r}")
@@ -66,6 +66,8 @@ def extract(
         _refuse_own(target, Path(model).expanduser())
     check_target(target, force)
     opened = open_model(model, revision, local_files_only)
+    if opened.static:
+        raise ValueError(f"{opened.where} is a static model, an input layer and nothing else already; copy its folder")
     source = opened.source()
     family = family_of(opened)
     sides = _take_all(source, opened, family)

@@ -77,8 +77,8 @@ def explain_block(
 
 def _check(what: str, number: int, count: int) -> None:
     if not 0 <= number < count:
-        there = f"0..{count - 1}" if count else "none"
-        raise ValueError(f"{what} {number} is not there: this model has {what}s {there}; choose one of them")
+        there = f"{what}s 0..{count - 1}; choose one of them" if count else f"no {what}s"
+        raise ValueError(f"{what} {number} is not there: this model has {there}")
 
 
 def _position(wanted: str | None, tokens: Sequence[str], usual: int) -> int:

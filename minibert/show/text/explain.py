@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.equations.sentences import mean
 from minibert.families.parts.layer_plan import GIVEN, POSITIONS, given, kind_of, layer_plan
 from minibert.families.parts.plan import Plan, value
 from minibert.families.parts.steps import Step as RowStep
+from minibert.families.static import STATIC
 from minibert.models.input_layer import EmbeddingLayer
 
 from .text import Style, all_rows, beginning, columns_of, counted, fitting, padded, styles, wrap
@@ -102,7 +104,7 @@ def explain(
     shape = output.shape
     yield bold(f"{counted(shape[1], 'token')} of {layer.family.model_type} -> {shape}, {output.dtype}")
     yield ""
-    yield from _table(tokens, ids, bold)
+    yield from _table(tokens, {kind_of(name): numbers[0].tolist() for name, numbers in ids.items()}, bold)
     position = first_of_text(layer, batch["input_ids"][0]) or 0
     for name, told, rows in _steps(plan, trace, values):
         yield from heading(name, told, rows, bold, dim)
@@ -110,6 +112,8 @@ def explain(
             yield from all_rows(rows)
         elif len(tokens):
             yield f"  {fitting(tokens[position])}  {beginning(rows[0, position])}"
+    if layer.family is STATIC and len(tokens):
+        yield from _parts_of_the_mean(tokens, output[0], bold, dim)
     if not full:
         return
     yield ""
@@ -138,10 +142,10 @@ def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int | None:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), None)
 
 
-def _table(tokens: list[str | None], ids: Mapping[str, Array], bold: Style) -> Iterator[str]:
-    """Write tokens and what is looked up for each, one line a token, in aligned columns."""
+def _table(tokens: list[str | None], given: Mapping[str, Sequence[Any]], bold: Style) -> Iterator[str]:
+    """Write tokens and what is given for each, one line a token, in aligned columns."""
     names = [fitting(token) for token in tokens]
-    columns = [(kind_of(name), numbers[0].tolist()) for name, numbers in ids.items()]
+    columns = list(given.items())
     wide = max(columns_of(name) for name in ["token", *names])
     widths = [max(len(str(number)) for number in [head, *numbers]) for head, numbers in columns]
     heads = [head.rjust(width) for (head, _), width in zip(columns, widths, strict=True)]
@@ -164,6 +168,21 @@ def _steps(plan: Plan, trace: Mapping[str, Array], values: dict[str, Any]) -> It
             says = step.says if step.kind == "rows" else step.says.format(*of)
         yield key.rpartition(".")[2], Told(says, step.function), rows
         last = rows
+
+
+def _parts_of_the_mean(tokens: list[str | None], rows: Array, bold: Style, dim: Style) -> Iterator[str]:
+    """Say how much of a static model's vector is each token's: the longer its row, the more it weighs."""
+    vector = mean(rows[None])[0]
+    yield from heading("mean", Told("the sum of the rows, divided by their number", mean), vector, bold, dim)
+    yield f"  {beginning(vector)}"
+    with np.errstate(invalid="ignore"):  # rows whose sum is zero
+        shares = rows @ vector / (len(rows) * np.vecdot(vector, vector))
+    lengths = np.linalg.norm(rows, axis=1)
+    yield ""
+    written = {"length of the row": [f"{length:.4g}" for length in lengths], "part": [f"{x:.1%}" for x in shares]}
+    yield from _table(tokens, written, bold)
+    says = "part: row . mean / (n mean . mean), the row's part along the mean; all together are 100 %"
+    yield from (dim(line) for line in wrap(says, 2))
 
 
 def _closing(plan: Plan, batch: Mapping[str, Array], output: Array, dim: Style) -> Iterator[str]:

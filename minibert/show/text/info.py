@@ -13,7 +13,9 @@ from minibert.errors import MinibertError
 from minibert.families.parts.modules import Embedding, LayerNorm, Linear
 from minibert.families.parts.steps import Positions
 from minibert.families.rows import BLOCKS
+from minibert.families.static import STATIC
 from minibert.files.checkpoint import Checkpoint, Tensor
+from minibert.files.tables import FoldedTable
 from minibert.files.tokenizer_files import Find
 from minibert.models.input_layer import EmbeddingLayer
 
@@ -66,8 +68,9 @@ def memory(layer: EmbeddingLayer) -> tuple[int, int]:
 def _arrays(layer: EmbeddingLayer) -> Iterator[Array]:
     for _, module in layer.steps:
         if isinstance(module, Embedding):
-            if hasattr(module.table, "stored_numbers"):  # rows that a Hub sends one by one are not counted
-                yield module.table.stored_numbers
+            table = module.table.table if isinstance(module.table, FoldedTable) else module.table
+            if hasattr(table, "stored_numbers"):  # rows that a Hub sends one by one are not counted
+                yield table.stored_numbers
         elif isinstance(module, LayerNorm | Linear):
             yield module.weight
             if module.bias is not None:
@@ -103,6 +106,8 @@ def _in_attention(layer: EmbeddingLayer) -> str:
 def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     """Describe the blocks by config.json and the headers on this machine; no weight is read or fetched."""
     row, family = BLOCKS.get(layer.family.model_type), layer.family
+    if family is STATIC:
+        return {"blocks": "none: a static model is an input layer and nothing else"}
     if row is None:
         return {"blocks": f"not computed: minibert knows only the input layer of {family.model_type}"}
     try:
@@ -141,13 +146,16 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
 
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     """Describe what `encode` gives; no weight is read."""
-    from minibert.models.sentences.sentence_config import read_sentence_config
+    from minibert.models.sentences.sentence_config import read_sentence_config, read_static_config
     from minibert.models.sentences.sentence_modules import USES
 
-    if not stored_blocks(layer):
+    if layer.family is not STATIC and not stored_blocks(layer):
         return {}
     try:
-        own = read_sentence_config(find, layer.config, layer.dim, layer.max_length, None, "here")
+        if layer.family is STATIC:
+            own = read_static_config(find, layer.config, layer.dim, layer.tokenizer.truncation, None, "here")
+        else:
+            own = read_sentence_config(find, layer.config, layer.dim, layer.max_length, None, "here")
     except MinibertError as error:
         return {"sentence vectors": f"not available: {error}"}
     if own.kind not in ("", "SentenceTransformer"):

@@ -1,0 +1,126 @@
+"""Static models beside sentence-transformers and model2vec themselves, in each layout, on a thousand texts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import VOCAB, numbers
+from many_texts import many_texts
+from needed import need_sentence_transformers
+from reference_files import REFERENCE
+
+import minibert
+from minibert.equations.input_layer import Array
+
+pytestmark = pytest.mark.reference
+
+EXACT = 2e-6  # of a vector's numbers, as a share of its length; measured: 5.2e-7
+HALF = 1e-3  # of vectors that both libraries compute in float16; measured: 6.6e-4
+FOLDERS = sorted(path.name for path in REFERENCE.glob("static-*"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    need_sentence_transformers()
+    pytest.importorskip("model2vec")
+
+
+def tokenizer(minilm: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    found = Tokenizer.from_file(str(minilm / "tokenizer.json"))
+    found.no_padding()
+    return found
+
+
+def sentence_transformer(folder: Path) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+def away(found: Array, want: Array) -> float:
+    """The largest difference of numbers relative to each vector's length; a vector of zeros has to be one."""
+    assert found.shape == want.shape
+    lengths = np.linalg.norm(want.astype("f8"), axis=-1, keepdims=True)
+    assert not found[lengths[..., 0] == 0].any()
+    return float((np.abs(found.astype("f8") - want) / np.where(lengths == 0, 1, lengths)).max())
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_folder_and_every_text(name: str) -> None:
+    """Empty texts and unknown tokens too."""
+    texts, half = many_texts(1000), name == "static-half"
+    theirs, ours = sentence_transformer(REFERENCE / name), minibert.load_encoder(REFERENCE / name)
+    assert ours.get_embedding_dimension() == theirs.get_embedding_dimension() and ours.prompts == theirs.prompts
+    for method in ("encode", "encode_query", "encode_document"):
+        found, want = (np.asarray(getattr(model, method)(texts), "f4") for model in (ours, theirs))
+        empty = np.isnan(want).any(1)  # theirs, in float16: an empty text is 0 / 0, see the page of families
+        assert empty.any() == half and not found[empty].any() and len(texts) - empty.sum() > 900
+        assert away(found[~empty], want[~empty]) <= (HALF if half else EXACT)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("quantized", [None, 500])
+def test_folders_of_model2vec(tmp_path: Path, minilm: Path, kind: str, quantized: int | None) -> None:
+    """A real vocabulary in each format; model2vec's own vectors of texts without the unknown token, not too long."""
+    from model2vec import StaticModel
+
+    vocabulary = tokenizer(minilm)
+    rows = numbers(vocabulary.get_vocab_size(), 16).astype("f4")
+    made = StaticModel(rows, vocabulary, {"model_type": "model2vec"}, normalize=True)
+    made.save_pretrained(tmp_path / "whole")
+    options = {"quantize_to": kind, "vocabulary_quantization": quantized}
+    StaticModel.from_pretrained(tmp_path / "whole", **options).save_pretrained(tmp_path / "model")
+    texts, exact = many_texts(1000), HALF if kind == "float16" else EXACT
+    ours = minibert.load_encoder(tmp_path / "model")
+    assert ours.max_seq_length == 512
+    unknown = vocabulary.token_to_id("[UNK]")
+    ids = [ours.embeddings.tokenizer.pieces(text) for text in texts]
+    both = [i for i, own in enumerate(ids) if own and unknown not in own and len(own) <= 512 and len(texts[i]) < 600]
+    assert len(both) > 600
+    theirs = StaticModel.from_pretrained(tmp_path / "model")
+    assert away(ours.encode(texts)[both], theirs.encode(texts)[both]) <= exact
+    differing = [i for i, own in enumerate(ids) if unknown in own and len(set(own)) > 1]
+    assert away(ours.encode(texts)[differing], theirs.encode(texts)[differing]) > 0.01
+    if kind == "int8" and not quantized:  # with weights they become floats there
+        with pytest.raises((RuntimeError, TypeError)):
+            sentence_transformer(tmp_path / "model")
+        return
+    some = [i for i, own in enumerate(ids) if own]
+    want = np.asarray(sentence_transformer(tmp_path / "model").encode(texts), "f4")
+    assert away(ours.encode(texts)[some], want[some]) <= exact
+
+
+def test_a_folder_without_modules_json_is_model2vec_s(tmp_path: Path) -> None:
+    from model2vec import StaticModel
+
+    for config in ({}, {"normalize": True}, {"normalize": False}):
+        folder = shutil.copytree(REFERENCE / "static-quantized", tmp_path / str(config))
+        (folder / "modules.json").unlink()
+        (folder / "config.json").write_text(str(config).replace("'", '"').replace("T", "t").replace("F", "f"))
+        texts = ["we lived above the clouds", "a b c", ""]
+        assert (
+            away(minibert.load_encoder(folder).encode(texts), StaticModel.from_pretrained(folder).encode(texts))
+            <= EXACT
+        )
+
+
+def test_truncation_on_both_sides(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer
+
+    texts = many_texts(200)
+    for direction in ("left", "right"):
+        for most in (1, 3, 50):
+            vocabulary = Tokenizer.from_file(str(REFERENCE / "static-plain" / "tokenizer.json"))
+            vocabulary.enable_truncation(most, direction=direction)
+            model = SentenceTransformer(modules=[StaticEmbedding(vocabulary, numbers(VOCAB, 8))], device="cpu")
+            model.save(str(tmp_path / f"{direction}{most}"), create_model_card=False)
+            ours = minibert.load_encoder(tmp_path / f"{direction}{most}")
+            assert away(ours.encode(texts), model.encode(texts)) <= EXACT and ours.max_seq_length == most
