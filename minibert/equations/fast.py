@@ -11,12 +11,8 @@ from . import blocks
 from .blocks import Activation
 from .input_layer import Array
 
-# A product of few tokens reads the weights as they are stored, tokens as columns: 1.1 to 2 times as fast. Of more
-# tokens both ways take the same time, and rows spare transposing the result.
-# Left out: OpenBLAS's kernel for AVX-512 multiplies small parts of a weight without packing it, and on one thread 2 to
-# 96 tokens pass 1.1 to 2.1 times as fast. Its last bits differ from those of several threads: one text, asked for
-# twice, would have two vectors, and `bulk` other bytes for other threads.
-FEW_TOKENS = 256
+# How many outputs a product has at least, where one that has fewer would take another way: see `steady_linear`
+OUTPUTS = 128
 
 # ln Q(t) on 0..9 as a polynomial, t^0 .. t^6, Q the upper tail of the normal distribution, fitted for the least largest
 # error of gelu
@@ -25,11 +21,29 @@ PIECE = 1 << 15  # how many numbers an activation works on at once: its intermed
 FLAT = 9.0  # from here on t Q(t) is nothing beside t in float32: 9 Q(9) = 1e-18
 
 
-def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None = None) -> Array:
-    """As `blocks.linear`; few rows (tokens, dim) are taken as columns. `out` (tokens, out) lends its memory."""
-    few = x.ndim == 2 and len(x) <= FEW_TOKENS
+def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None = None, columns: int = 0) -> Array:
+    """As `blocks.linear`; up to `columns` rows (tokens, dim) are taken as columns, and so is what is given.
+
+    `out` (tokens, out) lends its memory. Columns read the weight as it is stored: with some kernels of BLAS they take
+    0.6 to 0.9 times the time.
+    """
+    few = x.ndim == 2 and len(x) <= columns
     transposed = out if out is None or not few else out.reshape(out.shape[::-1])
     y: Array = np.matmul(weight, x.T, out=transposed).T if few else np.matmul(x, weight.T, out=out)  # (..., out)
+    return y if bias is None else np.add(y, bias, out=y)
+
+
+def steady_linear(x: Array, weight: Array, bias: Array | None, rows: int, columns: int = 0) -> Array:
+    """As `linear` of rows (tokens, dim): none of them changes a bit of another, if the first is a text's first.
+
+    rows: of BLAS's kernel, see `threads.kernels`; rows of zeros fill them up, and few outputs to OUTPUTS.
+    """
+    count, outputs = len(x), len(weight)
+    filled = np.zeros((-(-count // rows) * rows, x.shape[1]), x.dtype)
+    filled[:count] = x
+    if outputs < OUTPUTS:
+        weight = np.concatenate([weight, np.zeros((OUTPUTS - outputs, x.shape[1]), weight.dtype)])
+    y = np.ascontiguousarray(linear(filled, weight, columns=columns)[:count, :outputs])
     return y if bias is None else np.add(y, bias, out=y)
 
 

@@ -40,6 +40,7 @@ FAST_GELU = 2e-7  # times max(1, |y|); measured 1.33e-7
 TAIL = {-4.0: 0.002, -7.0: 0.03}  # where y is small, as a share of it; measured 0.00035 and 0.011
 ACTIVATION = 1e-6  # times max(1, |x|); measured 1.3e-7
 FAST = 2e-6  # between fast's and the textbook's, relative to max(1, |y|); measured 3.6e-7
+COLUMNS = 16  # rows
 SUM = 1e-6  # of a row after softmax; measured 2.4e-7
 WHOLE = 1e-5  # measured 2.4e-6
 
@@ -121,11 +122,11 @@ def test_softmax_gives_shares() -> None:
 
 def test_everything_fast_is_compared() -> None:
     made = {name for name, value in vars(fast).items() if getattr(value, "__module__", "") == fast.__name__}
-    assert made == {"linear", "softmax", "gelu", "activated", "attention_scores", "faster"}
+    assert made == {"linear", "steady_linear", "softmax", "gelu", "activated", "attention_scores", "faster"}
     assert fast.faster(gelu) is fast.gelu and fast.faster(relu) is relu
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, fast.FEW_TOKENS, fast.FEW_TOKENS + 1])
+@pytest.mark.parametrize("rows", [0, 1, 2, COLUMNS, COLUMNS + 1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_fast_linear(rows: int, dtype: str) -> None:
     """The order in which the product is asked for shows in no shape and in the last bits alone."""
@@ -134,9 +135,12 @@ def test_fast_linear(rows: int, dtype: str) -> None:
     for y in (
         fast.linear(x, weight, bias), fast.linear(x[None], weight, bias)[0], fast.linear(x, weight) + bias,
         fast.linear(x, weight, bias, out), fast.linear(x, np.ascontiguousarray(weight.T).T, bias),
+        fast.linear(x, weight, bias, np.empty_like(out), COLUMNS), fast.linear(x, weight, columns=COLUMNS) + bias,
+        fast.steady_linear(x, weight, bias, 12), fast.steady_linear(x, weight, None, 1, COLUMNS) + bias,
     ):  # fmt: skip
         assert y.dtype == dtype and off(y, linear(x, weight, bias)) <= FAST
-    assert np.shares_memory(fast.linear(x, weight, bias, out), out) or not rows
+    assert np.shares_memory(fast.linear(x, weight, bias, out, COLUMNS), out) or not rows
+    assert fast.linear(x, weight, columns=COLUMNS).flags.f_contiguous or rows > COLUMNS
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

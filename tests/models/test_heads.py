@@ -24,6 +24,7 @@ from minibert.files.tokenizer import Encoded
 from minibert.models.heads import heads as computing
 from minibert.models.heads.heads import logit_pieces, logits_of, tokens_of
 from minibert.models.run import blocks
+from minibert.threads.kernels import kernel
 
 LOGITS = 5e-6  # relative to max(1, |reference|); measured 1.5e-6
 CUT = 2e-6  # relative to max(1, |value|): a matrix product with other rows rounds differently; measured 6e-7
@@ -186,7 +187,10 @@ def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: 
     monkeypatch.setattr(blocks, "linear", counted)
     with HEAD_CASE["bert-classes"].load() as encoder:
         encoder.logits(IDS)
-    assert rows == [8, 8, 8, 2, 2, 2]  # query, key, value; then output, up and down of the two first tokens
+        stack = encoder.stack
+    all_, first = (stack.rows.filled(tokens, stack.outputs) for tokens in (8, 2))
+    assert first < all_ or kernel().name == "SkylakeX"  # with which so small a product is filled up to more than both
+    assert rows == [all_] * 3 + [first] * 3  # query, key, value; then output, up and down of the two first tokens
 
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=str)
@@ -264,6 +268,7 @@ def test_rows_instead_of_ids() -> None:
 def test_logits_come_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with HEAD_CASE[name].load() as encoder:
         whole = encoder.logits(IDS)
+        monkeypatch.setattr(computing, "TOKENS", 4)
         monkeypatch.setattr(computing, "PIECE", 8 * 5)  # five words at a time, of 29
         assert off(encoder.logits(IDS), whole) <= CUT
         assert [len(piece.T) for _, piece in logit_pieces(encoder.head(), encoder(IDS[0]))] == [10, 10, 9]

@@ -197,7 +197,7 @@ def test_without_maps_a_head_is_read_with_the_rest(tmp_path: Path) -> None:
 
 def test_the_page_names_every_head() -> None:
     page = (Path(minibert.__file__).parent / "families" / "README.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| (.+) \| (.+) \|$", page[page.index("## Heads") : page.index("## Add")], re.MULTILINE)[1:]
+    table = re.findall(r"^\| (.+) \| (.+) \|$", page.partition("## Heads")[2].partition("\n## ")[0], re.MULTILINE)[1:]
     named = {
         family: tuple(re.findall(r"`(\w+)`", heads)) for families, heads in table for family in families.split(", ")
     }

@@ -11,15 +11,26 @@ import numpy as np
 
 from minibert.equations import blocks as equations
 from minibert.equations.blocks import Activation
-from minibert.equations.fast import linear
+from minibert.equations.fast import linear, steady_linear
 from minibert.equations.input_layer import Array
 from minibert.files.tables import ScratchBuffer, StoredTable, Weight
+from minibert.threads.kernels import kernel
 
 if TYPE_CHECKING:
     from .plan import Step
     from .terms import RelativeTerm
 
+# so many rows, onto `fast.OUTPUTS` numbers or more, are enough for each kernel in the table of `threads.kernels`
+HEAD_ROWS = 12
 Modules = dict[str, Any]  # path -> Dense or a norm, or the printed activation; in the reference's order
+
+
+def steady(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """`x @ weight^T + bias` of a head: no row changes a bit of another, with the kernels that always keep them.
+
+    With the others a text is here alone, where that is asked for.
+    """
+    return steady_linear(x, weight, bias, HEAD_ROWS, kernel().usual.columns)
 
 
 class Dense:
@@ -66,8 +77,9 @@ class Dense:
         weight = self._weight.part(*where) if isinstance(self._weight, StoredTable) else self._weight[where]
         return Dense(weight, None if self.bias is None else self.bias[numbers], self.transposed)
 
-    def __call__(self, x: Array, out: Array | None = None) -> Array:
-        return linear(x, self.matrix(ScratchBuffer()), self.bias, out)
+    def __call__(self, x: Array) -> Array:
+        matrix = self.matrix(ScratchBuffer())
+        return linear(x, matrix, self.bias) if x.ndim != 2 else steady(x, matrix, self.bias)
 
     def __repr__(self) -> str:
         out, width = self.shape

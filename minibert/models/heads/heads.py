@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Text, error_of
-from minibert.families.parts.bound_blocks import Dense
+from minibert.families.parts.bound_blocks import Dense, steady
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import LABELS, NAMES, REFUSED, BoundHead, Head, architectures
 from minibert.families.parts.steps import Inputs
@@ -24,8 +23,11 @@ from minibert.models.open.binder import TensorBinder
 from minibert.models.run.packing import Packed
 
 # How many logits are computed at once: 16 MiB. Of a word table that are a few thousand words for a tile's tokens, so
-# that the whole table is read once for a tile, and no more than these numbers are kept beyond the result.
+# that the whole table is read once for a tile, and no more than these numbers are kept beyond the result. Up to TOKENS
+# of them it is the same words for each tile.
 PIECE = 1 << 22
+TOKENS = 1024
+Product = Callable[[Array, Array, "Array | None"], Array]  # rows, weight, bias -> rows
 WEIGHTS = 1 << 22  # and with how many numbers of the table, which are converted together where they stay as stored
 
 
@@ -122,20 +124,20 @@ def logits_of(head: BoundHead, tile: Packed, x: Array) -> Array:
     return y
 
 
-def logit_pieces(head: BoundHead, x: Array) -> Iterator[tuple[slice, Array]]:
+def logit_pieces(head: BoundHead, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
     """Give the logits of hidden states (tokens, dim) in pieces (tokens, some labels), with where they belong."""
     for _, work in head.works:
         x = work(x)
-    yield from _pieces(head.last, x)
+    yield from _pieces(head.last, x, product)
 
 
-def _pieces(last: Dense, x: Array) -> Iterator[tuple[slice, Array]]:
+def _pieces(last: Dense, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
     """Give `last(x)` in pieces. They are the same for a weight that stays as it is stored: so are their bits."""
     labels, width = last.shape
-    step, buffer = max(1, min(PIECE // max(1, len(x)), WEIGHTS // width)), ScratchBuffer()
+    step, buffer = max(1, min(PIECE // max(TOKENS, len(x)), WEIGHTS // width)), ScratchBuffer()
     for first in range(0, labels, step):
         part = last.part(words := slice(first, first + step))
-        yield words, linear(x, part.matrix(buffer), part.bias)
+        yield words, product(x, part.matrix(buffer), part.bias)
 
 
 def check_numbers(logits: Array) -> None:

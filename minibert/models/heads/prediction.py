@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.blocks import softmax
+from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.errors import Text, TokenizerError, error_of
 from minibert.families.parts.heads import BoundHead
@@ -104,7 +105,7 @@ class Words(Model):
 
         def read(new: Sequence[int]) -> None:
             last = go_on(self, new, cache)[-1:]
-            for words, piece in logit_pieces(head, last):
+            for words, piece in logit_pieces(head, last, linear):  # one row: soonest as it is
                 logits[words] = piece[0]
 
         for _ in range(tokens):

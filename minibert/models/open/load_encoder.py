@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
     from minibert.models.heads.heads import Heads
 
-NO_BLOCKS, NOTHING = Blocks(parts=()), Stack((), 0, False, "", None, {})  # behind the rows of a static model
+NO_BLOCKS = Blocks(parts=())  # behind the rows of a static model
 INPUT_LAYER = "minibert.load loads the input layer"  # ends the error for a model that has no more
 
 
@@ -42,6 +42,7 @@ def load_encoder(
     threads: int | None = None,
     low_memory: bool = False,
     lazy: bool = False,
+    same_bits: bool = False,
 ) -> Encoder:
     """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
 
@@ -60,6 +61,12 @@ def load_encoder(
 
     lazy: of a static model on the Hub, fetch rows when texts ask for them, as `load` does.
 
+    same_bits: a text has the same vector, to the last bit, alone and in any batch, order and number of threads; so have
+    its token vectors, logits, scores and sparse weights. With two of three kernels of NumPy's BLAS (AVX-512, AVX) that
+    is always so. With the third (AVX2) it costs time: each text is filled up to a multiple of 12 tokens. With others
+    (Apple's, MKL, ARM) a multiple that does it is looked for, on the model's own sizes. `minibert info` says which this
+    is. Two machines may have different bits all the same.
+
     threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
     (affinity, a container's CPU quota, OMP_NUM_THREADS), or what the variable MINIBERT_THREADS says. NumPy's BLAS is
     held to one thread meanwhile, which Apple's cannot be: there a call computes on one thread, and its products on as
@@ -68,14 +75,14 @@ def load_encoder(
 
     Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
     for modules.json or other settings of sentence vectors that ask for what is not computed here; ValueError for `lazy`
-    with blocks, whose weights are all needed.
+    with blocks, whose weights are all needed, and where `same_bits` cannot be kept.
     """
     check_dtype(dtype)
     threads = checked_threads(threads)
     opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, weights_folder=transformer_folder)
     if lazy and not opened.static:
         raise ValueError("lazy=True is for a static model, whose rows can be fetched one by one; leave it out")
-    return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory, lazy)
+    return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory, lazy, same_bits)
 
 
 def encoder_of(
@@ -86,6 +93,7 @@ def encoder_of(
     threads: int | None = None,
     low_memory: bool = False,
     lazy: bool = False,
+    same_bits: bool = False,
 ) -> Encoder:
     """Put a whole model together from its opened parts: see `load_encoder`."""
     family = family_of(opened)
@@ -106,7 +114,10 @@ def encoder_of(
     again = partial(load, opened.lasting, **options, lazy=lazy)
     layer = assemble(opened, source, family, "encoder", dtype, again)
     bind = partial(TensorBinder, config, source, family.prefixes, layer.dtype, opened.where, low_memory)
-    stack = NOTHING if opened.static else _bind(blocks, config, bind(), layer)
+    if opened.static:
+        stack = Stack((), 0, False, "", None, {}, same_bits)
+    else:
+        stack = _bind(blocks, config, bind(), layer, same_bits)
     head_binder = bind()
 
     @cache
@@ -122,14 +133,15 @@ def encoder_of(
         sentences = read_static_config(opened.root, config, layer.dim, truncation, layer.dtype, opened.where)
     else:
         sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
-    reopen = partial(load_encoder, opened.lasting, **options, threads=threads, low_memory=low_memory, lazy=lazy)
+    options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits)
+    reopen = partial(load_encoder, opened.lasting, **options)
     return Encoder(
         layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=sentences,
         generation=cache(partial(read_generation, opened.find, opened.config, opened.where)),
     )  # fmt: skip
 
 
-def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer) -> Stack:
+def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer, same_bits: bool) -> Stack:
     if not binder.stored_under(blocks.begins):
         raise error_of(
             CheckpointError,
@@ -148,7 +160,7 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):
         raise config.refused("rotary frequencies that change with a text's length are not computed in the blocks")
     heads, causal = config.integer("num_attention_heads"), blocks.is_causal(config)
-    stack = Stack(bound, heads, causal, blocks.last_norm.path, rotary, others)
+    stack = Stack(bound, heads, causal, blocks.last_norm.path, rotary, others, same_bits)
     binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
     binder.expect()
     return stack

@@ -10,7 +10,7 @@ Formulas here know no hooks: a run that is recorded binds the blocks anew, each 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,9 +22,10 @@ from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, Bou
 from minibert.files.tables import ScratchBuffer, ScratchBuffers
 from minibert.threads.computing import compute
 from minibert.threads.cores import cores
+from minibert.threads.kernels import Rows, kernel, rows_for
 
 from .key_value_cache import KeyValueCache
-from .packing import TILE_ROWS, Group, Packed, grouped
+from .packing import TILE_ROWS, Group, Layout, Packed, grouped
 from .recorders import Hook, hooked, hooked_halves
 
 if TYPE_CHECKING:
@@ -56,8 +57,13 @@ class Stack:
         last_norm: str,
         rotary: Rotary | None,
         others: dict[str, Any],
+        same_bits: bool = False,
     ) -> None:
-        """`rotary` rotates queries and keys; `others`: modules of no single block by path, such as the last norm."""
+        """`rotary` rotates queries and keys; `others`: modules of no single block by path, such as the last norm.
+
+        same_bits: no bit of a text's numbers depends on the texts around it, whatever that costs. Raises ValueError
+        where this processor's kernel does not give them.
+        """
         self.blocks, self.heads, self.causal, self.last_norm = blocks, heads, causal, last_norm
         self.rotary, self.others = rotary, others
         attentions = [block.attention for block in blocks]
@@ -67,14 +73,34 @@ class Stack:
         # whether the distance between two tokens matters, so that padding between them does
         self.by_distance = any(own.terms or own.window is not None for own in attentions)
         self.schemes = {term.scheme: term for own in attentions for term in own.terms}
-        modules = (module for block in blocks for module in block.modules.values())
-        stored = any(isinstance(module, Dense) and module.stored for module in modules)
-        self.together = TOGETHER if stored else 1  # tiles for which a weight is converted once
+        maps = [module for block in blocks for module in block.modules.values() if isinstance(module, Dense)]
+        # tiles for which a weight is converted once
+        self.together = TOGETHER if any(each.stored for each in maps) else 1
+        self._maps, self._same_bits = maps, same_bits
+        if same_bits:
+            self.rows  # noqa: B018  raises where they are not given
         self.bound = self.bind()
 
     def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms]:
         """Make the blocks and the last norm ready to run, with a hook at each intermediate or without any."""
         return tuple(ready(block, hook) for block in self.blocks), norming(self.others, self.last_norm, hook)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """How tokens stand among the rows of a product."""
+        if not self._maps:
+            return Rows()
+        return rows_for((each.shape for each in self._maps), self._maps[0].dtype, self._same_bits)
+
+    @cached_property
+    def each_text(self) -> bool:
+        """Whether what follows the blocks is computed text by text, since its bits depend on a row's place."""
+        return self._same_bits and not kernel().always
+
+    @cached_property
+    def outputs(self) -> int:
+        """The fewest numbers that a product gives for a row."""
+        return min((each.shape[0] for each in self._maps), default=1) // 2 or 1  # of a half, where two maps are one
 
     @property
     def pre_norm(self) -> bool:
@@ -110,9 +136,7 @@ class _Piece(NamedTuple):
     """What attention computes at a time: some sequences of one length, some heads, some queries."""
 
     group: Group
-    tokens: slice  # of the group
-    keys: int  # how many each sequence has: with those of tokens before, which a cache has
-    key_tokens: slice
+    keys: Group  # the same sequences, with the tokens before, which a cache has
     heads: slice
     queries: slice
     seen: Mapping[int | None, slice]  # a block's window -> the keys that these queries can see
@@ -122,7 +146,7 @@ class _Piece(NamedTuple):
 class Scratch(dict[tuple[str, int, int], Array]):
     """Results that every block writes anew, (name, rows, width) -> memory: fresh memory costs a page fault each 4 KiB.
 
-    Tiles share it, the largest of `tokens` tokens.
+    Tiles share it, the largest of `tokens` rows.
     """
 
     def __init__(self, tokens: int, dtype: np.dtype[Any]) -> None:
@@ -131,7 +155,7 @@ class Scratch(dict[tuple[str, int, int], Array]):
     def __missing__(self, key: tuple[str, int, int]) -> Array:
         name, rows, width = key
         if (name, width) not in self.memory:
-            self.memory[name, width] = np.empty(self.tokens * width, self.dtype)
+            self.memory[name, width] = np.zeros(self.tokens * width, self.dtype)  # of rows that fill up, numbers too
         found: Array = self.memory[name, width][: rows * width].reshape(rows, width)
         self[key] = found
         return found
@@ -140,13 +164,14 @@ class Scratch(dict[tuple[str, int, int], Array]):
 class _Run(NamedTuple):
     """What all blocks of one run share."""
 
+    rows: Rows
     pieces: list[_Piece]
     angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
     shared: Mapping[Any, Any]  # a scheme of positions -> what the terms of all blocks' scores take from it
     scratch: Scratch
     weights: ScratchBuffer  # for weights that stay as they are stored, while they are used
     cache: KeyValueCache | None
-    take: Array | None = None  # of the last block: the tokens that go on after its attention
+    take: Array | None = None  # of the last block: the rows that go on after its attention
 
 
 Work = Callable[[_Run, Array], Array]
@@ -176,15 +201,23 @@ def run_model(
     take: which tokens of a tile are asked for, None for all; only they leave the last block, (taken, dim).
     threads, same_bits: as of `computing.compute`.
     """
+    each_text = stack.each_text
 
     def work(tiles: Sequence[Packed]) -> None:
-        takes = [take(tile) for tile in tiles] if take else ()
+        takes = [take(tile) for tile in tiles] if take and not each_text else ()
         for tile, x in zip(tiles, run_blocks(stack, [rows(tile) for tile in tiles], tiles, takes), strict=True):
-            put(tile, x)
+            if not each_text:
+                put(tile, x)
+                continue
+            start = 0
+            for text in tile.tiles(1):
+                own = x[start : (start := start + text.inputs.seq)]
+                taken = take(text) if take else None
+                put(text, own if taken is None else own[taken])
 
     tiles: Sequence[Packed] = packed.tiles(None if stack.blocks else TILE_ROWS)
     some = [[tile] for tile in tiles] if stack.together == 1 else grouped(tiles, threads or cores(), stack.together)
-    compute(work, some, threads, same_bits)
+    compute(work, some, threads, same_bits or each_text)
 
 
 def run_blocks(
@@ -206,21 +239,30 @@ def run_blocks(
     blocks, last = stack.bound if hook is None else stack.bind(hook)
     past, whole = cache.length if cache else 0, hook is not None
     weights, dtype = ScratchBuffer() if len(tiles) == 1 else ScratchBuffers(), xs[0].dtype
-    scratch = Scratch(max(map(len, xs)), dtype)
+    rows = Rows() if cache else stack.rows  # a text that is written on is alone, and one row of it comes soonest
+    layouts = [Layout.of(tile.lengths, rows, stack.outputs) for tile in tiles]
+    scratch = Scratch(max(layout.rows for layout in layouts), dtype)
     runs = []
-    for tile in tiles if blocks else ():
-        pieces = _pieces(stack, tile, dtype, whole, past)
+    for tile, layout in zip(tiles, layouts, strict=True) if blocks else ():
+        pieces = _pieces(stack, tile, dtype, whole, past, rows.text)
         angles = {}
         if rotary := stack.rotary:
-            angles = {each: (*rotary.rotary(tile.where()[1], each), rotary.pairing) for each in stack.rotations}
+            positions = layout.filled(tile.where()[1])
+            angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
         shared = _shared(stack, pieces) if stack.schemes else {}
-        runs.append(_Run(pieces, angles, shared, scratch, weights, cache))
+        runs.append(_Run(rows, pieces, angles, shared, scratch, weights, cache))
+    xs = [layout.filled(x) for x, layout in zip(xs, layouts, strict=True)]
     for i, block in enumerate(blocks):
         if len(tiles) > 1:
             weights.empty()
         if hook and i:
             hook.rows(f"hidden_states.{i}", xs[0])
         if takes and i + 1 == len(blocks):
+            layouts = [
+                layout if take is None else Layout.of(np.array([len(take)]), rows, stack.outputs)
+                for layout, take in zip(layouts, takes, strict=True)
+            ]
+            takes = [None if take is None else each.filled(take) for each, take in zip(layouts, takes, strict=True)]
             runs = [run._replace(take=take) for run, take in zip(runs, takes, strict=True)]
         xs = [_one_block(run, block, x) for run, x in zip(runs, xs, strict=True)]
     if takes and not blocks:
@@ -230,6 +272,7 @@ def run_blocks(
             norm(x)
     if hook:
         hook.rows(f"hidden_states.{len(blocks)}", xs[0])
+    xs = [x[layout.tokens] for x, layout in zip(xs, layouts, strict=True)]
     if cache:
         cache.length += len(xs[0])
     return xs
@@ -281,13 +324,23 @@ def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
 
 
 def mapping(module: Dense, name: str) -> Work:
-    """A linear map, into the memory of that name."""
+    """A linear map, into the memory of that name.
+
+    A row's numbers stand side by side, however few rows there are: the bits of what comes next depend on that.
+    """
     width, bias = module.shape[0], module.bias
     weight = None if module.stored else module.matrix(ScratchBuffer())
 
     def work(run: _Run, x: Array) -> Array:
         matrix = module.matrix(run.weights) if weight is None else weight
-        return linear(x, matrix, bias, run.scratch[name, len(x), width])
+        out, columns = run.scratch[name, len(x), width], run.rows.columns
+        if len(x) > columns:
+            return linear(x, matrix, bias, out)
+        y = linear(x, matrix, None, run.scratch["columns", len(x), width], columns)
+        if bias is not None:
+            return np.add(y, bias, out=out)
+        np.copyto(out, y)
+        return out
 
     return work
 
@@ -316,14 +369,12 @@ def attending(modules: Modules, own: BoundAttention, hook: Hook | None = None) -
             heads, queries, seen = piece.heads, piece.queries, piece.seen[own.window]
             their = key_head[heads] if shared else heads
             # views (texts, heads, length, head_dim) of the rows of some sequences
-            tokens, texts, length = piece.tokens, len(piece.group.texts), piece.group.length
             q_, context_ = (
-                x[tokens].reshape(texts, length, own.heads, own.head_dim).swapaxes(1, 2)[:, heads, queries]
+                piece.group.of(x.reshape(len(x), own.heads, own.head_dim)).swapaxes(1, 2)[:, heads, queries]
                 for x in (q, context)
             )
-            tokens, length = piece.key_tokens, piece.keys
             k_, v_ = (
-                x[tokens].reshape(texts, length, own.key_heads, own.head_dim).swapaxes(1, 2)[:, their, seen]
+                piece.keys.of(x.reshape(len(x), own.key_heads, own.head_dim)).swapaxes(1, 2)[:, their, seen]
                 for x in (k, v)
             )
             np.matmul(weigh(piece, score(piece, run.shared, q_, k_)), v_, out=context_)
@@ -398,14 +449,14 @@ def feeding(modules: Modules, own: BoundFeedForward, hook: Hook | None = None) -
 # -- what attention is given besides -----------------------------------------------------------------------------
 
 
-def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past: int) -> list[_Piece]:
+def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past: int, multiple: int) -> list[_Piece]:
     """Cut attention so that few scores are there at once: by texts and heads, and a long sequence by queries too.
 
     `whole` wants all scores of a group together, and of no token too.
     """
     found = []
-    groups = [group for group in tile.groups(stack.by_distance) if group.length or whole]
-    groups = groups or [Group(0, tile.texts, 0, None)] * whole
+    groups = [group for group in tile.groups(stack.by_distance, multiple) if group.length or whole]
+    groups = groups or [Group(0, tile.texts, 0, None, 0)] * whole
     for group in groups:
         length = past + group.length  # of the keys
         positions = np.arange(length) if group.positions is None else group.positions
@@ -415,7 +466,7 @@ def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past:
         together = texts if whole else max(1, SCORES // (stack.heads * group.length**2))
         for some in range(0, texts, together):
             own = group if together >= texts else group.part(some, some + together)
-            tokens, key_tokens = (slice(own.first, own.first + len(own.texts) * n) for n in (group.length, length))
+            keys = own._replace(length=length, rows=own.rows + past)
             numbers = len(own.texts) * stack.heads * min(step, group.length) * length
             heads_step = stack.heads if whole else -(-stack.heads // -(-numbers // SCORES))
             for start in range(0, max(1, group.length), step):
@@ -425,7 +476,7 @@ def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past:
                     seen = {window: _within(queries, past, length, stack.causal, window) for window in stack.windows}
                 for first in range(0, stack.heads, heads_step):
                     heads = slice(first, first + heads_step)
-                    found.append(_Piece(own, tokens, length, key_tokens, heads, queries, seen, masks))
+                    found.append(_Piece(own, keys, heads, queries, seen, masks))
     return found
 
 
@@ -463,6 +514,6 @@ def _masks(positions: Array, past: int, causal: bool, dtype: np.dtype[Any], kept
 
 def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:
     """What terms of the scores take from their schemes, for all of a tile's texts."""
-    ends = (piece.keys if piece.group.positions is None else int(piece.group.positions[-1]) + 1 for piece in pieces)
-    longest = max(ends, default=1)
+    gaps = ((piece.keys.length, piece.group.positions) for piece in pieces)
+    longest = max((length if gap is None else int(gap[-1]) + 1 for length, gap in gaps), default=1)
     return {scheme: term.shared(longest) for scheme, term in stack.schemes.items()}

@@ -16,6 +16,7 @@ from minibert.equations.input_layer import Array, check_ids
 from minibert.families.parts.config import Config
 from minibert.families.parts.steps import Add, Bound, Inputs, Lookup, Mask
 from minibert.files.tokenizer import Encoded
+from minibert.threads.kernels import Rows
 
 T = TypeVar("T")
 
@@ -34,19 +35,21 @@ SLACK = 1.25  # how many times its usual tokens a tile may have, where sequences
 class Group(NamedTuple):
     """Some sequences of one length, side by side in a tile."""
 
-    first: int  # their first token
+    first: int  # their first row
     texts: Array  # which sequences of the batch they are
     length: int
     positions: Array | None  # of the tokens in each sequence, where padding stands between them; else None
+    rows: int  # of each sequence: its tokens, and what fills them up
 
     def of(self, x: Array) -> Array:
-        """Take their rows: (tokens, ...) -> (texts, length, ...), a view."""
+        """Take their tokens: (rows, ...) -> (texts, length, ...), a view."""
         count = len(self.texts)
-        return x[self.first : self.first + count * self.length].reshape(count, self.length, *x.shape[1:])
+        found = x[self.first : self.first + count * self.rows].reshape(count, self.rows, *x.shape[1:])
+        return found[:, : self.length]
 
     def part(self, start: int, stop: int) -> Group:
         """Take some of the sequences."""
-        return self._replace(first=self.first + start * self.length, texts=self.texts[start:stop])
+        return self._replace(first=self.first + start * self.rows, texts=self.texts[start:stop])
 
 
 class Packed(NamedTuple):
@@ -81,8 +84,11 @@ class Packed(NamedTuple):
             positions = np.arange(self.inputs.seq) - np.repeat(self.starts, self.lengths)
         return np.repeat(self.texts, self.lengths), positions
 
-    def groups(self, gaps: bool = False) -> list[Group]:
-        """Give the sequences of each length; with `gaps` those with other padding between their tokens apart."""
+    def groups(self, gaps: bool = False, multiple: int = 1) -> list[Group]:
+        """Give the sequences of each length; with `gaps` those with other padding between their tokens apart.
+
+        multiple: of rows that each sequence takes.
+        """
         kinds: list[Any] = self.lengths.tolist()
         positions: list[Array] = []
         if gaps and self.positions is not None:
@@ -92,8 +98,9 @@ class Packed(NamedTuple):
         for _, same in groupby(kinds):
             stop, length = start + len(list(same)), int(self.lengths[start])
             own = positions[start] if positions and len(positions[start]) else None
-            found.append(Group(first, self.texts[start:stop], length, own))
-            first, start = first + (stop - start) * length, stop
+            rows = -(-length // multiple) * multiple
+            found.append(Group(first, self.texts[start:stop], length, own, rows))
+            first, start = first + (stop - start) * rows, stop
         return found
 
     def tiles(self, tokens: int | None = None) -> list[Packed]:
@@ -107,6 +114,32 @@ class Packed(NamedTuple):
             positions = None if self.positions is None else self.positions[here]
             found.append(Packed(self.inputs.tile(slice(0, 1), here), self.texts[part], self.lengths[part], positions))
         return found
+
+
+class Layout(NamedTuple):
+    """Where the tokens of a tile stand among the rows of its matrix products, which others fill up."""
+
+    rows: int
+    tokens: slice | Array  # the row of each
+
+    @classmethod
+    def of(cls, lengths: Array, rows: Rows, outputs: int) -> Layout:
+        """Lay out sequences of these lengths, one after another. outputs: the fewest that a product has."""
+        tokens = int(lengths.sum())
+        if rows.text == 1:
+            return cls(rows.filled(tokens, outputs), slice(tokens))
+        each = -(-lengths // rows.text) * rows.text
+        before = np.cumsum(each) - each - (np.cumsum(lengths) - lengths)  # rows that fill up, before each sequence
+        return cls(rows.filled(int(each.sum()), outputs), np.arange(tokens) + np.repeat(before, lengths))
+
+    def filled(self, x: Array) -> Array:
+        """Put what each token has in its row, (tokens, ...) -> (rows, ...); the first token's fills up the others."""
+        if len(x) == self.rows:
+            return x
+        y = np.empty((self.rows, *x.shape[1:]), x.dtype)
+        y[slice(len(x), None) if isinstance(self.tokens, slice) else ...] = x[0]
+        y[self.tokens] = x
+        return y
 
 
 def _has_gaps(positions: Array) -> bool:

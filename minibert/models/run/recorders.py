@@ -71,7 +71,7 @@ class Recorder:
 
     def rows(self, name: str, x: Array) -> None:
         y = self._kept(name, (*self.shape, *x.shape[1:]), x.dtype)
-        y[self.where] = x
+        y[self.where] = x[: len(self.where[0])]  # without the rows that fill up
 
     def pairs(self, name: str, x: Array, group: Group) -> None:
         batch, seq = self.shape
@@ -105,6 +105,7 @@ class Patcher:
 
     def rows(self, name: str, x: Array) -> None:
         self.seen.add(name)
+        x = x[: len(self.where[0])]  # without the rows that fill up
         if name in self.change and len(x):
             y = x.reshape(self.texts, len(x) // self.texts, *x.shape[1:])  # a view in every memory order
             whole = (*self.shape, *x.shape[1:])

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations import blocks
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.equations.sentences import normalized
 from minibert.errors import CheckpointError
 from minibert.families.parts.activations import TORCH, torch_class
+from minibert.families.parts.bound_blocks import steady
 from minibert.families.parts.config import Config
 from minibert.files.checkpoint import SINGLE, Checkpoint
 from minibert.files.reading import FileName, read_object
@@ -262,9 +262,9 @@ def _dense(settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dty
 
 def dense(x: Array, weight: Array, bias: Array | None, residual: Array | None, activation: After, keeps: bool) -> Array:
     """f(x @ weight^T + bias), and what it keeps of x."""
-    y = activation(blocks.linear(x, weight, bias))
+    y = activation(steady(x, weight, bias))
     if keeps:
-        y = y + (x if residual is None else blocks.linear(x, residual))
+        y = y + (x if residual is None else steady(x, residual))
     return y
 
 

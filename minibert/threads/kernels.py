@@ -1,0 +1,152 @@
+"""The kernel that NumPy's BLAS multiplies with, and how many rows it is given.
+
+A kernel multiplies a matrix in pieces of fixed sizes. What is left at an edge takes another way, with other last bits,
+and mostly a slower one. So the rows of a product are filled up: then a token's numbers have the same bits wherever it
+stands, and 15 tokens take no longer than 16. Which number of rows does it depends on the kernel; a property test holds
+the table.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .computing import Slot
+
+MULTIPLES = (4, 8, 12, 16, 24, 48)  # of rows, tried where a kernel is not in the table
+TRIED_OUTPUTS = 384  # of a weight; trying more takes longer than loading a model
+DIFFERENT = "the last bits of a text's vector depend on the texts around it"
+
+
+class Rows(NamedTuple):
+    """How the tokens of texts stand among the rows of a product `x @ weight^T`.
+
+    text     each text begins at a multiple of so many rows
+    total    all rows are a multiple of so many
+    numbers  rows times outputs are more than this: smaller products take another way
+    wide     rows that are more than half of it beyond a multiple of it are filled up to the next: that is faster
+    columns  up to so many rows are multiplied as columns, `weight @ x^T`, which reads the weight as it is stored
+    """
+
+    text: int = 1
+    total: int = 1
+    numbers: int = 0
+    wide: int = 1
+    columns: int = 0
+
+    def filled(self, rows: int, outputs: int) -> int:
+        """How many rows a product of `rows` rows takes, onto `outputs` numbers or more.
+
+        >>> [Rows(total=4, wide=16).filled(rows, 384) for rows in (0, 1, 5, 8, 9, 17, 27)]
+        [0, 4, 8, 8, 16, 20, 32]
+        >>> Rows(total=4, numbers=1200).filled(5, 32)
+        40
+        """
+        if not rows:
+            return 0
+        rows = _multiple(max(rows, self.numbers // outputs + 1 if self.numbers else 0), self.total)
+        return _multiple(rows, self.wide) if rows % self.wide > self.wide // 2 else rows
+
+
+class Kernel(NamedTuple):
+    """A kernel by OpenBLAS's name for it.
+
+    usual  the rows that are fastest
+    same   those with which a float32 text has the same bits in any company; None: not known
+    """
+
+    name: str
+    usual: Rows
+    same: Rows | None
+
+    @property
+    def always(self) -> bool:
+        """Whether the same bits cost nothing, so that every encoder has them."""
+        return self.same == self.usual
+
+
+# Measured with OpenBLAS 0.3.23 to 0.3.31. With kernel Haswell a row's bits depend on its place among twelve.
+_SKYLAKEX, _FOURS = Rows(total=4, numbers=1200, wide=16, columns=96), Rows(total=4)
+KERNELS = (
+    Kernel("SkylakeX", _SKYLAKEX, _SKYLAKEX),
+    Kernel("Haswell", _FOURS, Rows(text=12, total=12)),
+    Kernel("Sandybridge", _FOURS, _FOURS),
+)
+
+
+@cache
+def kernel() -> Kernel:
+    """The kernel of this process."""
+    name = _name()
+    return next((each for each in KERNELS if each.name == name), Kernel(name, Rows(columns=256), None))
+
+
+def _name() -> str:
+    """OpenBLAS's name of its kernel, as threadpoolctl would find it: to import that takes as long as a short text."""
+    # its own file names what it is linked with, and a name is looked for there too
+    linked = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__)
+    for name in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename", "openblas_get_corename"):
+        try:
+            found = getattr(linked, name)
+        except AttributeError:
+            continue
+        found.restype = ctypes.c_char_p
+        return str(found().decode())
+    return "unknown"
+
+
+def rows_for(shapes: Iterable[tuple[int, int]], dtype: np.dtype[Any], same_bits: bool) -> Rows:
+    """Say how a model's tokens stand among the rows of its products.
+
+    shapes: (outputs, width) of its weights. Raises ValueError where `same_bits` is asked and nothing that is tried
+    gives them.
+    """
+    found = kernel()
+    if not same_bits:
+        return found.usual
+    if found.same is not None and dtype == np.float32:
+        return found.same
+    tried = try_rows(shapes, dtype)
+    if tried is None:
+        raise ValueError(
+            f"same_bits=True cannot be kept here: with the kernel {found.name!r} of NumPy's BLAS {DIFFERENT}, whatever "
+            f"number of rows its texts are filled up to (tried: {', '.join(map(str, MULTIPLES))}); leave same_bits out"
+        )
+    return tried
+
+
+def try_rows(shapes: Iterable[tuple[int, int]], dtype: np.dtype[Any]) -> Rows | None:
+    """Find a multiple of rows at which a text's products have the same bits alone and in a batch, for these shapes.
+
+    This is an experiment on made numbers, no proof.
+    """
+    random = np.random.default_rng(0)
+    weights = [
+        random.standard_normal((min(outputs, TRIED_OUTPUTS), width)).astype(dtype)
+        for outputs, width in sorted(set(shapes))
+    ]
+    with Slot(1):  # BLAS is held to one thread, as in a run
+        for each in MULTIPLES:
+            if all(_same(each, weight, random) for weight in weights):
+                return Rows(text=each, total=each)
+    return None
+
+
+def _same(rows: int, weight: np.ndarray[Any, Any], random: np.random.Generator) -> bool:
+    x = random.standard_normal((7 * rows, weight.shape[1])).astype(weight.dtype)
+    whole = x @ weight.T
+    parts = ((start, start + count) for count in (1, 2, 3) for start in (0, 1, 4))
+    return all(
+        np.array_equal(x[start * rows : stop * rows] @ weight.T, whole[start * rows : stop * rows])
+        for start, stop in parts
+    )
+
+
+def _multiple(number: int, of: int) -> int:
+    """Round up to a multiple."""
+    return -(-number // of) * of

@@ -1,0 +1,211 @@
+"""A text has the same vector alone and in any company, to the last bit: with the kernel of BLAS that computes here.
+
+Which kernel that is the variable OPENBLAS_CORETYPE can say; the suite is run with each that `threads.kernels` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+from unittest import mock
+
+import encoders
+import numpy as np
+import pytest
+from checkpoints import same_bits
+from encoder_files import CASE
+from head_files import HEAD_CASES, HeadCase
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from many_texts import many_texts
+from reference_files import REFERENCE
+
+import minibert
+from minibert.equations.input_layer import Array
+from minibert.families.rows import BLOCKS
+from minibert.models.run import blocks, packing
+from minibert.threads import computing, kernels
+from minibert.threads.kernels import KERNELS, Kernel, Rows, kernel
+
+DIM, LONGEST = 32, 90
+SIZES = {"hidden_size": DIM, "intermediate_size": 48, "max_position_embeddings": LONGEST + 2}
+OTHER_SIZES = {
+    "gpt2": {"n_embd": DIM, "n_inner": 48, "n_positions": LONGEST},
+    "distilbert": {"dim": DIM, "hidden_dim": 48, "max_position_embeddings": LONGEST + 2},
+}
+lengths = st.lists(st.integers(1, LONGEST), min_size=1, max_size=12)
+
+
+@cache
+def small(name: str, low_memory: bool = False) -> minibert.Encoder:
+    """A model of 32 numbers of each row of blocks."""
+    with mock.patch.multiple(encoders, DIM=DIM, LONGEST=LONGEST + 2):
+        folder = encoders.write(Path(mkdtemp()), name, **OTHER_SIZES.get(name, SIZES))
+    return minibert.load_encoder(folder, same_bits=True, low_memory=low_memory)
+
+
+def batch(sizes: Sequence[int], pad: int = 5) -> tuple[Array, Array]:
+    """Texts of these lengths, no two alike, padded on the right."""
+    mask = np.arange(max(sizes)) < np.array(sizes)[:, None]
+    rows, columns = np.indices(mask.shape)
+    return np.where(mask, (7 * columns + 3 * rows + columns * rows) % 15 + 5, pad), mask.astype(int)
+
+
+def off_alone(call: Callable[[Array, Array], Array], ids: Array, mask: Array) -> list[int]:
+    """Which texts have other bits in a batch than by themselves."""
+    found = call(ids, mask)
+    sizes = mask.sum(1)
+    alone = [call(ids[i : i + 1, :size], mask[i : i + 1, :size])[0] for i, size in enumerate(sizes)]
+    return [
+        i
+        for i, (one, size) in enumerate(zip(alone, sizes, strict=True))
+        if not same_bits(found[i, :size] if found.shape[:2] == mask.shape else found[i], one)
+    ]
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@settings(max_examples=15)
+@given(
+    sizes=lengths, threads=st.integers(1, 3), tokens=st.sampled_from([16, 100, packing.TILE_TOKENS]), pays=st.booleans()
+)
+def test_hidden_states_of_every_row(name: str, sizes: list[int], threads: int, tokens: int, pays: bool) -> None:
+    """With tiles of several sizes, on our threads and on BLAS's."""
+    encoder = small(name)
+    with (
+        mock.patch.object(packing, "TILE_TOKENS", tokens),
+        mock.patch.object(packing, "ONE_TILE", tokens),
+        mock.patch.object(computing.Alone, "pays", return_value=pays),
+    ):
+        assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch(sizes))
+        ids, mask = batch(sizes)
+        packed = packing.unpadded(encoder._checked(ids, {}, mask, None)[0], mask != 0)
+        found: dict[int, Array] = {}
+        encoder.compute(packed, lambda tile, x: found.update(_each(tile, x)), threads=threads)
+        whole = encoder(ids, attention_mask=mask)
+        assert all(same_bits(found[i], whole[i, :size]) for i, size in enumerate(sizes))
+
+
+def _each(tile: packing.Packed, x: Array) -> dict[int, Array]:
+    return {
+        int(text): rows.copy() for group in tile.groups() for text, rows in zip(group.texts, group.of(x), strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", ["bert", "qwen3"])
+def test_weights_that_stay_as_they_are_stored(name: str) -> None:
+    encoder, kept = small(name), small(name, low_memory=True)
+    ids, mask = batch([3, 17, 40, 88, 1, 17])
+    assert not off_alone(lambda ids, mask: kept(ids, attention_mask=mask), ids, mask)
+    assert same_bits(kept(ids, attention_mask=mask), encoder(ids, attention_mask=mask))
+
+
+@pytest.mark.parametrize("case", [case for case in HEAD_CASES if "no_pad_id" not in case.name], ids=str)
+def test_logits_of_every_head(case: HeadCase) -> None:
+    """Without an id of padding the head takes one text at a time."""
+    with case.load(same_bits=True) as encoder:
+        ids, mask = batch([3, 10, 1, 7, 7, 2], encoder.config.get("pad_token_id") or 0)
+        assert not off_alone(lambda ids, mask: encoder.logits(ids, attention_mask=mask, head=case.head), ids, mask)
+
+
+LONG = "the clouds above " * 20
+TEXTS = [text[:40] for text in many_texts(40)] + ["we lived", "", "a", LONG]
+
+
+def in_company(call: Callable[[list[str]], Any], texts: Sequence[str] = TEXTS) -> None:
+    """Each text alone, in another order and in parts has what it has among all."""
+    whole = list(call([*texts]))
+    order = np.random.default_rng(0).permutation(len(texts)).tolist()
+    parts = [each for start in range(0, len(order), 7) for each in call([texts[i] for i in order[start : start + 7]])]
+    alone = [call([text])[0] for text in texts]
+    for i, text in enumerate(texts):
+        for found in (alone[i], parts[order.index(i)]):
+            assert _bits(found) == _bits(whole[i]), text
+
+
+def _bits(found: Any) -> Any:
+    return [part.tobytes() for part in found] if isinstance(found, tuple) else np.asarray(found).tobytes()
+
+
+@pytest.mark.parametrize("name", sorted(folder.name for folder in REFERENCE.glob("sentences-*")))
+def test_vectors_of_every_folder(name: str) -> None:
+    encoder = minibert.load_encoder(REFERENCE / name, same_bits=True)
+    for threads in (1, 2):
+        in_company(lambda texts, threads=threads: encoder.encode(texts, threads=threads))  # type: ignore[misc]
+    in_company(lambda texts: encoder.encode(texts, output_value="token_embeddings"))
+    in_company(lambda texts: list(encoder.encode_stream(texts, batch_size=5)))
+
+
+def test_scores_and_sparse_vectors() -> None:
+    reranker, sparse, topics = (
+        minibert.load_encoder(REFERENCE / name, same_bits=True)
+        for name in ("uses-reranker", "uses-sparse", "uses-topics")
+    )
+    some = [text[:12] or "we" for text in TEXTS]
+    in_company(lambda texts: reranker.predict([("we", text) for text in texts]), some)
+    in_company(sparse.encode_sparse)
+    assert topics.classify(some) == [topics.classify(text) for text in some]
+
+
+def test_vectors_of_a_real_model(minilm: Path) -> None:
+    encoder = minibert.load_encoder(minilm, same_bits=True)
+    in_company(encoder.encode)
+    if kernel().always:
+        usual = minibert.load_encoder(minilm)
+        in_company(usual.encode)
+        assert same_bits(usual.encode(TEXTS), encoder.encode(TEXTS))
+
+
+# -- the rows that do it -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("each", KERNELS, ids=lambda each: each.name)
+@given(sizes=st.lists(st.integers(0, 40), max_size=9), outputs=st.integers(1, 2000))
+def test_every_token_has_a_row_of_its_own(each: Kernel, sizes: list[int], outputs: int) -> None:
+    for rows in filter(None, (each.usual, each.same)):
+        lengths = np.array(sizes, np.int64)
+        layout = packing.Layout.of(lengths, rows, outputs)
+        x = np.arange(lengths.sum())
+        filled = layout.filled(x)
+        assert len(filled) == layout.rows and layout.rows % rows.total == 0
+        assert layout.rows * outputs > rows.numbers or not x.size
+        assert np.array_equal(filled[layout.tokens], x)
+        assert layout.rows < max(lengths.sum(), rows.numbers // outputs + 1) + len(sizes) * rows.text + 4 + rows.wide
+
+
+def test_a_kernel_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it the usual rows are as they are; the same bits are looked for, and refused where nothing gives them."""
+    monkeypatch.setattr(kernels, "kernel", lambda: Kernel("Elbrus", Rows(), None))
+    shapes, float32 = ((12, 12), (24, 12)), np.dtype(np.float32)
+    assert kernels.rows_for(shapes, float32, False) == Rows()
+    found = kernels.rows_for(shapes, float32, True)
+    assert found.text == found.total and found.text in kernels.MULTIPLES
+    monkeypatch.setattr(kernels, "_same", lambda rows, *_: rows == 24)
+    assert kernels.rows_for(shapes, float32, True) == Rows(text=24, total=24)
+    monkeypatch.setattr(kernels, "_same", lambda *_: False)
+    with pytest.raises(ValueError, match=r"cannot be kept here: with the kernel 'Elbrus'.*tried: 4, 8, 12, 16, 24, 48"):
+        minibert.load_encoder(CASE["bert"].folder, same_bits=True)
+    minibert.load_encoder(CASE["bert"].folder)
+
+
+def test_a_try_sees_bits_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product whose last bits depend on the place of a row among eight holds at multiples of eight alone."""
+    random = np.random.default_rng(0)
+
+    class Weight(np.ndarray):  # type: ignore[type-arg]
+        def __rmatmul__(self, x: Array) -> Array:
+            return np.asarray(x @ np.asarray(self)) + (np.arange(len(x)) % 8)[:, None].astype(np.float32) * 1e-3
+
+    weight = random.standard_normal((5, 7)).astype(np.float32).view(Weight)
+    assert [each for each in kernels.MULTIPLES if kernels._same(each, weight, random)] == [8, 16, 24, 48]
+
+
+def test_blas_keeps_its_threads_from_a_text_where_the_bits_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(blocks, "compute", lambda *given: [asked.append(given[3]), computing.compute(*given)])
+    for same in (False, True):
+        encoder = minibert.load_encoder(CASE["bert"].folder, same_bits=same)
+        encoder(np.array([[5, 6]]))
+        assert asked.pop() is encoder.stack.each_text
