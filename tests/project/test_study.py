@@ -34,6 +34,7 @@ FILES = {
     "006_blocks": {"tokens"},
     "007_training": {"loss", "positions"},
     "008_what_does_a_head_do": {"lost"},
+    "009_static_models": {"cosines"},
     "common_mistakes": {"errors"},
     "learning": {"loss", "found"},
 }
@@ -118,6 +119,12 @@ SAID = {
         "without positions 1.000000\n",
         "GPT-2: gpt2-words, a small GPT-2 trained on words;",
     ),
+    "009_static_models": (
+        "'bank' and 'river': 0.46 by the river, 0.29 at the rates, 0.50 without context\n",
+        "two tokens at random: cosine 0.23, centred 0.00\n",
+        "256 of 384 components have 95.9% of the variance\n",
+        "   0.292   0.078  -0.035   2 of 3\n",
+    ),
     "common_mistakes": ("\n7 of 12 pass: ",),
 }
 
@@ -162,7 +169,7 @@ def test_what_is_said_of_bert_base_holds_for_its_positions(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["005_attention", "006_blocks", "008_what_does_a_head_do"])
+@pytest.mark.parametrize("name", ["005_attention", "006_blocks", "008_what_does_a_head_do", "009_static_models"])
 def test_another_minilm_is_looked_at_and_not_held_to_this_one_s_numbers(
     name: str, minilm: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Print how often a static model made of all-MiniLM-L6-v2 finds what the whole model finds.
+
+MINIBERT_MODEL=folder python scripts/readme/static_models.py        2 minutes
+
+A query is the first sentence of a text; the rest of it is to be found, among the rests of all texts. The texts are
+those that every Python has: its topics of help, the docstrings of its standard library. Of the words in the model's
+vocabulary that have the same with an s, the one is the query, and the other is to be found among all of these.
+A cell has two shares of the queries: for how many the first that is found is right, and for how many one of ten is.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import numpy as np
+from contrasts import CONTRASTS, NEGATION, ROLES
+from numpy.typing import NDArray
+
+import minibert
+
+Pairs = list[tuple[str, str]]
+Encode = Callable[[list[str]], NDArray[np.float32]]
+SHORTEST = 40  # letters of a rest
+DOCSTRINGS = 3000
+
+
+def split(text: str) -> tuple[str, str] | None:
+    """Give a text's first sentence and the rest, where there is enough of both."""
+    first, _, rest = re.sub(r"([.!?]) |$", "\\1\0", " ".join(text.split()), count=1).partition("\0")
+    return (first, rest.strip()) if len(first) >= 10 and len(rest.strip()) >= SHORTEST else None
+
+
+def unlike(pairs: Iterable[tuple[str, str] | None]) -> Pairs:
+    """Leave out pairs of which one half was there before: it would be right to find the other one."""
+    found: dict[str, tuple[str, str]] = {}
+    for pair in pairs:
+        if pair is not None and not found.keys() & set(pair):
+            found |= dict.fromkeys(pair, pair)
+    return list(dict.fromkeys(found.values()))
+
+
+def topics_of_help() -> Pairs:
+    """Take the texts below their headings."""
+    return unlike(split(re.sub(r"^.*\n\*+\n", "", topics[name])) for name in sorted(topics))
+
+
+def docstrings() -> Pairs:
+    """Read them in the sources: nothing is imported."""
+
+    def each() -> Iterator[tuple[str, str] | None]:
+        for path in sorted(Path(os.__file__).parent.glob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                    yield split(ast.get_docstring(node) or "")
+
+    return unlike(each())[:DOCSTRINGS]
+
+
+def plurals(folder: str) -> Pairs:
+    words = json.loads(Path(folder, "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    return [(word, word + "s") for word in words if len(word) > 2 and word.isalpha() and word + "s" in words]
+
+
+def ranked(encode: Encode, pairs: Pairs) -> NDArray[np.int64]:
+    """Give for each query all rests, the nearest first."""
+    queries, rests = (encode([pair[i] for pair in pairs]).astype(np.float32) for i in (0, 1))
+    return np.argsort(-(queries @ rests.T), axis=1, kind="stable")
+
+
+def right(encode: Encode) -> int:
+    """Count the contrasts of README in which the sentence that shares the meaning is nearer."""
+    found = (encode(list(three)) for three in (*CONTRASTS, NEGATION, ROLES))
+    return sum(bool(first @ meaning > first @ words) for first, words, meaning in found)
+
+
+def main() -> None:
+    """Print the table, a line for each kind of pairs."""
+    folder = os.environ["MINIBERT_MODEL"]
+    kinds = {
+        "help topics, first sentence -> rest": topics_of_help(),
+        "docstrings, first sentence -> rest": docstrings(),
+        "word -> word + s": plurals(folder),
+    }
+    texts = [text for pairs in kinds.values() for pair in pairs for text in pair]
+    with tempfile.TemporaryDirectory() as made, minibert.load_encoder(folder) as encoder:
+        minibert.distill(encoder, f"{made}/static")
+        minibert.distill(encoder, f"{made}/texts", texts=texts)
+        ways: dict[str, Encode] = {
+            "MiniLM": encoder.encode,
+            "static": minibert.load_encoder(f"{made}/static").encode,
+            "static, `--texts`": minibert.load_encoder(f"{made}/texts").encode,
+            "input layer": lambda some: encoder.embeddings.embed(some, pooling="mean", normalize=True, truncation=True),
+        }
+        print(f"| Python {platform.python_version()} | pairs | {' | '.join(ways)} | static finds MiniLM's first |")
+        print("|---" * (len(ways) + 3) + "|")
+        for kind, pairs in kinds.items():
+            orders = {name: ranked(encode, pairs) for name, encode in ways.items()}
+            cells = []
+            for order in orders.values():
+                place = np.argmax(order == np.arange(len(pairs))[:, None], axis=1)
+                cells.append(f"{np.mean(place < 1):.0%}, {np.mean(place < 10):.0%}")
+            same = orders["static"] == orders["MiniLM"][:, :1]
+            cells.append(f"{same[:, 0].mean():.0%}, {same[:, :10].any(axis=1).mean():.0%}")
+            print(f"| {kind} | {len(pairs):,} | {' | '.join(cells)} |")
+        count = len((*CONTRASTS, NEGATION, ROLES))
+        cells = [f"{right(encode)} of {count}" for encode in ways.values()]
+        print(f"| the contrasts of README, meaning before words | {count} | {' | '.join(cells)} | |")
+
+
+if __name__ == "__main__":
+    main()
