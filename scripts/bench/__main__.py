@@ -3,7 +3,7 @@
 
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
-                                             sentences, cores, soak, serve, bulk, weights, search; three rounds
+                                             sentences, cores, soak, serve, bulk, weights, search, static; three rounds
     python scripts/bench --json FILE         the figures as JSON too
 
 Prints a Markdown table for each section. Every figure is a ratio of two things that are measured in turn in the same
@@ -45,6 +45,10 @@ What is measured, and how it was chosen
                   beside the same with its weights converted
     search        a million made-up vectors of 384 numbers in a folder as `bulk` writes it, the ten best rows of each
                   question; beside `vectors @ queries.T` over the same million in one array in memory
+    static        MiniLM, and the static model that `minibert distill` makes of it: texts of 5 to 40 words to vectors.
+                  model2vec: encode() of the same folder, in its default setting and with use_multiprocessing=False; the
+                  faster one is the peer. One thread: RAYON_NUM_THREADS=1 and MINIBERT_THREADS=1, so model2vec's own
+                  threads are left out
     safetensors   safetensors.numpy.load_file of the whole file, which is in the system's cache
     limits        a process that does nothing but `import numpy`; np.take(table, ids, out=, mode="clip"), the fastest
                   way to gather rows; np.copyto of as much memory; encode_batch_fast of the tokenizers library for all
@@ -87,6 +91,7 @@ SECTIONS = {  # each is a function of a file and gives rows; what it needs
     "bulk": ("bulk", ("MiniLM", "Linux")),
     "weights": ("memory", ("Linux",)),
     "search": ("arrays", ("Linux",)),
+    "static": ("static", ("MiniLM",)),
 }
 THERE = {
     "Linux": (sys.platform == "linux", "needs Linux"),

@@ -158,6 +158,13 @@ def write_reranker(to: str, minilm: str) -> None:
     save_file(tensors, Path(to, "model.safetensors"))
 
 
+def write_static(to: str, minilm: str) -> None:
+    import minibert
+
+    with minibert.load_encoder(minilm) as encoder:
+        minibert.distill(encoder, to)
+
+
 def write_onnx(to: str, folder: str, head: str = "") -> None:
     """A model in float32 as ONNX, any batch and length, as its users do: no layer is changed by hand.
 
