@@ -90,9 +90,8 @@ def open_without_special_tokens(find: Find, where: str) -> Tokenizer:
         raise
     except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
         raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again") from None
-    reader.post_processor = None
     left = (reader.truncation or {}).get("direction") == "left"
-    return Tokenizer(reader, None, str(path), left, typed=False)
+    return Tokenizer(reader, None, str(path), left).without_special_tokens()
 
 
 def _read(

@@ -26,8 +26,8 @@ import torch
 import transformers
 from check import ROOT, compare_json, make_or_check, parser_of, seeded
 from sentence_transformers import CrossEncoder, SparseEncoder
-from sentence_transformers.base.modules import Transformer
-from sentence_transformers.sparse_encoder.modules import SpladePooling
+from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from sentences import SIZES, checkpoints, fill, make_folders, rewrite, with_wordpiece
 from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
@@ -48,6 +48,7 @@ DISTILBERT_SIZES = {
     "max_position_embeddings": 32,
 }  # fmt: skip
 SHARP = np.float32(160)
+SPARSE = {"encode_sparse": "encode", "encode_query": "encode_query", "encode_document": "encode_document"}
 Call = tuple[str, list[Any], dict[str, Any]]
 
 
@@ -189,9 +190,27 @@ def sparse_sum(parts: Path, folder: Path) -> list[Call]:
     return [("encode_sparse", [TEXTS], {}), ("encode_sparse", [TEXTS], {"max_active_dims": 40})]
 
 
+def routed(model: Any, parts: Path, folder: Path, **options: Any) -> None:
+    """A Router as SparseEncoder saves it: queries are a table of weights, documents go through the model."""
+    raw = save(with_wordpiece(parts / "t", model_max_length=14), model)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(raw, model_max_length=7)
+    table = SparseStaticEmbedding(tokenizer, torch.linspace(-0.25, 2, checkpoints.VOCAB).relu())
+    modules = [Transformer(str(raw), transformer_task="fill-mask"), SpladePooling("max")]
+    router = Router.for_query_document([table], modules, **options)
+    SparseEncoder(modules=[router], device="cpu", prompts={"query": "the "}).save(str(folder), create_model_card=False)
+
+
+def sparse_router(parts: Path, folder: Path) -> list[Call]:
+    """A query's weights are stored as a tensor; the route without a task is the document's."""
+    routed(transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)), parts, folder)
+    calls = [(method, [TEXTS], {}) for method in ("encode_sparse", "encode_query", "encode_document")]
+    return [*calls, ("encode_query", ["we lived we"], {}), ("encode_query", [TEXTS], {"prompt": ""}),
+            ("encode_query", [TEXTS], {"max_active_dims": 3})]  # fmt: skip
+
+
 FOLDERS = (
     reranker, reranker_bare, reranker_logits, inference, topics, one_label, entities, entities_bytes, sparse,
-    sparse_sum,
+    sparse_sum, sparse_router,
 )  # fmt: skip
 
 
@@ -206,9 +225,9 @@ def gave(folder: Path, call: Call) -> Any:
         if method == "rank":
             return model.rank(*arguments, **options)
         return np.asarray(model.predict(*arguments, **options)).tolist()
-    if method == "encode_sparse":
-        encoder = SparseEncoder(str(folder), device="cpu")
-        made = encoder.encode(*arguments, convert_to_sparse_tensor=False, **options).numpy()
+    if method in SPARSE:
+        encode = getattr(SparseEncoder(str(folder), device="cpu"), SPARSE[method])
+        made = encode(*arguments, convert_to_sparse_tensor=False, **options).numpy()
         rows = [{"ids": row.nonzero()[0].tolist(), "weights": row[row != 0].tolist()} for row in np.atleast_2d(made)]
         return rows[0] if isinstance(arguments[0], str) else rows
     if method == "classify":

@@ -16,12 +16,12 @@ SCORES = 1e-5  # of scores and probabilities; measured: 9.6e-7, with the kernels
 WEIGHTS = 1e-5  # of sparse vectors; measured: 5.3e-6, where torch itself is 4.3e-6 from float64
 
 
-def calls(method: str) -> list[Any]:
+def calls(*methods: str) -> list[Any]:
     return [
         pytest.param(name, call, id=f"{name}-{key}")
         for name in FOLDERS
         for key, call in json.loads((REFERENCE / name / "calls.json").read_text(encoding="utf-8")).items()
-        if call["method"] == method
+        if call["method"] in methods
     ]
 
 
@@ -67,9 +67,9 @@ def test_entities_are_those_of_the_pipeline(name: str, call: dict[str, Any]) -> 
         assert [each[:4] for each in encoder.entities(text)] == [each[:4] for each in own]
 
 
-@pytest.mark.parametrize(("name", "call"), calls("encode_sparse"))
+@pytest.mark.parametrize(("name", "call"), calls("encode_sparse", "encode_query", "encode_document"))
 def test_sparse_vectors_are_those_of_the_sparse_encoder(name: str, call: dict[str, Any]) -> None:
-    found = opened(name).encode_sparse(*call["arguments"], **call["options"])
+    found = getattr(opened(name), call["method"])(*call["arguments"], **call["options"])
     wanted = call["gave"]
     if isinstance(wanted, dict):
         found, wanted = [found], [wanted]

@@ -16,7 +16,7 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
 from minibert.models.run.pipeline import check_positive
-from minibert.models.sentences.sentence_modules import SETTINGS
+from minibert.models.sentences.folder import SETTINGS
 from minibert.models.sentences.sentences import Sentences, check_other_arguments
 
 from .heads import check_numbers, logits_of, refuse_empty, tokens_of

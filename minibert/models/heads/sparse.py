@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from minibert.equations.sentences import splade
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import check_positive
+from minibert.models.run.pipeline import check_positive, chunked, shown, stream
 from minibert.models.sentences.comparing import SparseVector, vectors_of
-from minibert.models.sentences.sentences import Sentences
+from minibert.models.sentences.folder import SPARSE
+from minibert.models.sentences.sentences import CHUNK, Sentences, check_task
 
 from .heads import logit_pieces
 
@@ -32,6 +33,7 @@ class Sparse(Sentences):
         show_progress_bar: bool | None = None,
         *,
         max_active_dims: int | None = None,
+        task: str | None = None,
     ) -> Any:
         """Turn texts into sparse vectors as sentence-transformers' SparseEncoder does (SPLADE).
 
@@ -40,27 +42,46 @@ class Sparse(Sentences):
         the text's tokens, of the head `masked_word`, or as the folder says.
 
         max_active_dims  how many of the largest weights are kept; None: as the folder says
+        task             "query" or "document" takes that route where the folder has a Router; None its default route.
+                         A query's weights may be those of its tokens, looked up in a table: no block is computed
         batch_size       without effect, as in `encode`
 
         Raises as `encode`, and CheckpointError for a file without that head.
         """
         check_positive("batch_size", batch_size)
-        own, tokenizer = self.sentence_config, self.sentence_tokenizer
+        own = self.sentence_config
         own.check_use("SparseEncoder")
-        head, before = self.head("masked_word"), own.prompt(prompt_name, prompt)
+        before = own.prompt(prompt_name, prompt)
         check_positive("max_active_dims", max_active_dims, or_none=True)
+        check_task(task)
         most = own.max_active_dims if max_active_dims is None else max_active_dims
+        table = None if own.router is None else own.router.table(task)
+        longest = own.lengths.get(task or "", own.longest) if table is None else table.longest
+        tokenizer = self.sentence_tokenizer if table is None else table.tokenizer
 
         def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
             chunk = [before + text if isinstance(text, str) else text for text in chunk]
-            return tokenizer.encode(chunk, None, True, own.longest, start)
-
-        def vectors(tile: Packed, x: Array) -> list[SparseVector]:
-            return [largest(each, most) for each in _pooled(head, tile, x, *own.splade)]
+            return tokenizer.encode(chunk, None, True, longest, start)
 
         items, _ = listed(texts)
-        found = self.each_text(tokenize, vectors).all(items, "encode_sparse" if show_progress_bar else "")
+        shown_as = "encode_sparse" if show_progress_bar else ""
+        if table is None:
+            head = self.head("masked_word")
+
+            def vectors(tile: Packed, x: Array) -> list[SparseVector]:
+                return [largest(each, most) for each in _pooled(head, tile, x, *own.splade)]
+
+            found = self.each_text(tokenize, vectors).all(items, shown_as)
+        else:
+            chunks = chunked(items, CHUNK)
+            chunks = shown(chunks, len(items), shown_as) if shown_as else chunks
+            every = chain.from_iterable(stream(chunks, tokenize, table.vectors))
+            found = [largest(each, most) for each in every]
         return found[0] if isinstance(texts, str) else found
+
+    def _encode(self, *texts: Any, **options: Any) -> Any:
+        method = self.encode_sparse if self.sentence_config.kind == SPARSE else self.encode
+        return method(*texts, **options)
 
     def decode(self, vectors: SparseVector | Sequence[SparseVector], k: int | None = None) -> Any:
         """Name the words of sparse vectors with their weights, the largest first: one -> [(token, weight), ...].

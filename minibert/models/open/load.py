@@ -116,9 +116,9 @@ class Opened:
 
     def _look_for_static_rows(self) -> None:
         """See whether modules.json lists a StaticEmbedding; where neither it nor a model_type is there, its tensor."""
-        from minibert.models.sentences.sentence_modules import STATIC_MODULE, read_modules
+        from minibert.models.sentences.folder import STATIC_MODULE, listed_modules
 
-        modules = read_modules(self.root, self.where)
+        modules = listed_modules(self.root, self.where)
         if modules:
             self.static = modules[0].kind == STATIC_MODULE
             if self.static:
@@ -222,12 +222,13 @@ def _open_local(folder: str) -> Find:
 
 
 def _instead_of_config(root: Find, where: str) -> str:
-    from minibert.models.sentences.sentence_modules import MODULES, read_modules
+    from minibert.models.sentences.folder import MODULES, TRANSFORMERS
+    from minibert.models.sentences.sentence_modules import read_modules
 
     modules = read_modules(root, where)
     if not modules:
         return "fetch it beside them"
-    inside = next((module.path for module in modules if module.kind == "Transformer" and module.path), None)
+    inside = next((module.path for module in modules if module.kind in TRANSFORMERS and module.path), None)
     if inside is not None:
         return (
             f"its {MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder itself"

@@ -19,7 +19,9 @@ from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 from minibert.files.tokenizer_files import Find
 
-from .sentence_modules import SETTINGS, USES, FolderFiles, kind_of, read_modules, read_steps, transformer_folder
+from .folder import SETTINGS, USES, FolderFiles, kind_of
+from .routes import Router, read_router
+from .sentence_modules import read_modules, read_steps, transformer_folder
 
 TRANSFORMER_CONFIGS = tuple(
     f"sentence_{name}_config.json"
@@ -70,6 +72,7 @@ class SentenceConfig(NamedTuple):
     truncate_dim: int | None = None  # how many of a vector's first numbers are given
     activation: str | None = None  # what is done to scores of pairs: the path of a class, if this folder says it
     splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
+    router: Router | None = None  # of a SparseEncoder: which texts are looked up in a table of weights
     max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
 
     def check_use(self, wanted: str) -> None:
@@ -142,6 +145,7 @@ def read_sentence_config(
         said["after"], said["dim"] = read_steps(modules[2:], find, dim * len(said["poolings"]), dtype, where)
     elif kind == "SparseEncoder":
         said["splade"] = _splade(FolderFiles(find, modules[1].path, where))
+        said["router"] = read_router(find, where, dtype)
     return SentenceConfig(**said, **_lengths(settings, named, files, config, longest))
 
 

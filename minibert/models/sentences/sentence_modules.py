@@ -1,4 +1,4 @@
-"""The modules that a folder of sentence-transformers lists in modules.json, and what each of them computes.
+"""What the modules of a folder of sentence-transformers compute, and in which order they may stand.
 
 A name is compared with those that are known here; nothing that a file names is ever imported. What a file asks for and
 this package does not compute is refused by its name.
@@ -6,12 +6,9 @@ this package does not compute is refused by its name.
 
 from __future__ import annotations
 
-import json
-import ntpath
-import posixpath
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,16 +17,11 @@ from minibert.equations.sentences import normalized
 from minibert.errors import CheckpointError
 from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.bound_blocks import steady
-from minibert.families.parts.config import Config
-from minibert.files.checkpoint import SINGLE, Checkpoint
-from minibert.files.reading import FileName, read_object
 from minibert.files.tokenizer_files import Find
-from minibert.models.open.binder import TensorBinder
 
-MODULES = "modules.json"
-STATIC_MODULE = "StaticEmbedding"
-SETTINGS = "config_sentence_transformers.json"
-FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stood over the years
+from .folder import FAMILY, MODULES, SPARSE, STATIC_MODULE, TRANSFORMERS, FolderFiles, Module, kind_of, listed_modules
+from .routes import read_router
+
 # the keys of each module's config.json. Any other would be of a setting that is not computed here
 IN_AND_OUT = ("module_input_name", "module_output_name")
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -41,19 +33,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 MODULES_OF: Mapping[str, tuple[str, ...]] = {
     "SentenceTransformer": ("Transformer", "Pooling", STATIC_MODULE, *KEYS),
     "CrossEncoder": ("Transformer",),
-    "SparseEncoder": ("Transformer", "MLMTransformer", "SpladePooling"),
+    SPARSE: (*TRANSFORMERS, "SpladePooling"),
 }  # what a folder is saved as -> the modules that are computed here
 BEGINNINGS = (["Transformer", "Pooling"], [STATIC_MODULE])  # of a SentenceTransformer; a static model pools by itself
-USES = {"SentenceTransformer": "encode", "CrossEncoder": "predict and rank", "SparseEncoder": "encode_sparse"}
 LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's own, which no folder changes
-
-
-class Module(NamedTuple):
-    """One line of modules.json."""
-
-    kind: str
-    path: str
-    type: str
 
 
 def transformer_folder(find: Find, where: str) -> str:
@@ -75,62 +58,15 @@ def transformer_folder(find: Find, where: str) -> str:
 
 
 def read_modules(find: Find, where: str) -> list[Module] | None:
-    """Read modules.json: the modules in their order; None where there is none.
+    """Give the modules in their order, of a SparseEncoder's Router those of its model; None without modules.json.
 
-    Raises CheckpointError for a file that is no such list, and for a path that leaves the folder.
+    Raises as `listed_modules` and `read_router`.
     """
-    path = find(MODULES)
-    if path is None:
-        return None
-    try:
-        with open(path, "rb") as file:
-            entries = json.loads(file.read().decode("utf-8"))
-        if not isinstance(entries, list):
-            raise ValueError(f"found {type(entries).__name__}")
-        for entry in entries:
-            if not isinstance(entry, dict) or not isinstance(entry.get("type"), str) or "path" not in entry:
-                raise ValueError(f"found {entry!r:.200}")
-    except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(
-            f"{where}: {MODULES} must be a list of modules, each with a type and a path ({error}); fetch it again"
-        ) from None
-    modules = [Module(entry["type"].rpartition(".")[2], entry["path"], entry["type"]) for entry in entries]
-    for module in modules:
-        if not isinstance(module.path, str) or _leaves(module.path):
-            raise CheckpointError(
-                f"{where}: {MODULES} has the path {module.path!r}, expected a folder inside the model's own; "
-                "a file that points elsewhere is not to be trusted"
-            )
-    return [module._replace(path=_plain(module.path)) for module in modules]
-
-
-def _plain(path: str) -> str:
-    """Write a folder as the Hub does: model2vec writes "." for the top one.
-
-    >>> [_plain(path) for path in (".", "", "./1_Dense/")]
-    ['', '', '1_Dense']
-    """
-    found = posixpath.normpath(path)
-    return "" if found == "." else found
-
-
-def _leaves(path: str) -> bool:
-    r"""Whether a path is rooted or climbs, in the spelling of POSIX or of Windows.
-
-    >>> [_leaves(path) for path in ("1_Pooling", "", "/etc", "a/../..", "C:x", r"\\server\x", r"a\..\b")]
-    [False, False, True, True, True, True, True]
-    """
-    drive, rest = ntpath.splitdrive(path)
-    parts = rest.replace("\\", "/").split("/")
-    return bool(drive) or rest[:1] in ("/", "\\") or ".." in parts or "\0" in path
-
-
-def kind_of(files: FolderFiles) -> str:
-    """What a folder with modules.json was saved as."""
-    kind = files.object(SETTINGS).get("model_type", "SentenceTransformer")
-    if not isinstance(kind, str) or kind not in USES:
-        raise files.refuse(f"{SETTINGS} says that this is a {kind}; those computed here are {', '.join(USES)}")
-    return kind
+    modules = listed_modules(find, where)
+    if [module.kind for module in modules or ()] == ["Router"] and kind_of(FolderFiles(find, "", where)) == SPARSE:
+        router = read_router(find, where)
+        return router and router.model
+    return modules
 
 
 def _fault(modules: list[Module], kind: str) -> str:
@@ -153,54 +89,6 @@ def _fault(modules: list[Module], kind: str) -> str:
         right = len(kinds) == 2 and kinds[0] in known[:2] and kinds[1] == "SpladePooling"
         wanted = "a Transformer and a SpladePooling"
     return "" if right else f"lists {', '.join(kinds) or 'nothing'}; expected {wanted}"
-
-
-class FolderFiles:
-    """The JSON files of one folder of a model."""
-
-    def __init__(self, find: Find, folder: str, where: str) -> None:
-        self.find, self.folder = find, folder
-        self.place = "/".join(filter(None, (where, folder)))
-
-    def path(self, name: str) -> FileName | None:
-        return self.find(f"{self.folder}/{name}" if self.folder else name)
-
-    def object(self, name: str) -> dict[str, Any]:
-        """Read a file that holds an object; {} where there is none."""
-        return read_object(self.path(name))
-
-    def flag(self, settings: Mapping[str, Any], key: str, default: bool) -> bool:
-        """Give a setting that is true or false; in Python "false", 1 and NaN would all count as true."""
-        value = settings.get(key, default)
-        if type(value) is not bool:
-            raise self.refuse(f"{key!r} must be true or false, found {value!r}")
-        return value
-
-    def check_keys(self, settings: Mapping[str, Any], known: tuple[str, ...]) -> None:
-        """Refuse a config.json that says more than is known here."""
-        unknown = [key for key in settings if key not in known]
-        if unknown:
-            raise self.refuse(
-                f"config.json has {', '.join(map(repr, unknown))}, not known here; known are {', '.join(known)}"
-            )
-
-    def tensors(self, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any] | None) -> list[Array]:
-        """Read a module's tensors: these and no others. Without a dtype only their shapes are wanted."""
-        if dtype is None:
-            return [np.broadcast_to(np.float32(0), shape) for shape in shapes.values()]
-        path = self.path(SINGLE)
-        if path is None:
-            raise self.refuse(
-                f"there is no {SINGLE}; save the model once more where sentence-transformers is installed: "
-                "SentenceTransformer(folder).save(folder)"
-            )
-        binder = TensorBinder(Config({}), Checkpoint(lambda _: path), (), dtype, f"{self.place}/{SINGLE}")
-        found = [np.array(binder.vector((name,), shape)) for name, shape in shapes.items()]
-        binder.refuse_leftovers(("",), (), "the module", "its config.json")
-        return found
-
-    def refuse(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self.place}: {what}")
 
 
 # -- what they compute -------------------------------------------------------------------------------------------
@@ -249,7 +137,7 @@ def _dense(settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dty
     if activation is None:
         raise files.refuse(f"activation_function {named!r} is not one of torch.nn's {', '.join(TORCH)}")
     keeps = files.flag(settings, "use_residual", False)
-    shapes: dict[str, tuple[int, ...]] = {"linear.weight": (out, dim)}
+    shapes: dict[str, tuple[int, ...] | None] = {"linear.weight": (out, dim)}
     if files.flag(settings, "bias", True):
         shapes["linear.bias"] = (out,)
     if keeps and dim != out:

@@ -173,18 +173,24 @@ class Sentences(Model):
     def encode_query(
         self, texts: Texts | None = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
-        """Encode queries: with the folder's prompt "query", and never its default prompt."""
+        """Encode queries: with the folder's prompt "query", and never its default prompt.
+
+        Of a SparseEncoder's folder they are sparse vectors, as `encode_sparse` gives them.
+        """
         if prompt_name is None and prompt is None:
             prompt_name = "query"
-        return self.encode(texts, prompt_name, prompt, **{"task": "query", **options})
+        return self._encode(texts, prompt_name, prompt, **{"task": "query", **options})
 
     def encode_document(
         self, texts: Texts | None = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
-        """Encode documents to be searched: with the folder's prompt "document", and never its default prompt."""
+        """Encode documents to be searched: as `encode_query`, with the prompt "document"."""
         if prompt_name is None and prompt is None:
             prompt_name = "document"
-        return self.encode(texts, prompt_name, prompt, **{"task": "document", **options})
+        return self._encode(texts, prompt_name, prompt, **{"task": "document", **options})
+
+    def _encode(self, *texts: Any, **options: Any) -> Any:
+        return self.encode(*texts, **options)
 
     def tokens_cut(
         self, texts: Texts, prompt_name: str | None = None, prompt: str | None = None, *, task: str | None = None
@@ -222,8 +228,7 @@ class Sentences(Model):
         """
         if output_value not in OUTPUTS:
             raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {output_value!r}")
-        if task not in TASKS:
-            raise ValueError(f"task must be None, 'query' or 'document', found {task!r}")
+        check_task(task)
         check_positive("truncate_dim", truncate_dim, or_none=True)
         own, tokenizer = self.sentence_config, self.sentence_tokenizer
         dim, before = own.width(truncate_dim), own.prompt(prompt_name, prompt)
@@ -325,6 +330,12 @@ def _given_once(**given: Texts | None) -> Texts:
             f"texts must be a str or a list of str, passed once, as {', '.join(given)}; found {len(found) or 'none'}"
         )
     return found[0]
+
+
+def check_task(task: Any) -> None:
+    """Refuse another task than those that a folder may treat in its own way. Raises ValueError."""
+    if task not in TASKS:
+        raise ValueError(f"task must be None, 'query' or 'document', found {task!r}")
 
 
 def _check_precision(precision: str | None, output_value: str) -> None:

@@ -146,8 +146,8 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
 
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     """Describe what `encode` gives; no weight is read."""
+    from minibert.models.sentences.folder import USES
     from minibert.models.sentences.sentence_config import read_sentence_config, read_static_config
-    from minibert.models.sentences.sentence_modules import USES
 
     if layer.family is not STATIC and not stored_blocks(layer):
         return {}

@@ -1,0 +1,144 @@
+"""A folder of sentence-transformers: the modules that it lists in modules.json, and the files of each."""
+
+from __future__ import annotations
+
+import json
+import ntpath
+import posixpath
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError
+from minibert.families.parts.config import Config
+from minibert.files.checkpoint import SINGLE, Checkpoint
+from minibert.files.reading import FileName, read_object
+from minibert.files.tokenizer_files import Find
+from minibert.models.open.binder import TensorBinder
+
+MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
+FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stood over the years
+TRANSFORMERS = ("Transformer", "MLMTransformer")
+STATIC_MODULE, SPARSE = "StaticEmbedding", "SparseEncoder"
+USES = {"SentenceTransformer": "encode", "CrossEncoder": "predict and rank", SPARSE: "encode_sparse"}
+
+
+class Module(NamedTuple):
+    """One line of modules.json."""
+
+    kind: str
+    path: str
+    type: str
+
+
+def listed_modules(find: Find, where: str) -> list[Module] | None:
+    """Read modules.json: the modules in their order; None where there is none.
+
+    Raises CheckpointError for a file that is no such list, and for a path that leaves the folder.
+    """
+    path = find(MODULES)
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            entries = json.loads(file.read().decode("utf-8"))
+        if not isinstance(entries, list):
+            raise ValueError(f"found {type(entries).__name__}")
+        for entry in entries:
+            if not isinstance(entry, dict) or not isinstance(entry.get("type"), str) or "path" not in entry:
+                raise ValueError(f"found {entry!r:.200}")
+    except (ValueError, RecursionError, OSError) as error:
+        raise CheckpointError(
+            f"{where}: {MODULES} must be a list of modules, each with a type and a path ({error}); fetch it again"
+        ) from None
+    modules = [Module(entry["type"].rpartition(".")[2], entry["path"], entry["type"]) for entry in entries]
+    for module in modules:
+        if not isinstance(module.path, str) or leaves(module.path):
+            raise CheckpointError(
+                f"{where}: {MODULES} has the path {module.path!r}, expected a folder inside the model's own; "
+                "a file that points elsewhere is not to be trusted"
+            )
+    return [module._replace(path=_plain(module.path)) for module in modules]
+
+
+def _plain(path: str) -> str:
+    """Write a folder as the Hub does: model2vec writes "." for the top one.
+
+    >>> [_plain(path) for path in (".", "", "./1_Dense/")]
+    ['', '', '1_Dense']
+    """
+    found = posixpath.normpath(path)
+    return "" if found == "." else found
+
+
+def leaves(path: str) -> bool:
+    r"""Whether a path is rooted or climbs, in the spelling of POSIX or of Windows.
+
+    >>> [leaves(path) for path in ("1_Pooling", "", "/etc", "a/../..", "C:x", r"\\server\x", r"a\..\b")]
+    [False, False, True, True, True, True, True]
+    """
+    drive, rest = ntpath.splitdrive(path)
+    parts = rest.replace("\\", "/").split("/")
+    return bool(drive) or rest[:1] in ("/", "\\") or ".." in parts or "\0" in path
+
+
+def kind_of(files: FolderFiles) -> str:
+    """What a folder with modules.json was saved as."""
+    kind = files.object(SETTINGS).get("model_type", "SentenceTransformer")
+    if not isinstance(kind, str) or kind not in USES:
+        raise files.refuse(f"{SETTINGS} says that this is a {kind}; those computed here are {', '.join(USES)}")
+    return kind
+
+
+class FolderFiles:
+    """The JSON files of one folder of a model."""
+
+    def __init__(self, find: Find, folder: str, where: str) -> None:
+        self.find, self.folder = find, folder
+        self.place = "/".join(filter(None, (where, folder)))
+
+    def path(self, name: str) -> FileName | None:
+        return self.find(f"{self.folder}/{name}" if self.folder else name)
+
+    def object(self, name: str) -> dict[str, Any]:
+        """Read a file that holds an object; {} where there is none."""
+        return read_object(self.path(name))
+
+    def flag(self, settings: Mapping[str, Any], key: str, default: bool) -> bool:
+        """Give a setting that is true or false; in Python "false", 1 and NaN would all count as true."""
+        value = settings.get(key, default)
+        if type(value) is not bool:
+            raise self.refuse(f"{key!r} must be true or false, found {value!r}")
+        return value
+
+    def check_keys(self, settings: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        """Refuse a config.json that says more than is known here."""
+        unknown = [key for key in settings if key not in known]
+        if unknown:
+            raise self.refuse(
+                f"config.json has {', '.join(map(repr, unknown))}, not known here; known are {', '.join(known)}"
+            )
+
+    def tensors(self, shapes: Mapping[str, tuple[int, ...] | None], dtype: np.dtype[Any] | None) -> list[Array]:
+        """Read a module's tensors: these and no others; a shape of None is any vector's.
+
+        Without a dtype only their shapes are wanted.
+        """
+        if dtype is None:
+            return [np.broadcast_to(np.float32(0), shape or ()) for shape in shapes.values()]
+        path = self.path(SINGLE)
+        if path is None:
+            raise self.refuse(
+                f"there is no {SINGLE}; save the model once more where sentence-transformers is installed: "
+                "SentenceTransformer(folder).save(folder)"
+            )
+        binder = TensorBinder(Config({}), Checkpoint(lambda _: path), (), dtype, f"{self.place}/{SINGLE}")
+        found = [np.array(binder.table((name,), shape, axes=1).array()) for name, shape in shapes.items()]
+        binder.refuse_leftovers(("",), (), "the module", "its config.json")
+        return found
+
+    def refuse(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.place}: {what}")
