@@ -183,7 +183,7 @@ def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Print
     assert np.allclose(np.load(tmp_path / "v.npy"), want, atol=1e-6)
     assert np.allclose(minibert.Embedder(folder)({"text": texts})["vector"], want, atol=1e-6)
     for refused, message in (
-        (["verify", folder], "transformers has no static models; vectors of another program are compared by"),
+        (["verify", folder], "transformers has no static models; compare the vectors of another program as"),
         (["extract", folder, "-o", tmp_path / "x"], "is a static model, an input layer and nothing else already; copy"),
         (["fill", "[MASK]", "-m", folder], "there is no head 'masked_word'; it has no head, only rows of tokens"),
         (["explain", "we", "--block", 0, "-m", folder], "this model has no blocks"),
