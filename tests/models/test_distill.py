@@ -109,6 +109,20 @@ def test_every_run_gives_the_same_bytes_on_any_number_of_threads(tmp_path: Path)
     assert found[0].keys() == {"config.json", "model.safetensors", "modules.json", "tokenizer.json"}
 
 
+def test_special_tokens_are_found_by_any_letter_that_the_vocabulary_has(tmp_path: Path) -> None:
+    """GPT-2's kin has no unknown token: of a letter that is not there they make nothing."""
+    folder = distilled.write(tmp_path / "roberta", "roberta")
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    rows = {"\u0251" if token == "a" else token: i for token, i in rules["model"]["vocab"].items()}
+    change_json(folder / "tokenizer.json", model=rules["model"] | {"vocab": rows})
+    with minibert.load_encoder(folder) as encoder:
+        old = encoder.sentence_tokenizer
+        assert old.pieces("a") == []
+        assert distilling.around(old, ["a", "b"]) == ([old.id_of("<s>")], [old.id_of("</s>")])
+        with pytest.raises(TokenizerError, match="makes no token of any text"):
+            distilling.around(old, ["a", ""])
+
+
 def test_no_more_components_than_the_width_or_the_tokens(bert: minibert.Encoder, tmp_path: Path) -> None:
     assert minibert.distill(bert, tmp_path / "made").dims == encoders.DIM
     folder = encoders.write(tmp_path / "bert", "bert")
