@@ -72,6 +72,24 @@ def test_the_tokenizer_splits_as_the_encoder_s_and_puts_nothing_around(kind: str
     assert sorted(new.get_vocab().values()) == list(range(made.tokens))
 
 
+def test_what_is_dropped_leaves_no_merge_and_what_is_kept_has_its_new_id(tmp_path: Path) -> None:
+    """A word of the vocabulary that was added as well; a padding that no vocabulary has, with the smallest score."""
+    folder = distilled.write(tmp_path / "roberta", "roberta")
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    added = {**rules["added_tokens"][0], "content": "he", "id": rules["model"]["vocab"]["he"], "special": False}
+    change_json(folder / "tokenizer.json", added_tokens=[*rules["added_tokens"], added])
+    with minibert.load_encoder(folder) as encoder:
+        new = json.loads(distilling.static_tokenizer(encoder.sentence_tokenizer).content)
+    assert "he" not in new["model"]["vocab"] and ["h", "e"] not in new["model"]["merges"] != []
+    assert {each["content"]: each["id"] for each in new["added_tokens"]} == {"<pad>": 0, "<unk>": 1}
+    folder = distilled.write(tmp_path / "albert", "albert")
+    change_json(folder / "tokenizer_config.json", pad_token="[new]")
+    with minibert.load_encoder(folder) as encoder:
+        new = json.loads(distilling.static_tokenizer(encoder.sentence_tokenizer).content)
+    *pieces, last = new["model"]["vocab"]
+    assert last == ["[new]", min(score for _, score in pieces)]
+
+
 def test_the_folder_is_loaded_as_a_static_model(bert: minibert.Encoder, tmp_path: Path) -> None:
     folder = minibert.distill(bert, tmp_path / "made", DIMS).folder
     rows, tokens = load_file(folder / "model.safetensors")["embeddings"].astype(np.float32), tokens_of(folder)
@@ -202,7 +220,7 @@ def test_misuse_is_refused_before_anything_is_computed(bert: minibert.Encoder, t
         (TypeError, "encoder must be what load_encoder gives, found str", {"encoder": "bert-base-uncased"}),
         (ValueError, "dims must be an integer >= 1, found 0", {"dims": 0}),
         (TypeError, "texts must be many", {"texts": "a text"}),
-        (TypeError, r"texts\[1\] must be a str, found int", {"texts": ["a", 1]}),
+        (TypeError, r"texts\[600\] must be a str, found int", {"texts": ["a"] * 600 + [1]}),
         (FileNotFoundError, "make it first", {"folder": tmp_path / "no" / "made"}),
         (FileExistsError, "pass force=True", {"folder": tmp_path}),
         (FileExistsError, "holds 'mine', not as minibert has written it", {"folder": tmp_path, "force": True}),
