@@ -29,6 +29,7 @@ class Embedder(Guarded):
     max_seq_length         as of `Encoder`: a longer text is truncated there; None keeps the folder's
     revision      name a commit where workers start at different times: a branch may move between
     local_files_only       as in `load`
+    same_bits     as of `load_encoder`: a text has the same vector, to the last bit, in any batch
     threads       the largest number of threads, as in `load_encoder`: 1 where an engine starts a worker for each core
 
     Raises at once ValueError for another kind of vectors; in a worker what `load` and `load_encoder` raise, ValueError
@@ -57,6 +58,7 @@ class Embedder(Guarded):
         max_seq_length: int | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
+        same_bits: bool = False,
         threads: int | None = None,
     ) -> None:
         check_kind(vectors, prompt_name, prompt, max_seq_length)
@@ -70,6 +72,7 @@ class Embedder(Guarded):
             max_seq_length=max_seq_length,
             revision=revision,
             local_files_only=local_files_only,
+            same_bits=same_bits,
             threads=checked_threads(threads),
         )
         vars(self).update(

@@ -3,10 +3,11 @@
 Everything is done by shards: a run that ends early keeps whole shards, only sentences of one shard are batched together
 (so that a continued run gives the same bits), and a continued run checks the shards before it.
 
-The bits are the same on one machine, with any number of threads. If a run is continued on another machine, each number
-of a sentence vector may differ by 1e-6 of the vector's length (measured on MiniLM: 2.8e-7 with OpenBLAS's code for
-another processor). The same holds where NumPy's BLAS cannot be held to one thread, as Apple's.
-Vectors of the input layer do not depend on threads or other texts.
+The bits are the same on one machine, with any number of threads; with `same_bits` of `load_encoder` they do not depend
+on the other texts either. If a run is continued on another machine, each number of a sentence vector may differ by 1e-6
+of the vector's length (measured on MiniLM: 2.8e-7 with OpenBLAS's code for another processor). The same holds where
+NumPy's BLAS cannot be held to one thread, as Apple's. Vectors of the input layer do not depend on threads or other
+texts.
 """
 
 from __future__ import annotations

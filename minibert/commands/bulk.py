@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, add_prompts, from_hub, tell
+from .common import Parser, add_model, add_prompts, add_same_bits, from_hub, tell
 
 EVERY = 5.0  # seconds between two lines in a log
 
@@ -65,6 +65,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
     add_prompts(parser)
     add_model(parser, side=False, threads=True)
+    add_same_bits(parser)
 
 
 def run(arguments: Any) -> None:
@@ -97,9 +98,10 @@ def run(arguments: Any) -> None:
         prompt_name=arguments.prompt_name,
         prompt=arguments.prompt,
         threads=arguments.threads,
+        same_bits=arguments.same_bits,
         **from_hub(arguments),
     )
-    named = ("model", "vectors", "prompt_name", "prompt", "text_column", "id_column")
+    named = ("model", "vectors", "prompt_name", "prompt", "text_column", "id_column", "same_bits")
     settings = {
         "minibert": arguments.version,
         **{name: getattr(arguments, name) for name in named},

@@ -122,6 +122,15 @@ def add_model(
     parser.add_argument("--local-files-only", action="store_true", help="use the cache only; never ask the Hub")
 
 
+def add_same_bits(parser: Parser) -> None:
+    """Add --same-bits."""
+    parser.add_argument(
+        "--same-bits", action="store_true",
+        help="a text has the same vector, to the last bit, in any batch and on any number of threads; with some "
+        "processors that is always so, with others it takes longer: see `minibert info`",
+    )  # fmt: skip
+
+
 def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:
     """Add -k, with its default; None: all."""
     parser.add_argument(
@@ -188,7 +197,8 @@ def load_model(arguments: Any) -> Encoder:
 
     if getattr(arguments, "side", None):
         raise ValueError("this is about a whole model, which has no sides; leave out --side")
-    return load_encoder(arguments.model, **from_hub(arguments), threads=getattr(arguments, "threads", None))
+    options = {name: vars(arguments)[name] for name in ("threads", "same_bits") if name in arguments}
+    return load_encoder(arguments.model, **from_hub(arguments), **options)
 
 
 def tell(what: str) -> None:

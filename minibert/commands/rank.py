@@ -6,7 +6,7 @@ from typing import Any
 
 from minibert.files.lines import STDIN
 
-from .common import Parser, add_k, add_model, load_model, print_lines
+from .common import Parser, add_k, add_model, add_same_bits, load_model, print_lines
 from .embed import wants_bar
 from .similar import lines_of, ranked
 
@@ -26,6 +26,7 @@ def declare(parser: Parser) -> None:
     )
     add_k(parser, "lines", None)
     add_model(parser, side=False, usual=RERANKER, threads=True)
+    add_same_bits(parser)
 
 
 def run(arguments: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, load_model, tell
+from .common import Parser, add_model, add_same_bits, load_model, tell
 
 ABOUT = """a small server: /v1/embeddings as OpenAI's, and /rerank
 For programs in other languages on the same machine. Routes: /v1/embeddings
@@ -43,6 +43,7 @@ def declare(parser: Parser) -> None:
             f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {number})"
         )
     add_model(parser, side=False, argument=True, usual="sentence-transformers/all-MiniLM-L6-v2", threads=True)
+    add_same_bits(parser)
 
 
 def run(arguments: Any) -> int:
@@ -60,9 +61,10 @@ def run(arguments: Any) -> int:
     check_packages()
     token = read_token(arguments.host, arguments.token_file, arguments.token_env)
     with listen(arguments.host, arguments.port) as listening, load_model(arguments) as encoder:
-        reranker = None
+        options = dict(local_files_only=arguments.local_files_only, threads=arguments.threads)
+        options["same_bits"], reranker = arguments.same_bits, None
         if (name := arguments.reranker) is not None:
-            reranker = load_encoder(name, local_files_only=arguments.local_files_only, threads=arguments.threads), name
+            reranker = load_encoder(name, **options), name
         server = Server((encoder, arguments.model), reranker, token, limits, arguments.version)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"

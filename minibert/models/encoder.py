@@ -14,11 +14,13 @@ from minibert.models.heads.sparse import Sparse
 class Encoder(Words, Pairs, Labels, Sparse):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
-    Made by `minibert.load_encoder`. The input layer's bits are those of `EmbeddingLayer`. In the blocks the last bits
-    may change: those of a matrix product depend on its number of rows, so a text's vectors change by about 1e-6
-    with the texts around it. Safe to call from many threads at once. A context manager; after `close()` every use
-    raises ValueError. `pickle` and `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`. Only
-    `max_seq_length` can be set; any other attribute is an AttributeError.
+    Made by `minibert.load_encoder`. The input layer's bits are those of `EmbeddingLayer`. Those of the blocks depend on
+    no other text where `load_encoder` has `same_bits`, and with some processors always; otherwise a text's vectors
+    change by about 1e-6 with the texts around it, since a matrix product of other rows rounds differently.
+
+    Safe to call from many threads at once. A context manager; after `close()` every use raises ValueError. `pickle` and
+    `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`. Only `max_seq_length` can be set; any other
+    attribute is an AttributeError.
 
     `Model` computes hidden states, traces and logits; `Sentences` makes vectors; `Words`, `Pairs`, `Labels` and
     `Sparse` use the heads. `again` opens the same model once more.

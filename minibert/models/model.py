@@ -107,7 +107,7 @@ class Model(Guarded):
 
         One sequence of ids (seq,) gives (seq, dim). attention_mask (batch, seq): 1 for a token, 0 for padding, which no
         token sees and whose own rows are zeros; without a mask all are tokens. Padding costs nothing: it
-        is left out. The last bits depend on how many tokens are computed together: see the class.
+        is left out. Whether the last bits depend on the other sequences: see `Encoder`.
 
         change: name of an intermediate -> what the run goes on with in its place, an array or a function of the values.
         See `models.run.changes`; `minibert.knock_out` makes the classic changes.
@@ -137,11 +137,10 @@ class Model(Guarded):
         put: Callable[[Packed, Array], object],
         take: Callable[[Packed], Array | None] | None = None,
         threads: int | None = None,
-        same_bits: bool = False,
     ) -> None:
         """Take packed tokens through the whole model, tile by tile: see `blocks.run_model`."""
         threads = self.threads if threads is None else threads
-        run_model(self._layer.rows, self.stack, packed, put, threads, same_bits, take)
+        run_model(self._layer.rows, self.stack, packed, put, threads, take=take)
 
     @property
     def heads(self) -> tuple[str, ...]:

@@ -167,9 +167,11 @@ _slots()  # made here: two threads that come first would each make their own, an
 class Alone:
     """Whether one small text may leave BLAS its threads: only while no other thread wants the cores.
 
-    One sentence of 27 tokens on two cores: 11 ms with BLAS's two threads and 16 with one, with nothing else running.
-    Beside two busy processes: 28 and 15, and now and then 300. So before each text we look how many threads
-    want a core, and after it whether this one had its core all the time. If not, we use one thread for a while.
+    With BLAS's two threads one text of 5 to 32 tokens is 1.3 to 1.45 times as fast on two idle cores (kernel SkylakeX;
+    1.1 with Haswell's). Beside two busy processes it would take twice the time, and now and then twenty times. So
+    before each text we look how many threads want a core, and after it whether this one had its core all the time. If
+    not, we use one thread for a while: beside two busy processes that leaves 0.97 (0.89) of the speed of one thread
+    alone, and with eight callers all of it (`python scripts/bench bits`).
     """
 
     def __init__(self) -> None:
@@ -223,14 +225,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
-def compute(
-    work: Callable[[K], object], tiles: Iterable[K], threads: int | None = None, same_bits: bool = False
-) -> None:
+def compute(work: Callable[[K], object], tiles: Iterable[K], threads: int | None = None, held: bool = False) -> None:
     """Do `work`, matrix products in it, for every tile: on `threads` threads, or on as many as there are cores.
 
     A single tile may leave BLAS its own threads, which then take part in its products: see `Alone`.
-    `same_bits`: never, so that no bit of the result depends on the number of threads. Where BLAS cannot be held
-    (Apple's; one on OpenMP) several tiles too are computed on one thread of ours and as many as BLAS takes.
+    `held`: never, where a product's bits depend on BLAS's threads. Where BLAS cannot be held (Apple's; one on OpenMP)
+    several tiles too are computed on one thread of ours and as many as BLAS takes.
 
     Called inside a tile, it does all on the thread of that tile, which has its slot: waiting for another one, while
     every tile does, would never end.
@@ -243,7 +243,7 @@ def compute(
         for tile in waiting:
             work(tile)
         return
-    small = len(waiting) == 1 and not same_bits and threads != 1 and blas_takes() <= count and _alone.pays()
+    small = len(waiting) == 1 and not held and threads != 1 and blas_takes() <= count and _alone.pays()
     helpers = min(count, len(waiting), MOST_THREADS)
     if helpers > 1 and not libraries():
         helpers = 1

@@ -21,6 +21,7 @@ from minibert import cli
 from minibert.cli import main
 from minibert.errors import Option, error_of
 from minibert.show import pictures
+from minibert.threads.kernels import kernel
 
 WAYS_OUT = ("--model or MINIBERT_MODEL", "./", "local_files_only", "`extract`", "HF_ENDPOINT")  # without a Hub
 
@@ -296,6 +297,8 @@ def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
         "in memory         0 bytes of its own, 47.7 MB mapped, read row by row",
         "tokenizer         WordPiece, 30,522 tokens",
     ]
+    always = "always" if kernel().always else "with same_bits=True" + " (tried)" * (kernel().same is None)
+    assert facts.splitlines()[-1] == f"same bits         {always}; BLAS kernel {kernel().name}"
     assert err == ""
     assert max(map(len, out.splitlines())) <= 80
 

@@ -5,6 +5,7 @@ Which kernel that is the variable OPENBLAS_CORETYPE can say; the suite is run wi
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from many_texts import many_texts
 from reference_files import REFERENCE
 
 import minibert
+from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.families.rows import BLOCKS
 from minibert.models.run import blocks, packing
@@ -209,3 +211,31 @@ def test_blas_keeps_its_threads_from_a_text_where_the_bits_depend_on_them(monkey
         encoder = minibert.load_encoder(CASE["bert"].folder, same_bits=same)
         encoder(np.array([[5, 6]]))
         assert asked.pop() is encoder.stack.each_text
+
+
+def test_all_doors_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each opens its model with `same_bits`, which a pickle keeps."""
+    asked: list[bool] = []
+    monkeypatch.setattr(blocks.Stack, "__init__", _seen(asked, blocks.Stack.__init__))
+    folder = REFERENCE / "sentences-bare"
+    pickle.loads(pickle.dumps(minibert.load_encoder(folder, same_bits=True)))
+    embedder = minibert.Embedder(folder, same_bits=True)
+    pickle.loads(pickle.dumps(embedder))({"text": ["we"]})
+    minibert.load_encoder(REFERENCE / "static-dense", same_bits=True)
+    (tmp_path / "a.txt").write_text("we\nlived\n", encoding="utf-8")
+    for command in (
+        ["encode", "we"],
+        ["bulk", tmp_path / "a.txt", "-o", tmp_path / "out"],
+        ["rank", "we", "--file", tmp_path / "a.txt"],
+    ):
+        model = REFERENCE / "uses-reranker" if command[0] == "rank" else folder
+        assert main([*map(str, command), "-m", str(model), "--same-bits"]) == 0
+    assert asked == [True] * 7
+
+
+def _seen(asked: list[bool], make: Callable[..., None]) -> Callable[..., None]:
+    def init(self: Any, *given: Any) -> None:
+        asked.append(given[6])
+        make(self, *given)
+
+    return init

@@ -88,7 +88,7 @@ def numbers_in_tiles(blas: Blas, count: int = 1, **options: Any) -> list[int]:
 
 def test_while_tiles_are_computed_blas_has_one_thread(blas: Blas) -> None:
     assert numbers_in_tiles(blas, 5) == [1] * 5
-    assert numbers_in_tiles(blas, threads=1) == numbers_in_tiles(blas, same_bits=True) == [1]
+    assert numbers_in_tiles(blas, threads=1) == numbers_in_tiles(blas, held=True) == [1]
 
 
 def test_alone_and_small_it_keeps_its_threads_until_a_second_begins(blas: Blas) -> None:

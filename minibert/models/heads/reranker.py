@@ -129,7 +129,7 @@ def _scores(
 
     for i, item in enumerate(items):  # the tokenizer would count them without those that are equal
         refuse_surrogates(item, i)
-    different = list(dict.fromkeys(items))  # the last bits depend on the neighbours: equal pairs get equal scores
+    different = list(dict.fromkeys(items))  # once each; without the same bits, equal pairs get equal scores
     pipeline = model.each_text(tokenize, partial(logits_of, head), threads, take=partial(tokens_of, head))
     rows = dict(zip(different, pipeline.all(different, shown_as), strict=True))
     logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), head.labels)

@@ -108,7 +108,7 @@ def distill(
     x = token_rows(encoder, made, threads, show_progress_bar)
     found: list[Any] = []
     count = min(dims, x.shape[1], len(x) - 1)
-    compute(lambda x: found.append(covariance_components(x, count)), [x], 1, same_bits=True)
+    compute(lambda x: found.append(covariance_components(x, count)), [x], 1, held=True)
     rows, error = _narrowed(found[0].coordinates, sif_weights(p, SIF))
     config = {
         "model_type": "model2vec", "architectures": ["StaticModel"], "apply_pca": count, "sif_coefficient": SIF,
@@ -136,7 +136,7 @@ def token_rows(
     def tokenize(ids: list[int], start: int) -> list[Encoded]:
         return [Encoded([*before, i, *after], None) for i in ids]
 
-    pipeline = encoder.each_text(tokenize, pooled(mean, ()), threads, same_bits=True, dim=encoder.dim)
+    pipeline = encoder.each_text(tokenize, pooled(mean, ()), threads, held=True, dim=encoder.dim)
     x: Array = pipeline.all(made.ids, "distill" if show_progress_bar else "")
     np.nan_to_num(x, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
     if not np.isfinite(x).all():

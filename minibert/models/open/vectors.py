@@ -76,11 +76,12 @@ def open_vectors(
     revision: str | None = None,
     local_files_only: bool = False,
     threads: int | None = None,
+    same_bits: bool = False,
 ) -> TextModel:
     """Open a model for sentence vectors, or for vectors of its input layer alone (mean over the tokens).
 
-    max_seq_length: as of `Encoder`; None keeps the folder's. threads: as of `load_encoder`; here no bit of a vector
-    depends on it.
+    max_seq_length: as of `Encoder`; None keeps the folder's. threads, same_bits: as of `load_encoder`; no bit of a
+    vector depends on `threads` here. Vectors of the input layer always have the same bits.
 
     Raises as `load` and `load_encoder`; for a model without blocks, the error says what can be done.
     """
@@ -100,7 +101,7 @@ def open_vectors(
 
     opened = open_model(name, revision, local_files_only, weights_folder=transformer_folder)
     try:
-        encoder = encoder_of(opened, local_files_only)
+        encoder = encoder_of(opened, local_files_only, same_bits=same_bits)
     except (CheckpointError, UnknownFamilyError) as error:
         *parts, end = parts_of(error)
         if end != INPUT_LAYER:
@@ -110,7 +111,7 @@ def open_vectors(
         encoder.max_seq_length = max_seq_length
     encoder.pipeline(prompt_name, prompt)  # raises for a prompt that is not there, before any text is read
     return TextModel(
-        vectors, encoder, opened, partial(encoder.pipeline, prompt_name, prompt, threads=threads, same_bits=True)
+        vectors, encoder, opened, partial(encoder.pipeline, prompt_name, prompt, threads=threads, held=True)
     )
 
 

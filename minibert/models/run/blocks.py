@@ -193,13 +193,13 @@ def run_model(
     packed: Packed,
     put: Callable[[Packed, Array], object],
     threads: int | None = None,
-    same_bits: bool = False,
+    held: bool = False,
     take: Callable[[Packed], Array | None] | None = None,
 ) -> None:
     """Take packed tokens through the input layer (`rows`) and all blocks, tile by tile; `put` is handed each result.
 
     take: which tokens of a tile are asked for, None for all; only they leave the last block, (taken, dim).
-    threads, same_bits: as of `computing.compute`.
+    threads, held: as of `computing.compute`.
     """
     each_text = stack.each_text
 
@@ -217,7 +217,7 @@ def run_model(
 
     tiles: Sequence[Packed] = packed.tiles(None if stack.blocks else TILE_ROWS)
     some = [[tile] for tile in tiles] if stack.together == 1 else grouped(tiles, threads or cores(), stack.together)
-    compute(work, some, threads, same_bits or each_text)
+    compute(work, some, threads, each_text or (held and not kernel().always))
 
 
 def run_blocks(

@@ -106,9 +106,9 @@ class Sentences(Model):
         sentence-transformers computes such a folder in its narrow format, unless told otherwise; on MiniLM its numbers
         are then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
 
-        The other texts of a call change each number of a vector by at most 1e-6 of the vector's length (measured on
-        MiniLM: 2.6e-7): a matrix product with other rows rounds differently. So may, on some processors, one that BLAS
-        shares between threads.
+        With some processors, and with `same_bits` of `load_encoder`, a text's vector has the same bits in every call.
+        Otherwise the other texts change each number by at most 1e-6 of the vector's length (measured on MiniLM:
+        2.6e-7): a matrix product with other rows rounds differently. So may one that BLAS shares between threads.
 
         prompt_name   one of the folder's prompts, put before each text; without it the folder's default, if it has one
         prompt        a text put before each text; prompt_name is then without effect
@@ -220,11 +220,11 @@ class Sentences(Model):
         truncate_dim: int | None = None,
         task: str | None = None,
         threads: int | None = None,
-        same_bits: bool = False,
+        held: bool = False,
     ) -> Pipeline:
         """Give the steps of `encode`, for callers with their own loop. What is passed and raised is as there.
 
-        `same_bits`: no bit of a vector depends on `threads`, even of one text alone: see `computing.compute`.
+        held: no bit of a vector depends on `threads`, even of one text alone: see `computing.compute`.
         """
         if output_value not in OUTPUTS:
             raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {output_value!r}")
@@ -248,16 +248,16 @@ class Sentences(Model):
             return np.concatenate([POOLINGS[name](rows, skip) for name in own.poolings], axis=1)
 
         if output_value == "token_embeddings":
-            return self.each_text(tokenize, rows_of_each(), threads, same_bits)
+            return self.each_text(tokenize, rows_of_each(), threads, held)
         after = (*own.after, lambda x: x[:, :dim], *([normalized] if normalize else []))
-        return self.each_text(tokenize, pooled(pool, after), threads, same_bits, dim)
+        return self.each_text(tokenize, pooled(pool, after), threads, held, dim)
 
     def each_text(
         self,
         tokenize: Callable[[list[Any], int], list[Encoded]],
         results: Callable[[Packed, Array], Any],
         threads: int | None = None,
-        same_bits: bool = False,
+        held: bool = False,
         dim: int | None = None,
         take: Callable[[Packed], Array | None] | None = None,
     ) -> Pipeline:
@@ -269,7 +269,7 @@ class Sentences(Model):
         def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
             packed = layer.pack(encoded)
             table.expect((packed.ids,))
-            run_model(layer.rows, stack, packed, put, inside, same_bits, take)
+            run_model(layer.rows, stack, packed, put, inside, held, take)
 
         abreast = 1 if stack.blocks else most
         return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, prefetching=most > 1, abreast=abreast)

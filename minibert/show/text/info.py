@@ -50,6 +50,7 @@ def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | N
         **_blocks(layer),
         **(_heads(layer, source) if source else {}),
         **(_sentences(layer, find) if find else {}),
+        **_same_bits(layer),
     }
     column = max(map(len, facts)) + 2
     yield from (f"{name:{column}}{fact}" for name, fact in facts.items())
@@ -169,6 +170,21 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
         "longest sentence": longest,
         "prompts": ", ".join(prompts) or "none",
     }
+
+
+def _same_bits(layer: EmbeddingLayer) -> dict[str, str]:
+    """Say whether the bits of a text's vector depend on the texts around it, with the kernel of this process."""
+    from minibert.threads.kernels import kernel, try_rows
+
+    shapes = [tensor.shape for tensor in stored_blocks(layer).values() if tensor is not None and len(tensor.shape) == 2]
+    if not shapes:
+        return {}
+    found = kernel()
+    said = "always" if found.always else "with same_bits=True"
+    if found.same is None:
+        tried = try_rows([(shape[0], shape[1]) for shape in shapes], layer.dtype)
+        said = "no, not even with same_bits=True (tried)" if tried is None else f"{said} (tried)"
+    return {"same bits": f"{said}; BLAS kernel {found.name}"}
 
 
 def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
