@@ -3,7 +3,9 @@
 
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
-                                             sentences, cores, soak, serve, bulk, weights, search, static; three rounds
+                                             sentences, bits, cores, soak, serve, bulk, weights, search, static;
+                                             three rounds
+    python scripts/bench sentences --kernels own Haswell    with one kernel of BLAS, then with another
     python scripts/bench --json FILE         the figures as JSON too
 
 Prints a Markdown table for each section. Every figure is a ratio of two things that are measured in turn in the same
@@ -29,6 +31,10 @@ What is measured, and how it was chosen
                   float32 export by torch.onnx, two threads, all graph optimizations
     sentences     texts of 5 to 40 words to MiniLM's vectors, likewise. sentence-transformers: encode as it is called by
                   default. ONNX Runtime: texts sorted by length, batches of 32, the mean and the norm by NumPy
+    bits          MiniLM, load_encoder(same_bits=True) beside the usual: a text of each length from 5 to 32 tokens, the
+                  texts of `sentences`. With --beside FOLDER (a git worktree) the minibert of that folder too. One text
+                  as it is called, which may leave BLAS its threads, beside threads=1: with nothing else running, beside
+                  the two busy processes of `cores`, and from its eight callers
     cores         MiniLM, the same texts. "Products alone": those of the call, with the same shapes, and nothing in
                   between. Callers: threads of one process that each encode nine texts one by one.
                   Busy: two processes that count on the same two cores
@@ -65,6 +71,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -73,6 +80,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # its files are the package `bench`
 
 from bench.children import child
+from bench.kernels import FLAGS, OWN, cannot, hold_to
 from bench.measure import OtherWork, Row, Settings, installed, machine, markdown
 from bench.models import real_model
 
@@ -85,6 +93,7 @@ SECTIONS = {  # each is a function of a file and gives rows; what it needs
     "growth": ("arrays", ()),
     "encoder": ("turns", ("MiniLM",)),
     "sentences": ("turns", ("MiniLM",)),
+    "bits": ("bits", ("MiniLM", "Linux")),
     "cores": ("turns", ("MiniLM", "Linux")),
     "soak": ("memory", ("MiniLM", "Linux")),
     "serve": ("serve", ("MiniLM", "Linux", "server")),
@@ -111,9 +120,10 @@ def measure(section: str, settings: Settings) -> list[Row]:
 
 def measured(section: str, settings: Settings) -> dict[str, Any]:
     """Measure a section here, print its table and give its figures."""
+    where = machine(child("children.kernel"))  # before a library changes a variable
     other = OtherWork()
     rows = measure(section, settings)
-    where = machine(child("children.kernel")) | {"other_work": other.share()}
+    where["other_work"] = other.share()
     print(markdown(section, rows, where), flush=True)
     return {"section": section, "machine": where, "rows": [asdict(row) for row in rows]}
 
@@ -123,9 +133,20 @@ def elsewhere(section: str, settings: Settings, scratch: str) -> dict[str, Any]:
     file = Path(scratch, "rows.json")
     command = [sys.executable, str(Path(__file__).parent), section, "--json", str(file)]
     command += ["--models", str(settings.models)] + ["--quick"] * settings.quick
+    command += ["--beside", str(settings.beside)] if settings.beside else []
     subprocess.run(command, check=True)
     found: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
     return found[0]
+
+
+def with_kernel(kernel: str, sections: Iterable[str], settings: Settings, scratch: str) -> Iterator[dict[str, Any]]:
+    """The same of some sections, with one kernel of BLAS."""
+    hold_to(kernel)
+    found = child("children.kernel")
+    if kernel not in (OWN, found):
+        raise SystemExit(f"--kernels {kernel}: NumPy's BLAS here has {found} all the same; leave this kernel out")
+    for section in sections:
+        yield elsewhere(section, settings, scratch)
 
 
 def main() -> None:
@@ -134,13 +155,26 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
     parser.add_argument("--quick", action="store_true", help="three rounds, smaller sizes: a look, not a result")
     parser.add_argument("--models", type=Path, metavar="FOLDER", help="keep the made-up checkpoints here (2 GB)")
+    parser.add_argument("--kernels", nargs="+", choices=FLAGS, help=(
+        f"of NumPy's BLAS, one after another, with no other variable that changes timings; {OWN}: the processor's own. "
+        "Without this option, as the variables are"
+    ))  # fmt: skip
+    parser.add_argument("--beside", type=Path, metavar="FOLDER", help="in bits: a git worktree of an older state")
     arguments = parser.parse_args()
+    beside = arguments.beside and arguments.beside.resolve()
+    for why in filter(None, map(cannot, arguments.kernels or ())):
+        parser.error(f"--kernels: {why}")
+    if beside and not (beside / "minibert" / "__init__.py").is_file():
+        parser.error(f"--beside: expected a folder of this project, found no minibert/__init__.py in {beside}")
     with tempfile.TemporaryDirectory() as scratch:
-        settings = Settings((arguments.models or Path(scratch)).resolve(), arguments.quick)
-        if arguments.section is None:
-            found = [elsewhere(section, settings, scratch) for section in SECTIONS]
-        else:
+        settings = Settings((arguments.models or Path(scratch)).resolve(), arguments.quick, beside)
+        sections = [arguments.section] if arguments.section else list(SECTIONS)
+        if arguments.kernels:
+            found = [each for kernel in arguments.kernels for each in with_kernel(kernel, sections, settings, scratch)]
+        elif arguments.section:
             found = [measured(arguments.section, settings)]
+        else:
+            found = [elsewhere(section, settings, scratch) for section in sections]
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

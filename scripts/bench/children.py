@@ -54,12 +54,10 @@ def there(contender: str) -> bool:
 
 
 def kernel() -> str:
-    """The kernel that NumPy's BLAS chose for this processor; "" where it does not tell. Call it in a child."""
-    import numpy as np  # noqa: F401 - it loads its BLAS
+    """The kernel of NumPy's BLAS; "unknown" where it does not tell. Call it in a child."""
+    from minibert.threads.kernels import kernel
 
-    from minibert.threads.computing import libraries
-
-    return " ".join(str(each.architecture) for each in libraries())
+    return kernel().name
 
 
 def at_once(work: Callable[[int], object], count: int) -> list[Thread]:
@@ -138,12 +136,13 @@ class Contender:
     """A process that has loaded its model, and works only while it is asked: it is stopped (SIGSTOP) between.
 
     The threads of ONNX Runtime go on spinning after a call, and whoever comes next would take twice as long.
+    `beside`: the state of this project whose minibert it imports.
     """
 
-    def __init__(self, function: str, *arguments: object, **variables: str) -> None:
+    def __init__(self, function: str, *arguments: object, beside: Path = ROOT, **variables: str) -> None:
         command = [sys.executable, "-m", "bench.children", function, *map(str, arguments)]
         self._child = subprocess.Popen(
-            command, env=environment() | variables, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            command, env=environment() | variables, cwd=beside, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, preexec_fn=first_cores,
         )  # fmt: skip
         self._answer()
@@ -163,7 +162,10 @@ class Contender:
         self._child.send_signal(signal.SIGSTOP)
         return json.loads(line)
 
-    def end(self) -> None:
+    def __enter__(self) -> Contender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._child.kill()
         self._child.communicate()
 
@@ -181,8 +183,7 @@ def contenders(function: str, names: Iterable[str], *arguments: object) -> Itera
         found = {}
         for who in names:
             if there(who):
-                found[who] = Contender(function, who, *arguments)
-                stack.callback(found[who].end)
+                found[who] = stack.enter_context(Contender(function, who, *arguments))
         yield found
 
 

@@ -16,6 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .kernels import cpuinfo, variables
+
 T = TypeVar("T")
 
 OURS = "minibert"
@@ -71,10 +73,11 @@ HEAD = ("what", "minibert", "against", "ratio", "middle half", "limit", "", "not
 
 @dataclass(frozen=True)
 class Settings:
-    """`models` is the folder where checkpoints are made, or found again."""
+    """`models` is the folder where checkpoints are made, or found again; `beside`: that of an older state."""
 
     models: Path
     quick: bool = False
+    beside: Path | None = None
 
     def rounds(self, many: int) -> int:
         return 3 if self.quick else many
@@ -189,17 +192,16 @@ def machine(kernel: str) -> dict[str, Any]:
         "numpy", "tokenizers", "safetensors", "torch", "transformers", "sentence-transformers", "onnxruntime",
         "model2vec",
     )  # fmt: skip
-    chosen = os.environ.get("OPENBLAS_CORETYPE")
     return {
-        "processor": _processor(),
+        "processor": cpuinfo("model name") or platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "caches": _caches(),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "versions": {"Python": platform.python_version()}
         | {name: version(name) for name in names if installed(name)}
-        | {"BLAS kernel": kernel or "unknown"}
-        | ({"OPENBLAS_CORETYPE": chosen} if chosen else {}),
+        | {"BLAS kernel": kernel},
+        "variables": variables(),
     }
 
 
@@ -231,14 +233,6 @@ class OtherWork:
         return sum(spent) - idle, sum(os.times()[:4]), sum(spent)
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
 def _caches() -> str:
     """Caches of the first core, as Linux names them: "L1 32K, L2 512K, L3 32768K"."""
     found = {}
@@ -249,14 +243,18 @@ def _caches() -> str:
 
 
 def markdown(section: str, rows: Sequence[Row], where: Mapping[str, Any]) -> str:
-    """The table of a section, and under it the machine."""
-    lines = [f"### {section}", "", "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
+    """The table of a section, and under it the machine. With a kernel that is not its own, that is in the heading."""
+    chosen = where["variables"].get("OPENBLAS_CORETYPE")
+    heading = f"### {section}" + (f", kernel {chosen}" if chosen else "")
+    lines = [heading, "", "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
     lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
     versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
     about = (
         f"{where['processor']}, {where['cores']} cores, {where['caches']}, {where['memory']}, {where['system']}; "
-        f"{versions}."
+        f"{versions}. "
     )
+    about += ", ".join(f"{name}={text}" for name, text in where["variables"].items()) or "No variable"
+    about += " set: figures of users are those without." if where["variables"] else " that changes timings is set."
     other = where.get("other_work")
     if other is not None:
         about += f" Other work took {other:.0%} of the processor meanwhile."

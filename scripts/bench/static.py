@@ -63,8 +63,8 @@ def _texts(settings: Settings, folder: Path, threads: int) -> Iterator[Row]:
     with ExitStack() as stack:
         made = {}
         for who in filter(there, (OURS, *peers, WHOLE)):
-            made[who] = Contender("static.on_texts", who, real_model() if who == WHOLE else folder, **on)
-            stack.callback(made[who].end)
+            each = Contender("static.on_texts", who, real_model() if who == WHOLE else folder, **on)
+            made[who] = stack.enter_context(each)
         for count in (TEXTS, 1):
             times = Figures(in_turn({who: partial(each.ask, count) for who, each in made.items()}, settings.rounds(9)))
             what = f"encode {count:,} text{'s' * (count > 1)}, {threads} thread{'s' * (threads > 1)}"

@@ -1,0 +1,102 @@
+"""The benchmark: which kernel and variables a table is of, and whose minibert a contender imports. Nothing is timed."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
+sys.path.append(str(BENCH.parent))
+
+from bench import kernels, measure  # noqa: E402
+from bench.__main__ import SECTIONS  # noqa: E402
+from bench.bits import BEFORE  # noqa: E402
+from bench.children import Contender, child  # noqa: E402
+
+CHANGING = {
+    "OPENBLAS_L2_SIZE": "512",
+    "OMP_NUM_THREADS": "1",
+    "MINIBERT_THREADS": "1",
+    "ATEN_CPU_CAPABILITY": "default",
+}
+AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+}
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set these variables and no others that change timings; what a test sets beyond them ends with it."""
+    others = {name: text for name, text in os.environ.items() if name not in kernels.variables()}
+    monkeypatch.setattr(os, "environ", others | CHANGING | {"MINIBERT_MODEL": "a folder"})
+
+
+@pytest.mark.usefixtures("variables")
+@pytest.mark.parametrize(
+    ("kernel", "then"), [("own", {}), ("Haswell", AVX2), ("SkylakeX", {"OPENBLAS_CORETYPE": "SkylakeX"})]
+)
+def test_a_kernel_has_its_own_variables_and_no_other_that_changes_timings(kernel: str, then: dict[str, str]) -> None:
+    before = dict(os.environ)
+    assert kernels.variables() == CHANGING
+    kernels.hold_to(kernel)
+    assert kernels.variables() == then
+    assert dict(os.environ) == {name: before[name] for name in before.keys() - CHANGING.keys()} | then
+
+
+@pytest.mark.parametrize("kernel", ["Haswell", "SkylakeX"])
+def test_children_have_the_kernel_that_is_asked(variables: None, kernel: str) -> None:
+    if why := kernels.cannot(kernel):
+        pytest.skip(why)
+    kernels.hold_to(kernel)
+    assert child("children.kernel") == kernel
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused", "alone"),
+    [("fpu sse2", {"SkylakeX", "Haswell"}, []), ("avx avx2", {"SkylakeX"}, []), ("avx2 avx512f", set(), ["Haswell"])],
+)
+def test_what_the_processor_lacks_is_refused_and_what_it_has_beyond_is_known(
+    monkeypatch: pytest.MonkeyPatch, flags: str, refused: set[str], alone: list[str]
+) -> None:
+    monkeypatch.setattr(
+        Path, "read_text", lambda *_, **__: f"model name\t: one\nflags\t\t: {flags}\n\nmodel name\t: two\n"
+    )
+    assert kernels.cpuinfo("model name") == "one"
+    assert {kernel for kernel in kernels.FLAGS if kernels.cannot(kernel)} == refused
+    assert [kernel for kernel in ("Haswell", "SkylakeX") if kernels.beyond(kernel)] == alone
+
+
+def test_under_every_table_stand_the_kernel_and_the_variables(variables: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = measure.markdown("forward", [], measure.machine("Haswell"))
+    assert "BLAS kernel Haswell. " in table
+    assert ", ".join(f"{name}={text}" for name, text in sorted(CHANGING.items())) + " set: figures of users" in table
+    assert table.startswith("### forward\n")  # by which scripts/readme finds it
+    kernels.hold_to("Haswell")
+    assert measure.markdown("forward", [], measure.machine("Haswell")).startswith("### forward, kernel Haswell\n")
+    kernels.hold_to("own")
+    assert ". No variable that changes timings is set." in measure.markdown("forward", [], measure.machine("Haswell"))
+
+
+def test_a_contender_imports_minibert_from_the_folder_beside(tmp_path: Path, minilm: Path) -> None:
+    """Wrong: it measures this state twice."""
+    (tmp_path / "minibert").mkdir()
+    lines = "class load_encoder:", "  def __init__(self, folder): pass", "  encode = staticmethod(lambda text: [7.0])"
+    (tmp_path / "minibert" / "__init__.py").write_text("\n".join(lines))
+    with Contender("bits.on_lengths", BEFORE, minilm, beside=tmp_path) as each:
+        each.ask(1, 2, 2, save=str(tmp_path / "vector.npy"))
+    assert np.load(tmp_path / "vector.npy") == [7.0]
+
+
+def test_the_page_names_every_file() -> None:
+    page = (BENCH / "README.md").read_text("utf-8")
+    files = {path.name for path in BENCH.glob("*.py")} - {"__init__.py"}
+    assert set(re.findall(r"^\| `(\w+\.py)` \|", page, re.MULTILINE)) == files
+    assert {file for file, _ in SECTIONS.values()} <= {file.removesuffix(".py") for file in files}
