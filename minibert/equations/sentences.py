@@ -121,14 +121,18 @@ def splade(logits: Array, starts: Array, pooling: str = "max", activation: str =
 def normalized(vectors: Array) -> Array:
     """Divide each vector by its Euclidean length: `y = v / sqrt(v . v)`; a zero vector stays zero.
 
-    A vector is first multiplied by the power of two that makes its largest number about 1. That changes no digit, and
-    the squares of numbers such as 1e-25 or 1e25 stay within float32. An infinite number becomes NaN and the vector's
-    other numbers become 0. A vector with a NaN becomes all NaN.
+    Where squares might leave float32, as those of 1e-25 or 1e25 do, each vector is first multiplied by the power of two
+    that makes its largest number about 1. That changes no digit. An infinite number becomes NaN and the vector's other
+    numbers become 0. A vector with a NaN becomes all NaN.
 
     >>> normalized(np.array([[3e-25, 4e-25], [0.0, 0.0]], np.float32))
     array([[0.6, 0.8],
            [0. , 0. ]], dtype=float32)
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.vecdot(vectors, vectors)
+    if vectors.itemsize > 2 and squares.min(initial=1) >= 1e-20 and squares.max(initial=1) <= 1e20:
+        return np.asarray(vectors / np.sqrt(squares)[..., None])
     largest = np.maximum(vectors.max(-1, keepdims=True, initial=0), -vectors.min(-1, keepdims=True, initial=0))
     exponent = np.frexp(np.where(np.isfinite(largest), largest, 1))[1]
     y = np.ldexp(vectors, -exponent)

@@ -90,7 +90,8 @@ def pooled(pool: Callable[[Array], Array], after: Sequence[Callable[[Array], Arr
     """Make the `results` of vectors: pool (texts, seq, width) -> (texts, numbers), then the steps after in turn."""
 
     def results(tile: Packed, x: Array) -> Array:
-        y = np.concatenate([pool(group.of(x)) for group in tile.groups()])
+        found = [pool(group.of(x)) for group in tile.groups()]
+        y = found[0] if len(found) == 1 else np.concatenate(found)
         for step in after:
             y = step(y)
         return y

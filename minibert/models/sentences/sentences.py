@@ -15,7 +15,7 @@ from minibert.equations.sentences import POOLINGS, normalized
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model
 from minibert.models.run.blocks import run_model
-from minibert.models.run.packing import Packed
+from minibert.models.run.packing import TILE_ROWS, Packed
 from minibert.models.run.pipeline import Pipeline, check_positive, chunked, pooled, rows_of_each
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
@@ -245,7 +245,8 @@ class Sentences(Model):
             return tokenizer.encode(texts, None, truncation=True, max_length=longest, start=start)
 
         def pool(rows: Array) -> Array:
-            return np.concatenate([POOLINGS[name](rows, skip) for name in own.poolings], axis=1)
+            found = [POOLINGS[name](rows, skip) for name in own.poolings]
+            return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
         if output_value == "token_embeddings":
             return self.each_text(tokenize, rows_of_each(), threads, held)
@@ -265,10 +266,15 @@ class Sentences(Model):
         threads = self.threads if threads is None else checked_threads(threads)
         layer, stack, most = self.embeddings, self.stack, threads or cores()
         table, inside = layer.steps[0].module.table, threads if stack.blocks else 1
+        alone = not stack.blocks and all(step is normalized for step in self.sentence_config.after)
 
         def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
             packed = layer.pack(encoded)
             table.expect((packed.ids,))
+            if alone:  # no matrix product: BLAS has nothing to do, and no thread waits for its turn
+                for tile in packed.tiles(TILE_ROWS):
+                    put(tile, layer.rows(tile))
+                return
             run_model(layer.rows, stack, packed, put, inside, held, take)
 
         abreast = 1 if stack.blocks else most
