@@ -158,6 +158,7 @@ class Contender:
         assert self._child.stdout is not None  # a pipe
         line = self._child.stdout.readline()
         if not line:
+            self._child.communicate()  # it has ended; this closes the pipes
             raise RuntimeError(f"a contender failed; {' '.join(map(str, self._child.args))} says why")
         self._child.send_signal(signal.SIGSTOP)
         return json.loads(line)

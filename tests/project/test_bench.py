@@ -93,6 +93,11 @@ def test_a_contender_imports_minibert_from_the_folder_beside(tmp_path: Path, min
     with Contender("bits.on_lengths", BEFORE, minilm, beside=tmp_path) as each:
         each.ask(1, 2, 2, save=str(tmp_path / "vector.npy"))
     assert np.load(tmp_path / "vector.npy") == [7.0]
+    with (
+        pytest.raises(RuntimeError, match="a contender failed"),
+        Contender("bits.on_lengths", BEFORE, minilm, beside=tmp_path / "minibert"),
+    ):
+        pass
 
 
 def test_the_page_names_every_file() -> None:
