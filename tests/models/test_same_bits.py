@@ -28,6 +28,7 @@ import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.families.rows import BLOCKS
+from minibert.models.heads import heads
 from minibert.models.run import blocks, packing
 from minibert.threads import computing, kernels
 from minibert.threads.kernels import KERNELS, Kernel, Rows, kernel
@@ -35,6 +36,7 @@ from minibert.threads.kernels import KERNELS, Kernel, Rows, kernel
 DIM, LONGEST = 32, 90
 SIZES = {"hidden_size": DIM, "intermediate_size": 48, "max_position_embeddings": LONGEST + 2}
 OTHER_SIZES = {
+    "modernbert": {**SIZES, "intermediate_size": 12},  # of which two maps are one: the fewest outputs are a half
     "gpt2": {"n_embd": DIM, "n_inner": 48, "n_positions": LONGEST},
     "distilbert": {"dim": DIM, "hidden_dim": 48, "max_position_embeddings": LONGEST + 2},
 }
@@ -108,8 +110,20 @@ def test_weights_that_stay_as_they_are_stored(name: str) -> None:
 def test_logits_of_every_head(case: HeadCase) -> None:
     """Without an id of padding the head takes one text at a time."""
     with case.load(same_bits=True) as encoder:
-        ids, mask = batch([3, 10, 1, 7, 7, 2], encoder.config.get("pad_token_id") or 0)
+        ids, mask = batch([3, 10, 1, 7, 7, 2] * 8, encoder.config.get("pad_token_id") or 0)
         assert not off_alone(lambda ids, mask: encoder.logits(ids, attention_mask=mask, head=case.head), ids, mask)
+
+
+def test_words_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pieces of a word table are the same for each tile: a product's bits depend on how many outputs it has."""
+    monkeypatch.setattr(heads, "TOKENS", 64)
+    monkeypatch.setattr(heads, "PIECE", 64 * 160)
+    with mock.patch.multiple(encoders, DIM=384):
+        folder = encoders.write(tmp_path, "qwen3", vocab_size=700, hidden_size=384, tie_word_embeddings=True)
+    encoder = minibert.load_encoder(folder, same_bits=True)
+    assert not off_alone(lambda ids, mask: encoder.logits(ids, attention_mask=mask), *batch([5, 3, 16, 1, 12, 9] * 2))
+    few, many = ([words for words, _ in heads.logit_pieces(encoder.head(), np.ones((n, 384), "f4"))] for n in (1, 60))
+    assert few == many and len(few) == 5
 
 
 LONG = "the clouds above " * 20

@@ -100,7 +100,11 @@ class Stack:
     @cached_property
     def outputs(self) -> int:
         """The fewest numbers that a product gives for a row."""
-        return min((each.shape[0] for each in self._maps), default=1) // 2 or 1  # of a half, where two maps are one
+        parts = [part.work for block in self.blocks for part in block.parts]
+        halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
+        modules = ((path, module) for block in self.blocks for path, module in block.modules.items())
+        maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
+        return min((each.shape[0] // (2 if path in halved else 1) for path, each in maps), default=1)
 
     @property
     def pre_norm(self) -> bool:
