@@ -85,8 +85,8 @@ def test_rerankers_and_sparse_encoders_of_the_hub(hub: FakeHub) -> None:
 @pytest.mark.parametrize("inside", ["", "0_StaticEmbedding"])
 def test_of_a_static_model_only_the_rows_of_the_texts_are_fetched(hub: FakeHub, tmp_path: Path, inside: str) -> None:
     """With `lazy`, at once for all tokens of a call; its other tensors whole; the bits are those of the folder."""
-    rows, weights = numbers(VOCAB, 2000), np.linspace(1, 2, VOCAB, dtype="f4")
-    folder = static_folder(tmp_path / "model", inside, normalized=True, embeddings=rows, weights=weights)
+    rows, shared = numbers(VOCAB, 2000), dict(mapping=np.arange(VOCAB)[::-1], weights=np.linspace(1, 2, VOCAB))
+    folder = static_folder(tmp_path / "model", inside, normalized=True, embeddings=rows, **shared)
     put(hub, folder, useless=())
     texts = ["we lived above", "the clouds above"]
     want = minibert.load_encoder(folder).encode(texts)
@@ -94,12 +94,13 @@ def test_of_a_static_model_only_the_rows_of_the_texts_are_fetched(hub: FakeHub, 
     assert same_bits(pickle.loads(pickle.dumps(encoder)).encode(texts), want)
     hub.forget()
     assert same_bits(encoder.encode(texts), want) and hub.requests == []  # the pickle's are in the cache
-    assert same_bits(encoder.encode("a"), minibert.load_encoder(folder).encode("a"))
+    alike = ["a " * 1000, "b " * 1100]  # two tiles: their rows, which are neighbours, are fetched together
+    assert same_bits(encoder.encode(alike), minibert.load_encoder(folder).encode(alike))
     (request,) = hub.requests
-    assert request.path.endswith("model.safetensors") and 4 * 2000 <= hub.sent < 2 * 4 * 2000
+    assert request.path.endswith("model.safetensors") and 2 * 4 * 2000 <= hub.sent < 3 * 4 * 2000
     whole = minibert.load_encoder(f"org/{folder.name}")
     assert same_bits(whole.encode(texts), want)
-    assert same_bits(minibert.load(f"org/{folder.name}")([[5]])[0, 0], rows[5] * weights[5])
+    assert same_bits(minibert.load(f"org/{folder.name}")([[5]])[0, 0], rows[-6] * np.float32(shared["weights"][5]))
     hub.forget()
     shutil.rmtree(cache_root())  # as where another program has fetched the files
     options: dict[str, Any] = dict(revision=commit_of(f"org/{folder.name}"), local_files_only=True)
