@@ -106,6 +106,13 @@ def test_weights_that_stay_as_they_are_stored(name: str) -> None:
     assert same_bits(kept(ids, attention_mask=mask), encoder(ids, attention_mask=mask))
 
 
+def test_float64() -> None:
+    """It is in no table: a multiple is looked for."""
+    with CASE["bert"].load(same_bits=True, dtype="float64") as encoder:
+        assert encoder.stack.rows.text in kernels.MULTIPLES and encoder.stack.each_text
+        assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch([3, 9, 1, 12, 7]))
+
+
 @pytest.mark.parametrize("case", [case for case in HEAD_CASES if "no_pad_id" not in case.name], ids=str)
 def test_logits_of_every_head(case: HeadCase) -> None:
     """Without an id of padding the head takes one text at a time."""

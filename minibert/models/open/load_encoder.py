@@ -62,10 +62,10 @@ def load_encoder(
     lazy: of a static model on the Hub, fetch rows when texts ask for them, as `load` does.
 
     same_bits: a text has the same vector, to the last bit, alone and in any batch, order and number of threads; so have
-    its token vectors, logits, scores and sparse weights. With two of three kernels of NumPy's BLAS (AVX-512, AVX) that
-    is always so. With the third (AVX2) it costs time: each text is filled up to a multiple of 12 tokens. With others
-    (Apple's, MKL, ARM) a multiple that does it is looked for, on the model's own sizes. `minibert info` says which this
-    is. Two machines may have different bits all the same.
+    its token vectors, logits, scores and sparse weights. With two of three kernels of NumPy's BLAS (for AVX-512 and
+    AVX) float32 vectors always have. With the third (AVX2) it costs time: each text is filled up to a multiple of 12
+    tokens. With others (Apple's, MKL, ARM), and for float64, a multiple that does it is looked for, on the model's own
+    sizes. `minibert info` says which this is. Two machines may have different bits all the same.
 
     threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
     (affinity, a container's CPU quota, OMP_NUM_THREADS), or what the variable MINIBERT_THREADS says. NumPy's BLAS is

@@ -95,7 +95,7 @@ class Stack:
     @cached_property
     def each_text(self) -> bool:
         """Whether what follows the blocks is computed text by text, since its bits depend on a row's place."""
-        return self._same_bits and not kernel().always
+        return self._same_bits and (self.rows.text > 1 or not kernel().always)
 
     @cached_property
     def outputs(self) -> int:
