@@ -105,6 +105,8 @@ def test_weights_in_json_and_a_model_at_the_top(tmp_path: Path) -> None:
             ({"weeee": 1.0}, "idf.json: the vocabulary has no token 'weeee'; is this the right tokenizer"),
             ({"we": "1"}, "idf.json: the weight of 'we' must be a number, found '1'"),
             ({"we": True}, "must be a number, found True"),
+            ({"we": float("nan")}, "must be a number, found nan"),
+            ({"we": 10**400}, "must be a number, found 1000"),
         ):
             place.write_text(json.dumps(bad), encoding="utf-8")
             with pytest.raises(minibert.CheckpointError, match=message):

@@ -10,6 +10,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import CheckpointError
+from minibert.families.parts.config import LARGEST
 from minibert.files.reading import read_object
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_files import Find, open_tokenizer
@@ -132,7 +133,7 @@ def _from_json(files: FolderFiles, stored: Any, tokenizer: Tokenizer, dtype: np.
         raise files.refuse(f"config.json says that the weights are in {stored!r}, expected a file of this model")
     weights = np.zeros(tokenizer.size, dtype)
     for token, weight in read_object(path).items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float):
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not -LARGEST <= weight <= LARGEST:
             raise CheckpointError(f"{path}: the weight of {token!r} must be a number, found {weight!r:.40}")
         i = tokenizer.id_of(token)
         if i is None:
