@@ -3,8 +3,8 @@
 
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
-                                             sentences, bits, cores, soak, serve, bulk, weights, search, static;
-                                             three rounds
+                                             sentences, bits, parts, cores, soak, serve, bulk, weights, search,
+                                             static; three rounds
     python scripts/bench sentences --kernels own Haswell    with one kernel of BLAS, then with another
     python scripts/bench --json FILE         the figures as JSON too
 
@@ -35,6 +35,8 @@ What is measured, and how it was chosen
                   texts of `sentences`. With --beside FOLDER (a git worktree) the minibert of that folder too. One text
                   as it is called, which may leave BLAS its threads, beside threads=1: with nothing else running, beside
                   the two busy processes of `cores`, and from its eight callers
+    parts         one text of 8, 16 and 32 tokens, on one thread: how long its matrix products take, attention, norms,
+                  the activation, and what is between them
     cores         MiniLM, the same texts. "Products alone": those of the call, with the same shapes, and nothing in
                   between. Callers: threads of one process that each encode nine texts one by one.
                   Busy: two processes that count on the same two cores
@@ -94,6 +96,7 @@ SECTIONS = {  # each is a function of a file and gives rows; what it needs
     "encoder": ("turns", ("MiniLM",)),
     "sentences": ("turns", ("MiniLM",)),
     "bits": ("bits", ("MiniLM", "Linux")),
+    "parts": ("parts", ("MiniLM",)),
     "cores": ("turns", ("MiniLM", "Linux")),
     "soak": ("memory", ("MiniLM", "Linux")),
     "serve": ("serve", ("MiniLM", "Linux", "server")),

@@ -14,7 +14,7 @@ from minibert.equations.input_layer import Array
 
 pytestmark = pytest.mark.reference
 
-ROWS = 1e-5  # relative to max(1, |reference|), hidden states; measured 2.2e-6
+ROWS = 2e-5  # relative to max(1, |reference|), hidden states; measured 2.2e-6, with AVX-512 1.02e-5
 SHARES = 1e-6  # attentions; measured 6e-7
 REAL = 2e-5  # on MiniLM, both; measured 6.9e-6
 # of the reference's own root mean square error on MiniLM, what leaves a block; measured 0.87 to 1.26, by BLAS's kernel
