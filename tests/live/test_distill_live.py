@@ -29,7 +29,7 @@ HALF = 2**-10  # a vector's number in float16, which both libraries compute with
 def theirs(folder: Path, dims: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Array]:
     """model2vec's static model, and its rows before they are rounded."""
     if absent("skeletoken"):
-        missing("skeletoken not installed; it is in the extra `reference`, by model2vec[distill]")
+        missing("skeletoken not installed; it is in the extra `reference`")
     from model2vec.distill import distillation
     from transformers import AutoModel, AutoTokenizer
 
