@@ -46,19 +46,21 @@ def run(arguments: Any) -> None:
 
 
 def _told(made: Any, width: int) -> Iterator[str]:
-    from minibert.show.text.text import size
+    from minibert.show.text.text import counted, size
 
     yield f"{made.folder}: {made.tokens:,} tokens, {made.dims} numbers each"
     yield f"size            {size(made.size)}"
     yield f"components      {made.dims} of {width}, with {made.variance:.1%} of the variance"
     yield f"rounding error  {made.rounding_error:.3g} at most"
-    if (counted := made.counted) is None:
+    if (told := made.counted) is None:
         yield "weights         by Zipf's law"
         return
-    yield f"weights         by {counted.texts:,} texts: {counted.tokens:,} tokens, {counted.seen:,} different ones"
-    yield f"heavier         {_moved(counted.heavier)}"
-    yield f"lighter         {_moved(counted.lighter)}"
+    found = f"{counted(told.texts, 'text')}: {counted(told.tokens, 'token')}, {told.seen:,} different"
+    yield f"weights         by {found}"
+    yield f"heavier         {_moved(told.heavier)}"
+    yield f"lighter         {_moved(told.lighter)}"
 
 
 def _moved(weights: Mapping[str, tuple[float, float]]) -> str:
-    return ", ".join(f"{token!r} {before:.3f} -> {after:.3f}" for token, (before, after) in weights.items())
+    moved = (f"{token!r} {before:.3f} -> {after:.3f}" for token, (before, after) in weights.items())
+    return ", ".join(moved) or "none"

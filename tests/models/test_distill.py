@@ -163,10 +163,13 @@ def test_texts_change_the_weights_alone(bert: minibert.Encoder, tmp_path: Path) 
     told = made.counted
     assert usual.counted is None and told is not None
     assert (told.texts, told.tokens, told.seen) == (800, 1200, 3)
-    assert set(told.heavier) == set(told.lighter) == {"we", "lived", "clouds"} and next(iter(told.lighter)) == "we"
-    assert told.heavier["we"] == (zipf[tokens.index("we")], own[tokens.index("we")])
+    assert list(told.lighter) == ["we", "clouds", "lived"] and not told.heavier
+    assert told.lighter["we"] == (zipf[tokens.index("we")], own[tokens.index("we")])
     for name in ("config.json", "modules.json", "tokenizer.json"):
         assert (usual.folder / name).read_bytes() == (made.folder / name).read_bytes()
+    first = next(token for token in tokens if token.isalnum())
+    told = minibert.distill(bert, tmp_path / "both", DIMS, texts=[f"{'clouds ' * 500} {first}"] * 2).counted
+    assert told is not None and list(told.heavier) == [first] and list(told.lighter) == ["clouds"]
 
 
 def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> minibert.Encoder:
@@ -219,7 +222,11 @@ def test_misuse_is_refused_before_anything_is_computed(bert: minibert.Encoder, t
     calls: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (TypeError, "encoder must be what load_encoder gives, found str", {"encoder": "bert-base-uncased"}),
         (ValueError, "dims must be an integer >= 1, found 0", {"dims": 0}),
-        (TypeError, "texts must be many", {"texts": "a text"}),
+        *((TypeError, "texts must be many, .* found one (str|bytes|int)", {"texts": odd}) for odd in ("we", b"we", 5)),
+        *(
+            (ValueError, r"no token in \d texts; leave out texts", {"texts": none})
+            for none in ([], iter(()), ["", " "])
+        ),
         (TypeError, r"texts\[600\] must be a str, found int", {"texts": ["a"] * 600 + [1]}),
         (FileNotFoundError, "make it first", {"folder": tmp_path / "no" / "made"}),
         (FileExistsError, "pass force=True", {"folder": tmp_path}),
@@ -248,8 +255,10 @@ def test_the_command_says_what_it_made_and_what_texts_changed(tmp_path: Path, ca
     assert "pass --force" in failure(capsys, *command)
     texts.write_text("we lived\n\nwe\n")
     out, _ = ran(capsys, *command, "--texts", texts, "--force")
-    assert "weights         by 2 texts: 3 tokens, 2 different ones\n" in out
-    assert "heavier         'lived' 0." in out and "lighter         'we' 0." in out
+    assert "weights         by 2 texts: 3 tokens, 2 different\n" in out
+    assert "heavier         none\n" in out and "lighter         'we' 0." in out
+    texts.write_bytes(b"")
+    assert "no token in 0 texts; leave out --texts" in failure(capsys, *command, "--texts", texts, "--force")
     texts.write_bytes(b"we\n\xff\n")
     assert "line 2 of" in failure(capsys, *command, "--texts", texts, "--force")
     assert "dims" in failure(capsys, "distill", "-m", model, "-o", tmp_path / "other", "--dims", 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from minibert.equations.static import (
     sif_weights,
     zipf_probabilities,
 )
-from minibert.errors import CheckpointError, TokenizerError
+from minibert.errors import CheckpointError, Option, TokenizerError, error_of
 from minibert.files.model_folder import check_target, write_model
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_static import LONGEST, StaticTokenizer, static_tokenizer
@@ -42,7 +42,7 @@ class Counted(NamedTuple):
     """What texts have said of the tokens, in the place of Zipf's law.
 
     How many texts, how many tokens in them, and how many different ones. heavier, lighter: the tokens of the texts
-    whose weight has changed most, with the weight by Zipf's law and the one by the texts.
+    whose weight has grown and fallen most, with the weight by Zipf's law and the one by the texts.
     """
 
     texts: int
@@ -90,9 +90,9 @@ def distill(
            seen once, one that is there n times as n + 1: see `counted_probabilities`. Only its weight changes
     force  replace a folder that holds what minibert has written, unchanged, and nothing else
 
-    Raises TypeError for anything but an encoder; ValueError for a static model and for dims below 1; FileExistsError
-    and OSError as `extract`; TokenizerError for a vocabulary with a token twice; CheckpointError where the encoder
-    gives an infinite number, or one that float16 cannot hold.
+    Raises TypeError for anything but an encoder; ValueError for a static model, for dims below 1 and for texts without
+    a token; FileExistsError and OSError as `extract`; TokenizerError for a vocabulary with a token twice;
+    CheckpointError where the encoder gives an infinite number, or one that float16 cannot hold.
     """
     if not isinstance(encoder, Encoder):
         raise TypeError(f"encoder must be what load_encoder gives, found {type(encoder).__name__}")
@@ -156,22 +156,27 @@ def around(tokenizer: Tokenizer, letters: Iterable[str]) -> tuple[list[int], lis
 
 def _counted(made: StaticTokenizer, texts: Iterable[str], zipf: Array) -> tuple[Array, Counted]:
     """Give the probability of each token by these texts, and what that changes."""
-    if isinstance(texts, str):
-        raise TypeError("texts must be many, one after another, found one str")
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise TypeError(f"texts must be many, one after another, found one {type(texts).__name__}")
     counts, read = np.zeros(len(zipf), np.int64), 0
     for chunk in chunked(texts, CHUNK):
         for encoded in made.tokenizer.encode(chunk, start=read):
             np.add.at(counts, encoded.input_ids, 1)
         read += len(chunk)
+    if not counts.any():
+        raise error_of(
+            ValueError, f"found no token in {read} texts; leave out ", Option("texts"), " for weights by Zipf's law"
+        )
     p = counted_probabilities(counts)
     weights = np.stack([sif_weights(zipf, SIF), sif_weights(p, SIF)], axis=1)  # (vocab, 2)
-    seen = np.flatnonzero(counts)
-    order = seen[np.argsort(weights[seen, 1] / weights[seen, 0], kind="stable")].tolist()
+    seen, ratio = np.flatnonzero(counts), weights[:, 1] / weights[:, 0]
 
-    def moved(some: Sequence[int]) -> dict[str, tuple[float, float]]:
-        return {made.tokens[i]: (float(weights[i, 0]), float(weights[i, 1])) for i in some}
+    def moved(some: Array, order: Array) -> dict[str, tuple[float, float]]:
+        most = some[np.argsort(order[some], kind="stable")][:MOVED].tolist()
+        return {made.tokens[i]: (float(weights[i, 0]), float(weights[i, 1])) for i in most}
 
-    return p, Counted(read, int(counts.sum()), len(seen), moved(order[: -MOVED - 1 : -1]), moved(order[:MOVED]))
+    heavier, lighter = moved(seen[ratio[seen] > 1], -ratio), moved(seen[ratio[seen] < 1], ratio)
+    return p, Counted(read, int(counts.sum()), len(seen), heavier, lighter)
 
 
 def _narrowed(x: Array, weights: Array) -> tuple[Array, float]:
