@@ -272,6 +272,8 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
         for shard in {INDEX, *weight_map.values()}:  # also those that are never opened
             note_model_file(os.path.join(folder, shard))
         return Checkpoint(locate, weight_map, mmap)
+    if not os.path.isdir(folder):
+        raise CheckpointError(f"{folder}: no such folder; expected one with {SINGLE}, fetch it beside the other files")
     names = sorted(os.listdir(folder))
     other = [name for name in names if name.endswith((".bin", ".h5", ".msgpack", ".ckpt"))]
     found = f"only {', '.join(other)}: {CONVERT}" if other else f"only {', '.join(names[:8]) or 'an empty folder'}"

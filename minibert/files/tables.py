@@ -109,7 +109,7 @@ def _convert_half(raw: Array, out: Array) -> bool:
 def convert(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = None) -> Array:
     """Turn stored numbers into numbers of `dtype`, exactly (float64 into float32 is rounded to nearest).
 
-    A bfloat16 is the upper half of a float32, so conversion it is a shift by 16 bits.
+    A bfloat16 is the upper half of a float32, so conversion is a shift by 16 bits.
 
     >>> convert(np.array([0x3F80, 0xC000], np.uint16), "BF16", np.dtype("float32"))
     array([ 1., -2.], dtype=float32)

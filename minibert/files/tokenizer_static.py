@@ -16,7 +16,6 @@ from .tokenizer import Tokenizer
 
 LONGEST = 512  # tokens of a text that sentence-transformers and model2vec look at
 UNUSED = re.compile(r"\[unused\d+\]")
-KINDS = ("WordPiece", "WordLevel", "BPE", "Unigram")
 
 
 class StaticTokenizer(NamedTuple):

@@ -155,8 +155,10 @@ def _nothing(model: str, encoder: bool, subject: Subject) -> ValueError:
     if subject.layer.family is STATIC:
         return error_of(
             ValueError,
-            f"nothing to compare {model} with: transformers has no static models; compare the vectors of "
-            "another program as sentence vectors, or name a file of intermediates with ",
+            f"nothing to compare {model} with: transformers has no static models; name a file with another program's "
+            "vectors with ",
+            Option("vectors"),
+            ", or one with its intermediates with ",
             Option("against"),
         )
     others = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"

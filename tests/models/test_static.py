@@ -181,9 +181,15 @@ def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Print
     assert "above the clouds" in ran(capsys, "similar", "clouds", "--file", tmp_path / "texts.txt", "-m", folder)[0]
     ran(capsys, "encode", *texts, "-o", tmp_path / "v.npy", "-m", folder)
     assert np.allclose(np.load(tmp_path / "v.npy"), want, atol=1e-6)
+    out, _ = ran(capsys, "verify", folder, "--vectors", tmp_path / "v.npy", "--texts", tmp_path / "texts.txt")
+    assert f"{folder} (static)" in out
     assert np.allclose(minibert.Embedder(folder)({"text": texts})["vector"], want, atol=1e-6)
     for refused, message in (
-        (["verify", folder], "transformers has no static models; compare the vectors of another program as"),
+        (
+            ["verify", folder],
+            "transformers has no static models; name a file with another program's vectors with --vectors",
+        ),
+        (["rank", "we", "--file", tmp_path / "texts.txt", "-m", folder], "it has no head, only rows of tokens"),
         (["extract", folder, "-o", tmp_path / "x"], "is a static model, an input layer and nothing else already; copy"),
         (["fill", "[MASK]", "-m", folder], "there is no head 'masked_word'; it has no head, only rows of tokens"),
         (["explain", "we", "--block", 0, "-m", folder], "this model has no blocks"),
@@ -200,11 +206,13 @@ def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Print
     [
         lambda model: model.fill("[MASK]"), lambda model: model.logits([[1]]), lambda model: model.next_words("a"),
         lambda model: model.classify("a"), lambda model: model.entities("a"), lambda model: model.encode_sparse("a"),
-        lambda model: model.predict([("a", "b")]), lambda model: model.trace([[1]], head="classes"),
+        lambda model: model.predict([("a", "b")]), lambda model: model.rank("a", ["b"]),
+        lambda model: model.trace([[1]], head="classes"),
     ],
 )  # fmt: skip
-def test_what_needs_a_head_says_that_a_static_model_has_none(tmp_path: Path, use: Any) -> None:
-    encoder = minibert.load_encoder(static_folder(tmp_path, None))
+@pytest.mark.parametrize("inside", [None, "."])
+def test_what_needs_a_head_says_that_a_static_model_has_none(tmp_path: Path, inside: str | None, use: Any) -> None:
+    encoder = minibert.load_encoder(static_folder(tmp_path, inside))
     assert encoder.heads == ()
     with pytest.raises(minibert.CheckpointError, match="it has no head, only rows of tokens: it is a static model"):
         use(encoder)
@@ -249,6 +257,12 @@ def test_a_mapping_names_rows_or_is_refused(tmp_path_factory: pytest.TempPathFac
             minibert.load_encoder(folder)
         return
     assert same_bits(minibert.load_encoder(folder)([[len(ids) - 1]])[0, 0], ROWS[ids[-1]])
+
+
+def test_a_folder_that_modules_json_names_and_that_is_not_there(tmp_path: Path) -> None:
+    (static_folder(tmp_path, "rows") / "rows").rename(tmp_path / "elsewhere")
+    with pytest.raises(minibert.CheckpointError, match="rows: no such folder; expected one with model"):
+        minibert.load_encoder(tmp_path)
 
 
 def test_tokenizer_json_is_needed_and_its_ids_are_looked_at(tmp_path: Path) -> None:

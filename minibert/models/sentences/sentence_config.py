@@ -57,6 +57,7 @@ class SentenceConfig(NamedTuple):
     """How a text becomes a vector after the last block, or a pair of texts a score."""
 
     kind: str = ""  # what the folder was saved as, a name in `USES`; "" without modules.json
+    static: bool = False  # of a model without heads
     poolings: tuple[str, ...] = ("mean",)  # names in `POOLINGS`, laid side by side
     include_prompt: bool = True  # the prompt's tokens are pooled too
     after: tuple[Callable[[Array], Array], ...] = ()  # what is done to the pooled vectors, in order
@@ -76,8 +77,11 @@ class SentenceConfig(NamedTuple):
     max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
 
     def check_use(self, wanted: str) -> None:
-        """Refuse another use than the folder was saved for. Raises ValueError."""
-        if self.kind not in ("", wanted):
+        """Refuse another use than the folder was saved for; a static model lacks the head, which says why.
+
+        Raises ValueError.
+        """
+        if self.kind not in ("", wanted) and not self.static:
             raise ValueError(
                 f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; "
                 f"for {USES[wanted]} load the folder of a {wanted}"
@@ -164,7 +168,7 @@ def read_static_config(
         said["after"], said["dim"] = read_steps(modules[1:], find, dim, dtype, where)
     if truncation is not None:
         said |= {"longest": int(truncation["max_length"]), "longest_from": "truncation in tokenizer.json"}
-    return SentenceConfig(**said)
+    return SentenceConfig(**said, static=True)
 
 
 # -- the modules -------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def verify_vectors(
             about += f"; it refuses {len(asked) - len(kept)} of {len(asked)} texts"
             asked = [asked[i] for i in kept]
     with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
-        report = Report(f"{model} ({encoder.config.get('model_type')})", about, "")
+        report = Report(f"{model} ({encoder.embeddings.family.model_type})", about, "")
         judge(report, encoder, asked, found, prompt_name, prompt)
     return report
 
