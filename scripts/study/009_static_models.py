@@ -212,7 +212,7 @@ if model.is_minilm:
 # How often a token stands in your texts can also be counted: `minibert distill --texts FILE`. Each token counts once
 # more than it is there, or a token that the texts lack would have no probability. In the topics "the" is every 28th
 # token: its weight falls from 0.5 to 0.003. The weight of "cat", which they lack, rises to 0.94. That is nearer to the
-# truth than Zipf's law, but no better at finding: 28 %.
+# truth than Zipf's law, and yet finds less: 28 %.
 
 # %%
 texts = [" ".join(re.sub(r"^.*\n\*+\n", "", text).split()) for text in topics.values()]

@@ -97,7 +97,7 @@ def test_folders_of_model2vec(tmp_path: Path, minilm: Path, kind: str, quantized
         return
     some = [i for i, own in enumerate(ids) if own]
     want = np.asarray(sentence_transformer(tmp_path / "model").encode(texts), "f4")
-    assert away(ours.encode(texts)[some], want[some]) <= exact
+    assert away(ours.encode(texts)[some], want[some]) <= (EXACT if quantized else exact)  # with weights in float32
 
 
 def test_a_folder_without_modules_json_is_model2vec_s(tmp_path: Path) -> None:
