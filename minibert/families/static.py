@@ -41,8 +41,17 @@ class StaticRows(Tokens):
         if mapping or weights:
             ids = self._mapping(binder, table) if mapping else None
             count = table.shape[0] if ids is None else len(ids)
-            table = FoldedTable(table, ids, binder.vector(("weights",), (count,)) if weights else None)
+            table = FoldedTable(table, ids, self._weights(binder, count) if weights else None)
         return EmbeddingBag(table)
+
+    def _weights(self, binder: Binder, count: int) -> Array:
+        found = binder.table(("weights",), None, tuple(NUMPY_DTYPE), 1).array()
+        if len(found) != count:
+            raise CheckpointError(
+                f"{binder.where}: tensor 'weights' must have a number for each of {count} tokens, found {len(found)}; "
+                "the tensors are of different models, fetch the file again"
+            )
+        return found
 
     def _mapping(self, binder: Binder, table: Table) -> Array:
         found = binder.table(("mapping",), None, tuple(INTEGERS), 1)

@@ -165,7 +165,9 @@ def test_a_table_that_does_not_fit(tmp_path: Path) -> None:
         with pytest.raises(minibert.CheckpointError, match=message):
             minibert.load_encoder(folder)
     path.unlink()
-    with pytest.raises(minibert.CheckpointError, match=r"SparseStaticEmbedding: there is no model\.safetensors"):
+    with pytest.raises(
+        minibert.CheckpointError, match=r"Embedding: there is no model\.safetensors; .*SparseEncoder\(folder\)\.sa"
+    ):
         minibert.load_encoder(folder)
 
 

@@ -133,7 +133,7 @@ class FolderFiles:
         if path is None:
             raise self.refuse(
                 f"there is no {SINGLE}; save the model once more where sentence-transformers is installed: "
-                "SentenceTransformer(folder).save(folder)"
+                f"{kind_of(FolderFiles(self.find, '', self.place))}(folder).save(folder)"
             )
         binder = TensorBinder(Config({}), Checkpoint(lambda _: path), (), dtype, f"{self.place}/{SINGLE}")
         found = [np.array(binder.table((name,), shape, axes=1).array()) for name, shape in shapes.items()]
