@@ -163,6 +163,13 @@ def test_how_much_of_a_vector_is_each_token_s() -> None:
     assert not any("length of the row" in line for line in explain(opened("static-plain").embeddings, ""))
 
 
+def test_a_page_has_no_token_that_encode_truncates(tmp_path: Path) -> None:
+    layer = minibert.load_encoder(static_folder(tmp_path, longest=2)).embeddings
+    assert next(explain(layer, "we lived above", truncation=True)).startswith("2 tokens")
+    with pytest.raises(ValueError, match="has 3 tokens"):
+        next(explain(layer, "we lived above"))
+
+
 def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Printed) -> None:
     pytest.importorskip("pyarrow")
     folder, texts = REFERENCE / "static-dense", ["we lived", "above the clouds", ""]

@@ -92,7 +92,11 @@ def explain(
     them, and the same steps by hand. Everything is computed before the first line. Raises as
     `EmbeddingLayer.tokenize` and a call of the layer.
     """
-    batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
+    longest = layer.max_length
+    if layer.family is STATIC and (limit := layer.tokenizer.truncation) is not None:
+        longest = int(limit["max_length"])  # where `encode` truncates
+    truncation = truncation and longest is not None
+    batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation, max_length=longest)
     # not layer.tokens: no need to check ids that the tokenizer has just given
     tokens = layer.tokenizer.tokens(batch["input_ids"][0])
     trace = layer.trace(**batch)
