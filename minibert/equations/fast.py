@@ -34,15 +34,14 @@ def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None
 
 
 def steady_linear(x: Array, weight: Array, bias: Array | None, rows: int, columns: int = 0) -> Array:
-    """As `linear` of rows (tokens, dim): none of them changes a bit of another, if the first is a text's first.
+    """As `linear` of rows (tokens, dim), filled up to a multiple of `rows`, and few outputs to OUTPUTS.
 
-    rows: of BLAS's kernel, see `threads.kernels`; rows of zeros fill them up, and few outputs to OUTPUTS.
+    With some kernels of BLAS no row then changes a bit of another: see `threads.kernels`.
     """
     count, outputs = len(x), len(weight)
-    filled = np.zeros((-(-count // rows) * rows, x.shape[1]), x.dtype)
-    filled[:count] = x
+    filled = np.concatenate([x, np.repeat(x[:1], -count % rows, axis=0)])
     if outputs < OUTPUTS:
-        weight = np.concatenate([weight, np.zeros((OUTPUTS - outputs, x.shape[1]), weight.dtype)])
+        weight = np.concatenate([weight, np.repeat(weight[:1], OUTPUTS - outputs, axis=0)])
     y = np.ascontiguousarray(linear(filled, weight, columns=columns)[:count, :outputs])
     return y if bias is None else np.add(y, bias, out=y)
 

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .computing import Slot
+from .computing import Slot, libraries
 
 MULTIPLES = (4, 8, 12, 16, 24, 48)  # of rows, tried where a kernel is not in the table
+# numbers of a width: up to the first a sum is not cut; multiples of the second are cut alike on any number of threads
+SHORT_WIDTH, WIDTHS = 384, 128
 TRIED_OUTPUTS = 384  # of a weight; trying more takes longer than loading a model
 DIFFERENT = "the last bits of a text's vector depend on the texts around it"
 
@@ -29,6 +31,7 @@ class Rows(NamedTuple):
     text     each text begins at a multiple of so many rows
     total    all rows are a multiple of so many
     numbers  rows times outputs are more than this: smaller products take another way
+    volume   and rows times outputs times width more than this, where a weight is stored transposed, (width, outputs)
     wide     rows that are more than half of it beyond a multiple of it are filled up to the next: that is faster
     columns  up to so many rows are multiplied as columns, `weight @ x^T`, which reads the weight as it is stored
     """
@@ -36,21 +39,30 @@ class Rows(NamedTuple):
     text: int = 1
     total: int = 1
     numbers: int = 0
+    volume: int = 0
     wide: int = 1
     columns: int = 0
 
-    def filled(self, rows: int, outputs: int) -> int:
-        """How many rows a product of `rows` rows takes, onto `outputs` numbers or more.
+    def filled(self, rows: int, fewest: int = 1) -> int:
+        """How many rows a product of `rows` rows takes, and of `fewest` or more: see `fewest`.
 
-        >>> [Rows(total=4, wide=16).filled(rows, 384) for rows in (0, 1, 5, 8, 9, 17, 27)]
+        >>> [Rows(total=4, wide=16).filled(rows) for rows in (0, 1, 5, 8, 9, 17, 27)]
         [0, 4, 8, 8, 16, 20, 32]
-        >>> Rows(total=4, numbers=1200).filled(5, 32)
-        40
         """
         if not rows:
             return 0
-        rows = _multiple(max(rows, self.numbers // outputs + 1 if self.numbers else 0), self.total)
+        rows = _multiple(max(rows, fewest), self.total)
         return _multiple(rows, self.wide) if rows % self.wide > self.wide // 2 else rows
+
+    def fewest(self, outputs: int, width: int, transposed: bool = False) -> int:
+        """The fewest rows with which a product with this weight takes the usual way.
+
+        >>> rows = Rows(numbers=1200, volume=1_000_000)
+        >>> rows.fewest(384, 384), rows.fewest(32, 32), rows.fewest(384, 384, transposed=True)
+        (4, 38, 7)
+        """
+        volume = self.volume // (outputs * width) if transposed else 0
+        return max(self.numbers // outputs, volume) + 1
 
 
 class Kernel(NamedTuple):
@@ -69,10 +81,17 @@ class Kernel(NamedTuple):
         """Whether the same bits cost nothing, so that every encoder has them."""
         return self.same == self.usual
 
+    def shares(self, width: int) -> bool:
+        """Whether a product over `width` numbers has the same bits on BLAS's own threads as on one.
+
+        Those cut a longer width in the middle, where one thread cuts it at a multiple of some 16 numbers.
+        """
+        return self.always and (width <= SHORT_WIDTH or width % WIDTHS == 0)
+
 
 # Measured with OpenBLAS 0.3.27 to 0.3.31. With the first and the last any two rows keep their bits, and fours are the
 # fastest; with the second a row's bits depend on its place among twelve. All depend on how many outputs a weight has.
-_SKYLAKEX, _FOURS = Rows(total=4, numbers=1200, wide=16, columns=96), Rows(total=4)
+_SKYLAKEX, _FOURS = Rows(total=4, numbers=1200, volume=10**6, wide=16, columns=96), Rows(total=4)
 KERNELS = (
     Kernel("SkylakeX", _SKYLAKEX, _SKYLAKEX),
     Kernel("Haswell", _FOURS, Rows(text=12, total=12)),
@@ -98,19 +117,22 @@ def _name() -> str:
             continue
         found.restype = ctypes.c_char_p
         return str(found().decode())
-    return "unknown"
+    return next((each.architecture for each in libraries() if hasattr(each, "architecture")), "unknown")
 
 
-def rows_for(shapes: Iterable[tuple[int, int]], dtype: np.dtype[Any], same_bits: bool) -> Rows:
+Shape = tuple[int, int, bool]  # outputs and width of a weight, and whether it is stored transposed
+
+
+def rows_for(shapes: Iterable[Shape], dtype: np.dtype[Any], same_bits: bool) -> Rows:
     """Say how a model's tokens stand among the rows of its products.
 
-    shapes: (outputs, width) of its weights. Raises ValueError where `same_bits` is asked and nothing that is tried
+    shapes: of its weights. Raises ValueError where `same_bits` is asked and nothing that is tried
     gives them.
     """
     found = kernel()
     if not same_bits:
         return found.usual
-    if found.same is not None and dtype == np.float32:
+    if found.same is not None and (dtype == np.float32 or found.always):
         return found.same
     tried = try_rows(shapes, dtype)
     if tried is None:
@@ -121,16 +143,16 @@ def rows_for(shapes: Iterable[tuple[int, int]], dtype: np.dtype[Any], same_bits:
     return tried
 
 
-def try_rows(shapes: Iterable[tuple[int, int]], dtype: np.dtype[Any]) -> Rows | None:
+def try_rows(shapes: Iterable[Shape], dtype: np.dtype[Any]) -> Rows | None:
     """Find a multiple of rows at which a text's products have the same bits alone and in a batch, for these shapes.
 
     This is an experiment on made numbers, no proof.
     """
     random = np.random.default_rng(0)
-    weights = [
-        random.standard_normal((min(outputs, TRIED_OUTPUTS), width)).astype(dtype)
-        for outputs, width in sorted(set(shapes))
-    ]
+    weights = []
+    for outputs, width, transposed in sorted(set(shapes)):
+        made = random.standard_normal((width, min(outputs, TRIED_OUTPUTS))).astype(dtype)
+        weights.append(made.T if transposed else np.ascontiguousarray(made.T))
     with Slot(1):  # BLAS is held to one thread, as in a run
         for each in MULTIPLES:
             if all(_same(each, weight, random) for weight in weights):

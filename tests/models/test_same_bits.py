@@ -27,6 +27,7 @@ from reference_files import REFERENCE
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
+from minibert.families.parts.bound_blocks import steady
 from minibert.families.rows import BLOCKS
 from minibert.models.heads import heads
 from minibert.models.run import blocks, packing
@@ -106,10 +107,51 @@ def test_weights_that_stay_as_they_are_stored(name: str) -> None:
     assert same_bits(kept(ids, attention_mask=mask), encoder(ids, attention_mask=mask))
 
 
+@pytest.mark.parametrize("width", [40, 56])
+def test_weights_that_are_stored_transposed(width: int, tmp_path: Path) -> None:
+    """Their small products take another way: those of 36 tokens, not those of 198."""
+    sizes = {"n_embd": width, "n_inner": 4 * width, "n_positions": 700}
+    with mock.patch.multiple(encoders, DIM=width, LONGEST=700):
+        encoder = minibert.load_encoder(encoders.write(tmp_path, "gpt2", **sizes), same_bits=True)
+    assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch([36, 198, 102, 570, 5, 60, 17]))
+
+
+@pytest.mark.parametrize("name", ["bert", "qwen3"])
+@pytest.mark.parametrize("width", [DIM, 456])
+def test_long_texts_and_widths_that_threads_of_blas_cut(
+    name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On two threads BLAS cuts a sum of 450 numbers elsewhere than on one: in attention, or over a weight's width."""
+    monkeypatch.setattr(computing.Alone, "pays", lambda self: True)
+    sizes = {**SIZES, "intermediate_size": width, "max_position_embeddings": 700}
+    with mock.patch.multiple(encoders, DIM=DIM, LONGEST=700):
+        encoder = minibert.load_encoder(encoders.write(tmp_path, name, **sizes), same_bits=True)
+    assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch([450, 513, 610, 33, 8]))
+    held = [encoder.stack.held(longest, asked=False) for longest in (33, 450, 512)]
+    assert held == ([True] * 3 if width > DIM or not kernel().always else [False, True, False])
+
+
+def test_a_trace_and_changes_of_it() -> None:
+    """A trace knows nothing of what fills up, wherever that stands."""
+    encoder = small("bert")
+    ids, mask = batch([7, 3, 12])
+    trace = encoder.trace(ids, attention_mask=mask)
+    found = encoder(ids, attention_mask=mask)
+    np.testing.assert_allclose(trace["hidden_states.2"][mask != 0], found[mask != 0], atol=2e-5)
+    scores = "encoder.layer.0.attention.self.scores"
+    changed = encoder(ids, attention_mask=mask, change={scores: trace[scores]})
+    np.testing.assert_allclose(changed[mask != 0], found[mask != 0], atol=2e-5)
+
+
+def test_what_fills_up_a_head_makes_no_warning() -> None:
+    y = steady(np.array([[1.0, np.inf, 2.0]], np.float32), np.ones((5, 3), np.float32))
+    assert y.shape == (1, 5) and np.isposinf(y).all()
+
+
 def test_float64() -> None:
-    """It is in no table: a multiple is looked for."""
+    """With a kernel that always keeps the bits it has the same rows; with others a multiple is looked for."""
     with CASE["bert"].load(same_bits=True, dtype="float64") as encoder:
-        assert encoder.stack.rows.text in kernels.MULTIPLES and encoder.stack.each_text
+        assert kernel().always or (encoder.stack.rows.text in kernels.MULTIPLES and encoder.stack.each_text)
         assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch([3, 9, 1, 12, 7]))
 
 
@@ -185,23 +227,25 @@ def test_vectors_of_a_real_model(minilm: Path) -> None:
 
 
 @pytest.mark.parametrize("each", KERNELS, ids=lambda each: each.name)
-@given(sizes=st.lists(st.integers(0, 40), max_size=9), outputs=st.integers(1, 2000))
-def test_every_token_has_a_row_of_its_own(each: Kernel, sizes: list[int], outputs: int) -> None:
+@given(sizes=st.lists(st.integers(0, 40), max_size=9), shape=st.tuples(st.integers(1, 2000), st.integers(1, 99)))
+def test_every_token_has_a_row_of_its_own(each: Kernel, sizes: list[int], shape: tuple[int, int]) -> None:
     for rows in filter(None, (each.usual, each.same)):
         lengths = np.array(sizes, np.int64)
-        layout = packing.Layout.of(lengths, rows, outputs)
+        fewest = max(rows.fewest(*shape), rows.fewest(*shape, transposed=True))
+        layout = packing.Layout.of(lengths, rows, fewest)
         x = np.arange(lengths.sum())
         filled = layout.filled(x)
         assert len(filled) == layout.rows and layout.rows % rows.total == 0
-        assert layout.rows * outputs > rows.numbers or not x.size
+        outputs, width = shape
+        assert (layout.rows * outputs > rows.numbers and layout.rows * outputs * width > rows.volume) or not x.size
         assert np.array_equal(filled[layout.tokens], x)
-        assert layout.rows < max(lengths.sum(), rows.numbers // outputs + 1) + len(sizes) * rows.text + 4 + rows.wide
+        assert layout.rows < max(lengths.sum(), fewest) + len(sizes) * rows.text + 4 + rows.wide
 
 
 def test_a_kernel_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     """With it the usual rows are as they are; the same bits are looked for, and refused where nothing gives them."""
     monkeypatch.setattr(kernels, "kernel", lambda: Kernel("Elbrus", Rows(), None))
-    shapes, float32 = ((12, 12), (24, 12)), np.dtype(np.float32)
+    shapes, float32 = ((12, 12, False), (24, 12, True)), np.dtype(np.float32)
     assert kernels.rows_for(shapes, float32, False) == Rows()
     found = kernels.rows_for(shapes, float32, True)
     assert found.text == found.total and found.text in kernels.MULTIPLES
@@ -231,7 +275,7 @@ def test_blas_keeps_its_threads_from_a_text_where_the_bits_depend_on_them(monkey
     for same in (False, True):
         encoder = minibert.load_encoder(CASE["bert"].folder, same_bits=same)
         encoder(np.array([[5, 6]]))
-        assert asked.pop() is encoder.stack.each_text
+        assert asked.pop() is (same and not kernel().always)
 
 
 def test_all_doors_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

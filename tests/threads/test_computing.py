@@ -25,6 +25,7 @@ from minibert.cli import main
 from minibert.models.open.vectors import open_vectors
 from minibert.threads import computing
 from minibert.threads.computing import Alone, Slot, compute
+from minibert.threads.kernels import kernel
 
 PATIENCE = 30.0  # seconds, on the busiest machine
 MODEL = REFERENCE / "sentences-dense"
@@ -526,7 +527,7 @@ def test_the_option_of_the_command_line_arrives(command: str, tmp_path: Path, ca
     with mock.patch("minibert.models.run.blocks.compute", side_effect=compute) as computed:
         assert main([command, *given, "-m", str(MODEL), "--threads", "3"]) == 0
     capsys.readouterr()
-    assert {call.args[2:4] for call in computed.call_args_list} == {(3, command == "bulk")}
+    assert {call.args[2:4] for call in computed.call_args_list} == {(3, command == "bulk" and not kernel().always)}
     wrong = failure(capsys, command, *given, "-m", str(MODEL), "--threads", "0")
     assert "threads must be an integer >= 1, found 0" in wrong
 

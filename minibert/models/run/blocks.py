@@ -22,7 +22,7 @@ from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, Bou
 from minibert.files.tables import ScratchBuffer, ScratchBuffers
 from minibert.threads.computing import compute
 from minibert.threads.cores import cores
-from minibert.threads.kernels import Rows, kernel, rows_for
+from minibert.threads.kernels import Rows, Shape, kernel, rows_for
 
 from .key_value_cache import KeyValueCache
 from .packing import TILE_ROWS, Group, Layout, Packed, grouped
@@ -76,7 +76,7 @@ class Stack:
         maps = [module for block in blocks for module in block.modules.values() if isinstance(module, Dense)]
         # tiles for which a weight is converted once
         self.together = TOGETHER if any(each.stored for each in maps) else 1
-        self._maps, self._same_bits = maps, same_bits
+        self._dtype, self._same_bits = maps[0].dtype if maps else np.dtype(np.float32), same_bits
         if same_bits:
             self.rows  # noqa: B018  raises where they are not given
         self.bound = self.bind()
@@ -86,25 +86,41 @@ class Stack:
         return tuple(ready(block, hook) for block in self.blocks), norming(self.others, self.last_norm, hook)
 
     @cached_property
+    def shapes(self) -> list[Shape]:
+        """The weights of its products."""
+        parts = [part.work for block in self.blocks for part in block.parts]
+        halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
+        modules = ((path, module) for block in self.blocks for path, module in block.modules.items())
+        maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
+        return [(each.shape[0] // (2 if path in halved else 1), each.shape[1], each.transposed) for path, each in maps]
+
+    @cached_property
     def rows(self) -> Rows:
         """How tokens stand among the rows of a product."""
-        if not self._maps:
-            return Rows()
-        return rows_for((each.shape for each in self._maps), self._maps[0].dtype, self._same_bits)
+        return rows_for(self.shapes, self._dtype, self._same_bits) if self.shapes else Rows()
+
+    @cached_property
+    def fewest(self) -> int:
+        """The fewest rows that every product has."""
+        return max((self.rows.fewest(*shape) for shape in self.shapes), default=1)
 
     @cached_property
     def each_text(self) -> bool:
         """Whether what follows the blocks is computed text by text, since its bits depend on a row's place."""
         return self._same_bits and (self.rows.text > 1 or not kernel().always)
 
+    def held(self, longest: int, asked: bool) -> bool:
+        """Whether BLAS is held to one thread, even for one short text: where bits are promised that depend on it.
+
+        longest: tokens of a text, over which attention takes sums. asked: whether other threads may give no other bits.
+        """
+        if not (asked or self._same_bits or kernel().always):
+            return False
+        return not (self._shares and kernel().shares(longest))
+
     @cached_property
-    def outputs(self) -> int:
-        """The fewest numbers that a product gives for a row."""
-        parts = [part.work for block in self.blocks for part in block.parts]
-        halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
-        modules = ((path, module) for block in self.blocks for path, module in block.modules.items())
-        maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
-        return min((each.shape[0] // (2 if path in halved else 1) for path, each in maps), default=1)
+    def _shares(self) -> bool:
+        return self._dtype == np.float32 and all(kernel().shares(width) for _, width, _ in self.shapes)
 
     @property
     def pre_norm(self) -> bool:
@@ -221,7 +237,7 @@ def run_model(
 
     tiles: Sequence[Packed] = packed.tiles(None if stack.blocks else TILE_ROWS)
     some = [[tile] for tile in tiles] if stack.together == 1 else grouped(tiles, threads or cores(), stack.together)
-    compute(work, some, threads, each_text or (held and not kernel().always))
+    compute(work, some, threads, stack.held(int(packed.lengths.max(initial=0)), held))
 
 
 def run_blocks(
@@ -243,8 +259,12 @@ def run_blocks(
     blocks, last = stack.bound if hook is None else stack.bind(hook)
     past, whole = cache.length if cache else 0, hook is not None
     weights, dtype = ScratchBuffer() if len(tiles) == 1 else ScratchBuffers(), xs[0].dtype
-    rows = Rows() if cache else stack.rows  # a text that is written on is alone, and one row of it comes soonest
-    layouts = [Layout.of(tile.lengths, rows, stack.outputs) for tile in tiles]
+    rows = stack.rows
+    if cache:
+        rows = Rows()  # a text that is written on is alone, and one row of it comes soonest
+    elif hook and rows.text > 1:
+        rows = kernel().usual  # a hook is handed the tokens of a tile side by side
+    layouts = [Layout.of(tile.lengths, rows, stack.fewest) for tile in tiles]
     scratch = Scratch(max(layout.rows for layout in layouts), dtype)
     runs = []
     for tile, layout in zip(tiles, layouts, strict=True) if blocks else ():
@@ -263,7 +283,7 @@ def run_blocks(
             hook.rows(f"hidden_states.{i}", xs[0])
         if takes and i + 1 == len(blocks):
             layouts = [
-                layout if take is None else Layout.of(np.array([len(take)]), rows, stack.outputs)
+                layout if take is None else Layout.of(np.array([len(take)]), rows, stack.fewest)
                 for layout, take in zip(layouts, takes, strict=True)
             ]
             takes = [None if take is None else each.filled(take) for each, take in zip(layouts, takes, strict=True)]

@@ -123,14 +123,14 @@ class Layout(NamedTuple):
     tokens: slice | Array  # the row of each
 
     @classmethod
-    def of(cls, lengths: Array, rows: Rows, outputs: int) -> Layout:
-        """Lay out sequences of these lengths, one after another. outputs: the fewest that a product has."""
+    def of(cls, lengths: Array, rows: Rows, fewest: int = 1) -> Layout:
+        """Lay out sequences of these lengths, one after another. fewest: of the rows of a product."""
         tokens = int(lengths.sum())
         if rows.text == 1:
-            return cls(rows.filled(tokens, outputs), slice(tokens))
+            return cls(rows.filled(tokens, fewest), slice(tokens))
         each = -(-lengths // rows.text) * rows.text
         before = np.cumsum(each) - each - (np.cumsum(lengths) - lengths)  # rows that fill up, before each sequence
-        return cls(rows.filled(int(each.sum()), outputs), np.arange(tokens) + np.repeat(before, lengths))
+        return cls(rows.filled(int(each.sum()), fewest), np.arange(tokens) + np.repeat(before, lengths))
 
     def filled(self, x: Array) -> Array:
         """Put what each token has in its row, (tokens, ...) -> (rows, ...); the first token's fills up the others."""

@@ -182,7 +182,8 @@ def _same_bits(layer: EmbeddingLayer) -> dict[str, str]:
     found = kernel()
     said = "always" if found.always else "with same_bits=True"
     if found.same is None:
-        tried = try_rows([(shape[0], shape[1]) for shape in shapes], layer.dtype)
+        stored = BLOCKS[layer.family.model_type].transposed
+        tried = try_rows([(*(shape[::-1] if stored else shape), stored) for shape in shapes], layer.dtype)
         said = "no, not even with same_bits=True (tried)" if tried is None else f"{said} (tried)"
     return {"same bits": f"{said}; BLAS kernel {found.name}"}
 
