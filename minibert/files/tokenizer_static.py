@@ -45,7 +45,7 @@ def static_tokenizer(old: Tokenizer) -> StaticTokenizer:
         raise TokenizerError(
             "the tokenizer's vocabulary has a token twice, so a text's ids do not say which row it takes"
         )
-    unknown = _unknown(model, unigram)
+    unknown = unknown_token(model)
     kept = {old.named.get("unk", unknown), old.named.get("pad"), unknown}
     added = {token["content"]: token for token in rules["added_tokens"]}
     vocabulary |= {content: token["id"] for content, token in added.items()}
@@ -78,9 +78,9 @@ def static_tokenizer(old: Tokenizer) -> StaticTokenizer:
     )
 
 
-def _unknown(model: dict[str, Any], unigram: bool) -> str | None:
-    """Give the token for what is not in the vocabulary."""
-    if unigram:
+def unknown_token(model: dict[str, Any]) -> str | None:
+    """Give the token for what is not in the vocabulary; `model` as in tokenizer.json."""
+    if model["type"] == "Unigram":
         return None if model["unk_id"] is None else str(model["vocab"][model["unk_id"]][0])
     found: str | None = model.get("unk_token")
     return found

@@ -91,7 +91,7 @@ def test_the_page_has_the_name_and_the_reason_of_every_mistake(folders: dict[str
 def test_the_page_has_the_name_and_the_remedy_of_every_mistake_that_vectors_alone_show() -> None:
     """In it N and X stand for what differs from model to model."""
     made = set()
-    for folder in REFERENCE.glob("sentences-*"):
+    for folder in (*REFERENCE.glob("sentences-*"), REFERENCE / "static-plain"):
         with load_encoder(folder) as encoder:
             maker = Maker(encoder)
             found = [*vector_mistakes.mistakes(maker), *endings(maker, 4), *endings(maker, maker.own.dim)]

@@ -179,6 +179,18 @@ def test_a_dense_that_is_left_out_gives_another_width_and_is_named() -> None:
     assert judged(folder, np.pad(made, ((0, 0), (0, 1)))).matches == ["another model's vectors"]
 
 
+def test_a_static_model_without_its_unknown_token_is_named() -> None:
+    """As model2vec's own `encode` leaves it out; where there is nothing else in a text, its vector is zeros."""
+    folder, texts = REFERENCE / "static-plain", [*TOLD, "above \u2603 the clouds", "we \u2603", "\u2603"]
+    with load_encoder(folder) as encoder:
+        unknown, table = encoder.sentence_tokenizer.id_of("[UNK]"), np.asarray(encoder["embedding"].weight)
+        ids = [[i for i in encoder.sentence_tokenizer.pieces(text) if i != unknown] for text in texts]
+        right = encoder.encode(texts)
+    report = judged(folder, np.stack([table[i].sum(0) / max(1, len(i)) for i in ids]), texts)
+    assert report.matches == ["unknown token left out"] and not report.passed, "\n".join(report.lines)
+    assert judged(folder, right, texts).passed
+
+
 def test_one_text_that_a_wrong_model_rounds_more_hides_no_name(folder: Path) -> None:
     vectors = VectorPort(folder, "last block missing")(TOLD)
     vectors[5] *= np.float32(1 + 5e-5)

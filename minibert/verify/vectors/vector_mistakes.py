@@ -14,6 +14,8 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS
+from minibert.families.static import STATIC
+from minibert.files.tokenizer_static import unknown_token
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES, PADDING_SEEN
 from minibert.verify.mistakes.plain import all_places
@@ -117,6 +119,13 @@ def _texts(maker: Maker) -> Found:
         ("a space put before the text", "Pass the text as it is.", lambda text: f" {text}"),
     ):  # fmt: skip
         yield VectorMistake(name, remedy, {"text": change})
+    unknown = unknown_token(rules[0]["model"])
+    if maker.encoder.embeddings.family is STATIC and unknown is not None:
+        dropped = maker.tokenizers[None].id_of(unknown)
+        remedy = (
+            "Leave the unknown token's row in the mean, as sentence-transformers does; model2vec's encode drops it."
+        )
+        yield VectorMistake("unknown token left out", remedy, {"dropped": dropped})
 
 
 def _lengths(maker: Maker) -> Found:

@@ -35,6 +35,7 @@ class Recipe(NamedTuple):
     prompts      texts put before the text; `text` changes the text itself
     rules        what is changed in the tokenizer's rules
     longest      tokens, special ones among them
+    dropped      an id whose tokens are left out
     first, last  whether the special tokens before and after the text are there
     model        a mistake of the list, made in the whole model
     seen         whether padding gets attention weights
@@ -55,6 +56,7 @@ class Recipe(NamedTuple):
     width: int | None
     text: Callable[[str], str] = str
     rules: Callable[[Rules], None] | None = None
+    dropped: int | None = None
     first: bool = True
     last: bool = True
     model: Mistake | None = None
@@ -151,7 +153,8 @@ class Maker:
             if len(found.input_ids) not in done:
                 done.add(len(found.input_ids))
                 kept, types = slice(before, len(found.input_ids) - after), found.token_type_ids
-                yield Encoded(found.input_ids[kept], None if types is None else types[kept])
+                ids = [i for i in found.input_ids[kept] if i != recipe.dropped]
+                yield Encoded(ids, None if types is None else types[kept])
 
     def tokenizer(self, recipe: Recipe) -> Tokenizer:
         if recipe.rules not in self.tokenizers:

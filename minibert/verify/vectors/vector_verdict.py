@@ -161,7 +161,7 @@ class Judge:
 
     def _plain(self) -> list[int]:
         """Some short texts in which only mistakes show that show in every text; without such, the shortest ones."""
-        local = [self._recipe((m,)) for m in self.known if set(m.changes) & {"text", "rules"}]
+        local = [self._recipe((m,)) for m in self.known if set(m.changes) & {"text", "rules", "dropped"}]
         order = sorted(range(len(self.texts)), key=lambda i: self.tokens[i])
         least = self.maker.before + self.maker.after + 2
         short = [i for i in order if least < self.tokens[i] <= PLAIN_TOKENS]
@@ -174,7 +174,7 @@ class Judge:
         if "model" in mistake.changes:
             texts = [self.texts[i] for i in which]
             return bool(misses(self.right[which], texts, self.maker, wrong, SAME).max() > SAME)
-        if not set(mistake.changes) <= {"text", "rules", "longest", "prompts", "first", "last"}:
+        if not set(mistake.changes) <= {"text", "rules", "dropped", "longest", "prompts", "first", "last"}:
             return True
         return any(self._differ(wrong, self.maker.right, i) for i in which)
 
@@ -219,7 +219,7 @@ class Judge:
         wrong = sorted(np.flatnonzero(whole.apart > limit).tolist(), key=lambda i: self.tokens[i])
         if not wrong:
             return [whole]
-        free = {"text", "rules", "longest"} - {key for mistake in fit.mistakes for key in mistake.changes}
+        free = {"text", "rules", "dropped", "longest"} - {key for mistake in fit.mistakes for key in mistake.changes}
         local = [m for m in self.known if not m.rounding and set(m.changes) <= free]
         useful = [m for m in local if self._helps((*fit.mistakes, m), wrong, limit)]
         for count in (1, 2, 3):
