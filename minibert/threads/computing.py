@@ -167,11 +167,10 @@ _slots()  # made here: two threads that come first would each make their own, an
 class Alone:
     """Whether one small text may leave BLAS its threads: only while no other thread wants the cores.
 
-    With BLAS's two threads one text of 5 to 32 tokens is 1.3 to 1.45 times as fast on two idle cores (kernel SkylakeX;
-    1.1 with Haswell's). Beside two busy processes it would take twice the time, and now and then twenty times. So
-    before each text we look how many threads want a core, and after it whether this one had its core all the time. If
-    not, we use one thread for a while: beside two busy processes that leaves 0.97 (0.89) of the speed of one thread
-    alone, and with eight callers all of it (`python scripts/bench bits`).
+    With BLAS's two threads one text of 5 to 32 tokens is 1.4 times as fast on two idle cores. Beside two busy processes
+    it would take twice the time, and now and then twenty times. So before each text we look how many threads want a
+    core, and after it whether this one had its core all the time. If not, we use one thread for a while: that leaves
+    0.98 to 1.01 of the speed of one thread there, and 1.04 with eight callers (`python scripts/bench bits`).
     """
 
     def __init__(self) -> None:
