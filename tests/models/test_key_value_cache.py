@@ -11,6 +11,7 @@ from encoder_files import CASE, off
 
 import minibert
 from minibert.models.heads.prediction import go_on
+from minibert.models.run import blocks
 from minibert.models.run.key_value_cache import KeyValueCache
 
 CUT = 1e-5  # a product's bits depend on its rows; relative to max(1, |whole|), measured 3e-6
@@ -53,3 +54,18 @@ def test_two_caches_know_nothing_of_each_other(tmp_path: Path) -> None:
             for text, cache in zip(texts, caches, strict=True):
                 rows = go_on(encoder, text[start : start + 7].tolist(), cache)
                 assert off(rows, encoder(text)[start : start + 7]) <= CUT
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3"])
+def test_one_more_token_is_one_row_of_each_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing fills it up: a text that is written on is alone, and other rows would take as long as itself."""
+    rows: list[int] = []
+    plain = blocks.linear
+    monkeypatch.setattr(blocks, "linear", lambda x, *rest: [rows.append(len(x)), plain(x, *rest)][1])
+    with CASE[name].load() as encoder:
+        cache = KeyValueCache()
+        go_on(encoder, [5, 6, 7], cache)
+        assert {*rows} == {3}
+        rows.clear()
+        go_on(encoder, [8], cache)
+        assert {*rows} == {1}

@@ -9,7 +9,7 @@ Formulas here know no hooks: a run that is recorded binds the blocks anew, each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,10 +73,11 @@ class Stack:
         # whether the distance between two tokens matters, so that padding between them does
         self.by_distance = any(own.terms or own.window is not None for own in attentions)
         self.schemes = {term.scheme: term for own in attentions for term in own.terms}
-        maps = [module for block in blocks for module in block.modules.values() if isinstance(module, Dense)]
+        modules = ((path, module) for block in blocks for path, module in block.modules.items())
+        self._maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
         # tiles for which a weight is converted once
-        self.together = TOGETHER if any(each.stored for each in maps) else 1
-        self._dtype, self._same_bits = maps[0].dtype if maps else np.dtype(np.float32), same_bits
+        self.together = TOGETHER if any(each.stored for _, each in self._maps) else 1
+        self._same_bits = same_bits
         if same_bits:
             self.rows  # noqa: B018  raises where they are not given
         self.bound = self.bind()
@@ -90,14 +91,13 @@ class Stack:
         """The weights of its products."""
         parts = [part.work for block in self.blocks for part in block.parts]
         halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
-        modules = ((path, module) for block in self.blocks for path, module in block.modules.items())
-        maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
-        return [(each.shape[0] // (2 if path in halved else 1), each.shape[1], each.transposed) for path, each in maps]
+        sizes = ((each.shape, path in halved, each.transposed) for path, each in self._maps)
+        return [(outputs // (2 if half else 1), width, transposed) for (outputs, width), half, transposed in sizes]
 
     @cached_property
     def rows(self) -> Rows:
         """How tokens stand among the rows of a product."""
-        return rows_for(self.shapes, self._dtype, self._same_bits) if self.shapes else Rows()
+        return rows_for(self.shapes, self._maps[0][1].dtype, self._same_bits) if self._maps else Rows()
 
     @cached_property
     def fewest(self) -> int:
@@ -120,7 +120,7 @@ class Stack:
 
     @cached_property
     def _shares(self) -> bool:
-        return self._dtype == np.float32 and all(kernel().shares(width) for _, width, _ in self.shapes)
+        return all(each.dtype == np.float32 and kernel().shares(each.shape[1]) for _, each in self._maps)
 
     @property
     def pre_norm(self) -> bool:
@@ -226,18 +226,21 @@ def run_model(
     def work(tiles: Sequence[Packed]) -> None:
         takes = [take(tile) for tile in tiles] if take and not each_text else ()
         for tile, x in zip(tiles, run_blocks(stack, [rows(tile) for tile in tiles], tiles, takes), strict=True):
-            if not each_text:
-                put(tile, x)
-                continue
-            start = 0
-            for text in tile.tiles(1):
-                own = x[start : (start := start + text.inputs.seq)]
-                taken = take(text) if take else None
-                put(text, own if taken is None else own[taken])
+            for part, own in _by_text(tile, x, take) if each_text else [(tile, x)]:
+                put(part, own)
 
     tiles: Sequence[Packed] = packed.tiles(None if stack.blocks else TILE_ROWS)
     some = [[tile] for tile in tiles] if stack.together == 1 else grouped(tiles, threads or cores(), stack.together)
     compute(work, some, threads, stack.held(int(packed.lengths.max(initial=0)), held))
+
+
+def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | None) -> Iterator[tuple[Packed, Array]]:
+    """Give the texts of a tile one by one, with the rows that are taken of each."""
+    start = 0
+    for text in tile.tiles(1):
+        own = x[start : (start := start + text.inputs.seq)]
+        taken = take(text) if take else None
+        yield text, own if taken is None else own[taken]
 
 
 def run_blocks(
@@ -259,12 +262,12 @@ def run_blocks(
     blocks, last = stack.bound if hook is None else stack.bind(hook)
     past, whole = cache.length if cache else 0, hook is not None
     weights, dtype = ScratchBuffer() if len(tiles) == 1 else ScratchBuffers(), xs[0].dtype
-    rows = stack.rows
+    rows, fewest = stack.rows, stack.fewest
     if cache:
-        rows = Rows()  # a text that is written on is alone, and one row of it comes soonest
+        rows, fewest = Rows(), 1  # a text that is written on is alone, and one row of it comes soonest
     elif hook and rows.text > 1:
         rows = kernel().usual  # a hook is handed the tokens of a tile side by side
-    layouts = [Layout.of(tile.lengths, rows, stack.fewest) for tile in tiles]
+    layouts = [Layout.of(tile.lengths, rows, fewest) for tile in tiles]
     scratch = Scratch(max(layout.rows for layout in layouts), dtype)
     runs = []
     for tile, layout in zip(tiles, layouts, strict=True) if blocks else ():
@@ -283,7 +286,7 @@ def run_blocks(
             hook.rows(f"hidden_states.{i}", xs[0])
         if takes and i + 1 == len(blocks):
             layouts = [
-                layout if take is None else Layout.of(np.array([len(take)]), rows, stack.fewest)
+                layout if take is None else Layout.of(np.array([len(take)]), rows, fewest)
                 for layout, take in zip(layouts, takes, strict=True)
             ]
             takes = [None if take is None else each.filled(take) for each, take in zip(layouts, takes, strict=True)]
