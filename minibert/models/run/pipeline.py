@@ -41,7 +41,7 @@ class Pipeline(NamedTuple):
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
         """Give a chunk's vectors (texts, dim), or the list of its results."""
-        found: Any = [None] * len(encoded) if self.dim is None else np.empty((len(encoded), self.dim), self.dtype)
+        found = self._room(len(encoded))
 
         def put(tile: Packed, x: Array) -> None:
             results = self.results(tile, x)  # while the rows are in the cache
@@ -69,14 +69,17 @@ class Pipeline(NamedTuple):
         found = self.stream(chunks, prefetching=len(texts) > self.chunk)
         if self.dim is None:
             return list(chain.from_iterable(found))
-        vectors, start = np.empty((len(texts), self.dim), self.dtype), 0
+        vectors, start = self._room(len(texts)), 0
         for each in found:
             vectors[start : start + len(each)] = each
             start += len(each)
         return vectors
 
+    def _room(self, count: int) -> Any:
+        return [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
+
     def _abreast(self, texts: list[Any]) -> Any:
-        found: Any = [None] * len(texts) if self.dim is None else np.empty((len(texts), self.dim), self.dtype)
+        found = self._room(len(texts))
 
         def work(start: int) -> None:
             some = slice(start, start + self.chunk)
