@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LABELS = "labels"  # a width: as many as config.json names classes
 WORDS = "vocab_size"  # a width: a number for each row of the word table
 NAMES = ("masked_word", "next_word", "classes", "token_classes", "next_sentence", "replaced_token")
+POOLED = ("mean", "late")  # what is taken of all tokens, so that a text without one has none
 REFUSED = {"ForMultipleChoice": "multiple choice", "ForQuestionAnswering": "question answering"}
 
 
@@ -89,7 +90,7 @@ class Head(Frozen):
 
     architectures  ends of the reference's class names that have it: "ForMaskedLM" of BertForMaskedLM
     takes          which tokens: "every"; "first"; "last", which is the last one whose id is not `pad_token_id`; the
-                   "mean" of all; or what says it of a config
+                   "mean" of all; "late": every one, and the mean of their logits; or what says it of a config
     refuses        config keys that change the logits in a way that is not computed
     causal         the head is there only where no token sees those after it (True), or only where all do (False)
     single         its one number has no axis of its own: (batch, seq), not (batch, seq, 1)
@@ -165,6 +166,10 @@ class BoundHead(NamedTuple):
     id2label: Mapping[int, str]
     pad_id: int | None
 
+    def of_tokens(self, key: str) -> bool:
+        """Whether a trace has a row for each token under a key of this head, not one for each text."""
+        return self.takes == "every" or (self.takes == "late" and key != "logits")
+
     def plan(self, x: str) -> dict[str, Step]:
         """All steps from the last hidden states to the logits; rows of padding have numbers."""
         from .bound_blocks import Dense
@@ -176,16 +181,23 @@ class BoundHead(NamedTuple):
             make: Any = mapped if isinstance(work, Dense) else normed if isinstance(work, LayerNorm) else activated
             steps.append(make(path, work, steps[-1].key))
         steps.append(mapped(self.path, self.last, steps[-1].key))
+        if self.takes == "late":
+            return by_key([*steps, Step("logits", "logits", mean_of_texts, (self.path, REAL), self)])
         single = partial(np.squeeze, axis=-1) if self.single else np.asarray
         return by_key([*steps, Step("logits", "logits", single, (self.path,), self)])
 
 
+def mean_of_texts(x: Array, real: Array) -> Array:
+    """The mean of each text's rows that are no padding: (batch, seq, n) -> (batch, n)."""
+    return np.asarray((x * real[..., None]).sum(1) / real.sum(1, keepdims=True).astype(x.dtype))
+
+
 def taken(takes: str, pad_id: int | None, x: Array, real: Array, ids: Array | None) -> Array:
     """What a head takes of hidden states (batch, seq, dim): all, or one row of each text (batch, dim)."""
-    if takes == "every":
+    if takes in ("every", "late"):
         return x
     if takes == "mean":
-        return np.asarray((x * real[..., None]).sum(1) / real.sum(1, keepdims=True).astype(x.dtype))
+        return mean_of_texts(x, real)
     if takes == "first":
         return np.asarray(x[:, 0])
     words = np.ones(real.shape, bool) if ids is None or pad_id is None else ids != pad_id

@@ -12,7 +12,7 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Text, error_of
 from minibert.families.parts.bound_blocks import Dense, steady
 from minibert.families.parts.config import Config
-from minibert.families.parts.heads import LABELS, NAMES, REFUSED, BoundHead, Head, architectures
+from minibert.families.parts.heads import LABELS, NAMES, POOLED, REFUSED, BoundHead, Head, architectures
 from minibert.families.parts.steps import Inputs
 from minibert.families.rows import HEADS
 from minibert.families.static import STATIC
@@ -121,7 +121,7 @@ def logits_of(head: BoundHead, tile: Packed, x: Array) -> Array:
     y = np.empty((len(x), head.labels), x.dtype)
     for words, piece in logit_pieces(head, x):
         y[:, words] = piece
-    return y
+    return _means(y, tile.where()[0])[0] if head.takes == "late" else y
 
 
 def logit_pieces(head: BoundHead, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
@@ -174,7 +174,7 @@ def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
     if not packed.lengths.all():
         text = packed.texts[int(np.argmin(packed.lengths))]
         raise ValueError(f"texts[{text}] has no token, and {head.name} needs one of each text; leave that text out")
-    if head.takes == "mean":
+    if head.takes in POOLED:
         return None
     starts = packed.starts
     if head.takes == "first":
@@ -223,6 +223,9 @@ def batch_logits(
 
     def put(tile: Packed, x: Array) -> None:
         where: list[Any] = [*tile.where()]
+        if head.takes == "late":
+            y[where[0][np.flatnonzero(np.diff(where[0], prepend=-1))]] = logits_of(head, tile, x)
+            return
         if head.takes == "mean":
             x, *where = _means(x, where[0])
         elif taken is not None:
@@ -241,7 +244,7 @@ def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None
     x = trace[next(reversed(trace))][tuple(where)]
     if head.takes == "mean":
         x, *where = _means(x, where[0])
-    shape = keep.shape if head.takes == "every" else keep.shape[:1]
+    shape = keep.shape if head.of_tokens(head.path) else keep.shape[:1]
     where = where[: len(shape)]
     for path, work in head.works:
         x = work(x)
@@ -250,6 +253,10 @@ def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None
     trace[head.path] = y = np.zeros((*shape, head.labels), x.dtype)
     for words, piece in _pieces(head.last, x):
         y[(*where, words)] = piece
+    if head.takes == "late":
+        means, texts = _means(y[tuple(where)], where[0])
+        y = np.zeros((len(keep), head.labels), x.dtype)
+        y[texts] = means
     trace["logits"] = y[..., 0] if head.single else y
 
 
@@ -270,7 +277,7 @@ def positions_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array
     batch, seq = keep.shape
     if seq == 0:
         raise ValueError(f"{head.name} needs a token of each sequence, found sequences of no token")
-    if head.takes == "mean":
+    if head.takes in POOLED:
         return None
     positions = np.zeros(batch, np.int64)
     if head.takes == "last" and head.pad_id is None and batch > 1:

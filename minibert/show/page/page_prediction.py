@@ -134,7 +134,8 @@ def _after_each_block(
         x = trace[f"hidden_states.{i}"][0, tokens]
         x = encoder[stack.last_norm](x) if stack.last_norm else x
         x = x.mean(axis=0, keepdims=True) if head.takes == "mean" else x
-        yield np.concatenate([piece for _, piece in logit_pieces(head, x)], axis=1)
+        logits = np.concatenate([piece for _, piece in logit_pieces(head, x)], axis=1)
+        yield logits.mean(axis=0, keepdims=True) if head.takes == "late" else logits
     yield trace["logits"].reshape(-1, head.labels)
 
 

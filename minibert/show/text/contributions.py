@@ -18,7 +18,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundResidual, Dense
-from minibert.families.parts.heads import BoundHead
+from minibert.families.parts.heads import POOLED, BoundHead
 from minibert.families.parts.modules import LayerNorm, RMSNorm
 from minibert.models.encoder import Encoder
 from minibert.models.heads.heads import positions_of
@@ -84,9 +84,11 @@ def shares(encoder: Encoder, input_ids: Array, trace: Mapping[str, Array], head:
     labels (n, k): which labels of each of the n rows that the head gives, a row for each token or one for the text.
     """
     stack, tokens = encoder.stack, tokens_of(head, input_ids)
-    back = _through_head(trace, head, labels, trace[f"hidden_states.{len(stack.blocks)}"][0, tokens])
-    if head.takes == "mean":  # each token has its part of the mean, and of what is added behind it
-        back = _Back(*(np.repeat(x / len(tokens), len(tokens), axis=0) for x in (back.g, back.biases)))
+    rows = np.repeat(labels, len(tokens), axis=0) if head.takes == "late" else labels
+    back = _through_head(trace, head, rows, trace[f"hidden_states.{len(stack.blocks)}"][0, tokens])
+    if head.takes in POOLED:  # each token has its part of the mean, and of what is added behind it
+        times = len(tokens) // len(rows) if len(rows) else 1
+        back = _Back(*(np.repeat(x / len(tokens), times, axis=0) for x in (back.g, back.biases)))
     if stack.last_norm:
         back.through_norm(encoder[stack.last_norm], trace[stack.entering[stack.last_norm]][0, tokens])
     of_heads, of_feeds = [], []
@@ -100,7 +102,7 @@ def shares(encoder: Encoder, input_ids: Array, trace: Mapping[str, Array], head:
                 of_feeds.append(back.of(trace[part.within or part.work.output][0, tokens]))
     entered = back.of(trace["hidden_states.0"][0, tokens])
     parts = [np.stack(of_heads[::-1], axis=2), np.stack(of_feeds[::-1], axis=2), entered, back.biases]
-    if head.takes == "mean":
+    if head.takes in POOLED:
         parts = [part.sum(axis=0, keepdims=True) for part in parts]
     return Shares(_total(trace, head, labels), *parts)
 

@@ -142,7 +142,7 @@ class EncoderSubject(Subject):
             if key in self._window:
                 positions = np.arange(mask.shape[1])
                 return at_pairs(x, mask, visible(positions, positions, stack.causal, self._window[key]))
-            if self.head is not None and self.head.takes != "every" and self.place(key).startswith("head "):
+            if self.head is not None and not self.head.of_tokens(key) and self.place(key).startswith("head "):
                 return x  # one row for each sequence
             return at_tokens(x.swapaxes(1, 2) if key.startswith("attentions.") else x, mask)
 

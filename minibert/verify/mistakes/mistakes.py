@@ -200,6 +200,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("last token instead of the first", TAKES, make.takes(("first",), "last")),
     Mistake("first token instead of the mean", "This model's config says that its head takes the mean of all tokens.",
             make.takes(("mean",), "first")),
+    Mistake("logits of the first token instead of the mean", "This model's config says that its head computes logits "
+            "of every token, and takes their mean.", make.first_logits),
     Mistake("mean of the tokens instead of one", TAKES, make.takes(("first", "last"), "mean")),
     *OF_ROWS,
 )

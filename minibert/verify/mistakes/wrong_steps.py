@@ -254,6 +254,11 @@ def takes(right: tuple[str, ...], wrong: str) -> Wrong:
     return by_part("take", lambda head: partial(taken, wrong, head.pad_id) if head.takes in right else None)
 
 
+def first_logits(at: At) -> Iterator[Step]:
+    """The first token's logits, not the mean of all."""
+    yield from by_part("logits", lambda head: (lambda x, real: x[:, 0]) if head.takes == "late" else None)(at)
+
+
 @given_place
 def last(at: At, change: Callable[[Any, Dense], Dense | None]) -> Iterator[Step]:
     """Another last map of a head, from the input layer's word module and its own."""
