@@ -33,6 +33,7 @@ KINS = {
     "opt": ("opt",),
     "gpt_neox": ("gpt_neox",),
     "llama": ("llama", "mistral", "qwen2", "qwen3", "mixtral", "olmo2", "phi3", "granite", "cohere2"),
+    "eurobert": ("eurobert",),
     "gemma": ("gemma", "gemma2", "gemma3_text"),
     "bloom": ("bloom",),
     "t5": ("t5", "mt5"),

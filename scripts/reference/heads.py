@@ -164,6 +164,12 @@ MODERNBERT = [
     HeadCase("modernbert", "ModernBertForSequenceClassification", "classes", MODERN_ONE | NAMED, FIRST),
     HeadCase("modernbert", "ModernBertForTokenClassification", "token_classes", MODERN_ONE | NAMED, EVERY),
 ]
+EURO = {**ROTARY_ONE, "head_dim": None}
+EUROBERT = [
+    HeadCase("eurobert", "EuroBertForMaskedLM", "masked_word", EURO, EVERY),
+    HeadCase("eurobert", "EuroBertForSequenceClassification", "classes", EURO | NAMED, EVERY),
+    HeadCase("eurobert", "EuroBertForTokenClassification", "token_classes", EURO | NAMED, EVERY),
+]
 QWEN3 = like_llama("qwen3", "Qwen3", ROTARY_ONE)
 CASES = (
     *CASES,
@@ -177,6 +183,11 @@ CASES = (
     *like_llama("qwen2", "Qwen2", ROTARY_ONE),
     *QWEN3,
     QWEN3[0]._replace(config=ROTARY_ONE | {"tie_word_embeddings": True}, variant="tied", kinds=("plain",)),
+    *EUROBERT,
+    EUROBERT[0]._replace(config=EURO | {"tie_word_embeddings": True, "mlp_bias": True}, variant="tied",
+                         kinds=("plain",)),
+    *(EUROBERT[1]._replace(config=EURO | NAMED | {"classifier_pooling": each}, variant=each, kinds=FIRST)
+      for each in ("bos", "mean")),
     HeadCase("gemma3_text", "Gemma3ForCausalLM", "next_word", GEMMA_ONE, ("right_pad",)),
     HeadCase("gemma3_text", "Gemma3TextForSequenceClassification", "classes", GEMMA_ONE | NAMED | {"pad_token_id": 0},
              ("plain", "right_pad")),

@@ -45,6 +45,7 @@ MORE: dict[str, dict[str, Any]] = {
     "mistral": ROTARY,
     "qwen2": ROTARY | LAYERED,
     "qwen3": ROTARY | LAYERED,
+    "eurobert": {**ROTARY, "vocab_size": 128_010},  # its default id of padding is in the table
     "gemma3_text": {
         **ROTARY, "rope_local_base_freq": 20.0, "sliding_window_pattern": 2, "is_causal": False, "layer_types": None,
         "num_hidden_layers": 7,

@@ -154,7 +154,7 @@ def test_padding_inside_moves_no_other_text(case: EncoderCase) -> None:
 
 EPS = {
     "gpt2": "layer_norm_epsilon", "modernbert": "norm_eps",
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma3_text"), "rms_norm_eps"),
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "eurobert", "gemma3_text"), "rms_norm_eps"),
 }  # fmt: skip
 
 

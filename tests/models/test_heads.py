@@ -107,6 +107,8 @@ WRONG: dict[str, tuple[str, Callable[[Head], Head]]] = {
     "no bias of the classes": ("bert-classes", last_map(biased=False)),
     "the first token where it is the last": ("gpt2-classes-no_pad_id", lambda head: replace(head, takes="first")),
     "the first token where it is the mean": ("modernbert-classes-mean", lambda head: replace(head, takes="first")),
+    "the mean where it is the mean of logits": ("eurobert-classes", lambda head: replace(head, takes="mean")),
+    "hidden_act where the class says gelu, eurobert": ("eurobert-classes", act()),
     "the mean where it is the first token": ("modernbert-classes", lambda head: replace(head, takes="mean")),
     "gelu where the class says classifier_activation": ("modernbert-masked_word-biased", act("gelu")),
     "exact gelu for gelu_new, albert": ("albert-masked_word", act("gelu")),
@@ -211,13 +213,18 @@ def test_padding_between_tokens(case: HeadCase) -> None:
         if head.takes == "last" and head.pad_id is None:  # which takes one text at a time
             ids, mask = ids[:1], mask[:1]
         x = encoder(ids, attention_mask=mask)
+        of_texts = [rows[own] for rows, own in zip(x, mask != 0, strict=True)]
         x, keep = (x[mask != 0], mask != 0) if head.takes == "every" else (x, np.full(len(ids), True))
         if head.takes == "mean":
-            x = np.stack([rows[own].mean(axis=0) for rows, own in zip(x, mask != 0, strict=True)])
+            x = np.stack([rows.mean(axis=0) for rows in of_texts])
         elif head.takes != "every":
             x = x[:, 0 if head.takes == "first" else -1]
         y = encoder.logits(ids, attention_mask=mask)
         assert not y[~keep].any()
+        if head.takes == "late":
+            logits = [np.concatenate([piece for _, piece in logit_pieces(head, rows)], axis=1) for rows in of_texts]
+            assert off(y, np.stack([each.mean(axis=0) for each in logits])) <= CUT
+            return
         for words, piece in logit_pieces(head, x):
             assert off(y[keep].reshape(len(x), -1)[:, words], piece) <= CUT
 

@@ -28,7 +28,7 @@ def facts(folder: Path) -> dict[str, str]:
 INSIDE = ("encoder.", "transformer.", "h.", "ln_f.", "layers.", "norm.", "final_norm.")
 ACTIVATION = {
     "gpt2": "gelu_new", "albert": "gelu_new", "gemma3_text": "gelu_pytorch_tanh",
-    **dict.fromkeys(("nomic_bert", "llama", "mistral", "qwen2", "qwen3"), "silu"),
+    **dict.fromkeys(("nomic_bert", "llama", "mistral", "qwen2", "qwen3", "eurobert"), "silu"),
 }  # fmt: skip
 
 
@@ -36,7 +36,8 @@ ACTIVATION = {
 def test_every_row_with_blocks(name: str, tmp_path: Path) -> None:
     told = facts(encoders.write(tmp_path / name, name))
     activation = ACTIVATION.get(name, "gelu")
-    heads = "8 that share 2 key heads" if "num_key_value_heads" in encoders.CONFIGS[name] else "4"
+    given = encoders.CONFIGS[name]
+    heads = f"{given.get('head_dim', 4)}" + " that share 2 key heads" * bool(given.get("num_key_value_heads"))
     assert told["blocks"] == f"2, 4 heads of {heads}, feed-forward 24 wide, {activation}"
     made = encoders.tensors(encoders.config(name))
     blocks = {key: array for key, array in made.items() if key.startswith(INSIDE) and "mapping" not in key}

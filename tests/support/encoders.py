@@ -58,6 +58,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mistral": {**TODAY, "sliding_window": 3},
     "qwen2": TODAY,
     "qwen3": TODAY,
+    "eurobert": {**TODAY, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True},
     "gemma3_text": {
         **TODAY, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 5, "sliding_window": 3,
         "layer_types": ["sliding_attention", "full_attention"],
@@ -65,7 +66,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
+LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "gemma3_text")
 
 
 def config(name: str, **changes: Any) -> dict[str, Any]:

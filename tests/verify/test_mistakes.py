@@ -54,6 +54,7 @@ OF_HEADS: dict[str, tuple[str, set[str]]] = {
     "first token instead of the last": ("gpt2-classes", set()),
     "last token instead of the first": ("bert-classes", set()),
     "first token instead of the mean": ("modernbert-classes-mean", set()),
+    "logits of the first token instead of the mean": ("eurobert-classes", set()),
     "mean of the tokens instead of one": ("modernbert-classes", set()),
 }
 # with these two cannot be told apart in every model: eps is small, heads are as many as they are wide, widths are odd

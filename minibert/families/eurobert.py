@@ -1,0 +1,52 @@
+"""EuroBERT: Llama's blocks, whose tokens see all others."""
+
+from __future__ import annotations
+
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+
+from .llama import LLAMA, LLAMA_BLOCKS, rotary_tree
+from .rows import Row
+
+EUROBERT = replace(
+    LLAMA,
+    model_type="eurobert",
+    tree={"": "EuroBertModel"},
+    defaults={**LLAMA.defaults, "pad_token_id": 128001, "max_position_embeddings": 8192},
+)
+
+EUROBERT_BLOCKS = replace(
+    LLAMA_BLOCKS,
+    causal=lambda config: False,
+    defaults={**LLAMA_BLOCKS.defaults, "rms_norm_eps": 1e-5, "classifier_pooling": "late"},
+    tree={**rotary_tree("EuroBert", "EuroBertRMSNorm"), "layers.{i}": "EuroBertDecoderLayer"},
+)
+
+POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
+
+
+def _takes(config: Config) -> str:
+    pooling = config.get("classifier_pooling")
+    if pooling not in POOLINGS:
+        raise config.refused(f"'classifier_pooling' must be one of {', '.join(POOLINGS)}, found {pooling!r}")
+    return POOLINGS[pooling]
+
+
+EUROBERT_HEADS = (
+    masked_word(
+        HeadMap(
+            path="lm_head", out=WORDS, biased="mlp_bias", tied=True
+        ),  # the key of the blocks' maps is read here too
+        architectures=("ForMaskedLM",),
+    ),
+    classes(
+        HeadMap(path="dense"),
+        Act(path="activation", word="gelu"),  # whatever hidden_act says
+        CLASSIFIER,
+        takes=_takes,
+    ),
+    TOKEN_CLASSES,
+)
+
+ROWS = (Row(EUROBERT, EUROBERT_BLOCKS, EUROBERT_HEADS),)
