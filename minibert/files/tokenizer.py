@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,7 +79,7 @@ class Tokenizer:
         self.truncation: dict[str, Any] | None = tokenizer.truncation  # the file's own, which static models follow
         tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
         tokenizer.no_truncation()  # or be truncated silently at the length of some training
-        self._tokenizer, self._file, self._truncates_left, self._typed = tokenizer, file, truncates_left, typed
+        self._tokenizer, self._file, self.truncates_left, self._typed = tokenizer, file, truncates_left, typed
         self.pad_id, self.named, self.mask = pad_id if pad_id is not None else 0, named, named.get("mask")
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
 
@@ -103,6 +103,12 @@ class Tokenizer:
         """Give the ids of a text alone, without special tokens around it."""
         with without_panic(self._file):
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def pieces_of(self, texts: Sequence[str]) -> list[list[int]]:
+        """Give the ids of each text, without special tokens around it."""
+        split = partial(self._encode_batch, add_special_tokens=False)
+        encodings = self._encoded([(text,) for text in texts], range(len(texts)), split)
+        return [list(encoding.ids) for encoding in encodings]
 
     def id_of(self, token: str) -> int | None:
         """Give the id of a token as the vocabulary writes it, "##ing" or "Ġdog"; None where there is no such token."""
@@ -161,7 +167,7 @@ class Tokenizer:
         numbers = range(start, start + len(texts))
         shortened = set[int]()
         longest = max((len(part) for text in texts for part in text), default=0)
-        if max_length is None or self._truncates_left or longest <= GROWTH * size or self._cuts is None:
+        if max_length is None or self.truncates_left or longest <= GROWTH * size or self._cuts is None:
             return self._encoded(texts, numbers), shortened
         begun = [tuple(self._beginning(part, size) for part in text) for text in texts]
         encodings = self._encoded(begun, numbers)
@@ -229,7 +235,7 @@ class Tokenizer:
         for number in (0, 1):
             here = segment == number
             count = np.cumsum(here)
-            keep |= here & ((count > count[-1] - room[number]) if self._truncates_left else (count <= room[number]))
+            keep |= here & ((count > count[-1] - room[number]) if self.truncates_left else (count <= room[number]))
         return keep
 
     def encode_with_spans(
@@ -303,7 +309,7 @@ class Tokenizer:
         reader = Reader.from_str(json.dumps(rules))
         reader.model = self._tokenizer.model  # whose scores the library would read less exactly
         reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
-        return Tokenizer(reader, self.pad_id, self._file, self._truncates_left, self.named, self._typed)
+        return Tokenizer(reader, self.pad_id, self._file, self.truncates_left, self.named, self._typed)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Give the text that these ids stand for: "##ing" alone stays as it is, bytes become letters again."""

@@ -133,7 +133,7 @@ def test_a_surrogate_behind_the_cut_is_refused_all_the_same(minilm: Path, early:
 
 def test_where_the_beginning_is_left_out_the_whole_text_is_split(tmp_path: Path, early: None) -> None:
     cutting, whole = both(tmp_path, "BertTokenizer")
-    cutting._truncates_left = whole._truncates_left = True
+    cutting.truncates_left = whole.truncates_left = True
     assert not same(cutting, whole, "clouds " * 30 + "we lived", None, 5)
     assert cutting.encode(["a " * 30 + "b"], truncation=True, max_length=3)[0].input_ids[1] == cutting.id_of("b")
 

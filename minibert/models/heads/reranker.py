@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from minibert.models.sentences.folder import SETTINGS
 from minibert.models.sentences.sentences import Sentences, check_other_arguments
 
 from .heads import check_numbers, logits_of, refuse_empty, tokens_of
+from .logit_scores import Pair, answering, encoded, writer
 
-Pair = tuple[str, str]
 Activation = Callable[[Array], Array]
 KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid")}  # what a folder may ask for
 
@@ -42,6 +42,7 @@ class Pairs(Sentences):
         convert_to_tensor: bool = False,
         device: Any = None,
         *,
+        template: tuple[str, str, str] | None = None,
         threads: int | None = None,
     ) -> Any:
         """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
@@ -50,7 +51,14 @@ class Pairs(Sentences):
         them is what the folder says, else a sigmoid for one label and nothing for more. Of a pair that is too long the
         longer text is truncated first, without a message: see `max_seq_length`.
 
+        A causal model's folder with a LogitScore (Qwen3-Reranker, mxbai-rerank-v2), or with nothing but the model, has
+        no such head. There one text is made of each pair, by the chat template of the tokenizer, which needs the extra
+        `chat`; the score is the logit of one word at its end ("yes") less that of another ("no"), then the activation.
+        A prompt is the system's message. A text that is too long loses its end, and keeps what stands after the pair.
+
         prompt_name, prompt  as in `encode`; put before the first text of each pair
+        template             of a causal model, the texts (before, between, after) around query and document, in place
+                             of the chat template
         batch_size           without effect, as in `encode`
         activation_fn        instead of the folder's: a function of the logits (n, labels), such as lambda x: x
         apply_softmax        over several labels, after the activation
@@ -61,7 +69,7 @@ class Pairs(Sentences):
         """
         check_other_arguments(batch_size, convert_to_numpy, convert_to_tensor, device)
         bar = "predict" if show_progress_bar else ""
-        return _scores(self, pairs, prompt_name, prompt, activation_fn, apply_softmax, bar, threads)
+        return _scores(self, pairs, prompt_name, prompt, activation_fn, apply_softmax, bar, threads, template)
 
     def rank(
         self,
@@ -75,6 +83,8 @@ class Pairs(Sentences):
         show_progress_bar: bool | None = None,
         activation_fn: Any = None,
         device: Any = None,
+        *,
+        template: tuple[str, str, str] | None = None,
     ) -> list[dict[str, Any]]:
         """Order documents by how well they answer a query, the best first, as sentence-transformers' CrossEncoder.
 
@@ -92,12 +102,12 @@ class Pairs(Sentences):
             if not isinstance(text, str):
                 raise error_of(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
         check_positive("top_k", top_k, or_none=True)
-        if (labels := _head(self).labels) != 1:
+        if (labels := _scoring(self).labels) != 1:
             raise ValueError(
                 f"rank needs one number a pair, but this model has {labels} labels; predict gives them all"
             )
         pairs, bar = [(query, text) for text in items], "rank" if show_progress_bar else ""
-        scores = _scores(self, pairs, prompt_name, prompt, activation_fn, shown_as=bar)
+        scores = _scores(self, pairs, prompt_name, prompt, activation_fn, shown_as=bar, template=template)
         check_numbers(scores)
         found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
         if return_documents:
@@ -114,16 +124,19 @@ def _scores(
     apply_softmax: bool = False,
     shown_as: str = "",
     threads: int | None = None,
+    template: Any = None,
 ) -> Any:
     items, single = pairs_of(pairs)
-    head, own, tokenizer = _head(model), model.sentence_config, model.sentence_tokenizer
-    before = own.prompt(prompt_name, prompt)
+    scoring = _scoring(model)
+    head, own = scoring.head, model.sentence_config
     usual = activation_fn is None
-    activate = usual_activation(own.activation, model.config, head.labels) if usual else given_activation(activation_fn)
+    activate = (
+        usual_activation(own.activation, model.config, scoring.labels) if usual else given_activation(activation_fn)
+    )
+    split = scoring.reader(prompt_name, prompt, template)
 
     def tokenize(chunk: list[Pair], start: int) -> list[Encoded]:
-        firsts, seconds = zip(*chunk, strict=True)
-        encoded = tokenizer.encode([before + text for text in firsts], seconds, True, own.longest, start)
+        encoded = split(chunk, start)
         refuse_empty(head, encoded, lambda i: Text(items.index(chunk[i]), "pairs"))
         return encoded
 
@@ -133,19 +146,67 @@ def _scores(
     pipeline = model.each_text(tokenize, partial(logits_of, head), threads, take=partial(tokens_of, head))
     rows = dict(zip(different, pipeline.all(different, shown_as), strict=True))
     logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), head.labels)
+    logits = scoring.joined(logits)
     scores = np.asarray(activate(logits))
     if scores.shape != logits.shape:
         raise ValueError(f"activation_fn must keep the shape {logits.shape} of the logits, found {scores.shape}")
-    if head.labels == 1:
+    if scoring.labels == 1:
         scores = scores[:, 0]
     elif apply_softmax:
         scores = softmax(scores)
     return scores[0] if single else scores
 
 
-def _head(model: Sentences) -> BoundHead:
-    model.sentence_config.check_use("CrossEncoder")
-    return model.head("classes")
+class Scoring(NamedTuple):
+    """How a model scores pairs.
+
+    joined: logits (n, labels of the head) -> (n, labels). reader: the prompt's name, the prompt and the template that a
+    call passes -> a function of some pairs and the number of the first.
+    """
+
+    head: BoundHead
+    labels: int
+    joined: Callable[[Array], Array]
+    reader: Callable[[str | None, str | None, Any], Callable[[list[Pair], int], list[Encoded]]]
+
+
+def _scoring(model: Sentences) -> Scoring:
+    own = model.sentence_config
+    own.check_use("CrossEncoder")
+    if own.logit_score is None:
+        head = model.head("classes")
+        return Scoring(head, head.labels, lambda logits: logits, partial(_two_texts, model))
+    head = answering(model.head("next_word"), own.logit_score.tokens, lambda: model.sentence_tokenizer)
+    return Scoring(head, 1, lambda y: y[:, :1] - y[:, 1:] if y.shape[1] > 1 else y, partial(_one_text, model))
+
+
+def _two_texts(
+    model: Sentences, prompt_name: str | None, prompt: str | None, template: Any = None
+) -> Callable[[list[Pair], int], list[Encoded]]:
+    if template is not None:
+        raise ValueError("template is for a causal model, which reads a pair as one text; leave it out")
+    own, tokenizer = model.sentence_config, model.sentence_tokenizer
+    before = own.prompt(prompt_name, prompt)
+
+    def split(chunk: list[Pair], start: int) -> list[Encoded]:
+        firsts, seconds = zip(*chunk, strict=True)
+        return tokenizer.encode([before + text for text in firsts], seconds, True, own.longest, start)
+
+    return split
+
+
+def _one_text(
+    model: Sentences, prompt_name: str | None, prompt: str | None, template: Any
+) -> Callable[[list[Pair], int], list[Encoded]]:
+    own, tokenizer = model.sentence_config, model.sentence_tokenizer
+    assert own.logit_score is not None
+    if template is not None and (prompt_name is not None or prompt is not None):
+        raise ValueError("template says what stands before the query; leave prompt and prompt_name out")
+    write = writer(own.logit_score, tokenizer.named, own.prompt(prompt_name, prompt), template)
+    if write is None:
+        return _two_texts(model, prompt_name, prompt)
+    longest, restores = own.longest, own.logit_score.restores
+    return lambda chunk, start: encoded(chunk, write, tokenizer, longest, restores)
 
 
 def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:

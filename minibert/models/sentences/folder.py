@@ -23,7 +23,8 @@ SETTINGS = "config_sentence_transformers.json"
 FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stood over the years
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 STATIC_MODULE, SPARSE = "StaticEmbedding", "SparseEncoder"
-USES = {"SentenceTransformer": "encode", "CrossEncoder": "predict and rank", SPARSE: "encode_sparse"}
+PAIRS, LOGIT_SCORE = "CrossEncoder", "LogitScore"
+USES = {"SentenceTransformer": "encode", PAIRS: "predict and rank", SPARSE: "encode_sparse"}
 
 
 class Module(NamedTuple):

@@ -19,7 +19,8 @@ from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 from minibert.files.tokenizer_files import Find
 
-from .folder import SETTINGS, USES, FolderFiles, kind_of
+from .folder import LOGIT_SCORE, PAIRS, SETTINGS, USES, FolderFiles, kind_of
+from .logit_score import LogitScore, bare_logit_score, read_logit_score
 from .routes import Router, read_router
 from .sentence_modules import read_modules, read_steps, transformer_folder
 
@@ -35,10 +36,12 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }  # older files have one flag for each pooling; several are laid side by side in this order
-# what a folder is saved as -> its transformer's task, what the transformer gives, and the name of that
+# what a folder is saved as, or the module after its transformer -> the transformer's task, what it gives, and the name
+# of that
 TASKS = {
     "SentenceTransformer": ("feature-extraction", "last_hidden_state", "token_embeddings"),
-    "CrossEncoder": ("sequence-classification", "logits", "scores"),
+    PAIRS: ("sequence-classification", "logits", "scores"),
+    LOGIT_SCORE: ("text-generation", "logits", "causal_logits"),
     "SparseEncoder": ("fill-mask", "logits", "token_embeddings"),
 }
 # what a transformer's settings may say without changing a number here
@@ -72,6 +75,7 @@ class SentenceConfig(NamedTuple):
     similarity: str = "cosine"  # name in `SIMILARITIES`
     truncate_dim: int | None = None  # how many of a vector's first numbers are given
     activation: str | None = None  # what is done to scores of pairs: the path of a class, if this folder says it
+    logit_score: LogitScore | None = None  # of pairs, where a word's logit is their score
     splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
     router: Router | None = None  # of a SparseEncoder: which texts are looked up in a table of weights
     max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
@@ -137,13 +141,18 @@ def read_sentence_config(
         named = config.get("architectures")  # a list of one, in all files that transformers writes
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
-        return SentenceConfig(poolings=poolings, dim=dim, **_lengths({}, "", top, config, longest))
+        score = bare_logit_score(find, where) if continues else None
+        return SentenceConfig(poolings=poolings, dim=dim, logit_score=score, **_lengths({}, "", top, config, longest))
     files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top)
     named, settings = next(
         ((name, found) for name in TRANSFORMER_CONFIGS if (found := files.object(name))), (TRANSFORMER_CONFIGS[0], {})
     )
-    _check_settings(settings, files, modules[0].kind, kind)
     said = {"kind": kind, "lower_case": files.flag(settings, "do_lower_case", False), **_prompts(kind, top)}
+    checked, use = settings, kind
+    if modules[-1].kind == LOGIT_SCORE:
+        scoring, use = FolderFiles(find, modules[-1].path, where), LOGIT_SCORE
+        said["logit_score"], checked = read_logit_score(settings, files, scoring)
+    _check_settings(checked, files, modules[0].kind, use)
     if kind == "SentenceTransformer":
         said |= _pooling(FolderFiles(find, modules[1].path, where), dim)
         said["after"], said["dim"] = read_steps(modules[2:], find, dim * len(said["poolings"]), dtype, where)
@@ -206,9 +215,9 @@ def _pooling(files: FolderFiles, dim: int) -> dict[str, Any]:
 # -- the settings ------------------------------------------------------------------------------------------------
 
 
-def _check_settings(settings: dict[str, Any], files: FolderFiles, transformer: str, kind: str) -> None:
-    """Refuse what would change the numbers and is not computed here."""
-    task, gives, name = TASKS[kind]
+def _check_settings(settings: dict[str, Any], files: FolderFiles, transformer: str, use: str) -> None:
+    """Refuse what would change the numbers and is not computed here. `use`: a name in `TASKS`."""
+    task, gives, name = TASKS[use]
     forward = ({"text": {"method": "forward", "method_output_name": given}} for given in (gives, [gives]))
     neutral = dict(NEUTRAL, transformer_task=(task,), modality_config=tuple(forward), module_output_name=(name,))
     usual = "fill-mask" if transformer == "MLMTransformer" else "feature-extraction"  # where the settings say nothing
@@ -223,9 +232,7 @@ def _check_settings(settings: dict[str, Any], files: FolderFiles, transformer: s
             if left:
                 raise files.refuse(f"the transformer's {key!r} has {', '.join(map(repr, left))}, not known here")
         elif key not in known and (key not in neutral or value not in neutral[key]):
-            raise files.refuse(
-                f"the transformer's setting {key!r} is {value!r}, which is not computed here in a {kind}"
-            )
+            raise files.refuse(f"the transformer's setting {key!r} is {value!r}, which is not computed here in a {use}")
 
 
 def _is_length(value: Any) -> bool:
@@ -273,7 +280,7 @@ def _prompts(kind: str, files: FolderFiles) -> dict[str, Any]:
     own = settings.get("prompts") or {}
     if not isinstance(own, dict) or not all(isinstance(text, str | None) for text in own.values()):
         raise files.refuse(f"{SETTINGS}: 'prompts' must be texts by name, found {own!r}")
-    usual = {} if kind == "CrossEncoder" else {"query": "", "document": ""}
+    usual = {} if kind == PAIRS else {"query": "", "document": ""}
     prompts = usual | {name: text or "" for name, text in own.items()}
     default = settings.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):

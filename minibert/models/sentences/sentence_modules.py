@@ -19,7 +19,19 @@ from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.bound_blocks import steady
 from minibert.files.tokenizer_files import Find
 
-from .folder import FAMILY, MODULES, SPARSE, STATIC_MODULE, TRANSFORMERS, FolderFiles, Module, kind_of, listed_modules
+from .folder import (
+    FAMILY,
+    LOGIT_SCORE,
+    MODULES,
+    PAIRS,
+    SPARSE,
+    STATIC_MODULE,
+    TRANSFORMERS,
+    FolderFiles,
+    Module,
+    kind_of,
+    listed_modules,
+)
 from .routes import read_router
 
 # the keys of each module's config.json. Any other would be of a setting that is not computed here
@@ -32,7 +44,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 MODULES_OF: Mapping[str, tuple[str, ...]] = {
     "SentenceTransformer": ("Transformer", "Pooling", STATIC_MODULE, *KEYS),
-    "CrossEncoder": ("Transformer",),
+    PAIRS: ("Transformer", LOGIT_SCORE),
     SPARSE: (*TRANSFORMERS, "SpladePooling"),
 }  # what a folder is saved as -> the modules that are computed here
 BEGINNINGS = (["Transformer", "Pooling"], [STATIC_MODULE])  # of a SentenceTransformer; a static model pools by itself
@@ -83,8 +95,9 @@ def _fault(modules: list[Module], kind: str) -> str:
         begins = next((some for some in BEGINNINGS if kinds[: len(some)] == some), [])
         right = bool(begins) and set(kinds[len(begins) :]) <= KEYS.keys()
         wanted = f"a Transformer, a Pooling, or a {STATIC_MODULE} in their place, then any number of {', '.join(KEYS)}"
-    elif kind == "CrossEncoder":
-        right, wanted = kinds == ["Transformer"], "a Transformer alone"
+    elif kind == PAIRS:
+        right = kinds in (["Transformer"], ["Transformer", LOGIT_SCORE])
+        wanted = f"a Transformer alone, or with a {LOGIT_SCORE}"
     else:
         right = len(kinds) == 2 and kinds[0] in known[:2] and kinds[1] == "SpladePooling"
         wanted = "a Transformer and a SpladePooling"
