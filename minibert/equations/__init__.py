@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any
 
 FILES = (
-    "input_layer", "blocks", "gated_blocks", "heads", "whole_models", "sentences", "similarity", "static",
-    "gradients", "training", "attention_positions", "rotary_scaling", "quantization",
+    "input_layer", "blocks", "gated_blocks", "activations", "heads", "whole_models", "sentences", "similarity",
+    "static", "gradients", "training", "attention_positions", "rotary_scaling", "quantization",
 )  # fmt: skip
 
 

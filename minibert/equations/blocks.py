@@ -142,44 +142,6 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(np.minimum(-x, x.dtype.type(88)))))  # beyond 88 exp overflows in float32
 
 
-def leaky_relu(x: Array, slope: float = 0.01) -> Array:
-    """Multiply negative numbers by a small slope: `y = x where x > 0, else slope x`.
-
-    >>> leaky_relu(np.array([-2.0, 3.0]))
-    array([-0.02,  3.  ])
-    """
-    return np.asarray(np.where(x > 0, x, x.dtype.type(slope) * x))
-
-
-def elu(x: Array) -> Array:
-    """Bend negative numbers towards -1: `y = x where x > 0, else exp(x) - 1`. Source: Clevert et al. 2015.
-
-    >>> elu(np.array([-1.0, 0.0, 3.0])).round(4)
-    array([-0.6321,  0.    ,  3.    ])
-    """
-    return np.asarray(np.where(x > 0, x, np.expm1(np.minimum(x, 0))))
-
-
-def hardswish(x: Array) -> Array:
-    """Multiply x by a straight line from 0 at -3 to 1 at 3: `y = x min(max(x + 3, 0), 6) / 6`.
-
-    Source: Howard et al. 2019, "Searching for MobileNetV3".
-
-    >>> hardswish(np.array([-4.0, -1.5, 0.0, 1.5, 4.0]))
-    array([-0.   , -0.375,  0.   ,  1.125,  4.   ])
-    """
-    return np.asarray(x * np.clip(x + 3, 0, 6) / 6)
-
-
-def mish(x: Array) -> Array:
-    """Multiply x by the hyperbolic tangent of its softplus: `y = x tanh(log(1 + exp(x)))`. Source: Misra 2019.
-
-    >>> mish(np.array([-1.0, 0.0, 1.0])).round(4)
-    array([-0.3034,  0.    ,  0.8651])
-    """
-    return np.asarray(x * np.tanh(np.logaddexp(x, x.dtype.type(0))))
-
-
 def tanh(x: Array) -> Array:
     """Give the hyperbolic tangent, between -1 and 1: `y = (exp(x) - exp(-x)) / (exp(x) + exp(-x))`.
 

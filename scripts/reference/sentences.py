@@ -220,6 +220,14 @@ def modules(parts: Path, folder: Path) -> list[Call]:
     return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
 
 
+def slope(parts: Path, folder: Path) -> list[Call]:
+    """A dense layer whose activation has a number of its own, and two more activations."""
+    kinds = (nn.PReLU(), nn.ReLU6(), nn.Softplus())
+    dense = [Dense(8, 8, activation_function=kind) for kind in kinds]
+    save([Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), *dense], folder)
+    return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
+
+
 def causal(parts: Path, folder: Path) -> list[Call]:
     """GPT-2: no token looks ahead, no special tokens around a text."""
     chain = [Transformer(str(gpt2(parts / "t"))), Pooling(8, ("weightedmean", "lasttoken"), include_prompt=False)]
@@ -283,7 +291,21 @@ def first_token(parts: Path, folder: Path) -> list[Call]:
     return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
 
 
-FOLDERS = (dense, cls, prompts, flags, residual, modules, causal, bare, last_token, two_dense, search, first_token)
+FOLDERS = (
+    dense,
+    cls,
+    prompts,
+    flags,
+    residual,
+    modules,
+    slope,
+    causal,
+    bare,
+    last_token,
+    two_dense,
+    search,
+    first_token,
+)
 
 
 def vectors(model: SentenceTransformer, call: Call) -> np.ndarray[Any, Any]:

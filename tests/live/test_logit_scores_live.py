@@ -166,7 +166,7 @@ def test_scores_are_those_of_the_cross_encoder(tmp_path: Path, name: str, templa
     import torch
 
     raw = theirs.predict(pairs, activation_fn=torch.nn.Identity())
-    assert off(saved.predict(pairs, activation_fn=lambda x: x), raw) <= SCORES and np.ptp(raw) > 1
+    assert off(saved.predict(pairs, activation_fn=lambda x: x), raw) <= SCORES and np.ptp(raw) > 0.2
 
 
 def test_one_word_alone_and_the_folder_s_activation(tmp_path: Path) -> None:

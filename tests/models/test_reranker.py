@@ -155,11 +155,16 @@ def test_a_caller_s_activation() -> None:
 
 
 def test_a_module_of_torch_is_known_by_its_name() -> None:
-    modules = {name: type(name, (), {"__module__": "torch.nn.modules.activation"}) for name in ("Sigmoid", "Tanh")}
+    names = ("Sigmoid", "Tanh", "ReLU", "Softplus")
+    modules = {name: type(name, (), {"__module__": "torch.nn.modules.activation"}) for name in names}
     encoder = opened("uses-reranker-logits")
     assert np.abs(encoder.predict(PAIRS, activation_fn=modules["Sigmoid"]()) - sigmoid(logits(encoder))).max() <= 1e-6
-    with pytest.raises(TypeError, match="activation_fn is torch's Tanh, but known are Identity, Sigmoid"):
-        encoder.predict(PAIRS, activation_fn=modules["Tanh"]())
+    for name, formula in (("Tanh", np.tanh), ("ReLU", lambda x: np.maximum(x, 0))):
+        assert np.abs(encoder.predict(PAIRS, activation_fn=modules[name]()) - formula(logits(encoder))).max() <= 1e-6
+    with pytest.raises(
+        TypeError, match="activation_fn is torch's Softplus, but known are Identity, Sigmoid, Tanh, ReLU"
+    ):
+        encoder.predict(PAIRS, activation_fn=modules["Softplus"]())
 
 
 def test_the_activation_is_the_first_that_is_said(tmp_path: Path) -> None:
@@ -185,10 +190,10 @@ def test_the_activation_is_the_first_that_is_said(tmp_path: Path) -> None:
     assert not raw(minibert.load_encoder(folder))
 
 
-@pytest.mark.parametrize("path", ["os.system", "torch.nn.modules.activation.Tanh", "my.Sigmoid", "Sigmoid", "", 3])
+@pytest.mark.parametrize("path", ["os.system", "torch.nn.modules.activation.GELU", "my.Sigmoid", "Sigmoid", "", 3])
 def test_another_activation_is_refused_by_name(tmp_path: Path, path: Any) -> None:
     encoder = changed(tmp_path, BARE, "config.json", {"sbert_ce_default_activation_function": path})
-    known = "but known are torch.nn.Identity and torch.nn.Sigmoid; pass a function"
+    known = "but known are torch.nn.Identity, torch.nn.Sigmoid, torch.nn.Tanh, torch.nn.ReLU; pass a function"
     with pytest.raises(minibert.CheckpointError, match=f"_function asks for the activation {path!r}, {known}"):
         encoder.predict(PAIRS)
     assert logits(encoder).shape == (4,)  # the way out that the error names

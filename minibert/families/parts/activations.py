@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from minibert.equations import activations as rare
 from minibert.equations import blocks
 from minibert.equations.blocks import Activation
 
@@ -23,23 +24,34 @@ ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
     "silu": (blocks.silu, "SiLUActivation()"),
     "swish": (blocks.silu, "SiLU()"),
     "quick_gelu": (blocks.quick_gelu, "QuickGELUActivation()"),
-    "mish": (blocks.mish, "MishActivation()"),
+    "mish": (rare.mish, "MishActivation()"),
     "tanh": (blocks.tanh, "Tanh()"),
+    "gelu_10": (rare.clipped_gelu, "ClippedGELUActivation()"),
+    "relu2": (rare.squared_relu, "ReLUSquaredActivation()"),
+    "relu6": (rare.relu6, "ReLU6()"),
+    "leaky_relu": (rare.leaky_relu, "LeakyReLU(negative_slope=0.01)"),
+    "hardswish": (rare.hardswish, "Hardswish()"),
+    "sigmoid": (blocks.sigmoid, "Sigmoid()"),
+    "laplace": (rare.laplace, "LaplaceActivation()"),
+    "linear": (rare.identity, "LinearActivation()"),
 }
 # a class of torch.nn -> the equation, as it makes it without arguments: a folder keeps the name of the class alone
 TORCH: Mapping[str, Activation] = {
-    "Identity": lambda x: x,
+    "Identity": rare.identity,
     "Tanh": blocks.tanh,
     "ReLU": blocks.relu,
     "GELU": blocks.gelu,
     "SiLU": blocks.silu,
     "Sigmoid": blocks.sigmoid,
-    "LeakyReLU": blocks.leaky_relu,
-    "ELU": blocks.elu,
-    "Hardswish": blocks.hardswish,
-    "Mish": blocks.mish,
+    "LeakyReLU": rare.leaky_relu,
+    "ReLU6": rare.relu6,
+    "ELU": rare.elu,
+    "Hardswish": rare.hardswish,
+    "Mish": rare.mish,
+    "Softplus": rare.softplus,
     "Softmax": blocks.softmax,
 }
+LEARNED = "PReLU"  # a class of torch.nn whose slope is a tensor of the file
 
 
 def torch_class(path: Any) -> str:

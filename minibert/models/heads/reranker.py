@@ -23,7 +23,7 @@ from .heads import check_numbers, logits_of, refuse_empty, tokens_of
 from .logit_scores import Pair, answering, encoded, writer
 
 Activation = Callable[[Array], Array]
-KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid")}  # what a folder may ask for
+KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")}  # what a folder may ask for
 
 
 class Pairs(Sentences):
@@ -266,7 +266,7 @@ def usual_activation(path: str | None, config: Config, labels: int) -> Activatio
     if path is None:
         return KNOWN["Sigmoid" if labels == 1 else "Identity"]
     if (name := torch_class(path)) not in KNOWN:
-        known = " and ".join(f"torch.nn.{name}" for name in KNOWN)
+        known = ", ".join(f"torch.nn.{name}" for name in KNOWN)
         raise CheckpointError(
             f"{where} asks for the activation {path!r}, but known are {known}; pass a function of an array as "
             "activation_fn, or take the logits: activation_fn=lambda x: x"

@@ -45,7 +45,8 @@ EPS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)
 FLOATS = ("float16", "bfloat16")
 THETAS = (1e4, 1.6e5, 5e5, 1e6)
 ORDERS = [order for order in permutations(range(3)) if order != (0, 1, 2)]
-FORMULAS = {formula: word for word, (formula, _) in reversed(list(ACTIVATIONS.items()))}  # of several words the first
+# what a port may have in place of the right activation; a rare one would be no more than a guess
+FORMULAS = {ACTIVATIONS[word][0]: word for word in ("tanh", "mish", "quick_gelu", "silu", "relu", "gelu_new", "gelu")}
 
 # fmt: off
 MISTAKES: tuple[Mistake, ...] = (

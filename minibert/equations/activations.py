@@ -1,0 +1,120 @@
+"""Activations that few models have: those that most have stand in `blocks`.
+
+Any shape -> the same, number by number, in the dtype of x. Config words and torch's classes for them are in
+`families.parts.activations`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .blocks import erf, gelu
+from .input_layer import Array
+
+LAPLACE_MEAN, LAPLACE_SCALE = 0.707107, 0.282095  # about sqrt(1 / 2) and sqrt(1 / (4 pi)), in these digits
+CLIPPED = 10  # of `clipped_gelu`
+
+
+def leaky_relu(x: Array, slope: float = 0.01) -> Array:
+    """Multiply negative numbers by a small slope: `y = x where x > 0, else slope x`.
+
+    With a slope that was learned it is PReLU. Source: He et al. 2015 (arXiv:1502.01852).
+
+    >>> leaky_relu(np.array([-2.0, 3.0])), leaky_relu(np.array([-2.0, 3.0]), slope=0.25)
+    (array([-0.02,  3.  ]), array([-0.5,  3. ]))
+    """
+    return np.asarray(np.where(x > 0, x, x.dtype.type(slope) * x))
+
+
+def relu6(x: Array) -> Array:
+    """Limit x to 0 .. 6: `y = min(max(x, 0), 6)`.
+
+    >>> relu6(np.array([-1.0, 2.0, 7.0]))
+    array([0., 2., 6.])
+    """
+    return np.asarray(np.clip(x, 0, 6))
+
+
+def squared_relu(x: Array) -> Array:
+    """Replace negative numbers by 0 and square the others: `y = max(x, 0)^2`.
+
+    Source: So et al. 2021, "Primer" (arXiv:2109.08668).
+
+    >>> squared_relu(np.array([-1.0, 3.0]))
+    array([0., 9.])
+    """
+    y = np.maximum(x, 0)
+    return np.asarray(y * y)
+
+
+def elu(x: Array) -> Array:
+    """Bend negative numbers towards -1: `y = x where x > 0, else exp(x) - 1`. Source: Clevert et al. 2015.
+
+    >>> elu(np.array([-1.0, 0.0, 3.0])).round(4)
+    array([-0.6321,  0.    ,  3.    ])
+    """
+    return np.asarray(np.where(x > 0, x, np.expm1(np.minimum(x, 0))))
+
+
+def hardswish(x: Array) -> Array:
+    """Multiply x by a straight line from 0 at -3 to 1 at 3: `y = x min(max(x + 3, 0), 6) / 6`.
+
+    Source: Howard et al. 2019, "Searching for MobileNetV3".
+
+    >>> hardswish(np.array([-4.0, -1.5, 0.0, 1.5, 4.0]))
+    array([-0.   , -0.375,  0.   ,  1.125,  4.   ])
+    """
+    return np.asarray(x * np.clip(x + 3, 0, 6) / 6)
+
+
+def softplus(x: Array) -> Array:
+    """Give a smooth relu: `y = log(1 + exp(x))`.
+
+    >>> softplus(np.array([-1.0, 0.0, 100.0])).round(4)
+    array([  0.3133,   0.6931, 100.    ])
+    """
+    return np.asarray(np.logaddexp(x, x.dtype.type(0)))
+
+
+def mish(x: Array) -> Array:
+    """Multiply x by the hyperbolic tangent of its softplus: `y = x tanh(log(1 + exp(x)))`. Source: Misra 2019.
+
+    >>> mish(np.array([-1.0, 0.0, 1.0])).round(4)
+    array([-0.3034,  0.    ,  0.8651])
+    """
+    return np.asarray(x * np.tanh(softplus(x)))
+
+
+def clipped_gelu(x: Array) -> Array:
+    """Limit gelu to -10 .. 10, for models whose numbers are rounded to 8 bits: `y = min(max(gelu(x), -10), 10)`.
+
+    Source: Wu et al. 2020, "Integer Quantization for Deep Learning Inference" (arXiv:2004.09602).
+
+    >>> clipped_gelu(np.array([-1.0, 1.0, 12.0])).round(4)
+    array([-0.1587,  0.8413, 10.    ])
+    """
+    return np.asarray(np.clip(gelu(x), -CLIPPED, CLIPPED))
+
+
+def laplace(x: Array) -> Array:
+    """Give the probability that a normal variable of mean m and deviation s is below x: `(1 + erf(z / sqrt(2))) / 2`.
+
+    `z = (x - m) / s`, m = 0.707107, s = 0.282095: close to the square of relu, between 0 and 1.
+    Source: Ma et al. 2022, "Mega" (arXiv:2209.10655).
+
+    >>> laplace(np.array([0.0, 0.707107, 1.0])).round(4)
+    array([0.0061, 0.5   , 0.8504])
+    """
+    half, mean, scale = map(x.dtype.type, (0.5, LAPLACE_MEAN, LAPLACE_SCALE * math.sqrt(2)))
+    return np.asarray(half * (1 + erf((x - mean) / scale)))
+
+
+def identity(x: Array) -> Array:
+    """Leave x as it is: `y = x`, the same array.
+
+    >>> identity(np.array([-1.0, 2.0]))
+    array([-1.,  2.])
+    """
+    return x
