@@ -115,6 +115,8 @@ MISTAKES: tuple[Mistake, ...] = (
             attend.rotation(lambda rotary, x, cos, sin: rotate(x, cos, -sin, rotary.pairing))),
     Mistake("rotation of the other layer type", "Blocks with a window have a rope_theta of their own.",
             attend.other_layer_type),
+    Mistake("rotary frequencies not scaled", "config.json names a rule that slows them down for longer texts.",
+            attend.unscaled),
     *(Mistake(f"rotary frequencies in {name}", "Angles are computed in float32, whatever the weights are stored in.",
               make.rounded_frequencies(ROUNDINGS[name])) for name in FLOATS),
     *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", attend.rotation(partial(attend.by_theta, theta)))

@@ -12,6 +12,7 @@ import numpy as np
 from minibert.equations.attention_positions import rotary_angles, rotary_frequencies, rotate
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
+from minibert.families.parts.attention_schemes import Rotary
 from minibert.families.parts.bound_blocks import (
     BoundAttention,
     keep,
@@ -19,6 +20,7 @@ from minibert.families.parts.bound_blocks import (
     scored,
 )
 from minibert.families.parts.plan import IDS, REAL, Step
+from minibert.families.parts.rotations import Rotation
 
 from .mistake import At, Wrong, by_part, given_place, on
 
@@ -106,6 +108,16 @@ def other_layer_type(at: At) -> Iterator[Step]:
         others = [name for name in rotary.rotations if name != step.part.layer_type] if rotary else []
         if others and step.part.layer_type:
             yield step._replace(formula=partial(rotated, rotary, others[0]))
+
+
+def unscaled(at: At) -> Iterator[Step]:
+    """The rotation before its frequencies are scaled."""
+    for step in at.of("rotation"):
+        rotary: Any = at.stack.rotary
+        own = rotary.rotations[step.part.layer_type]
+        if own.unscaled is not None:
+            plain = Rotary(rotations={None: Rotation(own.unscaled)}, pairing=rotary.pairing)
+            yield step._replace(formula=partial(rotated, plain, None))
 
 
 def without_head_norms(at: At) -> Iterator[Step]:
