@@ -1,4 +1,4 @@
-"""Rotary frequencies for texts longer than a model was first trained on: the six rules of today's models.
+"""Rotary frequencies for texts longer than a model was first trained on: the seven rules of today's models.
 
 A model that has never seen position 9000 turns its slow pairs to angles it has never seen either. Each rule slows
 the pairs down so that a long text's angles fall where a short one's were, and each takes another choice of pairs.
@@ -8,6 +8,7 @@ the pairs down so that a long text's angles fall where a short one's were, and e
     yarn           Qwen, DeepSeek, gpt-oss  slow pairs by the factor, fast ones not, a ramp between; louder cos and sin
     longrope       Phi-3, Phi-4-mini        a searched factor for each pair, one list for short texts, one for long
     llama3         Llama 3.1 and later      slow pairs by the factor, fast ones not, a ramp by wavelength between
+    ntk            GTE                      a base times the factor, whatever the length, and all pairs a little slower
     proportional   Gemma 4 (full layers)    only the first pairs turn, with the exponents of the whole head
 
 Two of them, dynamic and longrope, depend on the length of the text; they take it as an argument. Two, yarn and
@@ -29,7 +30,8 @@ Sources
     Peng et al. 2023, "YaRN" (arXiv:2309.00071): yarn, and dynamic in section 3.3
     Ding et al. 2024, "LongRoPE" (arXiv:2402.13753): longrope
     Grattafiori et al. 2024, "The Llama 3 Herd of Models" (arXiv:2407.21783), and its published code: llama3
-    transformers 5.23, modeling_rope_utils: all six, and the order of operations
+    Su 2023 (kexue.fm/archives/9706), and NTKScalingRotaryEmbedding of vLLM: ntk
+    transformers 5.23, modeling_rope_utils: all but ntk, and the order of operations
 """
 
 from __future__ import annotations
@@ -62,6 +64,24 @@ def linear_frequencies(frequencies: Array, factor: float) -> Array:
     """
     _check(factor=factor)
     return frequencies.astype(np.float32) / np.float32(factor)
+
+
+def ntk_frequencies(dim: int, base: float, factor: float) -> Array:
+    """Let the base grow by the factor once and for all: slow pairs are slowed much, the fast ones a little.
+
+        f[i] = rotary_frequencies(dim, base * factor)[i] / factor^(2 / dim)
+
+    -> (ceil(dim / 2),), float32. The last pair turns as many times slower as the factor says: the base alone slows it
+    by factor^(1 - 2 / dim), and the division by the rest. The trap: base * factor without the division, under 7 % away
+    for a head of 64 and a factor of 8, which looks right.
+
+    Raises ValueError for a factor that is not above 0. Source: Su 2023; vLLM's code.
+
+    >>> ntk_frequencies(4, base=100.0, factor=4.0)  # 1 / 2 and 1 / 20 / 2; unscaled 1 and 0.1
+    array([0.5  , 0.025], dtype=float32)
+    """
+    _check(factor=factor)
+    return linear_frequencies(rotary_frequencies(dim, base * factor), factor ** (2 / dim))
 
 
 def dynamic_frequencies(dim: int, base: float, factor: float, trained_length: int, length: int) -> Array:

@@ -28,6 +28,7 @@ KINS = {
     "albert": ("albert",),
     "deberta": ("deberta-v2",),
     "nomic_bert": ("nomic_bert",),
+    "gte": ("gte",),
     "modernbert": ("modernbert",),
     "gpt2": ("gpt2", "openai-gpt", "gpt_neo"),
     "opt": ("opt",),
@@ -42,6 +43,7 @@ KINS = {
     "xlnet": ("xlnet",),
     "clip": ("clip_text_model", "clip"),
 }
+OLDER = {"new": "gte"}  # what published files call a model_type of the reference
 FILES = {model_type: kin for kin, model_types in KINS.items() for model_type in model_types}
 
 
@@ -52,7 +54,7 @@ class Rows(Mapping[str, Any]):
         self._field = field
 
     def __getitem__(self, model_type: str) -> Any:
-        found = None
+        found, model_type = None, OLDER.get(model_type, model_type)
         if model_type in FILES:
             rows: tuple[Row, ...] = import_module(f"{__package__}.{FILES[model_type]}").ROWS
             found = next(getattr(row, self._field) for row in rows if row.layer.model_type == model_type)

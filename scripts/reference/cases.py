@@ -100,6 +100,9 @@ def encoders() -> tuple[Case, ...]:
         "ernie", "Ernie", (*CACHED, "tasks"), extra=("embeddings.task_type_embeddings",), use_task_id=True
     )
     nomic = like_bert("nomic_bert", "NomicBert", (*PADDED, "types"), without="position", fields={"position": ""})
+    gte = like_bert(
+        "gte", "Gte", (*PADDED, "types"), without="position", fields={"position": "", "pad": 1}, pad_token_id=1,
+        type_vocab_size=2)
     convbert = like_bert(
         "convbert", "ConvBert", TYPED, extra=("embeddings_project",), fields={"pad": 1}, pad_token_id=1,
         embedding_size=NARROW, num_attention_heads=4)
@@ -110,7 +113,9 @@ def encoders() -> tuple[Case, ...]:
         variant(electra, "electra-equal", "ElectraForPreTraining", FEW, embedding_size=WIDTH, parts=electra.parts[:-1]),
         mpnet, variant(mpnet, "mpnet-pad5", "MPNetForMaskedLM", ("pads_inside",), pad_token_id=5, pad=5), ernie,
         variant(ernie, "ernie-plain", "ErnieForMaskedLM", FEW, use_task_id=False, parts=ernie.parts[:-1]), nomic,
-        variant(nomic, "nomic_bert-head", "NomicBertForMaskedLM"), convbert,
+        variant(nomic, "nomic_bert-head", "NomicBertForMaskedLM"), gte,
+        variant(gte, "gte-head", "GteForMaskedLM", FEW, type_vocab_size=0, parts=(gte.parts[0], gte.parts[2])),
+        convbert,
         variant(
             convbert, "convbert-equal", "ConvBertForMaskedLM", FEW, embedding_size=WIDTH, parts=convbert.parts[:-1]
         ),

@@ -73,6 +73,11 @@ def unprefixed(tensors: Tensors) -> Tensors:
     return {name.removeprefix("transformer."): x for name, x in tensors.items()}
 
 
+def older_gte(tensors: Tensors) -> Tensors:
+    """As files of the model_type "new", which the reference calls gte."""
+    return {name.replace("gte.", "new."): x for name, x in tensors.items()}
+
+
 class HeadCase(NamedTuple):
     """One folder. `changed` makes the file's tensors of those that the class saves; `pad` is the id of padding."""
 
@@ -170,6 +175,8 @@ EUROBERT = [
     HeadCase("eurobert", "EuroBertForSequenceClassification", "classes", EURO | NAMED, EVERY),
     HeadCase("eurobert", "EuroBertForTokenClassification", "token_classes", EURO | NAMED, EVERY),
 ]
+# hidden_act is relu: the head has gelu all the same
+GTE = HeadCase("gte", "GteForMaskedLM", "masked_word", ONE | {"hidden_act": "relu"}, EVERY, 1)
 QWEN3 = like_llama("qwen3", "Qwen3", ROTARY_ONE)
 CASES = (
     *CASES,
@@ -178,6 +185,9 @@ CASES = (
     MODERNBERT[1]._replace(config=MODERN_ONE | NAMED | {"classifier_pooling": "mean"}, variant="mean", kinds=FIRST),
     *like_bert("nomic_bert", "NomicBert")[:3],
     *(each._replace(config=each.config | {"embedding_size": 8}) for each in like_bert("albert", "Albert")[:3]),
+    GTE, GTE._replace(variant="older", changed=older_gte),
+    GTE._replace(save="GteForSequenceClassification", head="classes", config=GTE.config | NAMED, kinds=FIRST),
+    GTE._replace(save="GteForTokenClassification", head="token_classes", config=GTE.config | NAMED),
     *like_llama("llama", "Llama", ROTARY_ONE),
     *like_llama("mistral", "Mistral", ROTARY_ONE),
     *like_llama("qwen2", "Qwen2", ROTARY_ONE),

@@ -41,6 +41,7 @@ MORE: dict[str, dict[str, Any]] = {
         "local_rope_theta": 20.0, "vocab_size": 50_300, "num_hidden_layers": 5,
     },
     "nomic_bert": {"rope_theta": 50.0, "head_dim": 6},
+    "gte": {"rope_theta": 50.0, "head_dim": 6, "type_vocab_size": 2},
     "llama": ROTARY,
     "mistral": ROTARY,
     "qwen2": ROTARY | LAYERED,

@@ -272,7 +272,8 @@ def test_nothing_missing_and_nothing_left_over(case: EncoderCase, tmp_path: Path
     tensors = load_file(case.folder / "model.safetensors")
     with case.load() as encoder:
         inside = [name for name in tensors if re.search(INSIDE, name)]
-        together = 2 * sum("Wqkv" in name and case.facts["family"] == "nomic_bert" for name in inside)
+        together = sum(count for name in inside for word, count in TOGETHER.items() if word in name)
+        together -= 2 * sum(".attn.Wqkv" in name and case.facts["family"] == "modernbert" for name in inside)
         held = sum(1 + (getattr(m, "bias", None) is not None) for m in blocks_modules(encoder))
         assert len(inside) == held - together  # older files hold query, key and value in one
     lost = inside[len(inside) // 2]
@@ -283,6 +284,7 @@ def test_nothing_missing_and_nothing_left_over(case: EncoderCase, tmp_path: Path
         output(copied(case, tmp_path, lambda _: tensors | {extra: np.zeros(1, np.float32)}))
 
 
+TOGETHER = {".attn.Wqkv": 2, ".qkv_proj": 2, ".up_gate_proj": 1}  # of older files, and how many more they hold
 INSIDE = r"(^|\.)(encoder(?!\.embedding_hidden)|transformer\.layer|h|ln_f)\.|^(model\.)?(layers|norm|final_norm)\."
 
 
@@ -324,6 +326,35 @@ def test_what_the_input_layer_refuses_is_refused(
                 run(**passed)
         with pytest.raises(TypeError, match="an encoder takes no past_length"):
             encoder.trace([[3]], past_length=2)
+
+
+def test_gte_s_published_files(tmp_path: Path) -> None:
+    """Their model_type, prefix and words; "ntk" by its formula, and never the theta that it comes close to."""
+    said = {
+        "architectures": ["NewModel"], "model_type": "new", "layer_norm_type": "layer_norm", "pack_qkv": True,
+        "logn_attention_clip1": False, "logn_attention_scale": False, "position_embedding_type": "rope",
+    }  # fmt: skip
+    older = {**said, "rope_theta": 160000, "rope_scaling": None}
+    folder = copied(CASE["gte"], tmp_path / "a", lambda tensors: {
+        f"new.{name.removeprefix('gte.')}": x for name, x in tensors.items() if not name.startswith("lm_head")
+    }, **older)  # fmt: skip
+    assert same_bits(output(folder), output(CASE["gte"].folder))
+    scaled = {**said, "rope_theta": 20000, "rope_scaling": {"factor": 8.0, "type": "ntk"}, "rope_parameters": None}
+    with minibert.load_encoder(copied(CASE["gte"], tmp_path / "b", **scaled)) as encoder:
+        (rotation,) = encoder.stack.rotary.rotations.values()
+        exponents = np.arange(0, 6, 2) / 6
+        want = 1 / 160000.0**exponents / 8.0 ** (2 / 6)
+        np.testing.assert_allclose(rotation.frequencies, want, rtol=1e-6)
+        assert off(encoder(np.array([[3, 4, 5, 6]])), output(CASE["gte"].folder)) > 1e-3
+    for i, (wrong, named) in enumerate([
+        ({"rope_scaling": {"type": "ntk"}}, "factor"), ({"rope_scaling": {"type": "ntk", "factor": 0.5}}, "factor"),
+        ({"rope_scaling": {"type": "ntk", "factor": 8.0, "mixed_b": 0.6}}, "mixed_b"),
+        ({"position_embedding_type": "absolute"}, "position_embedding_type"), ({"pack_qkv": False}, "pack_qkv"),
+        ({"layer_norm_type": "rms_norm"}, "layer_norm_type"), ({"logn_attention_scale": True}, "logn_attention_scale"),
+        ({"type_vocab_size": 0}, "token_type_embeddings"), ({"type_vocab_size": None}, "type_vocab_size"),
+    ]):  # fmt: skip
+        with pytest.raises(minibert.CheckpointError, match=named):
+            minibert.load_encoder(copied(CASE["gte"], tmp_path / f"c{i}", **{**said, **scaled, **wrong}))
 
 
 OLDER_NOMIC = {

@@ -54,6 +54,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "hidden_activation": "gelu", "local_attention": 4, "global_attn_every_n_layers": 2, "norm_eps": 1e-5,
     },
     "nomic_bert": {"hidden_act": "silu"},
+    "gte": {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1},
     "llama": TODAY,
     "mistral": {**TODAY, "sliding_window": 3},
     "qwen2": TODAY,
@@ -132,7 +133,7 @@ def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str,
         "embeddings.position_embeddings.weight": normal(LONGEST, width),
         **norm("embeddings.LayerNorm", width),
     }
-    if kind == "nomic_bert":
+    if kind in ("nomic_bert", "gte"):
         del made["embeddings.position_embeddings.weight"]
     if kind not in ("distilbert", "mpnet"):
         made["embeddings.token_type_embeddings.weight"] = normal(config["type_vocab_size"], width)

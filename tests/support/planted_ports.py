@@ -47,7 +47,7 @@ def settings(name: str) -> dict[str, Any]:
         return {"n_embd": 48, "n_head": 6, "n_layer": DEPTH, "n_inner": 96, "n_positions": 48}
     if name == "gemma3_text":
         return {"num_hidden_layers": DEPTH, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
-    if name in ("qwen3", "mistral", "llama"):
+    if name in ("qwen3", "mistral", "llama", "eurobert"):
         return {"num_hidden_layers": DEPTH}
     if name == "modernbert":
         return {"num_hidden_layers": DEPTH, "global_attn_every_n_layers": 2}
@@ -357,6 +357,14 @@ def clipped(x: Any, cos: Any, sin: Any, last: int = 7) -> Any:
     return x * cos[:, :, places] + both * sin[:, :, places]
 
 
+def causal(model: Any) -> None:
+    """A mask of later tokens, where there is none."""
+    where = importlib.import_module(type(model).__module__)
+    right, masks = where.create_bidirectional_mask, importlib.import_module("transformers.masking_utils")
+    where.create_bidirectional_mask = partial(masks.create_causal_mask, past_key_values=None)
+    model.undo = lambda: setattr(where, "create_bidirectional_mask", right)
+
+
 def theta(path: str, base: float) -> Change:
     """The rotation by another theta."""
 
@@ -399,6 +407,7 @@ OUT, N1, UP, ACT, DOWN, N2 = (
     "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "intermediate.intermediate_act_fn",
     "output.dense", "output.LayerNorm",
 )  # fmt: skip
+SEES = "causal mask where there is none"
 SCORES, CONTEXT = "attention.self.scores", "attention.self.context"
 ALL_BERT = (Q, K, V, OUT, N1, UP, DOWN, N2)
 BERT_SCORES, BERT_CONTEXT = f"encoder.layer.{{i}}.{SCORES}", f"encoder.layer.{{i}}.{CONTEXT}"
@@ -575,6 +584,13 @@ PLANTED: dict[str, Planted] = {
     "ModernBERT's window one narrower": Planted(  # transformers shows scores with the mask added
         "modernbert", dict.fromkeys(("attentions.1", "layers.1.attn.scores"), "window one token too narrow"),
         configured(local_attention=2)),
+    "EuroBERT read as causal": Planted(  # transformers shows scores with the mask added
+        "eurobert", every("attentions.{i}", SEES) | every("layers.{i}.self_attn.scores", SEES), causal),
+    "GTE's gate before up": Planted("gte", {f"layers.1.mlp.{x}": "gate and up exchanged" for x in (
+        "act_fn", "down_proj")}, called("layers.1.mlp", lambda own, args: own.down_proj(
+            own.act_fn(own.up_proj(args[0])) * own.gate_proj(args[0])))),
+    "GTE's theta of 10000": Planted(
+        "gte", every("layers.{i}.self_attn.scores", "theta 10000"), theta("rotary_emb", 1e4)),
     # -- what a long text alone shows
     "Llama with a window of 8": Planted("llama", every("layers.{i}.self_attn.context", ""), attention=near(8)),
     "Llama's positions clipped at 7": Planted("llama", every("layers.{i}.self_attn.context", ""), rotated_by(clipped)),

@@ -29,7 +29,7 @@ from minibert.verify.judge.blocks import (
 from minibert.verify.judge.compare import ERROR_SHARE, PORT_SHARE, Difference, rms
 from minibert.verify.judge.input_layer import AFTER_NORM
 from minibert.verify.sides.counterparts import File, Live, Shipped, shipped
-from minibert.verify.sides.traces import read_traces, trace
+from minibert.verify.sides.traces import read_traces, trace, write_traces
 from minibert.verify.verify import verify
 
 verify_encoder = partial(verify, encoder=True)
@@ -109,6 +109,33 @@ def test_the_long_batch_goes_beyond_what_changes_with_length(
     assert inputs["long"]["input_ids"].shape == (1, length)
     assert said == (AFTER.format(length) + beyond if beyond else "")
     assert few.startswith(AFTER.format(7) + REST)  # the other batches are short
+
+
+NTK = {"type": "ntk", "factor": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        (
+            {"rope_theta": 160000, "rope_scaling": None},
+            "theta 160000",
+        ),  # the base that the rule makes, without the rest
+        ({"rope_scaling": None}, "rotary frequencies not scaled"),
+        ({}, ""),
+    ],
+)
+def test_a_port_that_scales_no_frequency_is_named(changes: dict[str, object], name: str, tmp_path: Path) -> None:
+    """As GTE is read by who does not know "ntk", which transformers does not."""
+    given = {"rope_theta": 20000, "rope_scaling": NTK}
+    folder = encoders.write(tmp_path / "right", "gte", **given)
+    wrong = encoders.write(tmp_path / "wrong", "gte", **given | changes)
+    with load_encoder(folder) as encoder, load_encoder(wrong) as port:
+        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in ("plain", "left_pad")}
+        traces = {kind: dict(port.trace(**batch)) for kind, batch in inputs.items()}
+    write_traces(tmp_path / "port.npz", inputs, traces)
+    report = verify_encoder(str(folder), against=tmp_path / "port.npz")
+    assert report.passed == (not name) and report.matches == [name] * bool(name), report.lines
 
 
 def test_the_long_batch_stops_at_the_table(tmp_path: Path) -> None:

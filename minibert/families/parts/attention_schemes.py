@@ -21,12 +21,14 @@ from minibert.equations.attention_positions import (
     relative_bias,
     relative_sinusoids,
     rotary_angles,
+    rotary_frequencies,
 )
 from minibert.equations.input_layer import Array, layer_norm
+from minibert.equations.rotary_scaling import ntk_frequencies
 
 from .config import Config
 from .frozen import Frozen, thawed
-from .rotations import Rotation, number, read_rotation, whole
+from .rotations import Rotation, head_dim, number, read_rotation, whole
 
 if TYPE_CHECKING:
     from .steps import Binder
@@ -212,6 +214,28 @@ def rotary(
         given["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     rotation = read_rotation(config, Config(given), share is not None, longrope_names)
     return Rotary(rotations={None: rotation}, pairing=pairing)
+
+
+def gte_rotary(config: Config, binder: Binder | None = None, side: str = "") -> Rotary:
+    """Read GTE's: as `rotary`, and the "ntk" of published files, which the reference does not know.
+
+    theta is 160000 where config.json has none, and 10000 in files of the older model_type "new". Raises
+    CheckpointError as `rotary`, and for what "ntk" has besides a factor of 1 or more.
+
+    >>> numbers = {"head_dim": 4, "rope_theta": 100.0, "rope_scaling": {"type": "ntk", "factor": 4.0}}
+    >>> gte_rotary(Config(numbers)).frequencies[None]
+    array([0.5  , 0.025], dtype=float32)
+    """
+    theta, scaling = 10000.0 if config.get("model_type") == "new" else 160000.0, config.part("rope_scaling")
+    if scaling.get("rope_type", scaling.get("type")) != "ntk":
+        return rotary(config, binder, side, theta=theta)
+    factor, dim = number(scaling, "factor"), head_dim(config)
+    if factor < 1 or scaling.get("mixed_b") is not None:
+        raise config.refused(f"'ntk' scaling must have a factor of 1 or more and no 'mixed_b', found {dict(scaling)}")
+    base = number(config, "rope_theta", default=theta)
+    unscaled = rotary_frequencies(dim, base)
+    rotation = Rotation(ntk_frequencies(dim, base, factor), rope_type="ntk", unscaled=unscaled)
+    return Rotary(rotations={None: rotation})
 
 
 # layer type -> (older key, default)

@@ -126,7 +126,8 @@ class FeedForward(Frozen):
     """A feed-forward: `down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`.
 
     gate        the same path as `up`: one map holds both side by side, the gate's numbers first
-    biased      whether the maps have biases, or a config key that decides it
+    biased      whether the maps have biases, or a config key that decides it; `output_biased` the same of `down`, None:
+                as the others
     activation  path of f; it is printed after `down` where `activation_last`
     act, inner  config keys of f and of the width between the maps
     times       that width as so many times the model's, where config.json gives none
@@ -137,6 +138,7 @@ class FeedForward(Frozen):
     activation: str
     gate: str = ""
     biased: bool | str = True
+    output_biased: bool | str | None = None
     activation_last: bool = False
     act: str = "hidden_act"
     inner: str = "intermediate_size"
@@ -154,7 +156,8 @@ class FeedForward(Frozen):
         activation = site.prefix + self.activation
         if not self.activation_last:
             site.modules[activation] = printed
-        down = site.dense(self.down, dim, inner, self.biased)
+        biased = self.biased if self.output_biased is None else self.output_biased
+        down = site.dense(self.down, dim, inner, biased)
         site.modules[activation] = printed
         return BoundFeedForward(up, gate, activation, down, activate)
 

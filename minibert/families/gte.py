@@ -1,0 +1,76 @@
+"""GTE: BERT's input layer without positions, Llama's rotation and gate, with biases."""
+
+from __future__ import annotations
+
+from minibert.families.parts.block_names import Older
+from minibert.families.parts.block_parts import Blocks, Residual
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.readers import scheme
+from minibert.families.parts.steps import Norm
+
+from .bert import BERT, BERT_DEFAULTS, NORM, TYPE, WORD
+from .llama import GATED, ROTATED, rotary_tree
+from .rows import Row
+
+
+def _typed(config: Config) -> bool:
+    """gte-base-en-v1.5 has no types."""
+    return config.integer("type_vocab_size") > 0
+
+
+GTE = replace(
+    BERT,
+    model_type="gte",
+    tokenizer="XLMRobertaTokenizer",
+    attention=scheme("gte_rotary"),
+    steps=(replace(WORD, head="lm_head.decoder.weight"), replace(TYPE, when=_typed), NORM),
+    prefixes=("gte.", "new."),
+    tree={"embeddings": "GteEmbeddings"},
+    unused_endings=("position_ids", "inv_freq"),
+    defaults={**BERT_DEFAULTS, "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 8192},
+    only={"position_embedding_type": "rope", "layer_norm_type": "layer_norm"},  # words of published files
+    later_arguments=("position_ids",),
+)
+
+GTE_ORDER = ("embeddings", "rotary_emb", "post_attention_layernorm", "mlp", "self_attn")
+
+GTE_BLOCKS = Blocks(
+    path="layers.{i}",
+    parts=(
+        Residual(
+            work=replace(ROTATED, key_heads="", biased=True, output_biased=True),
+            after=Norm(path="post_attention_layernorm"),
+        ),
+        Residual(work=replace(GATED, output_biased=True), after=Norm(path="post_mlp_layernorm")),
+    ),
+    causal=lambda config: False,
+    only={"logn_attention_scale": False, "pack_qkv": True},
+    checked_prefixes=("layers.", "encoder.layer."),
+    older_path="encoder.layer.{i}",
+    older={
+        **{f"self_attn.{name}_proj": Older("attention.qkv_proj", part, 3) for part, name in enumerate("qkv")},
+        "self_attn.o_proj": Older("attention.o_proj"),
+        **{f"mlp.{name}_proj": Older("mlp.up_gate_proj", part, 2) for part, name in enumerate(("up", "gate"))},
+        "mlp.down_proj": Older("mlp.down_proj"),
+        "post_attention_layernorm": Older("attn_ln"),
+        "post_mlp_layernorm": Older("mlp_ln"),
+    },
+    tree=rotary_tree("Gte"),
+    order=GTE_ORDER,
+)
+
+GTE_HEADS = (
+    masked_word(
+        HeadMap(path="lm_head.dense"),
+        Act(path="lm_head.gelu", word="gelu"),  # whatever hidden_act says
+        Norm(path="lm_head.layer_norm", names=("lm_head.layer_norm", "lm_head.norm")),
+        HeadMap(path="lm_head.decoder", out=WORDS, tied=True),
+        architectures=("ForMaskedLM",),
+    ),
+    classes(*POOLER, CLASSIFIER),
+    TOKEN_CLASSES,
+)
+
+ROWS = (Row(GTE, GTE_BLOCKS, GTE_HEADS),)
