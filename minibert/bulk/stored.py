@@ -16,6 +16,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized
 from minibert.equations.sentences import SIMILARITIES, dot
+from minibert.errors import Option, error_of
 from minibert.files.reading import read_object
 from minibert.models.open.vectors import KINDS
 from minibert.models.sentences.search import BLOCK, search
@@ -45,14 +46,19 @@ class StoredVectors:
     changed; OSError; ImportError for Parquet without pyarrow. All name the file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], similarity: str | None = None) -> None:
+        """`similarity`: a name in `SIMILARITIES`, in place of what the model's folder says."""
         self.path = Path(path)
         self.meta = _meta(self.path)
+        if similarity is not None:
+            self.meta["similarity"] = similarity
         self.shards = _shards(self.path, self.meta)
         self.precision: str = self.meta["precision"]
         self._maps: dict[str, Array] = {}
         self._ends = np.cumsum([shard.rows for shard in self.shards])
         self.rows, self.dim = int(self._ends[-1]), int(self.meta["dim"])
+        if similarity is not None and self.precision in BITS:
+            raise error_of(ValueError, Option("similarity_fn_name"), f" is without effect on {self.precision} vectors")
         self.measure = "minus the number of bits that differ" if self.precision in BITS else self.meta["similarity"]
 
     def search(self, queries: Array, k: int = 10) -> tuple[Array, Array]:

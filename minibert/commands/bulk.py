@@ -9,7 +9,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, add_prompts, add_same_bits, from_hub, tell
+from .common import (
+    Parser,
+    add_model,
+    add_prompts,
+    add_same_bits,
+    add_sentence_options,
+    from_hub,
+    sentence_options,
+    tell,
+)
 
 EVERY = 5.0  # seconds between two lines in a log
 
@@ -64,6 +73,7 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
     add_prompts(parser)
+    add_sentence_options(parser)
     add_model(parser, side=False, threads=True)
     add_same_bits(parser)
 
@@ -75,6 +85,7 @@ def run(arguments: Any) -> None:
     from minibert.bulk.records import Records
     from minibert.bulk.shards import ShardFolder
     from minibert.models.open.vectors import open_vectors
+    from minibert.models.sentences.sentence_options import SentenceOptions
     from minibert.show.text.text import counted
 
     if arguments.check:
@@ -91,12 +102,14 @@ def run(arguments: Any) -> None:
     records = Records(arguments.inputs, arguments.text_column, arguments.id_column, arguments.input_format)
     folder = ShardFolder(arguments.output, arguments.format)
     folder.refuse_sources(records.names)
+    asked = SentenceOptions(**sentence_options(arguments))
     model = open_vectors(
         arguments.model,
         arguments.vectors,
         truncation=True,  # `bulk` itself decides about texts that are too long
         prompt_name=arguments.prompt_name,
         prompt=arguments.prompt,
+        asked=asked,
         threads=arguments.threads,
         same_bits=arguments.same_bits,
         **from_hub(arguments),
@@ -105,6 +118,7 @@ def run(arguments: Any) -> None:
     settings = {
         "minibert": arguments.version,
         **{name: getattr(arguments, name) for name in named},
+        "options": asked.given() or None,
         "commit": model.opened.commit,
         "sha256": model.sha256(),  # last: the error names the first difference, and those above explain it
     }

@@ -158,6 +158,36 @@ def add_prompts(parser: Parser) -> None:
     parser.add_argument("--prompt", metavar="TEXT", help="put this text before each text")
 
 
+def add_sentence_options(parser: Parser) -> None:
+    """Add what `load_encoder` takes in place of what a folder says of sentence vectors."""
+    parser.add_argument(
+        "--prompts", action="append", metavar="NAME=TEXT", type=_named_prompt,
+        help='a prompt of the model in place of its own, as in "query=query: "; may be repeated',
+    )  # fmt: skip
+    parser.add_argument(
+        "--default-prompt-name", metavar="NAME", help="the prompt that is put before each text if none is named"
+    )
+    parser.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N numbers of each vector")
+    parser.add_argument(
+        "--similarity-fn-name", metavar="MEASURE", help="how vectors are compared: cosine, dot, euclidean or manhattan"
+    )
+    parser.add_argument("--max-seq-length", type=int, metavar="N", help="truncate a text after N tokens")
+
+
+def _named_prompt(text: str) -> tuple[str, str]:
+    name, equals, prompt = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"expected NAME=TEXT, found {text!r}")
+    return name, prompt
+
+
+def sentence_options(arguments: Any) -> dict[str, Any]:
+    """Give the options of `add_sentence_options` that were passed, as keyword arguments of `load_encoder`."""
+    names = ("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name", "max_seq_length")
+    given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
+    return given | ({"prompts": dict(given["prompts"])} if "prompts" in given else {})
+
+
 def _settle_model(parser: Parser, arguments: Any) -> None:
     named = getattr(arguments, "named", None)
     if named is not None and arguments.model is not None:
@@ -198,7 +228,7 @@ def load_model(arguments: Any) -> Encoder:
     if getattr(arguments, "side", None):
         raise ValueError("this is about a whole model, which has no sides; leave out --side")
     options = {name: vars(arguments)[name] for name in ("threads", "same_bits") if name in arguments}
-    return load_encoder(arguments.model, **from_hub(arguments), **options)
+    return load_encoder(arguments.model, **from_hub(arguments), **options, **sentence_options(arguments))
 
 
 def tell(what: str) -> None:

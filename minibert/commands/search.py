@@ -9,13 +9,25 @@ from typing import TYPE_CHECKING, Any, cast
 
 from minibert.errors import MinibertError, Option, error_of, parts_of
 
-from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated
+from .common import (
+    Parser,
+    add_k,
+    add_model,
+    add_prompts,
+    add_sentence_options,
+    from_hub,
+    print_lines,
+    sentence_options,
+    tell,
+    tell_truncated,
+)
 
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
     from minibert.models.encoder import Encoder
     from minibert.models.open.vectors import TextModel
     from minibert.models.run.pipeline import Pipeline
+    from minibert.models.sentences.sentence_options import SentenceOptions
 
 QUESTIONS = 512  # compared at once; the folder is read once for each 512
 RESULTS = 1 << 20  # kept at once: with a large -k fewer questions are compared at once
@@ -43,6 +55,7 @@ def declare(parser: Parser) -> None:
         "--json", action="store_true", help="print for each question one line of JSON: question, measure, results"
     )
     add_prompts(parser)
+    add_sentence_options(parser)
     add_model(parser, side=False, default="the model that made the vectors; no other is accepted", threads=True)
 
 
@@ -51,11 +64,13 @@ def run(arguments: Any) -> None:
     from minibert.bulk.stored import StoredVectors
     from minibert.models.run.pipeline import chunked
     from minibert.models.run.truncated_texts import TruncatedTexts
+    from minibert.models.sentences.sentence_options import SentenceOptions
 
     if bool(arguments.texts) == (arguments.questions is not None):
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
-    stored, truncated = StoredVectors(arguments.folder), TruncatedTexts()
-    model = _model(arguments, stored)
+    asked = SentenceOptions(**sentence_options(arguments)).checked()
+    stored, truncated = StoredVectors(arguments.folder, asked.similarity_fn_name), TruncatedTexts()
+    model = _model(arguments, stored, asked)
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
         pipeline = truncated.of(_pipeline(model, arguments))
@@ -66,8 +81,11 @@ def run(arguments: Any) -> None:
         tell(f"no texts are shown: {stored.no_texts}")
 
 
-def _model(arguments: Any, stored: StoredVectors) -> TextModel:
-    """Open the model that made the vectors. Raises ValueError for another model, or one that has changed."""
+def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> TextModel:
+    """Open the model that made the vectors, with the options of then where others are not asked for.
+
+    Raises ValueError for another model, or one that has changed.
+    """
     from minibert.models.open.vectors import open_vectors
 
     meta, hub = stored.meta, from_hub(arguments)
@@ -77,7 +95,8 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
         hub["revision"] = hub["revision"] or meta["commit"]
     arguments.unnamed = False  # the folder names it
     try:
-        model = open_vectors(name, meta["vectors"], truncation=True, threads=arguments.threads, **hub)
+        asked = asked.before(meta.get("options"))
+        model = open_vectors(name, meta["vectors"], truncation=True, asked=asked, threads=arguments.threads, **hub)
     except MinibertError as error:
         if arguments.named is not None:
             raise

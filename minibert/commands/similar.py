@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
 
-from .common import Parser, add_k, add_model, load_model, print_lines, tell_truncated
+from .common import Parser, add_k, add_model, add_sentence_options, load_model, print_lines, tell_truncated
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--rerank", metavar="MODEL", help=f"order the nearest {RERANKED} lines by this reranker, a folder or a Hub name"
     )
+    add_sentence_options(parser)
     add_model(parser, side=False, threads=True)
 
 

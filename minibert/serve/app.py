@@ -128,7 +128,7 @@ class Server:
                 "max_seq_length": encoder.max_seq_length,
                 "pooling": list(own.poolings),
                 "normalized": self.model.normalizes,
-                "similarity": own.similarity,
+                "similarity": own.measure,
                 "tasks": dict(encoder.prompts),
                 "reranker": self.reranker and names_of(self.reranker[1])[1],
                 "limits": self.limits._asdict(),

@@ -85,7 +85,7 @@ def test_sentence_vectors_and_all_that_meta_says(source: Path, tmp_path: Path, c
     assert meta(out) == {
         "minibert": minibert.__version__, "model": str(DENSE), "commit": None, "sha256": sums(DENSE, *files),
         "vectors": "sentence", "prompt_name": None, "prompt": None, "text_column": "text", "id_column": None,
-        "same_bits": False,
+        "same_bits": False, "options": None,
         "dim": 6, "precision": "float32", "dtype": "float32", "similarity": "cosine", "normalized": True,
         "max_seq_length": 32, "format": "parquet", "rows_per_shard": 16384, "truncate": False,
         "input": [{"name": "a.txt", "bytes": source.stat().st_size}],

@@ -74,7 +74,7 @@ def test_vectors_are_those_of_sentence_transformers(name: str) -> None:
 def test_the_folders_cover_what_a_folder_can_say() -> None:
     """Every pooling, every module, every similarity, both spellings: else a reader that ignores one would pass."""
     recipes = {name: opened(name).sentence_config for name in FOLDERS}
-    assert {recipe.similarity for recipe in recipes.values()} == {"cosine", "dot", "euclidean", "manhattan"}
+    assert {recipe.measure for recipe in recipes.values()} == {"cosine", "dot", "euclidean", "manhattan"}
     assert {pooling for recipe in recipes.values() for pooling in recipe.poolings} == set(POOLINGS)
     assert {recipe.longest for recipe in recipes.values()} == {None, 6, 8, 10, 12, 30, 32}
     types = {

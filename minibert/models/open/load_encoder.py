@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,7 @@ from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
 from minibert.models.sentences.sentence_config import read_sentence_config, read_static_config
 from minibert.models.sentences.sentence_modules import transformer_folder
+from minibert.models.sentences.sentence_options import AS_THE_FOLDER_SAYS, SentenceOptions
 from minibert.threads.pool import checked_threads
 
 from .binder import TensorBinder
@@ -43,6 +45,12 @@ def load_encoder(
     low_memory: bool = False,
     lazy: bool = False,
     same_bits: bool = False,
+    prompts: Mapping[str, str] | None = None,
+    default_prompt_name: str | None = None,
+    truncate_dim: int | None = None,
+    similarity_fn_name: str | None = None,
+    max_seq_length: int | None = None,
+    max_length: int | None = None,
 ) -> Encoder:
     """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
 
@@ -73,16 +81,28 @@ def load_encoder(
     many as BLAS takes. Calls that overlap take no more threads than there are cores in all: see
     `minibert.threads.computing`.
 
+    prompts, default_prompt_name, truncate_dim, similarity_fn_name: as of sentence-transformers' constructors, for every
+    later call. They go before what the folder says; its prompts of other names stay. A folder without a prompt "query"
+    or "document" puts nothing before the texts of `encode_query` and `encode_document`: many models were trained with
+    one all the same, which their page on the Hub shows.
+
+    max_seq_length: as of `Encoder`; max_length is CrossEncoder's name for it.
+
     Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
     for modules.json or other settings of sentence vectors that ask for what is not computed here; ValueError for `lazy`
-    with blocks, whose weights are all needed, and where `same_bits` cannot be kept.
+    with blocks, whose weights are all needed, where `same_bits` cannot be kept, and for an option of sentence vectors
+    that this model cannot have.
     """
     check_dtype(dtype)
+    if max_length is not None and max_seq_length is not None:
+        raise ValueError("max_length is another name of max_seq_length; pass one of the two")
+    longest = max_length if max_seq_length is None else max_seq_length
+    asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, longest).checked()
     threads = checked_threads(threads)
     opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, weights_folder=transformer_folder)
     if lazy and not opened.static:
         raise ValueError("lazy=True is for a static model, whose rows can be fetched one by one; leave it out")
-    return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory, lazy, same_bits)
+    return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory, lazy, same_bits, asked)
 
 
 def encoder_of(
@@ -94,6 +114,7 @@ def encoder_of(
     low_memory: bool = False,
     lazy: bool = False,
     same_bits: bool = False,
+    asked: SentenceOptions = AS_THE_FOLDER_SAYS,
 ) -> Encoder:
     """Put a whole model together from its opened parts: see `load_encoder`."""
     family = family_of(opened)
@@ -133,12 +154,15 @@ def encoder_of(
         sentences = read_static_config(opened.root, config, layer.dim, truncation, layer.dtype, opened.where)
     else:
         sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
-    options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits)
+    options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits, **asked.given())
     reopen = partial(load_encoder, opened.lasting, **options)
-    return Encoder(
-        layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=sentences,
+    encoder = Encoder(
+        layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=asked.over(sentences),
         generation=cache(partial(read_generation, opened.find, opened.config, opened.where)),
     )  # fmt: skip
+    if asked.max_seq_length is not None:
+        encoder.max_seq_length = asked.max_seq_length
+    return encoder
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer, same_bits: bool) -> Stack:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from minibert.errors import CheckpointError, Option, UnknownFamilyError, error_of, parts_of
 from minibert.files.checkpoint import INDEX, SINGLE
 from minibert.files.reading import sha256_of
-from minibert.models.run.pipeline import Pipeline, check_positive
+from minibert.models.run.pipeline import Pipeline
+from minibert.models.sentences.sentence_options import AS_THE_FOLDER_SAYS, SentenceOptions
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
 
@@ -51,7 +52,7 @@ class TextModel(NamedTuple):
     def compared(self) -> dict[str, Any]:
         """How such vectors are compared, a name in `SIMILARITIES`, and whether each has length 1."""
         own = None if self.kind == "input" else cast("Encoder", self.model).sentence_config
-        return {"similarity": own.similarity if own else "cosine", "normalized": own is not None and own.normalizes()}
+        return {"similarity": own.measure if own else "cosine", "normalized": own is not None and own.normalizes()}
 
     def sha256(self) -> dict[str, str]:
         """The sha256 of every file that was found while the model was opened, and so of each that was read."""
@@ -72,7 +73,7 @@ def open_vectors(
     truncation: bool = False,
     prompt_name: str | None = None,
     prompt: str | None = None,
-    max_seq_length: int | None = None,
+    asked: SentenceOptions = AS_THE_FOLDER_SAYS,
     revision: str | None = None,
     local_files_only: bool = False,
     threads: int | None = None,
@@ -80,12 +81,12 @@ def open_vectors(
 ) -> TextModel:
     """Open a model for sentence vectors, or for vectors of its input layer alone (mean over the tokens).
 
-    max_seq_length: as of `Encoder`; None keeps the folder's. threads, same_bits: as of `load_encoder`; no bit of a
-    vector depends on `threads` here. Vectors of the input layer always have the same bits.
+    asked, threads, same_bits: as of `load_encoder`; no bit of a vector depends on `threads` here. Vectors of the input
+    layer always have the same bits.
 
     Raises as `load` and `load_encoder`; for a model without blocks, the error says what can be done.
     """
-    check_kind(vectors, prompt_name, prompt, max_seq_length)
+    check_kind(vectors, prompt_name, prompt, asked)
     threads = checked_threads(threads)
     name = named_model(name)
     if vectors == "input":
@@ -101,28 +102,28 @@ def open_vectors(
 
     opened = open_model(name, revision, local_files_only, weights_folder=transformer_folder)
     try:
-        encoder = encoder_of(opened, local_files_only, same_bits=same_bits)
+        encoder = encoder_of(opened, local_files_only, same_bits=same_bits, asked=asked.checked())
     except (CheckpointError, UnknownFamilyError) as error:
         *parts, end = parts_of(error)
         if end != INPUT_LAYER:
             raise
         raise error_of(type(error), *parts, *ADVICE) from None
-    if max_seq_length is not None:
-        encoder.max_seq_length = max_seq_length
     encoder.pipeline(prompt_name, prompt)  # raises for a prompt that is not there, before any text is read
     return TextModel(
         vectors, encoder, opened, partial(encoder.pipeline, prompt_name, prompt, threads=threads, held=True)
     )
 
 
-def check_kind(vectors: str, prompt_name: str | None, prompt: str | None, max_seq_length: int | None = None) -> None:
+def check_kind(
+    vectors: str, prompt_name: str | None, prompt: str | None, asked: SentenceOptions = AS_THE_FOLDER_SAYS
+) -> None:
     """Refuse another kind of vectors, and options that it does not have. Raises ValueError."""
     if vectors not in KINDS:
         raise ValueError(f"vectors must be {' or '.join(map(repr, KINDS))}, found {vectors!r}")
     if vectors == "input" and (prompt_name is not None or prompt is not None):
         names = Option("prompt_name"), " and ", Option("prompt"), " out with ", Option("vectors", "input")
         raise error_of(ValueError, "prompts are for sentence vectors; leave ", *names)
-    if max_seq_length is not None:
-        if vectors == "input":
-            raise ValueError('max_seq_length is for sentence vectors; leave it out with vectors="input"')
-        check_positive("max_seq_length", max_seq_length)
+    given = asked.checked().given()
+    if vectors == "input" and given:
+        advice = " is for sentence vectors; leave it out with ", Option("vectors", "input")
+        raise error_of(ValueError, Option(next(iter(given))), *advice)

@@ -72,7 +72,7 @@ class SentenceConfig(NamedTuple):
     lower_case: bool = False  # texts are lowercased before the tokenizer's own rules
     prompts: Mapping[str, str] = {"query": "", "document": ""}  # name -> what is put before a text
     default_prompt: str | None = None  # the name of one
-    similarity: str = "cosine"  # name in `SIMILARITIES`
+    similarity: str | None = None  # name in `SIMILARITIES`; None: the usual one of such vectors
     truncate_dim: int | None = None  # how many of a vector's first numbers are given
     activation: str | None = None  # what is done to scores of pairs: the path of a class, if this folder says it
     logit_score: LogitScore | None = None  # of pairs, where a word's logit is their score
@@ -114,6 +114,11 @@ class SentenceConfig(NamedTuple):
         self.check_use("SentenceTransformer")
         most = self.truncate_dim if truncate_dim is None else truncate_dim
         return self.dim if most is None else min(most, self.dim)
+
+    @property
+    def measure(self) -> str:
+        """How sentence vectors are compared, a name in `SIMILARITIES`."""
+        return self.similarity or "cosine"
 
     @property
     def ends_normalized(self) -> bool:

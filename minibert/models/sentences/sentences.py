@@ -175,6 +175,8 @@ class Sentences(Model):
     ) -> Any:
         """Encode queries: with the folder's prompt "query", and never its default prompt.
 
+        Where the folder has no such prompt, as many have none, nothing is put before a text: then this is `encode`
+        without a prompt. `prompts` and `minibert info` say which there are; `load_encoder(prompts=...)` adds others.
         Of a SparseEncoder's folder they are sparse vectors, as `encode_sparse` gives them.
         """
         if prompt_name is None and prompt is None:
@@ -292,7 +294,7 @@ class Sentences(Model):
         Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or
         infinity, and for `normalized` where the first vector of either has another length.
         """
-        return similarity(self._measure(), embeddings1, embeddings2, normalized)
+        return similarity(self.sentence_config.similarity, embeddings1, embeddings2, normalized)
 
     def similarity_pairwise(self, embeddings1: Given, embeddings2: Given) -> Any:
         """Compare vectors in the same place as the folder says: (n, dim), (n, dim) -> (n,).
@@ -300,11 +302,7 @@ class Sentences(Model):
         One vector (dim,) is compared with each of the others; two of them give one number. Raises as `similarity`, and
         ValueError for two numbers of vectors.
         """
-        return similarity_pairwise(self._measure(), embeddings1, embeddings2)
-
-    def _measure(self) -> str | None:
-        own = self.sentence_config
-        return own.similarity if own.kind else None
+        return similarity_pairwise(self.sentence_config.similarity, embeddings1, embeddings2)
 
     @property
     def sentence_config(self) -> SentenceConfig:

@@ -165,10 +165,11 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     numbers = f"{own.width()} numbers, {' and '.join(own.poolings)} over a text's tokens"
     usual = {own.default_prompt: " (if none is named)"}
     prompts = [f"{name} {prompt!r}{usual.get(name, '')}" for name, prompt in own.prompts.items() if prompt]
+    missing = [task for task in ("query", "document") if not own.prompts.get(task)]
     return {
-        "sentence vectors": f"{numbers}; by {own.similarity}",
+        "sentence vectors": f"{numbers}; by {own.measure}",
         "longest sentence": longest,
-        "prompts": ", ".join(prompts) or "none",
+        "prompts": ", ".join([*prompts, *([f"none for {' and '.join(missing)}"] if missing else [])]),
     }
 
 
