@@ -278,10 +278,13 @@ class Model(Guarded):
         family, rows = self._layer.family, self.block_family
         inside = self._layer.modules
         modules: dict[str, Any] = {path: inside[path] for path in sorted(inside, key=family.place)}
+        if family.shared:
+            modules = {family.shared: repr(self._layer.steps[0].module)} | modules
         for block in self._stack.blocks:
             modules |= {module_path(key): module for key, module in block.modules.items()}
         modules |= self._stack.others
-        classes = {**family.tree, **rows.tree}
+        named = {**family.tree, **rows.tree}
+        classes = {path: name if isinstance(name, str) else name(self.config) for path, name in named.items()}
         if ROTARY in classes:
             modules[ROTARY] = f"{classes[ROTARY]}()"
         return printed(modules, classes, rows.order)

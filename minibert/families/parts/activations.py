@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from minibert.equations import activations as rare
@@ -52,6 +52,7 @@ TORCH: Mapping[str, Activation] = {
     "Softmax": blocks.softmax,
 }
 LEARNED = "PReLU"  # a class of torch.nn whose slope is a tensor of the file
+Key = str | Callable[[Config], str]  # of the config, or what gives the word from it
 
 
 def torch_class(path: Any) -> str:
@@ -59,9 +60,15 @@ def torch_class(path: Any) -> str:
     return str(path).rpartition(".")[2] if str(path).startswith("torch.nn.") else ""
 
 
-def activation_of(config: Config, key: str) -> tuple[Activation, str]:
+def activation_name(config: Config, key: Key) -> Any:
+    """What the config names under a key, or what gives the name from it."""
+    return config.get(key) if isinstance(key, str) else key(config)
+
+
+def activation_of(config: Config, key: Key) -> tuple[Activation, str]:
     """Give the equation that the config names. Raises CheckpointError for one that is not known."""
-    name = config.get(key)
+    name = activation_name(config, key)
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise config.refused(f"{key!r} must be one of {', '.join(ACTIVATIONS)}, found {name!r}")
+        named = repr(key) if isinstance(key, str) else "the activation"
+        raise config.refused(f"{named} must be one of {', '.join(ACTIVATIONS)}, found {name!r}")
     return ACTIVATIONS[name]

@@ -31,7 +31,7 @@ from .frozen import Frozen, thawed
 from .rotations import Rotation, head_dim, number, read_rotation, whole
 
 if TYPE_CHECKING:
-    from .steps import Binder
+    from .steps import Binder, Tensors
 
 
 class AttentionPosition(Frozen):
@@ -289,8 +289,8 @@ gemma3_rotary = partial(layered_rotary, thetas=GEMMA3_THETAS, scaled=("full_atte
 """The same with Gemma 3's words and numbers; an older config's scaling is that of its full layers."""
 
 
-def t5_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
-    """Read T5's bias, whose table the first block of each stack owns; the encoder's looks both ways.
+def t5_bias(config: Config, binder: Tensors, side: str, i: int = 0) -> RelativeBias:
+    """Read T5's bias, whose table the first block of each stack owns, in umT5 block i; the encoder's looks both ways.
 
     >>> from types import SimpleNamespace
     >>> zeros = SimpleNamespace(vector=lambda names, shape: np.zeros(shape))
@@ -299,7 +299,7 @@ def t5_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
     RelativeBias(buckets=8, max_distance=20, bidirectional=True)
     """
     buckets = whole(config, "relative_attention_num_buckets")
-    name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    name = f"{side}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"
     return RelativeBias(
         table=binder.vector((name,), (buckets, config.integer("num_attention_heads"))),
         buckets=buckets,

@@ -126,10 +126,12 @@ class FeedForward(Frozen):
     """A feed-forward: `down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`.
 
     gate        the same path as `up`: one map holds both side by side, the gate's numbers first
+    gated       whether the gate is there; where it is not, `ungated` is the path of `up`
     biased      whether the maps have biases, or a config key that decides it; `output_biased` the same of `down`, None:
                 as the others
     activation  path of f; it is printed after `down` where `activation_last`
-    act, inner  config keys of f and of the width between the maps
+    act         config key of f, or what gives its name from the config
+    inner       config key of the width between the maps
     times       that width as so many times the model's, where config.json gives none
     """
 
@@ -137,10 +139,12 @@ class FeedForward(Frozen):
     down: str
     activation: str
     gate: str = ""
+    gated: bool | str | Callable[[Config], bool] = True
+    ungated: str = ""
     biased: bool | str = True
     output_biased: bool | str | None = None
     activation_last: bool = False
-    act: str = "hidden_act"
+    act: str | Callable[[Config], str] = "hidden_act"
     inner: str = "intermediate_size"
     times: int = 0
 
@@ -150,9 +154,10 @@ class FeedForward(Frozen):
 
         dim, inner = site.config.integer("hidden_size"), self.width(site.config)
         activate, printed = activation_of(site.config, self.act)
-        wide = 2 * inner if self.up == self.gate else inner
-        gate = self.gate and site.dense(self.gate, wide, dim, self.biased)
-        up = gate if self.up == self.gate else site.dense(self.up, wide, dim, self.biased)
+        named, name = (self.gate, self.up) if decided(site.config, self.gated) else ("", self.ungated)
+        wide = 2 * inner if name == named else inner
+        gate = named and site.dense(named, wide, dim, self.biased)
+        up = gate if name == named else site.dense(name, wide, dim, self.biased)
         activation = site.prefix + self.activation
         if not self.activation_last:
             site.modules[activation] = printed
@@ -193,10 +198,12 @@ class Blocks(Frozen):
     last_norm   the norm after the last block
     transposed  weights are stored (in, out)
     causal      whether no token sees those after it; `is_causal` asks config.json too
-    relative    path of the learned bias's table, for printing; the input row has its position scheme
+    relative    path of the learned bias's table, for printing, of each block where it has "{i}"; the input row has the
+                position scheme
     defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
     checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
-    tree        the reference's class for each module that holds others, for printing: path -> class name
+    tree        the reference's class for each module that holds others, for printing: path -> class name, or what gives
+                it from the config
     order       last parts of paths in the order in which the reference prints them, if it is not that of computing
     count       how many blocks there are
     shared      path of the module that block i uses, where several blocks use one
@@ -214,7 +221,7 @@ class Blocks(Frozen):
     only: Mapping[str, Any] = {"add_cross_attention": False, "pruned_heads": {}}
     checked_prefixes: tuple[str, ...] = ("encoder.",)
     unused_endings: tuple[str, ...] = ()
-    tree: Mapping[str, str] = {}
+    tree: Mapping[str, str | Callable[[Config], str]] = {}
     order: tuple[str, ...] = ()
     count: Callable[[Config], int] = lambda config: config.integer("num_hidden_layers")
     shared: Callable[[Config, int], str] | None = None

@@ -31,10 +31,12 @@ def _lines(tree: Tree, above: str, classes: Mapping[str, str], order: Sequence[s
     for name in sorted(tree, key=lambda name: order.index(name) if name in order else len(order)):
         child, path = tree[name], f"{above}.{name}".lstrip(".")
         if isinstance(child, str):
-            lines[name] = [child.replace("RMSNorm(", f"{classes.get('RMSNorm', 'RMSNorm')}(")]
+            lines[name] = [_norm(child, classes.get("RMSNorm", "RMSNorm"))]
         else:
             numbered = all(key.isdigit() for key in child)
-            holder = "ModuleList" if numbered else classes.get(re.sub(r"\.\d+(?=\.|$)", ".{i}", path), "Module")
+            # of T5's path "block.3.layer.0" the first number alone is a block's
+            known = (re.sub(r"\.\d+(?=\.|$)", ".{i}", path, count=count) for count in (1, 0))
+            holder = "ModuleList" if numbered else next((classes[each] for each in known if each in classes), "Module")
             lines[name] = [f"{holder}(", *_lines(child, path, classes, order), ")"]
     found: list[str] = []
     for name, count in _runs(lines).items():
@@ -43,6 +45,13 @@ def _lines(tree: Tree, above: str, classes: Mapping[str, str], order: Sequence[s
         first, *more = lines[name]
         found += [f"  {label}{first}", *(f"  {line}" for line in more)]
     return found
+
+
+def _norm(line: str, name: str) -> str:
+    """A line with the reference's class of RMSNorm; one that ends in "()" prints no more than that."""
+    if name.endswith("()") and line.startswith("RMSNorm("):
+        return name
+    return line.replace("RMSNorm(", f"{name}(")
 
 
 def _runs(lines: dict[str, list[str]]) -> dict[str, int]:

@@ -166,7 +166,8 @@ def encoder_of(
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer, same_bits: bool) -> Stack:
-    if not binder.stored_under(blocks.begins):
+    bias = f"{blocks.relative.format(i=0)}.weight"  # which a file of the input layer has too
+    if all(name.endswith(bias) and blocks.relative for name in binder.stored_under(blocks.begins)):
         raise error_of(
             CheckpointError,
             f"{binder.where}: there is no tensor of the blocks, only the input layer, as after `extract`; name the "
@@ -176,9 +177,9 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     scheme = layer.attention_position
     bound = blocks.bind_all(config, binder, scheme)
     others = blocks.last_norm.bound(config, binder, "", config.integer("hidden_size"))
-    if blocks.relative:
+    for path in dict.fromkeys(blocks.relative.format(i=i) for i in range(len(bound)) if blocks.relative):
         sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
-        others[blocks.relative] = Embedding(binder.table((f"{blocks.relative}.weight",), sizes))
+        others[path] = Embedding(binder.table((f"{path}.weight",), sizes))
     rotated = any(block.attention.rotated for block in bound)
     rotary = cast("Rotary | None", scheme if rotated else None)
     if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):

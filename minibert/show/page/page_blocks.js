@@ -2,7 +2,8 @@
 // The second part. `data`, `token`, `count` and the functions that are not here come from the first part.
 const behind = JSON.parse(document.getElementById("blockdata").textContent);
 const attention = unpack(behind.attention), sums = unpack(behind.scores.logs, "f8");
-const biases = behind.scores.bias && unpack(behind.scores.bias);
+const biases = behind.scores.bias && unpack(behind.scores.bias), distances = 2 * count - 1;
+const biased = biases ? biases.length / (behind.heads * distances) : 1; // blocks that have their own: all or one for all
 const pairs = count * count, FEW = 40, ROOM = 14; // more tokens than FEW need so many pixels each for their names
 const chosenBlock = document.getElementById("block"), chosenHead = document.getElementById("head");
 const grid = document.getElementById("weights"), said = document.getElementById("lookwork"), linesHost = one(".lines");
@@ -33,7 +34,7 @@ const drawCell = (i, j) => {
     lines.push(["weight", masked ? "0, because of the mask" : "0: beside the other scores this one is too small for a float32"]);
   } else {
     const h = Number(chosenHead.value), log = sums[(b * behind.heads + h) * count + i], score = Math.log(weight) + log;
-    const added = biases ? biases[h * (2 * count - 1) + j - i + count - 1] : 0, places = (x) => x.toFixed(4);
+    const added = biases ? biases[(b % biased * behind.heads + h) * distances + j - i + count - 1] : 0, places = (x) => x.toFixed(4);
     const how = [normed[b] && "normalised", rotated[b] && "rotated by their positions"].filter(Boolean).join(" and ");
     lines.push(
       ["q · k", `${places((score - added) / scales[b])}, the query of ${query} times the key of ${name}, ${width} products added${how && `; both are ${how}`}`],

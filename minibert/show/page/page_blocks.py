@@ -69,7 +69,8 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
         score[i, j] = log(weight[i, j]) + logs[i]
 
     So a page has one number for each row of a head, `logs`, the logarithm of that sum, and not one for each pair.
-    `bias` is that of each head by distance, key - query, from -(seq - 1) on; None where nothing is added to a score.
+    `bias` is that of each head by distance, key - query, from -(seq - 1) on, of each block where blocks have their own;
+    None where nothing is added to a score.
     """
     stack, works = encoder.stack, [block.attention for block in encoder.stack.blocks]
     rows = []
@@ -79,8 +80,9 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
         most = counted.max(axis=-1, keepdims=True)
         rows.append(np.log(np.exp(counted - most).sum(axis=-1)) + most[..., 0])
     seq = rows[0].shape[-1]
-    shared = [term.shared(seq) for term in works[0].terms if term.alone]
-    bias = np.sum(shared, axis=0) if shared else None
+    terms = [[term for term in work.terms if term.alone] for work in works]
+    own = terms if len({term.scheme for each in terms for term in each}) > 1 else terms[:1]
+    bias = np.stack([np.sum([term.shared(seq) for term in each], axis=0) for each in own]) if terms[0] else None
     return {
         "logs": packed(np.stack(rows)),
         "scales": [work.scale for work in works],
@@ -90,7 +92,7 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
         "width": works[0].head_dim,
         "key_heads": works[0].key_heads,
         "causal": stack.causal,
-        "bias": None if bias is None else packed(np.concatenate([bias[:, :0:-1, 0], bias[:, 0, :]], axis=1)),
+        "bias": None if bias is None else packed(np.concatenate([bias[:, :, :0:-1, 0], bias[:, :, 0]], axis=2)),
     }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
+from minibert.families.parts.activations import activation_name
 from minibert.families.parts.modules import Embedding, LayerNorm, Linear
 from minibert.families.parts.steps import Positions
 from minibert.families.rows import BLOCKS
@@ -114,7 +115,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     try:
         config = row.configure(family, layer.config, "config.json")
         count, (heads, key_heads, head_dim) = row.count(config), row.attend.sizes(config)
-        width, activation = row.feed.width(config), config[row.feed.act]
+        width, activation = row.feed.width(config), activation_name(config, row.feed.act)
     except MinibertError as error:  # the input layer does not need it
         return {"blocks": f"not available: {error}"}
     shared = f" that share {key_heads} key heads" if key_heads < heads else ""

@@ -13,7 +13,7 @@ from itertools import permutations
 import numpy as np
 
 from minibert.equations.attention_positions import rotate
-from minibert.equations.blocks import additive_mask, softmax
+from minibert.equations.blocks import additive_mask
 from minibert.equations.input_layer import Array
 from minibert.families.parts.activations import ACTIVATIONS
 from minibert.families.parts.bound_blocks import BoundAttention, Dense
@@ -97,6 +97,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("scale by head_dim", "This model's config has a number of its own for the scale of the scores.",
             attend.scaled(lambda own: 1 / math.sqrt(own.head_dim),
                           lambda own: own.scale != 1 and not attend.by_root(own))),
+    Mistake("division by sqrt(head_dim)", "T5's scores are not divided, nor GPT-2's where its config says so.",
+            attend.scaled(lambda own: own.head_dim**-0.5, lambda own: own.scale == 1 and own.head_dim > 1)),
     Mistake("division by head_dim", SCALE, attend.scaled(lambda own: 1 / own.head_dim)),
     Mistake("division by the fourth root of head_dim", SCALE, attend.scaled(lambda own: own.head_dim**-0.25)),
     Mistake("division by sqrt(dim of the keys)", SCALE,
@@ -166,9 +168,9 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("softmax over queries and keys", ONE_SUM, attend.attention("softmax", wrong.softmax_over_both)),
     Mistake("sigmoid for softmax", ONE_SUM, attend.attention("softmax", wrong.sigmoid)),
     Mistake("scores scaled after they are kept", SCALE,
-            by_part("softmax", lambda own: lambda x: softmax(x * x.dtype.type(own.scale))), "local"),
+            attend.softmax_scaled(lambda own: own.scale), "local"),
     Mistake("scale taken back after the scores are kept", SCALE,
-            by_part("softmax", lambda own: lambda x: softmax(x / x.dtype.type(own.scale))), "local"),
+            attend.softmax_scaled(lambda own: 1 / own.scale), "local"),
     Mistake("probabilities transposed", "Rows are queries, columns keys.",
             attend.attention("gather", lambda weights, v: np.matmul(weights.swapaxes(-1, -2), v))),
     *(Mistake(f"{letter} gathered in place of v", LETTERS, attend.looks(v=letter), "local") for letter in "qk"),
@@ -219,6 +221,7 @@ def mistakes(model: EmbeddingLayer | Encoder) -> list[Mistake]:
         found += [
             Mistake(f"{name} {what}", "It is added to the scores of each pair, scaled.", attend.term(name, change))
             for what, change in TERM.items()
+            if change is not before_division or any(own.scale != 1 for own in attentions)
         ]
     for name, why in dict.fromkeys(
         (name, why) for own in attentions for term in own.terms for name, why, _ in term.wrong()
@@ -235,9 +238,14 @@ def _own_of_term(name: str, at: At) -> Iterator[Step]:
         yield from (step._replace(formula=other.plain) for own, _, other in step.part.wrong() if own == name)
 
 
+def before_division(x: Array, own: BoundAttention) -> Array:
+    """A term that is divided as the products are; where these are not, it is no mistake."""
+    return x * own.scale
+
+
 TERM: dict[str, Callable[[Array, BoundAttention], Array]] = {
     "missing": lambda x, own: x * 0,
     "transposed": lambda x, own: np.swapaxes(x, -1, -2),
-    "added before the division": lambda x, own: x * own.scale,
+    "added before the division": before_division,
     "of the heads in reverse": lambda x, own: np.flip(x, -3),
 }

@@ -40,6 +40,11 @@ def scaled(scale: Callable[[BoundAttention], float], where: Callable[[BoundAtten
     return by_part("scores", lambda own: partial(scored, scale(own)) if where(own) else None)
 
 
+def softmax_scaled(by: Callable[[BoundAttention], float]) -> Wrong:
+    """Scores with a factor that comes once more, where there is one."""
+    return by_part("softmax", lambda own: None if own.scale == 1 else lambda x: softmax(x * x.dtype.type(by(own))))
+
+
 def by_root(own: BoundAttention) -> bool:
     """GPT-2's config can say that it does not divide by sqrt(head_dim), Gemma has another number."""
     return math.isclose(own.scale, 1 / math.sqrt(own.head_dim))
