@@ -37,7 +37,7 @@ KINS = {
     "eurobert": ("eurobert",),
     "gemma": ("gemma", "gemma2", "gemma3_text"),
     "bloom": ("bloom",),
-    "t5": ("t5", "mt5"),
+    "t5": ("t5", "mt5", "umt5"),
     "bart": ("bart", "mbart", "marian", "pegasus", "whisper"),
     "xlm": ("xlm",),
     "xlnet": ("xlnet",),

@@ -1,10 +1,15 @@
-"""T5 and mT5: encoder-decoders without position rows."""
+"""T5, mT5 and umT5: encoder-decoders without position rows."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual, Site
+from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.readers import scheme
-from minibert.families.parts.steps import Tokens
+from minibert.families.parts.steps import Norm, Tokens
+from minibert.families.parts.terms import RelativeTerm, relative_term
 
 from .family import Family
 from .rows import Row
@@ -44,8 +49,86 @@ T5 = Family(
 )
 
 MT5 = replace(T5, model_type="mt5", tree={"{side}": "MT5Stack"})
+UMT5 = replace(T5, model_type="umt5", tree={"{side}": "UMT5Stack"})
+
+
+def _feed_forward(config: Config) -> tuple[str, bool]:
+    """The activation's name and whether there is a gate: "relu" or "gated-gelu", which means gelu by tanh."""
+    kind = str(config.get("feed_forward_proj"))
+    name, gated = kind.removeprefix("gated-"), kind.startswith("gated-")
+    name = "gelu_new" if kind == "gated-gelu" else name
+    told, gate = config.get("dense_act_fn"), config.get("is_gated_act")  # what save_pretrained made of it goes before
+    return name if told is None else str(told), gated if gate is None else config.flag("is_gated_act")
+
+
+def _activation(config: Config) -> str:
+    return _feed_forward(config)[0]
+
+
+def _gated(config: Config) -> bool:
+    return _feed_forward(config)[1]
+
+
+def _own_bias(site: Site) -> RelativeTerm:
+    """umT5's, of which each block has a table."""
+    from minibert.families.parts.attention_schemes import t5_bias
+
+    side = site.prefix.partition(".")[0]
+    return RelativeTerm(t5_bias(site.config, site.tensors, side, site.i), site.scheme, site.i)
+
+
+def rms(path: str) -> Norm:
+    """T5's norm: no mean, no bias."""
+    return Norm(path=path, kind="RMSNorm", eps="layer_norm_epsilon")
+
+
+def t5_tree(name: str) -> dict[str, Any]:
+    """The classes of an encoder whose module names are T5's."""
+    block = "encoder.block.{i}"
+    return {
+        "": f"{name}EncoderModel",
+        "encoder": f"{name}Stack",
+        "RMSNorm": f"{name}LayerNorm()",
+        block: f"{name}Block",
+        f"{block}.layer.0": f"{name}LayerSelfAttention",
+        f"{block}.layer.0.SelfAttention": f"{name}Attention",
+        f"{block}.layer.1": f"{name}LayerFF",
+        f"{block}.layer.1.DenseReluDense": lambda config: f"{name}Dense{'Gated' * _gated(config)}ActDense",
+    }
+
+
+ATTEND = Attention(
+    maps=tuple(f"layer.0.SelfAttention.{letter}" for letter in "qkv"), output="layer.0.SelfAttention.o",
+    biased=False, output_biased=False, head_dim="d_kv", scale=lambda config, head_dim, i: 1.0, terms=(relative_term,),
+)  # fmt: skip
+FEED = FeedForward(
+    gate="layer.1.DenseReluDense.wi_0", up="layer.1.DenseReluDense.wi_1", ungated="layer.1.DenseReluDense.wi",
+    down="layer.1.DenseReluDense.wo", activation="layer.1.DenseReluDense.act", gated=_gated, act=_activation,
+    biased=False, inner="d_ff", activation_last=True,
+)  # fmt: skip
+TABLE = "layer.0.SelfAttention.relative_attention_bias"
+
+
+def t5_blocks(name: str, bias: Any = relative_term, table: str = f"encoder.block.0.{TABLE}", **defaults: Any) -> Blocks:
+    """T5's encoder: what acts by distance is a number added to the scores, which are not divided."""
+    return Blocks(
+        path="encoder.block.{i}",
+        parts=(
+            Residual(work=replace(ATTEND, terms=(bias,)), before=rms("layer.0.layer_norm")),
+            Residual(work=FEED, before=rms("layer.1.layer_norm")),
+        ),
+        last_norm=rms("encoder.final_layer_norm"),
+        causal=lambda config: False,
+        relative=table,
+        defaults={"feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-6, "d_kv": 64, **defaults},
+        checked_prefixes=("encoder.block.", "encoder.final_layer_norm."),
+        tree=t5_tree(name),
+        order=("SelfAttention", "DenseReluDense"),
+    )
+
 
 ROWS = (
-    Row(T5),
-    Row(MT5),
+    Row(T5, t5_blocks("T5", feed_forward_proj="relu")),
+    Row(MT5, t5_blocks("MT5")),
+    Row(UMT5, t5_blocks("UMT5", _own_bias, f"encoder.block.{{i}}.{TABLE}")),
 )

@@ -266,6 +266,7 @@ def encoder_decoders() -> tuple[Case, ...]:
         *two_sides(
             "mt5", "mt5", "MT5", t5, ("embed_tokens",), FEW, ("EncoderModel", "ForConditionalGeneration"),
             sum_enters="block.0"),
+        *two_sides("umt5", "umt5", "UMT5", t5, ("embed_tokens",), FEW, sum_enters="block.0"),
         bart_encoder, bart_decoder, variant(bart_decoder, "bart-causal-decoder", "BartForCausalLM", FEW),
         variant(
             bart_decoder, "bart-scaled-decoder", bart_decoder.save, ("plain", "inputs_embeds"), scale_embedding=True,

@@ -52,6 +52,10 @@ DISTIL = {
 }  # fmt: skip
 ROTARY = {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0}  # queries wider than the model
 GEMMA = {**ROTARY, "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 5}
+T5 = {
+    "vocab_size": VOCAB, "d_model": WIDTH, "d_kv": 8, "d_ff": INNER, "num_layers": BLOCKS, "num_heads": HEADS,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 7,
+}  # fmt: skip
 ALBERT = {**SIZES, "embedding_size": 8}
 MODERN = {**SIZES, "num_hidden_layers": 2, "local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0}
 GPT = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": POSITIONS}
@@ -134,6 +138,12 @@ CASES = (
           "hidden_act": "gelu", "rope_parameters": {"rope_type": "default", "rope_theta": 250000.0}}, ("pads_inside",)),
     Case("gemma3_text", "gemma3_text", "Gemma3ForCausalLM", "Gemma3TextModel", {**GEMMA, "sliding_window": 3}, ALL[1:],
          spread=3),
+    Case("t5", "t5", "T5ForConditionalGeneration", "T5EncoderModel", T5, ALL[1:], spread=3),
+    Case("t5-gated", "t5", "T5EncoderModel", "T5EncoderModel", {**T5, "feed_forward_proj": "gated-gelu"}, ("plain",),
+         spread=3),
+    Case("mt5", "mt5", "MT5EncoderModel", "MT5EncoderModel", T5, ("right_pad", "plain"), spread=3),
+    Case("umt5", "umt5", "UMT5ForConditionalGeneration", "UMT5EncoderModel",
+         {**T5, "feed_forward_proj": "gated-silu"}, ALL[1:], spread=3),
     Case("gemma3_text-both-ways", "gemma3_text", "Gemma3TextModel", "Gemma3TextModel",
          {**GEMMA, "sliding_window": 5, "use_bidirectional_attention": True, "attention_bias": True}, ALL[1:],
          spread=3),

@@ -291,21 +291,24 @@ def first_token(parts: Path, folder: Path) -> list[Call]:
     return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
 
 
+def t5(parts: Path, folder: Path) -> list[Call]:
+    """As sentence-t5, gtr and instructor: T5's encoder, the mean without the prompt, a dense layer, Normalize."""
+    sizes = {"d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16, "d_kv": 6, "feed_forward_proj": "gated-gelu"}
+    model = transformers.T5EncoderModel(transformers.T5Config(vocab_size=checkpoints.VOCAB, **sizes))
+    fill(model)
+    model.save_pretrained(parts / "t")
+    with_wordpiece(parts / "t", model_max_length=40)
+    pool = Pooling(8, "mean", include_prompt=False)
+    identity = torch.nn.Identity()
+    chain = [Transformer(str(parts / "t")), pool, Dense(8, 6, bias=False, activation_function=identity), Normalize()]
+    save(chain, folder, prompts={"query": "the clouds: ", "document": ""})
+    texts = [*TEXTS, "long " * 60]
+    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode", texts, {"prompt": "we lived "})]
+
+
 FOLDERS = (
-    dense,
-    cls,
-    prompts,
-    flags,
-    residual,
-    modules,
-    slope,
-    causal,
-    bare,
-    last_token,
-    two_dense,
-    search,
-    first_token,
-)
+    dense, cls, prompts, flags, residual, modules, slope, causal, bare, last_token, two_dense, search, first_token, t5,
+)  # fmt: skip
 
 
 def vectors(model: SentenceTransformer, call: Call) -> np.ndarray[Any, Any]:

@@ -40,6 +40,7 @@ ERROR_SHARE = 1.05
 
 SCHEMES = {
     "mpnet": schemes.RelativeBias, "t5": schemes.RelativeBias, "mt5": schemes.RelativeBias,
+    "umt5": schemes.RelativeBias,
     "nomic_bert": schemes.Rotary, "modernbert": schemes.Rotary, "gpt_neox": schemes.Rotary,
     "llama": schemes.Rotary, "mistral": schemes.Rotary, "qwen2": schemes.Rotary,
     "qwen3": schemes.Rotary, "mixtral": schemes.Rotary, "olmo2": schemes.Rotary, "phi3": schemes.Rotary,

@@ -29,7 +29,8 @@ TEXTS = [
 def reference(folder: Path, attention: str = "eager") -> Any:
     import transformers
 
-    return transformers.AutoModel.from_pretrained(folder, attn_implementation=attention).eval()
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation=attention).eval()
+    return model.get_encoder() if hasattr(model, "decoder") else model
 
 
 def run(model: Any, inputs: dict[str, Array]) -> Any:

@@ -25,7 +25,7 @@ LENGTH = 20  # longer than the windows
 # sizes without which a file is refused
 SIZES = {
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "dim", "n_layers",
-    "n_heads", "hidden_dim", "n_embd", "n_layer", "n_head", "n_positions",
+    "n_heads", "hidden_dim", "n_embd", "n_layer", "n_head", "n_positions", "d_model", "num_layers", "num_heads", "d_ff",
 }  # fmt: skip
 # what the configs of other tests leave to the defaults
 DECODER = {"is_decoder": True}
@@ -75,6 +75,7 @@ def test_without_one_value(name: str, key: str, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     model = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    model = model.get_encoder() if hasattr(model, "decoder") else model
     ids = np.random.default_rng(0).integers(2, config["vocab_size"], (2, LENGTH))
     mask = np.ones_like(ids)
     mask[1, -5:] = 0

@@ -77,7 +77,7 @@ def test_the_arrow_keys_move_from_cell_to_cell(opened: Open, real: tuple[Encoder
     assert tab.locator("#pairwork").inner_text().startswith("positions 2 (bank) and 3 (of): ")
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "mpnet", "qwen3", "mistral"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "mpnet", "umt5", "qwen3", "mistral"])
 def test_a_weight_is_made_of_query_key_scale_and_score(name: str, opened: Open, tmp_path: Path) -> None:
     if name == "gpt2":
         folder = encoders.write_gpt2(tmp_path)
@@ -93,7 +93,7 @@ def test_a_weight_is_made_of_query_key_scale_and_score(name: str, opened: Open, 
     tab.locator("#block").select_option(str(block))
     tab.locator("#head").select_option("3")
     score = trace[own.scores][0, 3, last]
-    bias = sum(term.shared(last + 1)[3, last] for term in encoder.stack.blocks[0].attention.terms)
+    bias = sum(term.shared(last + 1)[3, last] for term in own.terms)
     products = (score - bias) / own.scale
     for key in (last, last - 1):
         tab.locator(f".lines rect[data-from='{key}']").click()
@@ -103,7 +103,7 @@ def test_a_weight_is_made_of_query_key_scale_and_score(name: str, opened: Open, 
         assert float(said["q · k"].split(",")[0]) == pytest.approx(products[key], abs=3e-4)
         assert float(said["scale"].split()[0]) == pytest.approx(own.scale, rel=1e-5)
         assert float(said["weight"].split()[0]) == pytest.approx(trace["attentions.1"][0, 3, last, key], rel=1e-5)
-        assert ("bias" in said) == (name == "mpnet") and ("rotated" in said["q · k"]) == own.rotated
+        assert ("bias" in said) == (name in ("mpnet", "umt5")) and ("rotated" in said["q · k"]) == own.rotated
     if encoder.stack.causal:
         tab.locator("fieldset input[value='1']").check(force=True)
         tab.locator(f".lines rect[data-from='{last}']").click()

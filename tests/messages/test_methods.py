@@ -176,7 +176,7 @@ HEADS: list[tuple[str, Callable[[Of], object]]] = [
 ROWS = [(ValueError, *row) for row in VALUES] + [(TypeError, *row) for row in TYPES]
 ROWS += [(CheckpointError, *row) for row in HEADS]
 NO_BLOCKS = 'an input layer here, but no blocks.*; vectors="input" takes the input layer alone: .*no context'
-ROWS.append((UnknownFamilyError, NO_BLOCKS, lambda of: minibert.Embedder(REFERENCE / "t5-encoder")({"text": ["we"]})))
+ROWS.append((UnknownFamilyError, NO_BLOCKS, lambda of: minibert.Embedder(REFERENCE / "xlnet")({"text": ["we"]})))
 
 
 @pytest.mark.parametrize(("kind", "message", "do"), ROWS)

@@ -69,7 +69,7 @@ def test_a_long_text_s_attention_by_queries_is_the_whole(
         assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= FLOAT64
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "modernbert"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "modernbert", "t5", "umt5"])
 def test_memory_of_a_long_text_grows_with_its_length(name: str) -> None:
     """All scores of one head of 3,000 tokens would be 36 MB, and a mask as many."""
     with CASE[name].load() as encoder:
@@ -154,6 +154,7 @@ def test_padding_inside_moves_no_other_text(case: EncoderCase) -> None:
 
 EPS = {
     "gpt2": "layer_norm_epsilon", "modernbert": "norm_eps",
+    **dict.fromkeys(("t5", "mt5", "umt5"), "layer_norm_epsilon"),
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "eurobert", "gemma3_text"), "rms_norm_eps"),
 }  # fmt: skip
 

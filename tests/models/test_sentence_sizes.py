@@ -228,7 +228,7 @@ INFO: dict[str, dict[str, str]] = {
     "uses-sparse": {"heads": "masked_word"},
     "uses-entities": {"heads": "token_classes"},
     "gpt2-head": {"heads": "next_word"},
-    "t5-encoder": {"heads": "", "sentence vectors": ""},
+    "xlnet": {"heads": "", "sentence vectors": ""},
 }  # fmt: skip
 
 

@@ -69,11 +69,13 @@ def test_every_family_with_blocks_has_the_numbers_of_its_trace(name: str, tmp_pa
         assert np.abs(again - scores)[seen].max() < SCORES * max(1.0, np.abs(scores).max())
         assert (kept["scales"][i], kept["windows"][i]) == (block.attention.scale, block.attention.window)
     if kept["bias"] is not None:
-        bias = np.frombuffer(base64.b64decode(kept["bias"]), "<f4").reshape(encoders.HEADS, 2 * seq - 1)
-        (term,) = encoder.stack.blocks[0].attention.terms
-        for i, j in np.ndindex(seq, seq):
-            assert np.array_equal(bias[:, j - i + seq - 1], term.shared(seq)[:, i, j])
-    assert (kept["bias"] is None) == (name != "mpnet")
+        found = np.frombuffer(base64.b64decode(kept["bias"]), "<f4").reshape(-1, encoders.HEADS, 2 * seq - 1)
+        assert len(found) == (encoders.DEPTH if name == "umt5" else 1)
+        for bias, block in zip(found, encoder.stack.blocks, strict=False):
+            (term,) = block.attention.terms
+            for i, j in np.ndindex(seq, seq):
+                assert np.array_equal(bias[:, j - i + seq - 1], term.shared(seq)[:, i, j])
+    assert (kept["bias"] is None) == (name not in ("mpnet", *encoders.T5_LIKE))
     assert np.any(np.triu(attention, 1)) == (not encoder.stack.causal), "GPT-2 does not look ahead"
     assert ("no token sees those after it" in html) == encoder.stack.causal
     for i, block in enumerate(encoder.stack.blocks):

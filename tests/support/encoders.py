@@ -32,6 +32,12 @@ COMMON = {
     "layer_norm_eps": 1e-12,
 }
 TODAY = {"num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-6, "pad_token_id": 0}
+T5 = {
+    "d_model": DIM, "num_heads": HEADS, "num_layers": DEPTH, "d_ff": WIDTH, "d_kv": 8, "pad_token_id": 0,
+    "layer_norm_epsilon": 1e-6, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
+    "feed_forward_proj": "gated-gelu", "tie_word_embeddings": True,
+}  # fmt: skip
+T5_LIKE = ("t5", "mt5", "umt5")
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
@@ -49,6 +55,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
         "bos_token_id": 0, "eos_token_id": 0,
     },
+    "t5": T5,
+    "mt5": T5,
+    "umt5": T5,
     "albert": {"embedding_size": 12, "hidden_act": "gelu_new"},
     "modernbert": {
         "hidden_activation": "gelu", "local_attention": 4, "global_attn_every_n_layers": 2, "norm_eps": 1e-5,
@@ -72,7 +81,7 @@ LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "gemma3_text")
 
 def config(name: str, **changes: Any) -> dict[str, Any]:
     """config.json of one model_type, with changes."""
-    common = {"vocab_size": checkpoints.VOCAB} if name in ("distilbert", "gpt2") else COMMON
+    common = {"vocab_size": checkpoints.VOCAB} if name in ("distilbert", "gpt2", *T5_LIKE) else COMMON
     return {"model_type": name, **common, **CONFIGS[name], **changes}
 
 
@@ -97,6 +106,8 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
             if len(shape) == 2:
                 # 1.5 times what keeps a row's size: softmax is neither flat nor a choice of one
                 made[name] = normal(*shape, spread=1.5 / np.sqrt(shape[0 if row.transposed else 1]))
+                if name.endswith("SelfAttention.q.weight"):  # whose scores are not divided
+                    made[name] /= np.float32(np.sqrt(read.integer("d_kv")))
             elif mapped(name, binder.asked):
                 made[name] = normal(*shape, spread=0.3)
             else:
@@ -104,8 +115,8 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
     row.last_norm.bound(read, last := Stored(config=read), "", DIM)
     for name, shape in last.asked.items():
         made[name] = np.float32(around * name.endswith("weight")) + normal(*shape, spread=0.2)
-    if row.relative:
-        made[f"{row.relative}.weight"] = normal(32, HEADS)
+    for path in {row.relative.format(i=i) for i in range(DEPTH) if row.relative}:
+        made[f"{path}.weight"] = normal(read.integer("relative_attention_num_buckets"), HEADS)
     return made
 
 
@@ -125,6 +136,8 @@ def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str,
         return {"embeddings.tok_embeddings.weight": normal(vocab, DIM), "embeddings.norm.weight": 1 + normal(DIM) / 5}
     if kind in LLAMA_LIKE:
         return {"embed_tokens.weight": normal(vocab, DIM, spread=0.25 if kind == "gemma3_text" else 1.0)}
+    if kind in T5_LIKE:
+        return {"shared.weight": normal(vocab, DIM)}
     if kind == "gpt2":
         return {"wte.weight": normal(vocab, DIM), "wpe.weight": normal(config["n_positions"], DIM)}
     width = config.get("embedding_size", DIM)

@@ -47,6 +47,8 @@ def settings(name: str) -> dict[str, Any]:
         return {"n_embd": 48, "n_head": 6, "n_layer": DEPTH, "n_inner": 96, "n_positions": 48}
     if name == "gemma3_text":
         return {"num_hidden_layers": DEPTH, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+    if name in encoders.T5_LIKE:
+        return {"num_layers": DEPTH}
     if name in ("qwen3", "mistral", "llama", "eurobert"):
         return {"num_hidden_layers": DEPTH}
     if name == "modernbert":
@@ -279,6 +281,25 @@ def taken(path: str, other: str) -> Change:
     return changed
 
 
+def without_bias(path: str) -> Change:
+    """T5's attention that is handed no bias of another block."""
+
+    def changed(model: Any) -> None:
+        module = model.get_submodule(path)
+        right = module.forward
+        module.forward = lambda *args, **named: right(*args, **{**named, "position_bias": None})
+
+    return changed
+
+
+def other_side(table: Any) -> Any:
+    """T5's rows of keys before the query in the place of those of keys after it."""
+    half = len(table) // 2
+    made = table.roll(half, 0)
+    made[0] = table[0]
+    return made
+
+
 def blocks_in_reverse(model: Any) -> None:
     """Block 0's weights are the last block's."""
     import copy
@@ -412,6 +433,7 @@ SCORES, CONTEXT = "attention.self.scores", "attention.self.context"
 ALL_BERT = (Q, K, V, OUT, N1, UP, DOWN, N2)
 BERT_SCORES, BERT_CONTEXT = f"encoder.layer.{{i}}.{SCORES}", f"encoder.layer.{{i}}.{CONTEXT}"
 ALBERT = "encoder.albert_layer_groups.0.albert_layers.0"
+T5, TABLE = "encoder.block.{i}.layer.0.SelfAttention", "relative_attention_bias"
 DIM_LESS_ONE = "variance divided by dim - 1"
 
 
@@ -608,6 +630,18 @@ PLANTED: dict[str, Planted] = {
         "albert", {f"{ALBERT}[{i}].ffn": "bias missing" for i in range(DEPTH)}, bias(f"{ALBERT}.ffn")),
     "MPNet's relative bias": Planted("mpnet", every("encoder.layer.{i}.attention.attn.scores", "relative bias missing"),
                                      weight("encoder.relative_attention_bias", lambda x: x * 0)),
+    # -- T5, umT5
+    "T5's scores divided by sqrt(head_dim)": Planted(
+        "t5", every(f"{T5}.scores", "division by sqrt(head_dim)"),
+        several(*(setting(T5.format(i=i), scaling=8**-0.5) for i in range(DEPTH)))),
+    "T5's bias in block 0 alone": Planted(
+        "t5", {f"{T5.format(i=i)}.scores": "relative bias in the first block alone" for i in range(1, DEPTH)},
+        several(*(without_bias(T5.format(i=i)) for i in range(1, DEPTH)))),
+    "T5's buckets by query - key": Planted("t5", every(f"{T5}.scores", "relative bias transposed"),
+                                           weight(f"{T5.format(i=0)}.relative_attention_bias", other_side)),
+    "umT5's blocks with block 0's bias": Planted(
+        "umt5", {f"{T5.format(i=i)}.scores": "relative bias of the first block" for i in range(1, DEPTH)},
+        several(*(taken(f"{T5.format(i=i)}.{TABLE}", f"{T5.format(i=0)}.{TABLE}") for i in range(1, DEPTH)))),
 }  # fmt: skip
 
 
