@@ -1,4 +1,5 @@
-"""One vector for a text: six ways to pool its tokens' vectors, and four ways to say how alike two texts are.
+"""One vector for a text: six ways to pool its tokens' vectors, and four ways to say how alike two texts are; and two
+ways where a text keeps a vector for each token (`maxsim`).
 
 Rows are (texts, seq, dim): texts of one length, nothing padded. `skip` leaves out a text's first tokens, those of a
 prompt. The names in `POOLINGS` and `SIMILARITIES` are those of sentence-transformers, whose formulas these are.
@@ -205,6 +206,46 @@ SIMILARITIES: Mapping[str, Callable[[Array, Array], Array]] = {
     "euclidean": euclidean,
     "manhattan": manhattan,
 }
+"""Name -> formula."""
+
+
+EMPTY = -1e9  # the score of a document without a token: below all others
+
+
+def maxsim(query: Array, tokens: Array, counts: Array) -> Array:
+    """Add up, over a query's tokens, the largest product with a token of the document (late interaction).
+
+    `y[j] = sum_i max_t query[i] . document_j[t]`, -1e9 for a document without a token.
+
+    query (query tokens, dim); tokens (all tokens, dim): of all documents, one behind the other; counts (documents,):
+    how many each has -> (documents,).
+
+    Source: Khattab, Zaharia 2020, "ColBERT" (arXiv:2004.12832).
+
+    >>> query, tokens = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[3.0, 1.0], [2.0, 5.0], [-1.0, -2.0]])
+    >>> maxsim(query, tokens, np.array([2, 1, 0]))  # 3 + 5, -1 - 2, and nothing
+    array([ 8.e+00, -3.e+00, -1.e+09])
+    """
+    products = np.matmul(_wide(tokens), _wide(query).T)  # (all tokens, query tokens)
+    y = np.full(len(counts), EMPTY, products.dtype)
+    full = np.flatnonzero(counts)
+    if len(full):
+        largest = np.maximum.reduceat(products, (np.cumsum(counts) - counts)[full], axis=0)
+        y[full] = np.add.reduce(largest, axis=1)
+    return y
+
+
+def mean_maxsim(query: Array, tokens: Array, counts: Array) -> Array:
+    """Divide `maxsim` by the number of the query's tokens, so that long queries score no more than short ones.
+
+    >>> mean_maxsim(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[3.0, 1.0], [2.0, 5.0]]), np.array([2]))
+    array([4.])
+    """
+    y = maxsim(query, tokens, counts)
+    return np.asarray(y / y.dtype.type(max(1, len(query))))
+
+
+MAXSIMS: Mapping[str, Callable[[Array, Array, Array], Array]] = {"maxsim": maxsim, "meanmaxsim": mean_maxsim}
 """Name -> formula."""
 
 

@@ -51,12 +51,14 @@ class Encoded(NamedTuple):
     """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to; None where all are of segment 0.
 
     `truncated`: how many tokens were truncated; a lower bound if `more`, since the end of a very long text is not read.
+    `unseen`: how many of the last tokens see the others, while no token sees them.
     """
 
     input_ids: list[int]
     token_type_ids: list[int] | None
     truncated: int = 0
     more: bool = False
+    unseen: int = 0
 
 
 class Tokenizer:
@@ -295,6 +297,22 @@ class Tokenizer:
                 rules["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
 
         return self.changed(change)
+
+    def with_whole(self, prefixes: Iterable[str]) -> Tokenizer:
+        """Give the same tokenizer, but with prefixes of the vocabulary as one token each, whatever its rules say.
+
+        Of a prefix that is no token its first word counts; others stay text.
+        """
+        parts = [next((part for part in (each, *each.split()[:1]) if self.id_of(part) is not None), "")
+                 for each in prefixes]  # fmt: skip
+        whole = {part: self.id_of(part) for part in parts if part.strip() and self.pieces(part) != [self.id_of(part)]}
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+        def change(rules: dict[str, Any]) -> None:
+            others = [token for token in rules["added_tokens"] if token["content"] not in whole]
+            rules["added_tokens"] = others + [{"id": i, "content": part, **flags} for part, i in whole.items()]
+
+        return self.changed(change) if whole else self
 
     def rules(self) -> str:
         """Give all rules and the vocabulary, as a tokenizer.json has them."""

@@ -203,6 +203,14 @@ def test_vectors_of_every_folder(name: str) -> None:
     in_company(lambda texts: list(encoder.encode_stream(texts, batch_size=5)))
 
 
+@pytest.mark.parametrize("name", sorted(folder.name for folder in REFERENCE.glob("late-*")))
+def test_token_vectors_of_every_folder(name: str) -> None:
+    encoder = minibert.load_encoder(REFERENCE / name, same_bits=True)
+    for method in (encoder.encode_query, encoder.encode_document):
+        for threads in (1, 2):
+            in_company(lambda texts, method=method, threads=threads: method(texts, threads=threads))  # type: ignore[misc]
+
+
 def test_scores_and_sparse_vectors() -> None:
     reranker, sparse, topics = (
         minibert.load_encoder(REFERENCE / name, same_bits=True)

@@ -66,7 +66,7 @@ def with_module(place: int, **entry: Any) -> Any:
         ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "'default_prompt_name' is 'x'; the pro"),
         ("config_sentence_transformers.json", {"prompts": {"a": 1}}, "'prompts' must be texts by name"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "must be one of cosine, dot"),
-        ("config_sentence_transformers.json", {"model_type": "MultiVectorEncoder"}, "this is a MultiVectorEncoder; th"),
+        ("config_sentence_transformers.json", {"model_type": "WordEncoder"}, "this is a WordEncoder; those comp"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "Pooling', but only .* in a SparseEnco"),
     ],
 )  # fmt: skip

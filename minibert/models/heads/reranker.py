@@ -91,6 +91,9 @@ class Pairs(Sentences):
         -> a dict for each: corpus_id, its number among the documents; score; and text, with `return_documents`. Of
         equal scores the first document comes first. `top_k`: at most this many. All else that is passed or raised is
         as in `predict`; ValueError too for a model of several labels.
+
+        A folder of a MultiVectorEncoder has no pairs: the score is the similarity of `encode_query` and
+        `encode_document`, and a prompt is the query's.
         """
         check_other_arguments(batch_size, True, False, device)
         if not isinstance(query, str):
@@ -102,17 +105,34 @@ class Pairs(Sentences):
             if not isinstance(text, str):
                 raise error_of(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
         check_positive("top_k", top_k, or_none=True)
+        bar = "rank" if show_progress_bar else ""
+        if self.sentence_config.late:
+            if activation_fn is not None or template is not None:
+                raise ValueError("activation_fn and template are for pairs, and this model has none; leave them out")
+            scores = self._by_tokens(query, items, prompt_name, prompt, bar)
+            return _ranked(scores, items, top_k, return_documents)
         if (labels := _scoring(self).labels) != 1:
             raise ValueError(
                 f"rank needs one number a pair, but this model has {labels} labels; predict gives them all"
             )
-        pairs, bar = [(query, text) for text in items], "rank" if show_progress_bar else ""
+        pairs = [(query, text) for text in items]
         scores = _scores(self, pairs, prompt_name, prompt, activation_fn, shown_as=bar, template=template)
-        check_numbers(scores)
-        found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
-        if return_documents:
-            found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
-        return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
+        return _ranked(scores, items, top_k, return_documents)
+
+    def _by_tokens(self, query: str, items: list[str], prompt_name: str | None, prompt: str | None, bar: str) -> Array:
+        """Compare a query with documents by the vectors of their tokens."""
+        wanted = self.encode_query(query, prompt_name, prompt)
+        found = self.encode_document(items, show_progress_bar=bool(bar))
+        scores: Array = self.similarity([wanted], found)[0]
+        return scores
+
+
+def _ranked(scores: Array, items: list[str], top_k: int | None, return_documents: bool) -> list[dict[str, Any]]:
+    check_numbers(scores)
+    found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
+    if return_documents:
+        found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
+    return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
 
 
 def _scores(

@@ -428,7 +428,10 @@ def _weights(own: BoundAttention, piece: _Piece, scores: Array) -> Array:
         queries, seen = piece.queries, piece.seen[own.window]
         for some, mask in piece.masks(queries.start, queries.stop, seen.start, seen.stop, own.window):
             scores[..., some] += mask
-    return softmax(scores, out=scores)
+    y = softmax(scores, out=scores)
+    if own.window is not None and piece.group.unseen:  # the last queries may see no key at all
+        y[..., max(0, piece.keys.length + own.window - piece.queries.start) :, :] = 0
+    return y
 
 
 def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
@@ -485,8 +488,8 @@ def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past:
     groups = [group for group in tile.groups(stack.by_distance, multiple) if group.length or whole]
     groups = groups or [Group(0, tile.texts, 0, None, 0)] * whole
     for group in groups:
-        length = past + group.length  # of the keys
-        positions = np.arange(length) if group.positions is None else group.positions
+        length = past + group.length - group.unseen  # of the keys
+        positions = np.arange(past + group.length) if group.positions is None else group.positions
         step = QUERIES if length > LONG and not whole else max(1, group.length)
         masks = _masks(positions, past, stack.causal, dtype, len(stack.windows)) if stack.masked else None
         texts = max(1, len(group.texts))
@@ -510,8 +513,8 @@ def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past:
 def _within(queries: slice, past: int, length: int, causal: bool, window: int | None) -> slice:
     """The keys among which are all that these queries see; padding between tokens only makes them fewer."""
     first, last = past + queries.start, past + queries.stop
-    stop = last if causal else length if window is None else min(length, last + window)
-    return slice(0 if window is None else max(0, first - window), stop)
+    stop = min(length, last) if causal else length if window is None else min(length, last + window)
+    return slice(0 if window is None else max(0, min(first - window, stop)), stop)
 
 
 def _masks(positions: Array, past: int, causal: bool, dtype: np.dtype[Any], kept: int) -> Masks:
@@ -541,6 +544,6 @@ def _masks(positions: Array, past: int, causal: bool, dtype: np.dtype[Any], kept
 
 def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:
     """What terms of the scores take from their schemes, for all of a tile's texts."""
-    gaps = ((piece.keys.length, piece.group.positions) for piece in pieces)
+    gaps = ((piece.keys.length + piece.group.unseen, piece.group.positions) for piece in pieces)
     longest = max((length if gap is None else int(gap[-1]) + 1 for length, gap in gaps), default=1)
     return {scheme: term.shared(longest) for scheme, term in stack.schemes.items()}

@@ -40,6 +40,7 @@ class Group(NamedTuple):
     length: int
     positions: Array | None  # of the tokens in each sequence, where padding stands between them; else None
     rows: int  # of each sequence: its tokens, and what fills them up
+    unseen: int = 0  # of each, how many last tokens no token sees
 
     def of(self, x: Array) -> Array:
         """Take their tokens: (rows, ...) -> (texts, length, ...), a view."""
@@ -57,13 +58,14 @@ class Packed(NamedTuple):
 
     inputs: of all tokens as one long sequence, checked and completed; texts and lengths (texts,): which sequence of the
     batch each one is, and how many tokens it has; positions (tokens,): of each token in its sequence, None where they
-    are 0, 1, 2, ... in each.
+    are 0, 1, 2, ... in each; unseen (texts,): how many of its last tokens no token sees, None where there are none.
     """
 
     inputs: Inputs
     texts: Array
     lengths: Array
     positions: Array | None = None
+    unseen: Array | None = None
 
     @property
     def ids(self) -> Array:
@@ -90,7 +92,11 @@ class Packed(NamedTuple):
         multiple: of rows that each sequence takes.
         """
         kinds: list[Any] = self.lengths.tolist()
+        unseen = [0] * len(kinds)
         positions: list[Array] = []
+        if self.unseen is not None:
+            unseen = self.unseen.tolist()
+            kinds = list(zip(kinds, unseen, strict=True))
         if gaps and self.positions is not None:
             positions = [own if _has_gaps(own) else own[:0] for own in np.split(self.positions, self.starts[1:])]
             kinds = [(length, own.tobytes()) for length, own in zip(kinds, positions, strict=False)]
@@ -99,7 +105,7 @@ class Packed(NamedTuple):
             stop, length = start + len(list(same)), int(self.lengths[start])
             own = positions[start] if positions and len(positions[start]) else None
             rows = -(-length // multiple) * multiple
-            found.append(Group(first, self.texts[start:stop], length, own, rows))
+            found.append(Group(first, self.texts[start:stop], length, own, rows, unseen[start]))
             first, start = first + (stop - start) * rows, stop
         return found
 
@@ -112,7 +118,9 @@ class Packed(NamedTuple):
         for part in cuts(self.lengths, tokens):
             here = slice(stop, stop := stop + int(self.lengths[part].sum()))
             positions = None if self.positions is None else self.positions[here]
-            found.append(Packed(self.inputs.tile(slice(0, 1), here), self.texts[part], self.lengths[part], positions))
+            unseen = None if self.unseen is None else self.unseen[part]
+            inputs = self.inputs.tile(slice(0, 1), here)
+            found.append(Packed(inputs, self.texts[part], self.lengths[part], positions, unseen))
         return found
 
 
@@ -170,10 +178,15 @@ class Lookups:
         else:
             lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
             texts = np.argsort(lengths, kind="stable")
+            if any(each.unseen for each in encoded):  # those of as many side by side
+                texts = np.lexsort((np.array([each.unseen for each in encoded]), lengths))
             lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
         ids = _joined_ids([each.input_ids for each in ordered])
         inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
-        packed = Packed(inputs, texts, lengths)
+        unseen = None
+        if any(each.unseen for each in ordered):
+            unseen = np.array([each.unseen for each in ordered])
+        packed = Packed(inputs, texts, lengths, unseen=unseen)
         _check(packed, ids, self._vocab, "input_ids")
         alike = [inputs]  # the same, sequences of one length as a batch
         if len(texts) > 1:
@@ -182,6 +195,11 @@ class Lookups:
         if self._masks:
             for each in alike:
                 each.attention_mask = self._masks[0].default(each, self._config)
+        if unseen is not None:
+            for each, group in zip(alike, packed.groups(), strict=True):
+                seen = np.arange(each.seq) < each.seq - group.unseen
+                each.attention_mask = np.broadcast_to(seen, (each.batch, each.seq))
+        if self._masks:
             inputs.attention_mask = _joined([each.attention_mask for each in alike], packed)
         types = self.adds_types and any(each.token_type_ids is not None for each in ordered)
         for step, rows, lowest in self._steps:

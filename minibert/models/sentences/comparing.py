@@ -1,8 +1,9 @@
-"""How alike vectors are, each with each or in pairs: of arrays, and of sparse vectors, which are written out for it."""
+"""How alike vectors are, each with each or in pairs: of arrays, of sparse vectors, which are written out for it, and of
+the vectors of texts' tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -11,7 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import SIMILARITIES, dot, similarity_of_pairs
+from minibert.equations.sentences import MAXSIMS, SIMILARITIES, dot, similarity_of_pairs
+
+from .token_vectors import TokenVectors, by_tokens, is_token_vectors, pairs_by_tokens
 
 SOME = 256  # sparse vectors that are written out at once: 30 MiB of BERT's vocabulary
 UNIT = 1e-3  # how far the length of a normalized vector may be from 1: rounded to float16 it is up to 5e-4
@@ -25,14 +28,16 @@ class SparseVector(NamedTuple):
     weights: Array
 
 
-Given = ArrayLike | SparseVector | Sequence[SparseVector]
-Vectors = Array | list[SparseVector]
+Given = ArrayLike | SparseVector | Sequence[SparseVector] | Sequence[Array]
+Vectors = Array | list[SparseVector] | TokenVectors
 Compare = Callable[[Any, Any], Array]
 
 
 def similarity(measure: str | None, first: Given, second: Given, normalized: bool = False) -> Array:
     """Compare each with each: see `Encoder.similarity`. Without a measure by cosine, sparse vectors by dot product."""
     a, b, measure = _prepared(measure, first, second)
+    if measure in MAXSIMS:
+        return compared(partial(by_tokens, measure), a, b, NAMES)
     return compared(cosine_of_normalized if normalized and measure == "cosine" else SIMILARITIES[measure], a, b, NAMES)
 
 
@@ -41,19 +46,44 @@ def similarity_pairwise(measure: str | None, first: Given, second: Given) -> Any
     a, b, measure = _prepared(measure, first, second)
     if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise ValueError(f"pairs need as many vectors of each, found {len(a)} and {len(b)}")
-    formula = partial(similarity_of_pairs, measure)
+    formula: Compare = partial(similarity_of_pairs, measure)
+    if measure in MAXSIMS:
+        formula = partial(pairs_by_tokens, measure)
     found = compared(partial(_pairs_of_sparse, formula) if _sparse(a, b) else formula, a, b, NAMES)
-    alone = (
-        isinstance(own, SparseVector) if isinstance(each, list) else np.ndim(own) == 1
-        for own, each in ((first, a), (second, b))
-    )
-    return found[0] if all(alone) else found
+    return found[0] if all(_alone(own, each) for own, each in ((first, a), (second, b))) else found
+
+
+def _alone(given: Any, vectors: Vectors) -> bool:
+    """Whether one text's vector was given, or those of its tokens."""
+    if isinstance(vectors, list):
+        return isinstance(given, SparseVector)
+    if isinstance(vectors, TokenVectors):
+        return not is_token_vectors(given)
+    return np.ndim(given) == 1
 
 
 def _prepared(measure: str | None, first: Given, second: Given) -> tuple[Vectors, Vectors, str]:
-    a, b = vectors_of(first, NAMES[0]), vectors_of(second, NAMES[1])
+    some = is_token_vectors(first) or is_token_vectors(second)
+    if measure in MAXSIMS or (some and measure is None):
+        read: Callable[[Any, str], Vectors] = token_vectors_of
+        usual = "maxsim"
+    else:
+        read, usual = vectors_of, "cosine"
+    a, b = read(first, NAMES[0]), read(second, NAMES[1])
     check_widths(a, b)
-    return a, b, measure or ("dot" if _sparse(a, b) else "cosine")
+    return a, b, measure or ("dot" if _sparse(a, b) else usual)
+
+
+def token_vectors_of(value: Any, name: str) -> TokenVectors:
+    """Give the token vectors of texts: a list of (tokens, dim), one such array as those of one text, or none at all.
+
+    Raises TypeError for anything else.
+    """
+    if not is_token_vectors(value) and np.ndim(value) == 2:
+        value = [value]
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        raise TypeError(f"{name} must be vectors of tokens, found {type(value).__name__}; encode_query makes them")
+    return TokenVectors.of(value, name)
 
 
 def vectors_of(value: Any, name: str) -> Vectors:
@@ -81,6 +111,8 @@ def vectors_of(value: Any, name: str) -> Vectors:
 
 def check_widths(first: Vectors, second: Vectors, names: tuple[str, str] = NAMES) -> None:
     """Refuse arrays of two widths. Raises ValueError."""
+    if isinstance(first, TokenVectors) and isinstance(second, TokenVectors) and len(first) and len(second):
+        first, second = first.rows, second.rows
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and first.shape[1] != second.shape[1]:
         found = f"{names[0]} {first.shape} and {names[1]} {second.shape}"
         raise ValueError(f"vectors must have one width, found {found}")
@@ -100,7 +132,8 @@ def compared(compare: Compare, first: Vectors, second: Vectors, names: tuple[str
     if found.dtype.kind not in "fiub":
         raise TypeError(f"compare must give real numbers, found {found.dtype} of shape {found.shape}")
     for vectors, name, number in zip((first, second), names, (0, start), strict=True):
-        for i, vector in enumerate(() if np.isfinite(found).all() else vectors, number):
+        every: Iterable[Any] = () if np.isfinite(found).all() else vectors
+        for i, vector in enumerate(every, number):
             if not np.isfinite(vector.weights if isinstance(vector, SparseVector) else vector).all():
                 raise ValueError(f"{name}[{i}] has NaN or an infinite number, so it cannot be compared; leave it out")
     return found
@@ -140,7 +173,7 @@ def _pairs_of_sparse(compare: Compare, first: Vectors, second: Vectors) -> Array
 
 def _written(first: Vectors, second: Vectors) -> tuple[Array, Array]:
     """Write sparse vectors out, as wide as the array among both, or up to their largest id: two (n, width)."""
-    ids = [vector.ids for vectors in (first, second) if isinstance(vectors, list) for vector in vectors]
+    ids = [vector.ids for vectors in (first, second) for vector in vectors if isinstance(vector, SparseVector)]
     least, most = (int(of(np.concatenate([[0], *ids]))) for of in (np.min, np.max))
     width = next((vectors.shape[1] for vectors in (first, second) if isinstance(vectors, np.ndarray)), most + 1)
     if least < 0 or most >= width:
@@ -148,7 +181,7 @@ def _written(first: Vectors, second: Vectors) -> tuple[Array, Array]:
     return _dense(first, width), _dense(second, width)
 
 
-def _dense(vectors: Vectors, width: int) -> Array:
+def _dense(vectors: Any, width: int) -> Array:
     if isinstance(vectors, np.ndarray):
         return vectors
     y = np.zeros((len(vectors), width), np.float32)

@@ -22,9 +22,13 @@ MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stood over the years
 TRANSFORMERS = ("Transformer", "MLMTransformer")
-STATIC_MODULE, SPARSE = "StaticEmbedding", "SparseEncoder"
+STATIC_MODULE, SPARSE, MULTI = "StaticEmbedding", "SparseEncoder", "MultiVectorEncoder"
 PAIRS, LOGIT_SCORE = "CrossEncoder", "LogitScore"
-USES = {"SentenceTransformer": "encode", PAIRS: "predict and rank", SPARSE: "encode_sparse"}
+USES = {
+    "SentenceTransformer": "encode", PAIRS: "predict and rank", SPARSE: "encode_sparse",
+    MULTI: "encode_query, encode_document and rank",
+}  # fmt: skip
+PYLATE = ("query_prefix", "document_prefix")  # keys of its older folders, which say no model_type
 
 
 class Module(NamedTuple):
@@ -87,11 +91,22 @@ def leaves(path: str) -> bool:
 
 
 def kind_of(files: FolderFiles) -> str:
-    """What a folder with modules.json was saved as."""
-    kind = files.object(SETTINGS).get("model_type", "SentenceTransformer")
+    """What a folder with modules.json was saved as; PyLate's are a MultiVectorEncoder's, and so are Stanford's."""
+    settings = files.object(SETTINGS)
+    kind = settings.get("model_type", "SentenceTransformer")
+    if kind == "ColBERT" or (
+        "model_type" not in settings and (by_stanford(files) or not settings.keys().isdisjoint(PYLATE))
+    ):
+        return MULTI
     if not isinstance(kind, str) or kind not in USES:
         raise files.refuse(f"{SETTINGS} says that this is a {kind}; those computed here are {', '.join(USES)}")
     return kind
+
+
+def by_stanford(files: FolderFiles) -> bool:
+    """Whether config.json says that this is Stanford's ColBERT."""
+    named = files.object("config.json").get("architectures")
+    return isinstance(named, list) and "HF_ColBERT" in named
 
 
 class FolderFiles:
@@ -130,16 +145,23 @@ class FolderFiles:
         """
         if dtype is None:
             return [np.broadcast_to(np.float32(0), shape or ()) for shape in shapes.values()]
+        binder = self._binder(dtype)
+        found = [np.array(binder.table((name,), shape, axes=1).array()) for name, shape in shapes.items()]
+        binder.refuse_leftovers(("",), (), "the module", "its config.json")
+        return found
+
+    def matrix(self, name: str, dtype: np.dtype[Any]) -> Array:
+        """Read one tensor of two axes; there may be others beside it."""
+        return np.array(self._binder(dtype).table((name,), None).array())
+
+    def _binder(self, dtype: np.dtype[Any]) -> TensorBinder:
         path = self.path(SINGLE)
         if path is None:
             raise self.refuse(
                 f"there is no {SINGLE}; save the model once more where sentence-transformers is installed: "
                 f"{kind_of(FolderFiles(self.find, '', self.place))}(folder).save(folder)"
             )
-        binder = TensorBinder(Config({}), Checkpoint(lambda _: path), (), dtype, f"{self.place}/{SINGLE}")
-        found = [np.array(binder.table((name,), shape, axes=1).array()) for name, shape in shapes.items()]
-        binder.refuse_leftovers(("",), (), "the module", "its config.json")
-        return found
+        return TensorBinder(Config({}), Checkpoint(lambda _: path), (), dtype, f"{self.place}/{SINGLE}")
 
     def refuse(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self.place}: {what}")

@@ -1,7 +1,7 @@
 """Reads what a folder says of its use, as sentence-transformers writes it -> a `SentenceConfig`.
 
-A folder is made for sentence vectors (SentenceTransformer), for scores of pairs (CrossEncoder) or for sparse vectors
-(SparseEncoder). `sentence_modules` reads the modules that it lists.
+A folder is made for sentence vectors (SentenceTransformer), for scores of pairs (CrossEncoder), for sparse vectors
+(SparseEncoder) or for a vector of each token (MultiVectorEncoder). `sentence_modules` reads the modules that it lists.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import POOLINGS, SIMILARITIES, normalized
+from minibert.equations.sentences import MAXSIMS, POOLINGS, SIMILARITIES, normalized
 from minibert.errors import Option, error_of
 from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 from minibert.files.tokenizer_files import Find
 
-from .folder import LOGIT_SCORE, PAIRS, SETTINGS, USES, FolderFiles, kind_of
+from .folder import LOGIT_SCORE, MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles, by_stanford, kind_of
+from .late import LateInteraction
+from .late_config import fixed_length, read_late, read_older
 from .logit_score import LogitScore, bare_logit_score, read_logit_score
 from .routes import Router, read_router
 from .sentence_modules import read_modules, read_steps, transformer_folder
@@ -42,7 +44,8 @@ TASKS = {
     "SentenceTransformer": ("feature-extraction", "last_hidden_state", "token_embeddings"),
     PAIRS: ("sequence-classification", "logits", "scores"),
     LOGIT_SCORE: ("text-generation", "logits", "causal_logits"),
-    "SparseEncoder": ("fill-mask", "logits", "token_embeddings"),
+    SPARSE: ("fill-mask", "logits", "token_embeddings"),
+    MULTI: ("feature-extraction", "last_hidden_state", "token_embeddings"),
 }
 # what a transformer's settings may say without changing a number here
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -72,13 +75,14 @@ class SentenceConfig(NamedTuple):
     lower_case: bool = False  # texts are lowercased before the tokenizer's own rules
     prompts: Mapping[str, str] = {"query": "", "document": ""}  # name -> what is put before a text
     default_prompt: str | None = None  # the name of one
-    similarity: str | None = None  # name in `SIMILARITIES`; None: the usual one of such vectors
+    similarity: str | None = None  # name in `SIMILARITIES` or `MAXSIMS`; None: the usual one of such vectors
     truncate_dim: int | None = None  # how many of a vector's first numbers are given
     activation: str | None = None  # what is done to scores of pairs: the path of a class, if this folder says it
     logit_score: LogitScore | None = None  # of pairs, where a word's logit is their score
     splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
     router: Router | None = None  # of a SparseEncoder: which texts are looked up in a table of weights
     max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
+    late: LateInteraction | None = None  # of a MultiVectorEncoder: which tokens have a vector
 
     def check_use(self, wanted: str) -> None:
         """Refuse another use than the folder was saved for; a static model lacks the head, which says why.
@@ -109,15 +113,18 @@ class SentenceConfig(NamedTuple):
     def width(self, truncate_dim: int | None = None) -> int:
         """How many numbers of a vector are given; `truncate_dim`: what a call asks for at most.
 
-        Raises ValueError where the folder is not for sentence vectors.
+        Raises ValueError where the folder is not for vectors, and for a width of a token's vectors.
         """
-        self.check_use("SentenceTransformer")
+        if self.late is None:
+            self.check_use("SentenceTransformer")
+        elif truncate_dim is not None:
+            raise error_of(ValueError, Option("truncate_dim"), " is not for vectors of tokens; leave it out")
         most = self.truncate_dim if truncate_dim is None else truncate_dim
         return self.dim if most is None else min(most, self.dim)
 
     @property
     def measure(self) -> str:
-        """How sentence vectors are compared, a name in `SIMILARITIES`."""
+        """How vectors are compared, a name in `SIMILARITIES` or `MAXSIMS`."""
         return self.similarity or "cosine"
 
     @property
@@ -142,26 +149,33 @@ def read_sentence_config(
     Raises CheckpointError that names the file and the entry that is not understood.
     """
     modules, top = read_modules(find, where), FolderFiles(find, "", where)
-    if modules is None:
+    if modules is None and not by_stanford(top):
         named = config.get("architectures")  # a list of one, in all files that transformers writes
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
         score = bare_logit_score(find, where) if continues else None
         return SentenceConfig(poolings=poolings, dim=dim, logit_score=score, **_lengths({}, "", top, config, longest))
-    files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top)
+    modules, told = modules or [], top.object(SETTINGS) if modules else {}
+    files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top) if modules else MULTI
     named, settings = next(
         ((name, found) for name in TRANSFORMER_CONFIGS if (found := files.object(name))), (TRANSFORMER_CONFIGS[0], {})
     )
-    said = {"kind": kind, "lower_case": files.flag(settings, "do_lower_case", False), **_prompts(kind, top)}
+    said = {"kind": kind, "lower_case": files.flag(settings, "do_lower_case", False), **_prompts(kind, top, told)}
     checked, use = settings, kind
-    if modules[-1].kind == LOGIT_SCORE:
+    if modules and modules[-1].kind == LOGIT_SCORE:
         scoring, use = FolderFiles(find, modules[-1].path, where), LOGIT_SCORE
         said["logit_score"], checked = read_logit_score(settings, files, scoring)
-    _check_settings(checked, files, modules[0].kind, use)
-    if kind == "SentenceTransformer":
+    _check_settings(checked, files, modules[0].kind if modules else "Transformer", use)
+    if kind == MULTI:
+        older = read_older(top, modules, told)
+        settings = {**older.settings, **settings}
+        said["late"], said["dim"] = read_late(modules, settings, older, find, dim, longest, dtype, where)
+        said["prompts"] |= older.prompts
+        settings |= fixed_length(settings)
+    elif kind == "SentenceTransformer":
         said |= _pooling(FolderFiles(find, modules[1].path, where), dim)
         said["after"], said["dim"] = read_steps(modules[2:], find, dim * len(said["poolings"]), dtype, where)
-    elif kind == "SparseEncoder":
+    elif kind == SPARSE:
         said["splade"] = _splade(FolderFiles(find, modules[1].path, where))
         said["router"] = read_router(find, where, dtype)
     return SentenceConfig(**said, **_lengths(settings, named, files, config, longest))
@@ -178,7 +192,7 @@ def read_static_config(
     modules, top = read_modules(find, where), FolderFiles(find, "", where)
     said: dict[str, Any] = {"dim": dim, "after": (normalized,) if config.flag("normalize") else ()}
     if modules is not None:
-        said = {"kind": kind_of(top), **_prompts(kind_of(top), top)}
+        said = {"kind": kind_of(top), **_prompts(kind_of(top), top, top.object(SETTINGS))}
         said["after"], said["dim"] = read_steps(modules[1:], find, dim, dtype, where)
     if truncation is not None:
         said |= {"longest": int(truncation["max_length"]), "longest_from": "truncation in tokenizer.json"}
@@ -228,6 +242,7 @@ def _check_settings(settings: dict[str, Any], files: FolderFiles, transformer: s
     usual = "fill-mask" if transformer == "MLMTransformer" else "feature-extraction"  # where the settings say nothing
     settings = {"transformer_task": usual} | settings
     known = {"max_seq_length", "do_lower_case", "query_length", "document_length", *TOKENIZER_ARGUMENTS}
+    known |= {"query_expansion"} if use == MULTI else set()
     for key, value in settings.items():
         if key in ARGUMENTS or key in TOKENIZER_ARGUMENTS:
             if not isinstance(value, dict | None):
@@ -279,9 +294,8 @@ def _lengths(
     )
 
 
-def _prompts(kind: str, files: FolderFiles) -> dict[str, Any]:
+def _prompts(kind: str, files: FolderFiles, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What config_sentence_transformers.json says: prompts, how to compare, how much of a vector to give."""
-    settings = files.object(SETTINGS)
     own = settings.get("prompts") or {}
     if not isinstance(own, dict) or not all(isinstance(text, str | None) for text in own.values()):
         raise files.refuse(f"{SETTINGS}: 'prompts' must be texts by name, found {own!r}")
@@ -290,9 +304,11 @@ def _prompts(kind: str, files: FolderFiles) -> dict[str, Any]:
     default = settings.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
-    named = settings.get("similarity_fn_name") or ("dot" if kind == "SparseEncoder" else "cosine")
+    named = settings.get("similarity_fn_name") or ("dot" if kind == SPARSE else "cosine")
     similarity = "dot" if named == "dot_score" else named  # the function's name, where the measure's is meant
-    if not isinstance(similarity, str) or similarity not in SIMILARITIES:
+    if kind == MULTI:  # a measure of single vectors, which PyLate's folders name, is not meant
+        similarity = named if named in MAXSIMS else "maxsim"
+    elif not isinstance(similarity, str) or similarity not in SIMILARITIES:
         raise files.refuse(
             f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"
         )

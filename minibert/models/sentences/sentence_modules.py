@@ -24,6 +24,7 @@ from .folder import (
     FAMILY,
     LOGIT_SCORE,
     MODULES,
+    MULTI,
     PAIRS,
     SPARSE,
     STATIC_MODULE,
@@ -47,7 +48,10 @@ MODULES_OF: Mapping[str, tuple[str, ...]] = {
     "SentenceTransformer": ("Transformer", "Pooling", STATIC_MODULE, *KEYS),
     PAIRS: ("Transformer", LOGIT_SCORE),
     SPARSE: (*TRANSFORMERS, "SpladePooling"),
+    MULTI: ("Transformer", "Dense", "Normalize", "MultiVectorMask", "HierarchicalTokenPooling"),
 }  # what a folder is saved as -> the modules that are computed here
+OTHERS = ("pylate.models.Dense.Dense",)  # classes of another library that are the same
+SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"  # what a module works on
 BEGINNINGS = (["Transformer", "Pooling"], [STATIC_MODULE])  # of a SentenceTransformer; a static model pools by itself
 SLOPE = "activation_function.weight"  # PReLU's, one number
 LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's own, which no folder changes
@@ -87,7 +91,7 @@ def _fault(modules: list[Module], kind: str) -> str:
     """Say what keeps a list from being the modules of such a folder in their order."""
     known = MODULES_OF[kind]
     for module in modules:
-        if module.kind not in known or not module.type.startswith(FAMILY):
+        if module.kind not in known or not (module.type.startswith(FAMILY) or module.type in OTHERS):
             return (
                 f"names {module.type!r}, but only {', '.join(known)} of sentence-transformers are computed here in a "
                 f"{kind}"
@@ -100,6 +104,9 @@ def _fault(modules: list[Module], kind: str) -> str:
     elif kind == PAIRS:
         right = kinds in (["Transformer"], ["Transformer", LOGIT_SCORE])
         wanted = f"a Transformer alone, or with a {LOGIT_SCORE}"
+    elif kind == MULTI:
+        right = kinds[:1] == ["Transformer"] and "Transformer" not in kinds[1:]
+        wanted = f"a Transformer, then any number of {', '.join(known[1:])}"
     else:
         right = len(kinds) == 2 and kinds[0] in known[:2] and kinds[1] == "SpladePooling"
         wanted = "a Transformer and a SpladePooling"
@@ -113,18 +120,27 @@ After = Callable[[Array], Array]
 
 
 def read_steps(
-    modules: list[Module], find: Find, dim: int, dtype: np.dtype[Any] | None, where: str
+    modules: list[Module],
+    find: Find,
+    dim: int,
+    dtype: np.dtype[Any] | None,
+    where: str,
+    works_on: str = SENTENCES,
 ) -> tuple[tuple[After, ...], int]:
-    """Read the modules behind the pooling, one after another: what each does, and the width after the last."""
+    """Read the modules behind the pooling, one after another: what each does, and the width after the last.
+
+    works_on: TOKENS where there is no pooling. A Dense then need not say so.
+    """
     steps = []
     for module in modules:
         files = FolderFiles(find, module.path, where)
         settings = files.object("config.json")
         files.check_keys(settings, KEYS[module.kind])
         for name in IN_AND_OUT:
-            if settings.get(name) not in (None, "sentence_embedding"):
+            usual = SENTENCES if module.kind == "Normalize" and name == IN_AND_OUT[0] else works_on
+            if (settings.get(name) or usual) != works_on:
                 raise files.refuse(
-                    f"{module.kind} has {name!r} {settings[name]!r}, but here it works on 'sentence_embedding' alone"
+                    f"{module.kind} has {name!r} {settings.get(name)!r}, but here it works on {works_on!r} alone"
                 )
         step, dim = STEPS[module.kind](settings, files, dim, dtype)
         steps.append(step)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from minibert.equations.sentences import SIMILARITIES
+from minibert.equations.sentences import MAXSIMS, SIMILARITIES
 from minibert.errors import Option, error_of
 from minibert.models.run.pipeline import check_positive
 
-from .folder import PAIRS, SPARSE
+from .folder import MULTI, PAIRS, SPARSE
 from .sentence_config import SentenceConfig
 
 
@@ -42,8 +42,8 @@ class SentenceOptions(NamedTuple):
         check_positive("truncate_dim", self.truncate_dim, or_none=True)
         check_positive("max_seq_length", self.max_seq_length, or_none=True)
         measure = getattr(measure, "value", measure)  # sentence-transformers has an enum of them
-        if measure is not None and measure not in tuple(SIMILARITIES):
-            known = ", ".join(SIMILARITIES)
+        if measure is not None and measure not in (*SIMILARITIES, *MAXSIMS):
+            known = ", ".join((*SIMILARITIES, *MAXSIMS))
             raise error_of(ValueError, Option("similarity_fn_name"), f" must be one of {known}, found {measure!r}")
         return self._replace(prompts=prompts, similarity_fn_name=measure)
 
@@ -60,9 +60,13 @@ class SentenceOptions(NamedTuple):
         Prompts of the folder stay where no other has their name. Raises ValueError for an option without effect on a
         folder of this kind, and for a default prompt that is not there.
         """
-        without = {PAIRS: ("truncate_dim", "similarity_fn_name"), SPARSE: ("truncate_dim",)}
+        without = {PAIRS: ("truncate_dim", "similarity_fn_name"), SPARSE: ("truncate_dim",), MULTI: ("truncate_dim",)}
         for name in set(without.get(own.kind, ())) & self.given().keys():
             raise error_of(ValueError, Option(name), f" has no effect on a {own.kind}; leave it out")
+        measure, known_here = self.similarity_fn_name, tuple(MAXSIMS if own.late else SIMILARITIES)
+        if measure is not None and measure not in known_here:
+            found = f" of this model must be one of {', '.join(known_here)}, found {measure!r}"
+            raise error_of(ValueError, Option("similarity_fn_name"), found)
         prompts = {**own.prompts, **(self.prompts or {})}
         default = own.default_prompt if self.default_prompt_name is None else self.default_prompt_name
         if default is not None and default not in prompts:

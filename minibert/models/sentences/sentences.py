@@ -37,7 +37,7 @@ class Sentences(Model):
         super().__init__(*model, **options)
         self._sentence_config = sentence_config
         self._length_set = False
-        self._lowercased: Tokenizer | None = None
+        self._changed_tokenizer: Tokenizer | None = None
         self._last: tuple[Any, tuple[Any, ...], Any] = None, (), None
 
     @property
@@ -100,7 +100,8 @@ class Sentences(Model):
 
         The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
         longest length. A longer text is truncated there without a message: see `tokens_cut`. Without modules.json a
-        vector is the mean over the tokens.
+        vector is the mean over the tokens. A folder of a MultiVectorEncoder gives a list of (tokens, dim): see
+        `encode_query`, and `encode_document`, which this counts as.
 
         Weights stored as float16 or bfloat16 are converted: the vectors are those of the model in float32.
         sentence-transformers computes such a folder in its narrow format, unless told otherwise; on MiniLM its numbers
@@ -135,7 +136,7 @@ class Sentences(Model):
         if own is not self._sentence_config or not all(map(is_, settings, last)):
             own = self.sentence_config
             check_other_arguments(batch_size, convert_to_numpy, convert_to_tensor, device)
-            _check_precision(precision, output_value)
+            _check_precision(precision, OUTPUTS[1] if own.late else output_value)
             pipeline = self.pipeline(*settings[:7])
             self._last = own, settings, pipeline  # the next call with the very same settings need not look at them
         texts = _given_once(texts=texts, inputs=inputs, sentences=sentences)
@@ -177,7 +178,8 @@ class Sentences(Model):
 
         Where the folder has no such prompt, as many have none, nothing is put before a text: then this is `encode`
         without a prompt. `prompts` and `minibert info` say which there are; `load_encoder(prompts=...)` adds others.
-        Of a SparseEncoder's folder they are sparse vectors, as `encode_sparse` gives them.
+        Of a SparseEncoder's folder they are sparse vectors, as `encode_sparse` gives them; of a MultiVectorEncoder's
+        token vectors (tokens, dim), one array for each text, among them those of the mask tokens that fill it up.
         """
         if prompt_name is None and prompt is None:
             prompt_name = "query"
@@ -235,6 +237,7 @@ class Sentences(Model):
         own, tokenizer = self.sentence_config, self.sentence_tokenizer
         dim, before = own.width(truncate_dim), own.prompt(prompt_name, prompt)
         longest = own.lengths.get(task or "", own.longest)
+        fill = own.late.filling(tokenizer, task) if own.late else None
         skip = 0  # tokens of the prompt that are not pooled
         if before and not own.include_prompt:
             (alone,) = tokenizer.encode([before], None, truncation=True, max_length=own.longest)
@@ -244,7 +247,11 @@ class Sentences(Model):
         def tokenize(texts: list[Any], start: int) -> list[Encoded]:
             if before:  # anything but a str goes to the tokenizer as it is, whose error says where it is
                 texts = [before + text if isinstance(text, str) else text for text in texts]
-            return tokenizer.encode(texts, None, truncation=True, max_length=longest, start=start)
+            encoded = tokenizer.encode(texts, None, truncation=True, max_length=longest, start=start)
+            return fill(encoded) if fill else encoded
+
+        if own.late:
+            return self.each_text(tokenize, own.late.results(tokenizer, task, normalize), threads, held)
 
         def pool(rows: Array) -> Array:
             found = [POOLINGS[name](rows, skip) for name in own.poolings]
@@ -286,7 +293,8 @@ class Sentences(Model):
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
 
         One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative. Both
-        may be lists of `SparseVector`, which are compared by dot product where the folder says nothing.
+        may be lists of `SparseVector`, which are compared by dot product where the folder says nothing; or token
+        vectors, queries first, which are compared by `equations.sentences.maxsim`: a list of (tokens, dim), or one.
 
         normalized  both have vectors of length 1 already, as a folder with the module Normalize gives them: a cosine
                     then is one matrix product. Without effect on the other measures, which do not normalize
@@ -312,17 +320,21 @@ class Sentences(Model):
 
     @property
     def sentence_tokenizer(self) -> Tokenizer:
-        """The tokenizer, with a lowercasing step before it where the folder has one."""
-        if not self.sentence_config.lower_case:
+        """The tokenizer, as the folder changes it: a lowercasing step before it, prefixes as one token each."""
+        own = self.sentence_config
+        prefixes = own.late.prefixes if own.late else ()
+        if not own.lower_case and not prefixes:
             return self.embeddings.tokenizer
-        if self._lowercased is None:
-            self._lowercased = self.embeddings.tokenizer.lowercased()
-        return self._lowercased
+        if self._changed_tokenizer is None:
+            found = self.embeddings.tokenizer
+            found = found.lowercased() if own.lower_case else found
+            self._changed_tokenizer = found.with_whole(prefixes)
+        return self._changed_tokenizer
 
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
         super().close()
-        self._sentence_config, self._lowercased = SentenceConfig(), None  # the weights of its dense layers too
+        self._sentence_config, self._changed_tokenizer = SentenceConfig(), None  # the weights of its dense layers too
         self._last = None, (), None
 
 

@@ -1,0 +1,109 @@
+"""Late interaction: a vector for each token of a text, as sentence-transformers' MultiVectorEncoder gives them.
+
+A query may be filled up with mask tokens, whose vectors count as those of its own tokens do; of a document some tokens,
+such as punctuation, may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import normalized
+from minibert.files.tokenizer import Encoded, Tokenizer
+from minibert.models.run.packing import Packed
+
+if TYPE_CHECKING:
+    pass
+
+TASKS = ("query", "document")
+USUAL = TASKS[1]  # what a text without a task counts as
+
+
+class Expansion(NamedTuple):
+    """What a query is filled up with."""
+
+    length: int  # up to so many tokens
+    attend: bool  # whether other tokens see those that fill up
+    token: str | None = None  # None: the mask token
+
+
+class LateInteraction(NamedTuple):
+    """How a text becomes vectors of its tokens after the last block."""
+
+    steps: tuple[tuple[Callable[[Array], Array], tuple[str, ...]], ...] = ()  # each with the tasks that it is for
+    expansion: Expansion | None = None
+    skipped: tuple[str, ...] = ()  # tokens that are left out
+    skips: tuple[str, ...] = (USUAL,)  # in texts of these tasks
+    only: tuple[int, ...] | None = None  # of all but queries, the ids that are kept; None: all
+    prefixes: tuple[str, ...] = ()  # of prompts, one token each where the vocabulary has it
+
+    def counts(self, tokenizer: Tokenizer, task: str | None) -> Callable[[Array], Array] | None:
+        """Say which ids of a text have a vector: a function of ids that gives bool; None: all have."""
+        skipped = []
+        if (task or USUAL) in self.skips:
+            skipped = [i for word in self.skipped if (i := tokenizer.id_of(word)) is not None]
+        only = self.only if task != TASKS[0] else None
+        if not skipped and not only:
+            return None
+
+        def count(ids: Array) -> Array:
+            kept = ~np.isin(ids, skipped)
+            return kept & np.isin(ids, only) if only else kept
+
+        return count
+
+    def filling(self, tokenizer: Tokenizer, task: str | None) -> Callable[[Sequence[Encoded]], list[Encoded]]:
+        """Give what fills up texts of this task.
+
+        Raises ValueError where the tokenizer has no such token, or puts padding before a text.
+        """
+        own = self.expansion
+        if own is None or task != TASKS[0]:
+            return list
+        named = tokenizer.named
+        token = own.token or named.get("mask") or named.get("eos")
+        i = None if token is None else tokenizer.id_of(token)
+        if i is None:
+            raise ValueError(
+                f"queries of this model are filled up with {token or 'a mask token'!r}, which the tokenizer does not "
+                "have; is this the right tokenizer?"
+            )
+
+        def fill(encoded: Sequence[Encoded]) -> list[Encoded]:
+            return [_filled(each, own.length - len(each.input_ids), i, own.attend) for each in encoded]
+
+        return fill
+
+    def results(
+        self, tokenizer: Tokenizer, task: str | None, normalize: bool
+    ) -> Callable[[Packed, Array], list[Array]]:
+        """Make the `results` of a pipeline: for each text the vectors of its tokens that count, (tokens, dim)."""
+        steps = [step for step, tasks in self.steps if (task or USUAL) in tasks] + [normalized] * normalize
+        count = self.counts(tokenizer, task)
+
+        def results(tile: Packed, x: Array) -> list[Array]:
+            ids = tile.ids
+            for step in steps:
+                x = step(x)
+            found = []
+            for group in tile.groups():
+                kept = np.ones((len(group.texts), group.length), bool) if count is None else count(group.of(ids))
+                found += [rows[some] for rows, some in zip(group.of(x), kept, strict=True)]
+            return found
+
+        return results
+
+
+def _filled(encoded: Encoded, missing: int, token: int, seen: bool) -> Encoded:
+    if missing <= 0:
+        return encoded
+    types = encoded.token_type_ids
+    return encoded._replace(
+        input_ids=encoded.input_ids + [token] * missing,
+        token_type_ids=None if types is None else types + [0] * missing,
+        unseen=0 if seen else missing,
+    )

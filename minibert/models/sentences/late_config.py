@@ -1,0 +1,199 @@
+"""Reads what a folder says of late interaction, as sentence-transformers' MultiVectorEncoder writes it; and what older
+folders say in places of their own: those of PyLate (up to 3), and of Stanford's ColBERT, which have no modules.json.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.sentences import normalized
+from minibert.families.parts.activations import TORCH
+from minibert.files.tokenizer_files import Find
+
+from .folder import MULTI, FolderFiles, Module, by_stanford
+from .late import TASKS, USUAL, Expansion, LateInteraction
+from .sentence_modules import TOKENS, After, dense, read_steps
+
+PUNCTUATION = list(string.punctuation)
+METADATA = "artifact.metadata"  # of Stanford's ColBERT
+PREFIXES = {"query": "query_prefix", "document": "document_prefix"}  # a task -> PyLate's key
+MARKERS = ("[unused0]", "[unused1]")  # what stands before Stanford's queries and documents, unless its file says it
+OWN = ("query_length", "document_length", "query_expansion")  # of a transformer, which PyLate has elsewhere
+FLAT = (*OWN, "do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words")
+CLASSIC = 32  # tokens of a query in the first ColBERT
+EXPANSION = ("strategy", "attend", "token", "length")
+MASK = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
+TOKEN_POOLING = ("pool_factor", "num_protected_tokens", "normalize_embeddings", "tasks")
+
+
+class Older(NamedTuple):
+    """What older folders say in places of their own."""
+
+    settings: Mapping[str, Any] = {}  # of the transformer, where its own file does not say them
+    prompts: Mapping[str, str] = {}  # put before texts of a task
+    prefixes: tuple[str, ...] = ()  # which were put there as tokens
+    skipped: tuple[str, ...] = ()  # tokens of documents that are left out
+    completed: bool = False  # a MultiVectorMask and a Normalize follow the modules
+
+
+def read_older(top: FolderFiles, modules: list[Module], settings: Mapping[str, Any]) -> Older:
+    """Read what PyLate says in `settings`, those of config_sentence_transformers.json; without modules what Stanford's
+    ColBERT says."""
+    if not modules:
+        return _of_stanford(top)
+    prompts: dict[str, Any] = dict(settings.get("prompts") or {})
+    prefixes = {task: settings[key] or "" for task, key in PREFIXES.items() if key in settings}
+    told = {key: settings[key] for key in OWN if settings.get(key) is not None or (key == OWN[2] and key in settings)}
+    if "query_expansion" not in told and any(key in settings for key in (*FLAT, *PREFIXES.values())):
+        told["query_expansion"] = None
+        if settings.get("do_query_expansion") is not False:
+            attend = settings.get("attend_to_expansion_tokens", settings.get("attend_to_mask_tokens"))
+            told["query_expansion"] = _fixed(told.pop("query_length", None), attend)
+    for task, prefix in prefixes.items():
+        if not isinstance(prefix, str):
+            raise top.refuse(f"the prefix of a {task} must be a text, found {prefix!r}")
+        prompts[task] = prefix + (prompts.get(task) or "").removeprefix(prefix)
+    kind = settings.get("model_type")
+    completed = kind == "ColBERT" or (kind != MULTI and not by_stanford(top))
+    skipped = settings.get("skiplist_words")
+    if skipped is None and (prefixes or kind == "ColBERT"):
+        skipped = PUNCTUATION
+    return Older(told, prompts, tuple(prefixes.values()), _strings(skipped or [], "skiplist_words", top), completed)
+
+
+def _of_stanford(top: FolderFiles) -> Older:
+    metadata = top.object(METADATA)
+    keys = zip(TASKS, ("query_token_id", "doc_token_id"), MARKERS, strict=True)
+    prompts = {task: f"{metadata.get(key) or usual} " for task, key, usual in keys}
+    told = {"query_expansion": _fixed(metadata.get("query_maxlen"), metadata.get("attend_to_mask_tokens"))}
+    if metadata.get("doc_maxlen") is not None:
+        told["document_length"] = metadata["doc_maxlen"]
+    skipped = PUNCTUATION if metadata.get("mask_punctuation", True) else []
+    return Older(told, prompts, tuple(prompts.values()), tuple(skipped), True)
+
+
+def _fixed(length: Any, attend: Any) -> dict[str, Any]:
+    return {"strategy": "fixed", "attend": bool(attend), "length": length or CLASSIC}
+
+
+def read_late(
+    modules: list[Module],
+    settings: Mapping[str, Any],
+    older: Older,
+    find: Find,
+    dim: int,
+    longest: int | None,
+    dtype: np.dtype[Any] | None,
+    where: str,
+) -> tuple[LateInteraction, int]:
+    """Read the modules behind the transformer, and how a query is filled up; and the width of a token's vector.
+
+    settings: the transformer's, `older` among them. longest: rows of the position table.
+    """
+    top = FolderFiles(find, "", where)
+    steps: list[tuple[After, tuple[str, ...]]] = []
+    own = LateInteraction(prefixes=older.prefixes)
+    masked = older.completed
+    if not modules:
+        step, dim = _stanford(top, dim, dtype)
+        steps.append((step, TASKS))
+    for module in modules[1:]:
+        files = FolderFiles(find, module.path, where)
+        if module.kind == "MultiVectorMask":
+            if masked:
+                raise files.refuse("a second MultiVectorMask is not computed here")
+            own, masked = _mask(own, files), True
+        elif module.kind == "HierarchicalTokenPooling":
+            steps += _token_pooling(files)
+        else:
+            made, dim = read_steps([module], find, dim, dtype, where, TOKENS)
+            steps += [(step, TASKS) for step in made]
+    if older.completed:
+        own = own._replace(skipped=older.skipped)
+        steps.append((normalized, TASKS))
+    transformer = FolderFiles(find, modules[0].path if modules else "", where)
+    expansion = _expansion(settings, transformer, longest)
+    if expansion and not (masked or expansion.attend):
+        expansion = None  # neither attended to nor scored
+    return own._replace(steps=tuple(steps), expansion=expansion), dim
+
+
+def fixed_length(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the length of a query where filling up says it, whatever the transformer's settings are otherwise."""
+    expansion = settings.get("query_expansion") or {}
+    return {"query_length": expansion["length"]} if expansion.get("strategy") == "fixed" else {}
+
+
+def _mask(own: LateInteraction, files: FolderFiles) -> LateInteraction:
+    settings = files.object("config.json")
+    files.check_keys(settings, MASK)
+    only = settings.get("keep_only_token_ids") or None
+    if only is not None and not (isinstance(only, list) and all(type(i) is int for i in only)):
+        raise files.refuse(f"'keep_only_token_ids' must be a list of ids, found {only!r:.80}")
+    return own._replace(
+        skipped=_strings(settings.get("skiplist_words") or [], "skiplist_words", files),
+        skips=_tasks(settings, "skiplist_tasks", files),
+        only=None if only is None else tuple(only),
+    )
+
+
+def _token_pooling(files: FolderFiles) -> list[tuple[After, tuple[str, ...]]]:
+    settings = files.object("config.json")
+    files.check_keys(settings, TOKEN_POOLING)
+    factor = settings.get("pool_factor", 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or factor != 1:
+        raise files.refuse(
+            f"token pooling with 'pool_factor' {factor!r} clusters a text's vectors, which is not computed here; "
+            "known is 1, which keeps them all"
+        )
+    tasks = _tasks(settings, "tasks", files)
+    return [(normalized, tasks)] if files.flag(settings, "normalize_embeddings", False) else []
+
+
+def _tasks(settings: Mapping[str, Any], key: str, files: FolderFiles) -> tuple[str, ...]:
+    found = settings.get(key)
+    return (USUAL,) if found is None else _strings([found] if isinstance(found, str) else found, key, files)
+
+
+def _strings(value: Any, key: str, files: FolderFiles) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise files.refuse(f"{key!r} must be a list of texts, found {value!r:.80}")
+    return tuple(value)
+
+
+def _expansion(settings: Mapping[str, Any], files: FolderFiles, longest: int | None) -> Expansion | None:
+    given = settings.get("query_expansion")
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not set(given) <= set(EXPANSION):
+        raise files.refuse(f"'query_expansion' must say {', '.join(EXPANSION)}, found {given!r:.120}")
+    strategy, token, length = (given.get(key) for key in ("strategy", "token", "length"))
+    attend = files.flag(given, "attend", False)
+    if strategy not in ("fixed", "min") or not isinstance(token, str | None) or type(length) is not int or length < 1:
+        raise files.refuse(
+            "'query_expansion' must have the strategy fixed or min, a length >= 1, and a token or none, found "
+            f"{given!r:.120}"
+        )
+    most = settings.get("query_length")
+    if (longest is not None and length > longest) or (isinstance(most, int | float) and most < length):
+        limit = f"query_length is {most!r}" if longest is None or length <= longest else f"the table has {longest} rows"
+        raise files.refuse(f"'query_expansion' fills queries up to {length} tokens, but {limit}")
+    if files.object("tokenizer_config.json").get("padding_side") == "left":
+        raise files.refuse("'query_expansion' before a text, where its padding_side is left, is not computed here")
+    return Expansion(length, attend, token)
+
+
+def _stanford(top: FolderFiles, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
+    """The map of the tokens, which stands among the transformer's tensors."""
+    if dtype is None:
+        return normalized, int(top.object(METADATA).get("dim", 128))
+    weight = top.matrix("linear.weight", dtype)
+    if weight.shape[1] != dim:
+        raise top.refuse(f"'linear.weight' maps {weight.shape[1]} numbers, but the transformer gives {dim}")
+    made = partial(dense, weight=weight, bias=None, residual=None, activation=TORCH["Identity"], keeps=False)
+    return made, len(weight)

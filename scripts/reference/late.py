@@ -1,0 +1,206 @@
+"""Make tests/reference/late-*: small folders for late interaction, and what MultiVectorEncoder gives for them.
+
+    python scripts/reference/late.py            write the folders anew
+    python scripts/reference/late.py --check    make them elsewhere, compare; exit 1 on a difference
+
+It needs sentence-transformers (`pip install sentence-transformers==6.2.0`). Each folder holds a model of seeded numbers
+as MultiVectorEncoder saves it, or as PyLate and Stanford's ColBERT did. Beside the model:
+
+    calls.json            what was called: a method, texts, options
+    vectors.safetensors   what each call gave, "0", "1", ... in the calls' order: scores, or the token vectors of all
+                          texts one behind the other, with the number of each text's tokens in "0.lengths"
+"""
+
+from __future__ import annotations
+
+import json
+import string
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import check
+import numpy as np
+import transformers
+from check import ROOT, make_or_check, parser_of
+from safetensors.numpy import load_file, save_file
+from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
+from sentences import SIZES, TEXTS, Call, bert, differences, fill, make_folders, rewrite, with_wordpiece
+from torch import nn
+
+QUERIES = ("the clouds", "", "we lived above the clouds we lived above the clouds")
+PUNCTUATION = list(string.punctuation)
+TOKENS = {"module_input_name": "token_embeddings"}
+ROBERTA = SIZES | {"max_position_embeddings": 34, "pad_token_id": 0, "type_vocab_size": 1}
+
+
+def dense(width: int, out: int, **options: Any) -> Dense:
+    options = {"bias": False, "activation_function": nn.Identity(), **TOKENS, **options}
+    fill(module := Dense(width, out, **options))
+    return module
+
+
+def save(chain: list[Any], folder: Path, **options: Any) -> list[Call]:
+    MultiVectorEncoder(modules=chain, device="cpu", **options).save(str(folder), create_model_card=False)
+    return calls()
+
+
+def calls() -> list[Call]:
+    texts = list(TEXTS)
+    return [
+        ("encode_query", texts, {}),
+        ("encode_document", texts, {}),
+        ("encode", texts, {}),
+        ("encode_query", "we lived", {}),
+        ("encode_query", texts[:3], {"prompt": "above ", "normalize_embeddings": True}),
+        ("similarity", texts, {}),
+        ("similarity_pairwise", texts, {}),
+    ]
+
+
+def raw(folder: Path, kind: type, config: Any, spread: int = 8, **tokenizer: Any) -> str:
+    check.fill(model := kind(config), spread, norms=spread // 2)
+    model.save_pretrained(folder)
+    return str(with_wordpiece(folder, **tokenizer))
+
+
+def modernbert(folder: Path, **settings: Any) -> str:
+    """Two blocks that see a window of four tokens on either side, then one that sees all."""
+    special = {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")} | {"pad_token_id": 0}
+    config = SIZES | {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 3} | special
+    # with a larger spread float32 itself is 1e-5 from float64
+    return raw(folder, transformers.ModernBertModel, transformers.ModernBertConfig(**config | settings), spread=4)
+
+
+# -- the folders -------------------------------------------------------------------------------------------------
+
+
+def fixed(parts: Path, folder: Path) -> list[Call]:
+    """BERT; queries of 12 tokens, filled with [MASK] that no token sees; prompts; punctuation of documents left out."""
+    expansion = {"strategy": "fixed", "attend": False, "length": 12}
+    transformer = Transformer(str(bert(parts / "t")), query_expansion=expansion, document_length=14)
+    chain = [transformer, dense(8, 6), MultiVectorMask(PUNCTUATION), Normalize(**TOKENS)]
+    return save(chain, folder, prompts={"query": "the ", "document": "we "})
+
+
+def least(parts: Path, folder: Path) -> list[Call]:
+    """ModernBERT; at least 9 tokens of a query, at most 14, and all of them seen; two maps; token pooling of 1."""
+    expansion = {"strategy": "min", "attend": True, "length": 9, "token": "the"}
+    transformer = Transformer(modernbert(parts / "t"), query_expansion=expansion, query_length=14, document_length=20)
+    mask = MultiVectorMask(["we", "!", "notatoken"], skiplist_tasks=["query", "document"])
+    chain = [transformer, dense(8, 12, activation_function=nn.GELU()), dense(12, 4, bias=True), mask]
+    return save([*chain, HierarchicalTokenPooling(1.0)], folder, similarity_fn_name="meanmaxsim")
+
+
+def window(parts: Path, folder: Path) -> list[Call]:
+    """ModernBERT; tokens that fill a query stand so far behind it that some see nothing in a window."""
+    expansion = {"strategy": "fixed", "attend": False, "length": 20}
+    transformer = Transformer(modernbert(parts / "t"), query_expansion=expansion)
+    return save([transformer, dense(8, 6), MultiVectorMask(), Normalize(**TOKENS)], folder)
+
+
+def kept(parts: Path, folder: Path) -> list[Call]:
+    """RoBERTa, whose positions follow the ids; of a document only some ids count, so that some have no token."""
+    name = raw(parts / "t", transformers.RobertaModel, transformers.RobertaConfig(**ROBERTA), model_max_length=30)
+    expansion = {"strategy": "min", "attend": False, "length": 8}
+    mask = MultiVectorMask(keep_only_token_ids=[5, 6, 7, 8, 9, 10, 11, 12])
+    return save([Transformer(name, query_expansion=expansion), mask, dense(8, 6)], folder)
+
+
+def bare(parts: Path, folder: Path) -> list[Call]:
+    """Nothing but a map: queries of at most 6 tokens, documents of 10."""
+    return save([Transformer(str(bert(parts / "t")), query_length=6, document_length=10), dense(8, 6)], folder)
+
+
+def pylate(parts: Path, folder: Path) -> list[Call]:
+    """As PyLate 1.3 saves it: a Transformer and a Dense of its own, flat settings, prefixes of one token."""
+    save([Transformer(str(bert(parts / "t"))), dense(8, 6)], folder)
+    rewrite(folder / "tokenizer.json", partial(with_tokens, "[Q] ", "[D] "))
+    types = "sentence_transformers.models.Transformer", "pylate.models.Dense.Dense"
+    own = [{"idx": i, "name": str(i), "path": path, "type": kind}
+           for i, (path, kind) in enumerate(zip(("", "1_Dense"), types, strict=True))]  # fmt: skip
+    (folder / "modules.json").write_text(json.dumps(own), encoding="utf-8")
+    rewrite(folder / "1_Dense" / "config.json", lambda config: {k: v for k, v in config.items() if "module" not in k})
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 17, "do_lower_case": False}))
+    settings = {
+        "model_type": "ColBERT", "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "MaxSim",
+        "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 10, "document_length": 18,
+        "attend_to_expansion_tokens": True, "skiplist_words": ["!", "the"],
+    }  # fmt: skip
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings), encoding="utf-8")
+    return calls()
+
+
+def pylate_older(parts: Path, folder: Path) -> list[Call]:
+    """As PyLate 1.0 saved it: no model_type; no expansion; prefixes that are not in the vocabulary; punctuation."""
+    pylate(parts, folder)
+    rewrite(folder / "tokenizer.json", lambda rules: rules | {"added_tokens": rules["added_tokens"][:-2]})
+    settings = {
+        "prompts": {"query": "above "}, "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 10,
+        "document_length": 18, "do_query_expansion": False,
+    }  # fmt: skip
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings), encoding="utf-8")
+    return calls()
+
+
+def stanford(parts: Path, folder: Path) -> list[Call]:
+    """As Stanford's ColBERT saves it: HF_ColBERT, `linear.weight` beside the BERT, artifact.metadata."""
+    bert(folder)
+    tensors = {f"bert.{name}": array for name, array in load_file(folder / "model.safetensors").items()}
+    tensors["linear.weight"] = dense(8, 6).linear.weight.detach().numpy()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    rewrite(folder / "config.json", lambda config: config | {"architectures": ["HF_ColBERT"]})
+    rewrite(folder / "tokenizer.json", partial(with_tokens, "[unused0]", "[unused1]", added=False))
+    metadata = {"query_maxlen": 11, "doc_maxlen": 16, "query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
+    (folder / "artifact.metadata").write_text(json.dumps(metadata), encoding="utf-8")
+    return calls()
+
+
+def with_tokens(first: str, second: str, rules: dict[str, Any], added: bool = True) -> dict[str, Any]:
+    """Call the last two words of the vocabulary otherwise; `added`: and let the tokenizer find them in texts."""
+    vocabulary = rules["model"]["vocab"]
+    ids = sorted(vocabulary.values())[-2:]
+    names = dict(zip(ids, (first, second), strict=True))
+    rules["model"]["vocab"] = {names.get(i, word): i for word, i in vocabulary.items()}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    if added:
+        rules["added_tokens"] += [{"id": i, "content": name, **flags} for i, name in names.items()]
+    return rules
+
+
+FOLDERS = (fixed, least, window, kept, bare, pylate, pylate_older, stanford)
+
+
+def given(model: MultiVectorEncoder, call: Call) -> list[np.ndarray[Any, Any]] | np.ndarray[Any, Any]:
+    method, texts, options = call
+    if method.startswith("similarity"):
+        pairwise = method == "similarity_pairwise"
+        queries = model.encode_query(texts if pairwise else list(QUERIES), convert_to_numpy=True)
+        documents = model.encode_document(texts, convert_to_numpy=True)
+        return np.asarray(getattr(model, method)(queries, documents))
+    found = getattr(model, method)(texts, convert_to_numpy=True, **options)
+    return [found] if isinstance(texts, str) else found
+
+
+def with_vectors(folder: Path, made: list[Call]) -> dict[str, dict[str, Any]]:
+    model, tensors = MultiVectorEncoder(str(folder), device="cpu"), {}
+    for i, call in enumerate(made):
+        found = given(model, call)
+        if isinstance(found, list):
+            tensors[f"{i}.lengths"] = np.array([len(each) for each in found])
+            found = np.concatenate(found)
+        tensors[str(i)] = np.ascontiguousarray(found, np.float32)
+    save_file(tensors, folder / "vectors.safetensors")
+    return {str(i): dict(zip(("method", "texts", "options"), call, strict=True)) for i, call in enumerate(made)}
+
+
+def main() -> int:
+    make = partial(make_folders, prefix="late", builders=FOLDERS, finish=with_vectors)
+    return make_or_check(parser_of(__doc__).parse_args().check, ROOT / "tests" / "reference", make, differences)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Late interaction beside sentence-transformers' MultiVectorEncoder: seeded folders, many texts, settings left out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import change_json
+from many_texts import many_texts
+from needed import need_sentence_transformers
+from reference_files import REFERENCE
+
+import minibert
+
+pytestmark = pytest.mark.reference
+
+VECTORS = 1e-5  # relative to the larger of 1 and the vector's length; measured: 3.9e-6
+SCORES = 1e-5  # relative to max(1, |score|); measured: 3.6e-6
+FOLDERS = sorted(folder.name for folder in REFERENCE.glob("late-*"))
+TEXTS = [text[:200] for text in many_texts(44)] + ["the", "we lived above the clouds", "!?", "a b c d e f g h i j"]
+SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
+Model = Any
+
+
+def both(folder: Path) -> tuple[Model, minibert.Encoder]:
+    need_sentence_transformers()
+    from sentence_transformers import MultiVectorEncoder
+
+    return MultiVectorEncoder(str(folder), device="cpu"), minibert.load_encoder(folder)
+
+
+def compare(theirs: Model, ours: minibert.Encoder, texts: list[str]) -> None:
+    for method in ("encode_query", "encode_document", "encode"):
+        want, found = (getattr(theirs, method)(texts, convert_to_numpy=True), getattr(ours, method)(texts))
+        alone = [getattr(ours, method)(text) for text in texts]
+        for text, *each in zip(texts, want, found, alone, strict=True):
+            assert each[0].shape == each[1].shape == each[2].shape, (method, text)
+            lengths = np.maximum(1, np.linalg.norm(each[0], axis=1, keepdims=True))
+            for other in each[1:]:
+                assert (np.abs(other - each[0]) / lengths).max(initial=0) <= VECTORS, (method, text)
+    queries, documents = (call(texts, convert_to_numpy=True) for call in (theirs.encode_query, theirs.encode_document))
+    for some, others in ((queries[:9], documents), (queries[3], documents), (queries[3], documents[4])):
+        want = theirs.similarity(some, others).numpy()
+        found = ours.similarity(some, others)
+        assert (np.abs(found - want) / np.maximum(1, np.abs(want))).max() <= SCORES
+    want = theirs.similarity_pairwise(queries, documents).numpy()
+    assert (np.abs(ours.similarity_pairwise(queries, documents) - want) / np.maximum(1, np.abs(want))).max() <= SCORES
+    assert ours.get_embedding_dimension() == theirs.get_embedding_dimension() and ours.prompts == theirs.prompts
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_folder(name: str) -> None:
+    compare(*both(REFERENCE / name), TEXTS)
+
+
+def keys() -> list[tuple[str, str, str]]:
+    """Every setting of every folder that may be left out."""
+    kept = {"modules.json", "calls.json", "config.json", "tokenizer.json", "tokenizer_config.json"}
+    needed = {"in_features", "out_features", "bias", "module_input_name", "model_type", "activation_function"}
+    needed |= {"module_output_name"}  # of a transformer: without it theirs is not loaded
+    found = []
+    for name in FOLDERS:
+        for path in sorted((REFERENCE / name).rglob("*")):
+            inside = path.relative_to(REFERENCE / name).as_posix()
+            if (path.suffix == ".json" or path.name == "artifact.metadata") and inside not in kept:
+                data = json.loads(path.read_text(encoding="utf-8"))
+                found += [(name, inside, key) for key in data if key not in needed and data[key] not in (None, {})]
+    return found
+
+
+@pytest.mark.parametrize(("name", "file", "key"), keys())
+def test_settings_left_out(tmp_path: Path, name: str, file: str, key: str) -> None:
+    folder = shutil.copytree(REFERENCE / name, tmp_path / "model")
+    data = json.loads((folder / file).read_text(encoding="utf-8"))
+    (folder / file).write_text(json.dumps({each: data[each] for each in data if each != key}), encoding="utf-8")
+    compare(*both(folder), TEXTS[36:])
+
+
+@pytest.mark.parametrize("file", [SETTINGS, TRANSFORMER, "artifact.metadata"])
+@pytest.mark.parametrize("name", ["late-fixed", "late-pylate", "late-stanford"])
+def test_files_left_out(tmp_path: Path, name: str, file: str) -> None:
+    if not (REFERENCE / name / file).exists() or (name, file) == ("late-pylate", SETTINGS):
+        return
+    folder = shutil.copytree(REFERENCE / name, tmp_path / "model")
+    if (name, file) == ("late-fixed", SETTINGS):
+        (folder / file).write_text('{"model_type": "MultiVectorEncoder"}', encoding="utf-8")
+    else:
+        (folder / file).unlink()
+    compare(*both(folder), TEXTS[36:])
+
+
+def test_odd_settings(tmp_path: Path) -> None:
+    """A mask token that a query leaves out, lengths of a query, an older folder that names its transformer HF_ColBERT,
+    prompts beside a prefix, a folder of Stanford's with prompts that nobody reads."""
+    skips, least = {"skiplist_words": ["[MASK]", "we"], "skiplist_tasks": "query"}, {"strategy": "min", "length": 5}
+    for name, file, change in (
+        ("late-fixed", "2_MultiVectorMask/config.json", skips),
+        ("late-least", TRANSFORMER, {"query_length": None}),
+        ("late-least", TRANSFORMER, {"query_expansion": {"strategy": "fixed", "length": 3}, "query_length": 20}),
+        ("late-fixed", TRANSFORMER, {"query_expansion": {"strategy": "min", "length": 6, "attend": True}}),
+        ("late-pylate", SETTINGS, {"prompts": {"query": "[Q] above ", "document": "we "}, "skiplist_words": []}),
+        ("late-pylate", SETTINGS, {"query_expansion": least, "default_prompt_name": "query"}),
+        ("late-pylate", SETTINGS, {"do_query_expansion": False, "query_prefix": ""}),
+        ("late-pylate", SETTINGS, {"model_type": "MultiVectorEncoder"}),
+        ("late-pylate-older", "config.json", {"architectures": ["HF_ColBERT"]}),
+        ("late-stanford", SETTINGS, {"prompts": {"query": "above "}, "query_length": 20, "document_length": 5}),
+        ("late-stanford", SETTINGS, {"skiplist_words": ["we"], "similarity_fn_name": "meanmaxsim"}),
+        ("late-bare", SETTINGS, {"similarity_fn_name": "dot", "default_prompt_name": "a", "prompts": {"a": "a "}}),
+    ):  # fmt: skip
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        folder = shutil.copytree(REFERENCE / name, tmp_path / "model")
+        if not (folder / file).exists():
+            (folder / file).write_text("{}", encoding="utf-8")
+        change_json(folder / file, **change)
+        try:
+            compare(*both(folder), TEXTS[36:])
+        except Exception as error:
+            raise AssertionError(f"{name}: {file}: {change}") from error

@@ -1,0 +1,295 @@
+"""Token vectors and their similarity against what sentence-transformers' MultiVectorEncoder gave for the same folders;
+what is refused of such a folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference_files import REFERENCE, changed, opened
+from safetensors.numpy import load_file
+
+import minibert
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import EMPTY, maxsim, mean_maxsim
+from minibert.models.sentences import token_vectors
+from minibert.models.sentences.late import Expansion
+from minibert.models.sentences.token_vectors import TokenVectors, by_tokens
+
+FOLDERS = sorted(folder.name for folder in REFERENCE.glob("late-*"))
+# largest difference, relative to the larger of 1 and the vector's length; measured: 8.0e-7
+EXACT = 3e-6
+SCORES = 3e-6  # relative to max(1, |score|); measured: 5.0e-7
+NEIGHBOURS = 5e-6  # how far a number moves with the other texts of a call; measured: 1.4e-6
+FORMULA = 1e-5  # of float32 beside float64, of sums of 20 products; measured: 1.1e-6
+SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
+QUERIES = ["the clouds", "", "we lived above the clouds we lived above the clouds"]
+
+
+def calls(name: str) -> Iterator[tuple[str, dict[str, Any], dict[str, Array]]]:
+    stored = load_file(REFERENCE / name / "vectors.safetensors")
+    for key, call in json.loads((REFERENCE / name / "calls.json").read_text(encoding="utf-8")).items():
+        yield key, call, {each: array for each, array in stored.items() if each.split(".")[0] == key}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_vectors_and_scores_are_those_of_sentence_transformers(name: str) -> None:
+    encoder = opened(name)
+    for key, call, stored in calls(name):
+        method, texts = call["method"], call["texts"]
+        if method.startswith("similarity"):
+            queries = encoder.encode_query(texts if method == "similarity_pairwise" else QUERIES)
+            found = getattr(encoder, method)(queries, encoder.encode_document(texts))
+            assert found.dtype == np.float32 and found.shape == stored[key].shape
+            assert (np.abs(found - stored[key]) / np.maximum(1, np.abs(stored[key]))).max() <= SCORES, key
+            continue
+        made = getattr(encoder, method)(texts, **call["options"])
+        made = [made] if isinstance(texts, str) else made
+        assert [len(each) for each in made] == stored[f"{key}.lengths"].tolist(), key
+        for found, want in zip(made, np.split(stored[key], np.cumsum(stored[f"{key}.lengths"])[:-1]), strict=True):
+            assert found.dtype == np.float32
+            lengths = np.maximum(1, np.linalg.norm(want, axis=1, keepdims=True))
+            assert (np.abs(found - want) / lengths).max(initial=0) <= EXACT, (key, texts)
+
+
+def test_the_folders_cover_what_a_folder_can_say() -> None:
+    """Else a reader that ignores one of these would pass."""
+    own = {name: opened(name).sentence_config for name in FOLDERS}
+    late = {name: each.late for name, each in own.items() if each.late}
+    assert len(late) == len(FOLDERS) == 8 and {each.similarity for each in own.values()} == {"maxsim", "meanmaxsim"}
+    expansions = [each.expansion for each in late.values()]
+    assert {each and each.attend for each in expansions} == {None, True, False}
+    assert Expansion(9, True, "the") in expansions
+    assert {each.skips for each in late.values()} == {("document",), ("query", "document")}
+    assert sum(each.only is not None for each in late.values()) == 1
+    assert {each.prefixes for each in late.values()} == {(), ("[Q] ", "[D] "), ("[unused0] ", "[unused1] ")}
+    assert own["late-stanford"].prompts == {"query": "[unused0] ", "document": "[unused1] "}
+    assert own["late-pylate-older"].prompts == {"query": "[Q] above ", "document": "[D] "}
+    assert own["late-pylate"].lengths == {"query": 10, "document": 18}
+    skipped = {name: len(each.skipped) for name, each in late.items()}
+    assert (skipped["late-stanford"], skipped["late-pylate-older"], skipped["late-pylate"]) == (32, 32, 2)
+
+
+@pytest.mark.parametrize("name", ["late-fixed", "late-least", "late-pylate"])
+def test_a_text_alone_and_among_others(name: str) -> None:
+    encoder = opened(name)
+    texts = [f"{text} {letter}" for text in ("we", "We lived above the clouds!", "", "a b c d e") for letter in "abc"]
+    assert encoder.encode_query([]) == [] and encoder.get_embedding_dimension() == encoder.encode("we").shape[1]
+    for method in ("encode", "encode_query", "encode_document"):
+        call = getattr(encoder, method)
+        for text, found in zip(texts, call(texts * 50), strict=False):
+            assert np.allclose(found, call(text), atol=NEIGHBOURS)
+            assert found.flags.owndata or found.base.size == found.size  # else a whole tile would stay in memory
+    task = {"prompt_name": "query", "task": "query"}
+    streamed = list(encoder.encode_stream(texts, batch_size=2, **task))
+    assert all(np.allclose(*each, atol=NEIGHBOURS) for each in zip(streamed, encoder.encode_query(texts), strict=True))
+
+
+def test_what_fills_up_a_query_is_not_seen() -> None:
+    """Its own tokens' vectors are those of the text alone; attended to, they are others."""
+    encoder = opened("late-fixed")
+    filled, alone = encoder.encode_query("we lived"), encoder.encode("we lived", prompt="the ")
+    assert len(filled) == 12 and len(alone) == 5
+    assert np.allclose(filled[:5], alone, atol=NEIGHBOURS)
+    assert encoder.tokens_cut("we lived " * 9, "query", task="query") == 9
+
+
+def test_tokens_that_are_seen_change_the_others(tmp_path: Path) -> None:
+    alone = opened("late-fixed").encode("we lived", prompt="the ")
+    for attend in (True, False):
+        seen = {"query_expansion": {"strategy": "fixed", "attend": attend, "length": 12}}
+        encoder = changed(tmp_path, "late-fixed", TRANSFORMER, seen)
+        assert np.allclose(encoder.encode_query("we lived")[:5], alone, atol=1e-3) is not attend
+
+
+def test_documents_in_the_order_of_their_scores() -> None:
+    encoder = opened("late-fixed")
+    documents = ["we lived", "above the clouds", "!", "above the clouds", "we lived above!"]
+    want = encoder.similarity(encoder.encode_query("the clouds"), encoder.encode_document(documents))[0]
+    ranked = encoder.rank("the clouds", documents, 4, return_documents=True)
+    assert [each["corpus_id"] for each in ranked] == np.argsort(-want, kind="stable")[:4].tolist()
+    for each in ranked:
+        assert abs(each["score"] - want[each["corpus_id"]]) <= SCORES * 12
+        assert each["text"] == documents[each["corpus_id"]]
+    other = encoder.rank("the clouds", documents, prompt="above ")
+    assert [each["score"] for each in other] != [each["score"] for each in encoder.rank("the clouds", documents)]
+    assert encoder.rank("we", []) == []
+    with pytest.raises(ValueError, match="activation_fn and template are for pairs, and this model has none"):
+        encoder.rank("we", documents, activation_fn=lambda x: x)
+
+
+def test_options_of_the_loader() -> None:
+    folder = REFERENCE / "late-fixed"
+    usual, mean = opened("late-fixed"), minibert.load_encoder(folder, similarity_fn_name="meanmaxsim")
+    vectors = usual.encode_query(QUERIES)
+    assert np.allclose(mean.similarity(vectors, vectors), usual.similarity(vectors, vectors) / 12, atol=FORMULA)
+    prompted = minibert.load_encoder(folder, prompts={"query": ""}).encode_query("the we")
+    assert np.allclose(prompted, usual.encode_query("we"), atol=NEIGHBOURS)
+    with pytest.raises(
+        ValueError, match="similarity_fn_name of this model must be one of maxsim, meanmaxsim, found 'co"
+    ):
+        minibert.load_encoder(folder, similarity_fn_name="cosine")
+    with pytest.raises(
+        ValueError, match=r"similarity_fn_name of this model must be one of cosine, dot, .*found 'maxsim'"
+    ):
+        minibert.load_encoder(REFERENCE / "sentences-dense", similarity_fn_name="maxsim")
+    with pytest.raises(ValueError, match="truncate_dim has no effect on a MultiVectorEncoder"):
+        minibert.load_encoder(folder, truncate_dim=3)
+
+
+def test_other_uses_are_refused() -> None:
+    encoder = opened("late-fixed")
+    with pytest.raises(
+        ValueError, match="saved as a MultiVectorEncoder, whose methods here are encode_query, encode_do"
+    ):
+        encoder.predict(("we", "you"))
+    with pytest.raises(ValueError, match="saved as a MultiVectorEncoder"):
+        encoder.encode_sparse("we")
+    with pytest.raises(ValueError, match="truncate_dim is not for vectors of tokens"):
+        encoder.encode("we", truncate_dim=2)
+    with pytest.raises(ValueError, match="precision 'int8' is for sentence vectors"):
+        encoder.encode("we", precision="int8")
+    with pytest.raises(ValueError, match="folder was saved as a SparseEncoder"):
+        opened("uses-sparse").encode("we")
+
+
+# -- what a folder says ------------------------------------------------------------------------------------------
+
+EXPANSION = {"strategy": "fixed", "length": 12}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "change", "message"),
+    [
+        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "strategy": "most"}}, "must have the strategy fixed"),
+        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": True}}, "a length >= 1, and a token or"),
+        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "more": 1}}, "must say strategy, attend, token, len"),
+        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": 1}}, "'attend' must be true or false"),
+        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": 40}}, "to 40 tokens, but the table has 32"),
+        ("fixed", TRANSFORMER, {"query_length": 5}, "fills queries up to 12 tokens, but query_length is 5"),
+        ("fixed", "tokenizer_config.json", {"padding_side": "left"}, "before a text, where its padding_side is left"),
+        ("fixed", "2_MultiVectorMask/config.json", {"skiplist_words": "a"}, "'skiplist_words' must be a list of texts"),
+        ("fixed", "2_MultiVectorMask/config.json", {"keep_only_token_ids": ["a"]}, "must be a list of ids"),
+        ("fixed", "2_MultiVectorMask/config.json", {"keeps": 1}, "config.json has 'keeps', not known here"),
+        ("fixed", "3_Normalize/config.json", {"module_input_name": None}, "works on 'token_embeddings' alone"),
+        ("fixed", "1_Dense/config.json", {"module_input_name": "sentence_embedding"}, "on 'token_embeddings' alone"),
+        ("least", "4_HierarchicalTokenPooling/config.json", {"pool_factor": 2.0}, "'pool_factor' 2.0 clusters a text"),
+        ("pylate", SETTINGS, {"query_prefix": 5}, "the prefix of a query must be a text, found 5"),
+        ("pylate", SETTINGS, {"prompts": {"query": 5}}, "'prompts' must be texts by name"),
+        ("bare", "modules.json", lambda each: [*each, each[0]], "expected a Transformer, then any number of Dense"),
+        ("fixed", "modules.json", lambda each: [*each, each[2]], "a second MultiVectorMask is not computed here"),
+        ("pylate", "modules.json", lambda each: [each[0], each[1] | {"type": "my.Dense"}], "names 'my.Dense', but on"),
+    ],
+)  # fmt: skip
+def test_what_is_not_computed_is_refused(tmp_path: Path, name: str, file: str, change: Any, message: str) -> None:
+    with pytest.raises(minibert.errors.CheckpointError, match=message):
+        changed(tmp_path, f"late-{name}", file, change)
+
+
+def test_a_token_that_the_tokenizer_does_not_have_is_refused(tmp_path: Path) -> None:
+    expansion = {"strategy": "min", "length": 9, "token": "nowhere"}
+    encoder = changed(tmp_path, "late-fixed", TRANSFORMER, {"query_expansion": expansion})
+    assert len(encoder.encode_document("we lived")) == 5
+    with pytest.raises(ValueError, match="are filled up with 'nowhere', which the tokenizer does not have"):
+        encoder.encode_query("we")
+
+
+def test_stanfords_settings(tmp_path: Path) -> None:
+    """What artifact.metadata leaves out, and what it turns."""
+    encoder = changed(tmp_path, "late-stanford", "artifact.metadata", lambda _: {"mask_punctuation": False})
+    own = encoder.sentence_config
+    assert own.late and own.late.expansion == Expansion(32, False) and own.late.skipped == ()
+    assert own.lengths == {"query": 32} and own.prompts["document"] == "[unused1] "
+    said = {"attend_to_mask_tokens": True, "doc_token_id": "we", "query_maxlen": 8, "doc_maxlen": 7}
+    own = changed(tmp_path, "late-stanford", "artifact.metadata", said).sentence_config
+    assert own.late and own.late.expansion == Expansion(8, True) and own.prompts["document"] == "we "
+    assert own.lengths == {"query": 8, "document": 7}
+
+
+def test_stanfords_map_of_another_width_is_refused(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    changed(tmp_path, "late-stanford", "artifact.metadata", {})
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {"linear.weight": np.ones((6, 9), "f4")}, path)
+    with pytest.raises(
+        minibert.errors.CheckpointError, match=r"'linear.weight' maps 9 numbers, but the transformer gi"
+    ):
+        minibert.load_encoder(tmp_path / "model")
+
+
+# -- formulas ----------------------------------------------------------------------------------------------------
+
+rows = st.lists(st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3), max_size=5)
+
+
+@given(queries=st.lists(rows, min_size=1, max_size=3), documents=st.lists(rows, max_size=6))
+def test_scores_are_those_of_loops(queries: list[Any], documents: list[Any]) -> None:
+    made = [
+        TokenVectors.of([np.array(each, "f4").reshape(-1, 3) for each in some], "x") for some in (queries, documents)
+    ]
+    for measure in ("maxsim", "meanmaxsim"):
+        found = by_tokens(measure, *made)
+        for i, query in enumerate(queries):
+            for j, document in enumerate(documents):
+                want = sum(max(float(np.dot(q, d)) for d in document) for q in query) if document else EMPTY
+                want /= max(1, len(query)) if measure == "meanmaxsim" else 1
+                assert abs(found[i, j] - want) <= FORMULA * max(1, abs(want))
+
+
+def test_pieces_and_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = np.random.default_rng(0)
+    texts = [drawn.standard_normal((int(n), 4)).astype("f4") for n in drawn.integers(0, 9, 40)]
+    queries, documents = TokenVectors.of(texts[:3], "x"), TokenVectors.of(texts, "x")
+    want = by_tokens("maxsim", queries, documents)
+    for piece in (1, 7, 30):
+        monkeypatch.setattr(token_vectors, "PIECE", piece)
+        assert np.allclose(by_tokens("maxsim", queries, documents), want, atol=FORMULA)
+        assert np.allclose(by_tokens("maxsim", queries, documents[5:21]), want[:, 5:21], atol=FORMULA)
+    assert len(documents[9:2]) == 0 and np.array_equal(documents[-1], texts[-1]) and documents[3:].width == 4
+    with pytest.raises(IndexError):
+        documents[40]
+    with pytest.raises(ValueError, match="has the step 1, found 2"):
+        documents[::2]
+
+
+def test_narrow_and_whole_numbers_are_compared_in_float32() -> None:
+    query, tokens, counts = np.array([[100, 100]], np.int8), np.array([[100, 27]], np.int8), np.array([1])
+    assert maxsim(query, tokens, counts)[0] == 12700 and mean_maxsim(query[:0], tokens, counts)[0] == 0
+
+
+def test_similarity_of_token_vectors() -> None:
+    encoder = opened("late-fixed")
+    queries, documents = encoder.encode_query(QUERIES), encoder.encode_document(["we", "above the clouds", ""])
+    want = encoder.similarity(queries, documents)
+    assert np.allclose(encoder.similarity(queries[1], documents)[0], want[1], atol=FORMULA)
+    assert np.allclose(encoder.similarity_pairwise(queries, documents), np.diag(want), atol=FORMULA)
+    assert np.allclose(encoder.similarity_pairwise(queries[2], documents), want[2], atol=FORMULA)
+    assert np.ndim(encoder.similarity_pairwise(queries[0], documents[0])) == 0
+    assert encoder.similarity([], documents).shape == encoder.similarity(documents, []).T.shape == (0, 3)
+    padded = np.zeros((3, 12, 6), "f4")
+    for row, each in zip(padded, documents, strict=True):
+        row[: len(each)] = each
+    assert np.allclose(encoder.similarity(queries, padded), want, atol=FORMULA)
+    bare = opened("sentences-bare")  # a folder that says nothing
+    assert np.allclose(bare.similarity(queries, documents), want, atol=FORMULA)
+    with pytest.raises(ValueError, match="vectors must have one width"):
+        encoder.similarity(queries, [np.ones((2, 5))])
+    with pytest.raises(ValueError, match=r"embeddings2 must have one width, found 5 and 4"):
+        encoder.similarity(queries, [np.ones((2, 5)), np.ones((2, 4))])
+    with pytest.raises(TypeError, match=r"embeddings2\[1\] must be vectors of tokens"):
+        encoder.similarity(queries, [np.ones((2, 6)), np.ones(6)])
+    with pytest.raises(TypeError, match="embeddings1 must be vectors of tokens, found str"):
+        encoder.similarity("we", documents)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="as many vectors of each, found 3 and 2"):
+        encoder.similarity_pairwise(queries, documents[:2])
+    with pytest.raises(ValueError, match=r"embeddings2\[1\] has NaN or an infinite number"):
+        encoder.similarity(queries, [documents[0], documents[1] * np.nan])
