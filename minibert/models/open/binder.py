@@ -103,7 +103,17 @@ class TensorBinder:
         nearest = f"; the nearest name there is {near!r}" if near else ""
         return (
             f"{self.where}: no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; "
-            "does config.json belong to this file?"
+            f"{self._adapters() or 'does config.json belong to this file?'}"
+        )
+
+    def _adapters(self) -> str:
+        """What to do with a file whose weights are changed by matrices of their own; "" for all others."""
+        adapters = sorted(name for name in self._names if "lora_" in name)
+        if not adapters:
+            return ""
+        return (
+            f"it holds LoRA adapters of tasks ({adapters[0]} and others), which are not computed here: save the model "
+            "with the one that you need merged into its weights"
         )
 
     def taken(self) -> list[Tensor]:
@@ -132,5 +142,5 @@ class TensorBinder:
         if left:
             raise CheckpointError(
                 f"{self.where}: this file has tensors of {part} that {recipe} does not use: "
-                f"{', '.join(left)}; {part} without them would give wrong numbers"
+                f"{', '.join(left)}; {self._adapters() or f'{part} without them would give wrong numbers'}"
             )
