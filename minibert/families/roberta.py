@@ -9,7 +9,7 @@ from minibert.families.parts.readers import scheme
 from minibert.families.parts.steps import Norm
 from minibert.families.parts.terms import relative_term
 
-from .bert import BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD, bert_tree
+from .bert import ABSOLUTE, BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD, bert_tree
 from .rows import Row
 
 ROBERTA = replace(
@@ -29,7 +29,11 @@ ROBERTA = replace(
 )
 
 XLM_ROBERTA = replace(
-    ROBERTA, model_type="xlm-roberta", tree={"embeddings": "XLMRobertaEmbeddings"}, tokenizer="XLMRobertaTokenizer"
+    ROBERTA,
+    model_type="xlm-roberta",
+    tree={"embeddings": "XLMRobertaEmbeddings"},
+    only={"lora_adaptations": None, **ABSOLUTE},  # jina-embeddings-v3 is called so in its first files
+    tokenizer="XLMRobertaTokenizer",
 )
 
 CAMEMBERT = replace(

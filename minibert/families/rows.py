@@ -29,6 +29,7 @@ KINS = {
     "deberta": ("deberta-v2",),
     "nomic_bert": ("nomic_bert",),
     "gte": ("gte",),
+    "jina": ("jina_embeddings_v3",),
     "modernbert": ("modernbert",),
     "gpt2": ("gpt2", "openai-gpt", "gpt_neo"),
     "opt": ("opt",),

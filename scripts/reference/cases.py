@@ -103,6 +103,9 @@ def encoders() -> tuple[Case, ...]:
     gte = like_bert(
         "gte", "Gte", (*PADDED, "types"), without="position", fields={"position": "", "pad": 1}, pad_token_id=1,
         type_vocab_size=2)
+    jina = like_bert(
+        "jina_embeddings_v3", "JinaEmbeddingsV3", (*PADDED, "types"), without="position",
+        fields={"position": "", "pad": 1}, pad_token_id=1, type_vocab_size=2)
     convbert = like_bert(
         "convbert", "ConvBert", TYPED, extra=("embeddings_project",), fields={"pad": 1}, pad_token_id=1,
         embedding_size=NARROW, num_attention_heads=4)
@@ -115,7 +118,7 @@ def encoders() -> tuple[Case, ...]:
         variant(ernie, "ernie-plain", "ErnieForMaskedLM", FEW, use_task_id=False, parts=ernie.parts[:-1]), nomic,
         variant(nomic, "nomic_bert-head", "NomicBertForMaskedLM"), gte,
         variant(gte, "gte-head", "GteForMaskedLM", FEW, type_vocab_size=0, parts=(gte.parts[0], gte.parts[2])),
-        convbert,
+        jina, variant(jina, "jina_embeddings_v3-head", "JinaEmbeddingsV3ForMaskedLM"), convbert,
         variant(
             convbert, "convbert-equal", "ConvBertForMaskedLM", FEW, embedding_size=WIDTH, parts=convbert.parts[:-1]
         ),

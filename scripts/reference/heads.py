@@ -188,6 +188,7 @@ CASES = (
     GTE, GTE._replace(variant="older", changed=older_gte),
     GTE._replace(save="GteForSequenceClassification", head="classes", config=GTE.config | NAMED, kinds=FIRST),
     GTE._replace(save="GteForTokenClassification", head="token_classes", config=GTE.config | NAMED),
+    *like_roberta("jina_embeddings_v3", "JinaEmbeddingsV3", ROBERTA),
     *like_llama("llama", "Llama", ROTARY_ONE),
     *like_llama("mistral", "Mistral", ROTARY_ONE),
     *like_llama("qwen2", "Qwen2", ROTARY_ONE),

@@ -45,7 +45,8 @@ SCHEMES = {
     "llama": schemes.Rotary, "mistral": schemes.Rotary, "qwen2": schemes.Rotary,
     "qwen3": schemes.Rotary, "mixtral": schemes.Rotary, "olmo2": schemes.Rotary, "phi3": schemes.Rotary,
     "granite": schemes.Rotary, "cohere2": schemes.Rotary, "gemma": schemes.Rotary, "gemma2": schemes.Rotary,
-    "gte": schemes.Rotary, "gemma3_text": schemes.Rotary, "eurobert": schemes.Rotary, "bloom": schemes.Alibi,
+    "gte": schemes.Rotary, "jina_embeddings_v3": schemes.Rotary,
+    "gemma3_text": schemes.Rotary, "eurobert": schemes.Rotary, "bloom": schemes.Alibi,
     "xlnet": schemes.RelativeSinusoids,
 }  # fmt: skip
 

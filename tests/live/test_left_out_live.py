@@ -42,6 +42,7 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "nomic_bert": {"rope_theta": 50.0, "head_dim": 6},
     "gte": {"rope_theta": 50.0, "head_dim": 6, "type_vocab_size": 2},
+    "jina_embeddings_v3": {"rope_theta": 50.0, "head_dim": 6, "type_vocab_size": 2},
     "llama": ROTARY,
     "mistral": ROTARY,
     "qwen2": ROTARY | LAYERED,

@@ -284,7 +284,12 @@ def test_nothing_missing_and_nothing_left_over(case: EncoderCase, tmp_path: Path
         output(copied(case, tmp_path, lambda _: tensors | {extra: np.zeros(1, np.float32)}))
 
 
-TOGETHER = {".attn.Wqkv": 2, ".qkv_proj": 2, ".up_gate_proj": 1}  # of older files, and how many more they hold
+TOGETHER = {
+    ".attn.Wqkv": 2,
+    ".mixer.Wqkv": 2,
+    ".qkv_proj": 2,
+    ".up_gate_proj": 1,
+}  # of older files, and how many more they hold
 INSIDE = r"(^|\.)(encoder(?!\.embedding_hidden)|transformer\.layer|h|ln_f)\.|^(model\.)?(layers|norm|final_norm)\."
 
 
@@ -355,6 +360,32 @@ def test_gte_s_published_files(tmp_path: Path) -> None:
     ]):  # fmt: skip
         with pytest.raises(minibert.CheckpointError, match=named):
             minibert.load_encoder(copied(CASE["gte"], tmp_path / f"c{i}", **{**said, **scaled, **wrong}))
+
+
+def adapted(tensors: dict[str, Array]) -> dict[str, Array]:
+    """As the first files of jina-embeddings-v3: each map's own weight, and two small ones for each of five tasks."""
+    made = dict(tensors)
+    for name in [name for name in tensors if name.endswith(("Wqkv.weight", "word_embeddings.weight"))]:
+        path, weight = f"{name.removesuffix('.weight')}.parametrizations.weight", made.pop(name)
+        a, b = np.zeros((5, 4, weight.shape[1]), np.float32), np.zeros((5, weight.shape[0], 4), np.float32)
+        made |= {f"{path}.original": weight, f"{path}.0.lora_A": a, f"{path}.0.lora_B": b}
+    return made
+
+
+def beside(tensors: dict[str, Array]) -> dict[str, Array]:
+    """Adapters beside whole weights."""
+    return tensors | {"roberta.encoder.layers.0.mixer.Wqkv.lora_A.weight": np.zeros((4, 12), np.float32)}
+
+
+@pytest.mark.parametrize("change", [adapted, beside])
+def test_adapters_of_tasks_are_named_and_never_left_out_in_silence(change: Any, tmp_path: Path) -> None:
+    folder = copied(CASE["jina_embeddings_v3"], tmp_path / "a", change)
+    with pytest.raises(minibert.CheckpointError, match=r"it holds LoRA adapters of tasks .*lora_A.* not computed here"):
+        minibert.load_encoder(folder)
+    for i, name in enumerate(("jina_embeddings_v3", "xlm-roberta")):
+        said = {"lora_adaptations": ["retrieval.query", "text-matching"], "position_embedding_type": "rotary"}
+        with pytest.raises(minibert.CheckpointError, match=r"lora_adaptations.*retrieval\.query"):
+            minibert.load_encoder(copied(CASE[name], tmp_path / f"b{i}", **said))
 
 
 OLDER_NOMIC = {

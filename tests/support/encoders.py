@@ -64,6 +64,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "nomic_bert": {"hidden_act": "silu"},
     "gte": {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1},
+    "jina_embeddings_v3": {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
     "llama": TODAY,
     "mistral": {**TODAY, "sliding_window": 3},
     "qwen2": TODAY,
@@ -146,7 +147,7 @@ def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str,
         "embeddings.position_embeddings.weight": normal(LONGEST, width),
         **norm("embeddings.LayerNorm", width),
     }
-    if kind in ("nomic_bert", "gte"):
+    if kind in ("nomic_bert", "gte", "jina_embeddings_v3"):
         del made["embeddings.position_embeddings.weight"]
     if kind not in ("distilbert", "mpnet"):
         made["embeddings.token_type_embeddings.weight"] = normal(config["type_vocab_size"], width)

@@ -1,0 +1,62 @@
+"""Jina's third embedding model: XLM-RoBERTA with rotary positions."""
+
+from __future__ import annotations
+
+from minibert.families.parts.block_names import Older
+from minibert.families.parts.block_parts import Blocks, FeedForward, Residual
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.readers import scheme
+from minibert.families.parts.steps import Norm
+
+from .bert import BERT_DEFAULTS, NORM, TYPE, WORD
+from .gte import GTE_BLOCKS, GTE_ORDER
+from .llama import rotary_tree
+from .roberta import MPNET_HEADS, XLM_ROBERTA
+from .rows import Row
+
+JINA_EMBEDDINGS_V3 = replace(
+    XLM_ROBERTA,
+    model_type="jina_embeddings_v3",
+    attention=scheme("rotary", theta=20000.0),
+    # the file calls the norm emb_ln, the module is embeddings.LayerNorm
+    steps=(
+        replace(WORD, head="lm_head.decoder.weight"),
+        TYPE,
+        replace(NORM, names=("embeddings.LayerNorm", "emb_ln")),
+    ),
+    tree={"embeddings": "JinaEmbeddingsV3Embeddings"},
+    order=(),
+    checked_prefixes=("embeddings.", "emb_ln."),
+    defaults={
+        **BERT_DEFAULTS, "layer_norm_eps": 1e-5, "pad_token_id": 1, "type_vocab_size": 1,
+        "max_position_embeddings": 8194,
+    },
+    only={"lora_adaptations": None},
+    later_arguments=("position_ids",),
+)  # fmt: skip
+
+JINA_EMBEDDINGS_V3_BLOCKS = Blocks(
+    path="layers.{i}",
+    parts=(
+        GTE_BLOCKS.parts[0],
+        Residual(
+            work=FeedForward(up="mlp.fc1", down="mlp.fc2", activation="mlp.activation_fn"),
+            after=Norm(path="post_mlp_layernorm"),
+        ),
+    ),
+    causal=lambda config: False,
+    checked_prefixes=("layers.", "encoder.layers."),
+    older_path="encoder.layers.{i}",
+    older={
+        **{f"self_attn.{name}_proj": Older("mixer.Wqkv", part, 3) for part, name in enumerate("qkv")},
+        "self_attn.o_proj": Older("mixer.out_proj"),
+        "mlp.fc1": Older("mlp.fc1"),
+        "mlp.fc2": Older("mlp.fc2"),
+        "post_attention_layernorm": Older("norm1"),
+        "post_mlp_layernorm": Older("norm2"),
+    },
+    tree=rotary_tree("JinaEmbeddingsV3"),
+    order=(*GTE_ORDER, "activation_fn"),
+)
+
+ROWS = (Row(JINA_EMBEDDINGS_V3, JINA_EMBEDDINGS_V3_BLOCKS, MPNET_HEADS),)
