@@ -5,7 +5,7 @@ from __future__ import annotations
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 from minibert.families.parts.steps import Norm, Project
 
 from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, TYPE, WORD
@@ -84,6 +84,7 @@ ALBERT_HEADS = (
     ),
     classes(HeadMap(path="pooler"), Act(path="pooler_activation", word="tanh"), CLASSIFIER),
     TOKEN_CLASSES,
+    ANSWER,
 )
 
 ROWS = (Row(ALBERT, ALBERT_BLOCKS, ALBERT_HEADS),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import (
+    ANSWER,
     CLASSIFIER,
     LABELS,
     POOLER,
@@ -142,6 +143,7 @@ BERT_HEADS = (
     *word_heads(*BERT_WORDS),
     classes(*POOLER, CLASSIFIER),
     TOKEN_CLASSES,
+    ANSWER,
     Head(
         name="next_sentence",
         architectures=("ForNextSentencePrediction",),
@@ -164,6 +166,7 @@ ELECTRA_HEADS = (
         HeadMap(path="classifier.out_proj", out=LABELS),
     ),
     TOKEN_CLASSES,
+    ANSWER,
     Head(
         name="replaced_token",
         architectures=("ForPreTraining",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, NORM, POSITION, WORD
@@ -58,6 +58,7 @@ DISTILBERT_HEADS = (
     ),
     classes(HeadMap(path="pre_classifier"), Act(path="pre_classifier.relu", word="relu"), CLASSIFIER),
     TOKEN_CLASSES,
+    ANSWER,
 )
 
 ROWS = (Row(DISTILBERT, DISTILBERT_BLOCKS, DISTILBERT_HEADS),)

@@ -7,7 +7,7 @@ import math
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.heads import LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
+from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
 from minibert.families.parts.steps import Add, Norm, Positions, Tokens
 
 from .family import Family
@@ -97,6 +97,7 @@ GPT2_HEADS = (
     Head(name="next_word", architectures=("LMHeadModel", "DoubleHeadsModel"), steps=(LM_HEAD,), causal=True),
     classes(replace(SCORE, biased=False), takes="last"),
     TOKEN_CLASSES,
+    ANSWER,
 )
 
 ROWS = (

@@ -8,7 +8,7 @@ from typing import Any
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.heads import TOKEN_CLASSES, Head
+from minibert.families.parts.heads import ANSWER, TOKEN_CLASSES, Head
 from minibert.families.parts.readers import FULL, SLIDING, layer_type, scheme, window
 from minibert.families.parts.steps import Norm, Scale, Tokens
 
@@ -26,7 +26,7 @@ LLAMA = Family(
     model_type="llama",
     attention=scheme("rotary"),
     steps=(Tokens(path="embed_tokens"),),
-    prefixes=("model.",),
+    prefixes=("model.", "transformer."),  # the second in classes for question answering
     tree={"": "LlamaModel"},
     checked_prefixes=(),
     defaults={"tie_word_embeddings": False, "pad_token_id": None, "max_position_embeddings": 2048},
@@ -177,6 +177,7 @@ LLAMA_HEADS = (
     Head(name="next_word", architectures=("ForCausalLM",), steps=(LM_HEAD,), causal=True),
     GPT2_HEADS[1],
     replace(TOKEN_CLASSES, steps=(SCORE,)),
+    ANSWER,
 )
 
 ROWS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 from minibert.families.parts.readers import FULL, layer_type, scheme, switch
 from minibert.families.parts.steps import Norm, Tokens
 
@@ -96,6 +96,7 @@ MODERNBERT_HEADS = (
     ),
     classes(*MODERNBERT_STEPS, CLASSIFIER, takes=_modernbert_takes),
     replace(TOKEN_CLASSES, steps=(*MODERNBERT_STEPS, CLASSIFIER)),
+    replace(ANSWER, steps=(*MODERNBERT_STEPS, replace(CLASSIFIER, out=2))),
 )
 
 ROWS = (Row(MODERNBERT, MODERNBERT_BLOCKS, MODERNBERT_HEADS),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, Residual
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.heads import LABELS, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, word_heads
+from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, word_heads
 from minibert.families.parts.readers import scheme
 from minibert.families.parts.steps import Norm
 from minibert.families.parts.terms import relative_term
@@ -87,6 +87,7 @@ ROBERTA_HEADS = (
         HeadMap(path="classifier.out_proj", out=LABELS),
     ),
     TOKEN_CLASSES,
+    ANSWER,
 )
 
 MPNET_HEADS = (ROBERTA_HEADS[0], *ROBERTA_HEADS[2:])  # never causal, so no next word

@@ -241,22 +241,26 @@ class Tokenizer:
         return keep
 
     def encode_with_spans(
-        self, texts: Sequence[str], max_length: int | None = None, start: int = 0
+        self, texts: Sequence[str], max_length: int | None = None, start: int = 0, pairs: Sequence[str] | None = None
     ) -> list[tuple[Encoded, list[tuple[int, int] | None]]]:
         """Give each text's ids, truncated to `max_length`, and where each token stands in the text: first letter, end.
 
-        A special token that the model adds stands nowhere: None. What is raised is as in `encode`.
+        A special token that the model adds stands nowhere: None. With second texts it is where a token stands in the
+        second one. What is raised is as in `encode`.
         """
         _refuse_other_than_str(texts, "texts", start)
-        rows = [(text,) for text in texts]
+        rows: list[Parts] = [(text,) for text in texts]
+        if pairs is not None:
+            rows = [(*row, text) for row, text in zip(rows, pairs, strict=True)]
         encodings = self._encoded(rows, range(start, start + len(texts)), self._tokenizer.encode_batch)
-        typed = self._typed and bool(encodings) and any(max(encodings, key=len).type_ids)
+        typed = self._typed and (pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids)))
         found = []
         for i, encoding in enumerate(encodings, start):
             long = max_length is not None and len(encoding.ids) > max_length
             keep = self._kept(encoding, max_length) if long and max_length is not None else [True] * len(encoding.ids)
-            added = zip(encoding.offsets, encoding.special_tokens_mask, keep, strict=True)
-            spans = [None if special else (first, end) for (first, end), special, stays in added if stays]
+            own = [number == (pairs is not None) for number in encoding.sequence_ids]
+            places = zip(encoding.offsets, own, keep, strict=True)
+            spans = [(first, end) if inside else None for (first, end), inside, stays in places if stays]
             found.append((self._fit(encoding, i, typed, True, max_length, False), spans))
         return found
 

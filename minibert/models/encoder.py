@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from minibert.models.heads.answers import Answers
 from minibert.models.heads.labels import Labels
 from minibert.models.heads.prediction import Words
 from minibert.models.heads.reranker import Pairs
 from minibert.models.heads.sparse import Sparse
 
 
-class Encoder(Words, Pairs, Labels, Sparse):
+class Encoder(Words, Pairs, Labels, Answers, Sparse):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
     Made by `minibert.load_encoder`. The input layer's bits are those of `EmbeddingLayer`. Those of the blocks depend on
@@ -22,8 +23,8 @@ class Encoder(Words, Pairs, Labels, Sparse):
     `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`. Only `max_seq_length` can be set; any other
     attribute is an AttributeError.
 
-    `Model` computes hidden states, traces and logits; `Sentences` makes vectors; `Words`, `Pairs`, `Labels` and
-    `Sparse` use the heads. `again` opens the same model once more.
+    `Model` computes hidden states, traces and logits; `Sentences` makes vectors; `Words`, `Pairs`, `Labels`,
+    `Answers` and `Sparse` use the heads. `again` opens the same model once more.
     """
 
     def __init__(self, *model: Any, again: Callable[[], Encoder], **options: Any) -> None:

@@ -144,8 +144,8 @@ class Model(Guarded):
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads that the file holds, of `masked_word`, `next_word`, `classes`, `token_classes`, `next_sentence`
-        and `replaced_token`."""
+        """The heads that the file holds, of `masked_word`, `next_word`, `classes`, `token_classes`, `next_sentence`,
+        `replaced_token` and `answer`."""
         return self._found_heads().names
 
     def head(self, name: str | None = None) -> BoundHead:
@@ -175,7 +175,8 @@ class Model(Guarded):
         """Give what a head computes, as the reference's `logits`: float32 (or the encoder's dtype).
 
         Takes the arguments of a call, `change` too; `head` as in `head()`. `masked_word`, `next_word` and
-        `token_classes` give (batch, seq, labels), `replaced_token` (batch, seq), `classes` and `next_sentence` (batch,
+        `token_classes` give (batch, seq, labels), `answer` (batch, seq, 2): whether an answer starts at a token, and
+        whether it ends there; `replaced_token` (batch, seq), `classes` and `next_sentence` (batch,
         labels). One sequence of ids gives no batch axis. Rows of padding are zeros. Needs little memory besides the
         result.
 

@@ -95,11 +95,16 @@ class HeadCase(NamedTuple):
         return f"{self.family}-{self.head}{self.variant and '-' + self.variant}"
 
 
+def answering(family: str, stem: str, sizes: dict[str, Any]) -> HeadCase:
+    return HeadCase(family, f"{stem}ForQuestionAnswering", "answer", sizes, ("right_pad",))
+
+
 def like_bert(family: str, stem: str) -> list[HeadCase]:
     return [
         HeadCase(family, f"{stem}ForMaskedLM", "masked_word", ONE, EVERY),
         HeadCase(family, f"{stem}ForSequenceClassification", "classes", ONE | NAMED, FIRST),
         HeadCase(family, f"{stem}ForTokenClassification", "token_classes", ONE | NAMED, EVERY),
+        answering(family, stem, ONE),
         HeadCase(family, f"{stem}ForNextSentencePrediction", "next_sentence", ONE, (*FIRST, "types")),
     ]
 
@@ -110,6 +115,7 @@ def like_roberta(family: str, stem: str, sizes: dict[str, Any]) -> list[HeadCase
         HeadCase(family, f"{stem}ForMaskedLM", "masked_word", sizes | {"hidden_act": "relu"}, EVERY, 1),
         HeadCase(family, f"{stem}ForSequenceClassification", "classes", sizes | NAMED, FIRST, 1),
         HeadCase(family, f"{stem}ForTokenClassification", "token_classes", sizes | NAMED, ("right_pad",), 1),
+        answering(family, stem, sizes)._replace(pad=1),
     ]
 
 
@@ -134,6 +140,9 @@ CASES = (
     HeadCase("electra", "ElectraForSequenceClassification", "classes", ELECTRA | NAMED, FIRST),
     HeadCase("electra", "ElectraForTokenClassification", "token_classes", ELECTRA | NAMED, ("right_pad",)),
     HeadCase("electra", "ElectraForPreTraining", "replaced_token", ELECTRA, EVERY),
+    answering("electra", "Electra", ELECTRA),
+    answering("distilbert", "DistilBert", DISTIL_ONE),
+    answering("gpt2", "GPT2", GPT_ONE),
     HeadCase("distilbert", "DistilBertForMaskedLM", "masked_word", DISTIL_ONE | {"activation": "relu"}, FIRST),
     HeadCase("distilbert", "DistilBertForSequenceClassification", "classes", DISTIL_ONE | NAMED, FIRST),
     HeadCase("distilbert", "DistilBertForTokenClassification", "token_classes", DISTIL_ONE | NAMED, ("right_pad",)),
@@ -161,6 +170,7 @@ def like_llama(family: str, stem: str, sizes: dict[str, Any]) -> list[HeadCase]:
         HeadCase(family, f"{stem}ForCausalLM", "next_word", sizes, ("right_pad", "left_pad")),
         HeadCase(family, f"{stem}ForSequenceClassification", "classes", named, ("plain", "left_pad", "ends_with_pad")),
         HeadCase(family, f"{stem}ForTokenClassification", "token_classes", named, ("right_pad",)),
+        answering(family, stem, sizes),
     ]
 
 
@@ -168,6 +178,7 @@ MODERNBERT = [
     HeadCase("modernbert", "ModernBertForMaskedLM", "masked_word", MODERN_ONE, EVERY),
     HeadCase("modernbert", "ModernBertForSequenceClassification", "classes", MODERN_ONE | NAMED, FIRST),
     HeadCase("modernbert", "ModernBertForTokenClassification", "token_classes", MODERN_ONE | NAMED, EVERY),
+    answering("modernbert", "ModernBert", MODERN_ONE),
 ]
 EURO = {**ROTARY_ONE, "head_dim": None}
 EUROBERT = [
@@ -184,7 +195,7 @@ CASES = (
     MODERNBERT[0]._replace(config=MODERN_ONE | HEAD_BIASES, variant="biased", kinds=("plain",)),
     MODERNBERT[1]._replace(config=MODERN_ONE | NAMED | {"classifier_pooling": "mean"}, variant="mean", kinds=FIRST),
     *like_bert("nomic_bert", "NomicBert")[:3],
-    *(each._replace(config=each.config | {"embedding_size": 8}) for each in like_bert("albert", "Albert")[:3]),
+    *(each._replace(config=each.config | {"embedding_size": 8}) for each in like_bert("albert", "Albert")[:4]),
     GTE, GTE._replace(variant="older", changed=older_gte),
     GTE._replace(save="GteForSequenceClassification", head="classes", config=GTE.config | NAMED, kinds=FIRST),
     GTE._replace(save="GteForTokenClassification", head="token_classes", config=GTE.config | NAMED),
@@ -244,7 +255,10 @@ def run(case: HeadCase, model: torch.nn.Module, folder: Path, inputs: dict[str, 
             modules[after].register_forward_pre_hook(lambda _m, given, path=path: kept.__setitem__(path, given[0]))
     with torch.no_grad():
         result = model(**{name: torch.from_numpy(ids) for name, ids in inputs.items()})
-    kept["logits"] = result["logits"] if "logits" in result else result["prediction_logits"]
+    if case.head == "answer":
+        kept["logits"] = torch.stack([result["start_logits"], result["end_logits"]], dim=-1)
+    else:
+        kept["logits"] = result["logits"] if "logits" in result else result["prediction_logits"]
     if head.takes == "last":
         del kept[head.path]  # the reference computes it for every token
     return {key: np.array(value.numpy()) for key, value in kept.items()}

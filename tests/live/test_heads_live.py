@@ -30,6 +30,8 @@ def logits(model: Any, inputs: dict[str, Array]) -> Array:
 
     with torch.no_grad():
         result = model(**{name: torch.from_numpy(array) for name, array in inputs.items()})
+    if "start_logits" in result:
+        return np.stack([result["start_logits"].numpy(), result["end_logits"].numpy()], axis=-1)
     found: Array = (result["logits"] if "logits" in result else result["prediction_logits"]).numpy()
     return found
 

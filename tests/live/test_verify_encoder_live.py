@@ -34,7 +34,7 @@ HEADS = (
     "bert-next_word", "roberta-masked_word", "roberta-classes", "electra-masked_word", "electra-replaced_token",
     "distilbert-classes", "gpt2-classes", "gpt2-classes-no_pad_id", "gpt2-next_word-unprefixed",
     "modernbert-classes-mean", "modernbert-masked_word", "nomic_bert-masked_word", "gemma3_text-next_word",
-    "qwen3-token_classes",
+    "qwen3-token_classes", "bert-answer", "llama-answer", "modernbert-answer",
 )  # fmt: skip
 FORMULA_TOLERANCE = 1e-12  # both sides in float64; measured 8.4e-15
 

@@ -75,7 +75,7 @@ def test_which_heads_a_file_holds(
     [
         ("bert-classes", "BertForMultipleChoice", "names BertForMultipleChoice, but multiple choice is not computed"),
         ("roberta-token_classes", "RobertaForMultipleChoice", "multiple choice is not computed here; it has no head"),
-        ("bert-masked_word", "BertForQuestionAnswering", "question answering is not computed.*heads are masked_word"),
+        ("bert-masked_word", "BertForMultipleChoice", "multiple choice is not computed.*heads are masked_word"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_name(name: str, named: str, said: str, tmp_path: Path) -> None:

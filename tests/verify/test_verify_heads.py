@@ -99,7 +99,7 @@ def test_batches_whose_token_is_padding_have_no_logits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "config", "said"),
     [
-        (MASKED, {"architectures": ["BertForQuestionAnswering"]}, "logits not compared: .* question answering is not"),
+        (MASKED, {"architectures": ["BertForMultipleChoice"]}, "logits not compared: .* multiple choice is not"),
         (HEAD_CASE["bert-masked_word-pretraining"], {"architectures": None}, "logits not compared: .* several heads"),
     ],
     ids=str,

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 LABELS = "labels"  # a width: as many as config.json names classes
 WORDS = "vocab_size"  # a width: a number for each row of the word table
-NAMES = ("masked_word", "next_word", "classes", "token_classes", "next_sentence", "replaced_token")
+NAMES = ("masked_word", "next_word", "classes", "token_classes", "next_sentence", "replaced_token", "answer")
 POOLED = ("mean", "late")  # what is taken of all tokens, so that a text without one has none
-REFUSED = {"ForMultipleChoice": "multiple choice", "ForQuestionAnswering": "question answering"}
+REFUSED = {"ForMultipleChoice": "multiple choice"}
 
 
 # -- what rows are made of ---------------------------------------------------------------------------------------
@@ -268,5 +268,8 @@ def classes(*steps: HeadMap | Act | Norm, takes: str | Callable[[Config], str] =
 
 
 CLASSIFIER = HeadMap(path="classifier", out=LABELS)
+ANSWER = Head(  # whether an answer starts at a token, and whether it ends there
+    name="answer", architectures=("ForQuestionAnswering",), steps=(HeadMap(path="qa_outputs", out=2),)
+)
 TOKEN_CLASSES = Head(name="token_classes", architectures=("ForTokenClassification",), steps=(CLASSIFIER,))
 POOLER = (HeadMap(path="pooler.dense"), Act(path="pooler.activation", word="tanh"))

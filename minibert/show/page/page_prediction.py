@@ -38,9 +38,13 @@ ABOUT = {
     "classes": "The class of the whole text. It is the same for every token.",
     "token_classes": "The class of the chosen token. Choose it at the top.",
     "next_sentence": "Whether the second text follows the first. It is the same for every token.",
+    "answer": "Whether the answer starts at the chosen token, or ends there: logits, to be compared with those of the "
+    "other tokens. Choose it at the top.",
     "replaced_token": "Whether the chosen token replaces another one that stood there. Choose it at the top.",
 }
-NAMES = {"next_sentence": ("follows", "does not follow"), "replaced_token": ("replaced",)}
+NAMES = {
+    "next_sentence": ("follows", "does not follow"), "replaced_token": ("replaced",), "answer": ("starts", "ends"),
+}  # fmt: skip
 
 
 def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
@@ -117,7 +121,7 @@ def part(encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str
 def _activation(encoder: Encoder, head: BoundHead) -> tuple[Callable[[Array], Array], bool]:
     """What makes numbers to be read of logits (n, labels), and whether these are probabilities."""
     kind = encoder.config.get("problem_type") if head.name == "classes" else None
-    if kind == REGRESSION:
+    if kind == REGRESSION or head.name == "answer":
         return np.asarray, False
     return (sigmoid if kind == SEVERAL or head.labels == 1 else softmax), True
 

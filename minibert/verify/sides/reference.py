@@ -36,6 +36,7 @@ CLASSES = {
     "token_classes": "AutoModelForTokenClassification",
     "next_sentence": "AutoModelForNextSentencePrediction",
     "replaced_token": "AutoModelForPreTraining",
+    "answer": "AutoModelForQuestionAnswering",
 }
 
 
@@ -189,7 +190,9 @@ class Reference:
                 for hook in hooked:
                     on(hook)
                 with _quiet():
-                    kept["logits"] = _array(model(**named, **more, output_hidden_states=True).logits)
+                    made = model(**named, **more, output_hidden_states=True)
+                    both = [made.start_logits, made.end_logits] if "start_logits" in made else []
+                    kept["logits"] = np.stack([*map(_array, both)], axis=-1) if both else _array(made.logits)
                 if subject.head.takes == "last":  # its map is computed for every token, and taken afterwards
                     kept[subject.head.path] = kept["logits"]
             else:
