@@ -166,14 +166,18 @@ def _in_words(error: Exception) -> str:
 
 
 def _in_shell(part: object) -> str:
-    """Say an argument of a function as the command line calls it.
+    """Say an argument of a function, or what to do, as the command line calls it.
 
-    >>> from minibert.errors import Option
+    >>> from minibert.errors import Load, Option
     >>> _in_shell(Option("truncation", True)), _in_shell(Option("bad_rows", "skip")), _in_shell("words")
     ('--truncate', '--bad-rows skip', 'words')
+    >>> _in_shell(Load("a reranker"))
+    'name a reranker with --model'
     """
-    from minibert.errors import Option
+    from minibert.errors import Load, Option
 
+    if isinstance(part, Load):
+        return f"name {part.what} with --{part.option}"
     if not isinstance(part, Option):
         return str(part)
     name = OPTIONS.get(part.name) or "--" + part.name.replace("_", "-")

@@ -72,6 +72,20 @@ class Text(NamedTuple):
         return f"{self.argument}[{self.number}]" if self.argument else f"text {self.number}"
 
 
+class Load(NamedTuple):
+    """Which model to load instead, in a message. `option`: the option of a command that names a model.
+
+    >>> str(Load("a reranker"))
+    'load a reranker'
+    """
+
+    what: str
+    option: str = "model"
+
+    def __str__(self) -> str:
+        return f"load {self.what}"
+
+
 E = TypeVar("E", bound=Exception)
 
 

@@ -112,14 +112,14 @@ row for both. Special and unused tokens are left out.""",
 Write the model's mask, [MASK] for BERT and <mask> for RoBERTa, in place of a
 word. Several masks are predicted independently. The model needs its head for
 masked words; models for sentence vectors do not have one.""",
-        'minibert fill "The capital of France is [MASK]."',
+        'minibert fill "The capital of France is [MASK]." -m bert-base-uncased',
         _fill, {"metavar": "TEXT", "help": "a text with at least one mask"}, ("words", 5), WHOLE,
     ),
     "next": Command(
         """predict the next word, with probabilities
 For causal models such as GPT-2. A token that begins with a space starts a new
 word; otherwise it continues the previous word.""",
-        'minibert next "The meaning of life is"',
+        'minibert next "The meaning of life is" -m gpt2',
         _next, {"metavar": "TEXT", "help": "the beginning of a text"}, ("words", 5), {**WHOLE, "usual": "gpt2"},
     ),
     "classify": Command(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .common import (
+    SENTENCES,
     Parser,
     add_model,
     add_prompts,
@@ -74,7 +75,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
     add_prompts(parser)
     add_sentence_options(parser)
-    add_model(parser, side=False, threads=True)
+    add_model(parser, side=False, usual=SENTENCES, threads=True)
     add_same_bits(parser)
 
 

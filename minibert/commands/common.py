@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from minibert.models.input_layer import EmbeddingLayer
 
 DEFAULT_MODEL = "bert-base-uncased"
+SENTENCES = "sentence-transformers/all-MiniLM-L6-v2"  # the default where sentence vectors are needed
+RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 # control sequences, and characters that reverse the order of letters; a tab may stay. First: bold, dim and plain
 _STYLE_OR_CONTROL = re.compile("(\x1b\\[[012]m)|[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, load_model, print_lines
+from .common import SENTENCES, Parser, add_model, load_model, print_lines
 from .embed import wants_bar
 from .similar import lines_of
 
@@ -29,7 +29,7 @@ def declare(parser: Parser) -> None:
         "--texts", metavar="FILE", help="weigh tokens by these texts, one per line, not by Zipf's law; - for stdin"
     )
     parser.add_argument("--force", action="store_true", help="replace a folder that minibert wrote")
-    add_model(parser, side=False, argument=True, threads=True)
+    add_model(parser, side=False, argument=True, usual=SENTENCES, threads=True)
 
 
 def run(arguments: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -86,11 +87,24 @@ def chunks_of(arguments: Any) -> Iterator[list[str]]:
     from .stdin import lines_as_they_come
 
     arguments.from_stdin = arguments.texts in ([], ["-"])
+    _refuse_files(arguments.texts)
     if not arguments.from_stdin:
         return iter([arguments.texts]) if arguments.pair else chunked(arguments.texts, CHUNK)
     if arguments.pair:
         raise ValueError("--pair goes with texts that are arguments, not with the lines of stdin")
     return lines_as_they_come(CHUNK)
+
+
+def _refuse_files(texts: list[str]) -> None:
+    """Refuse a text that is a file of texts. Raises ValueError."""
+    from minibert.bulk.records import ENDINGS
+
+    for text in texts:
+        if Path(text).suffix.lower() in ENDINGS and os.path.isfile(text):  # noqa: PTH113  Path fails for a long text
+            raise ValueError(
+                f"{text!r} is a file, and each argument is a text here; `minibert bulk {text} -o FOLDER` reads the "
+                "texts of files"
+            )
 
 
 def _vectors(

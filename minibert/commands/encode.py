@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .common import Parser, add_model, add_prompts, add_same_bits, add_texts, load_model, tell_truncated
+from .common import SENTENCES, Parser, add_model, add_prompts, add_same_bits, add_texts, load_model, tell_truncated
 from .embed import chunks_of, ending_of, give, streamed
 
 ABOUT = """turn texts into sentence vectors, as sentence-transformers does
@@ -19,7 +19,7 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     add_texts(parser)
     add_prompts(parser)
-    add_model(parser, side=False, threads=True)
+    add_model(parser, side=False, usual=SENTENCES, threads=True)
     add_same_bits(parser)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from minibert.files.lines import STDIN
 
-from .common import Parser, add_k, add_model, add_same_bits, load_model, print_lines
+from .common import RERANKER, Parser, add_k, add_model, add_same_bits, load_model, print_lines
 from .embed import wants_bar
 from .similar import lines_of, ranked
 
@@ -14,8 +14,7 @@ ABOUT = """order lines by how well they answer a query (a reranker)
 Prints the lines of a file, best first, each after its score. A reranker reads
 the query and a line together. It ranks better than `similar` and takes longer,
 so use it for a few hundred lines. `similar --rerank` does both."""
-EXAMPLE = 'minibert rank "How do I reset my password?" --file questions.txt'
-RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
+EXAMPLE = 'minibert rank "boiled eggs" --file recipes.txt -m ./ms-marco-MiniLM-L6-v2'
 
 
 def declare(parser: Parser) -> None:

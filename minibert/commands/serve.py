@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .common import Parser, add_model, add_same_bits, load_model, tell
+from .common import SENTENCES, Parser, add_model, add_same_bits, load_model, tell
 
 ABOUT = """a small server: /v1/embeddings as OpenAI's, and /rerank
 For programs in other languages on the same machine. Routes: /v1/embeddings
@@ -42,7 +42,7 @@ def declare(parser: Parser) -> None:
         parser.add_argument(
             f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {number})"
         )
-    add_model(parser, side=False, argument=True, usual="sentence-transformers/all-MiniLM-L6-v2", threads=True)
+    add_model(parser, side=False, argument=True, usual=SENTENCES, threads=True)
     add_same_bits(parser)
 
 

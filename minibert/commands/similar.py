@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from minibert.errors import Load, MinibertError, error_of, parts_of
 from minibert.files.lines import STDIN, raw_lines
 
-from .common import Parser, add_k, add_model, add_sentence_options, load_model, print_lines, tell_truncated
+from .common import SENTENCES, Parser, add_k, add_model, add_sentence_options, load_model, print_lines, tell_truncated
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def declare(parser: Parser) -> None:
         "--rerank", metavar="MODEL", help=f"order the nearest {RERANKED} lines by this reranker, a folder or a Hub name"
     )
     add_sentence_options(parser)
-    add_model(parser, side=False, threads=True)
+    add_model(parser, side=False, usual=SENTENCES, threads=True)
 
 
 def run(arguments: Any) -> None:
@@ -80,7 +81,11 @@ def reranked(arguments: Any, truncated: TruncatedTexts) -> Iterator[str]:
     text, k = arguments.texts[0], arguments.k
     local, threads = arguments.local_files_only, arguments.threads
     with load_encoder(arguments.rerank, local_files_only=local, threads=threads) as reranker:
-        reranker.rank(text, [])  # raises for a model that is no reranker, before any line is read
+        try:
+            reranker.rank(text, [])  # raises for a model that is no reranker, before any line is read
+        except (MinibertError, ValueError) as error:
+            parts = (part._replace(option="rerank") if isinstance(part, Load) else part for part in parts_of(error))
+            raise error_of(type(error), *parts) from None
         with load_model(arguments) as encoder:
             lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k), truncated)]
         yield from ranked(reranker, text, lines, k)

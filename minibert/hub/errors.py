@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from minibert.errors import HubError
 
+from .names import ORGANIZATION
+
 LONGEST_PAUSE = 5.0  # seconds that a server may ask us to wait; to wait longer is the user's decision
 PASSING = {408, 429, 500, 502, 503, 504}  # statuses that may be gone at the next attempt
 LONGEST_WORDS = 300  # letters of a server's own words that are shown
@@ -91,9 +93,10 @@ def refusal(response: Any, address: Address) -> HubError | PassingError:
         )
     # anonymous users get 401 for missing models as for private ones
     if code == "RepoNotFound" or (status == 401 and "Invalid credentials" not in words):
+        folder = address.name.removeprefix(ORGANIZATION)  # which may not have been typed
         return HubError(
             f"{address}: {address.endpoint} knows no such model, or it is private. Check the spelling; for a private "
-            f"one log in with `hf auth login` or set HF_TOKEN; a folder is written ./{address.name}"
+            f"one log in with `hf auth login` or set HF_TOKEN; a folder is written ./{folder}"
         )
     if code == "RevisionNotFound":
         return RevisionError(

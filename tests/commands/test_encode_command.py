@@ -35,6 +35,17 @@ def test_encode_reads_lines_of_stdin(monkeypatch: Patch, capsys: Printed) -> Non
     )
 
 
+def test_a_file_of_texts_is_no_text(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    """Its name has a vector, which nobody wants; a name of no file, of a folder or of a long text is a text."""
+    monkeypatch.chdir(tmp_path)
+    made(tmp_path / "q.parquet", "")
+    (tmp_path / "x.txt").mkdir()
+    for command in ("encode", "embed"):
+        message = failure(capsys, command, "-m", DENSE, "we", "./q.parquet")
+        assert "'./q.parquet' is a file" in message and "`minibert bulk ./q.parquet -o FOLDER` reads" in message
+        ran(capsys, command, "-m", DENSE, "./r.parquet", "x.txt", "q", "we " * 5 + "a" * 300 + ".csv")
+
+
 def test_encode_with_a_closed_stream(monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setattr(sys, "stdin", None)  # what Python makes of `<&-`
     assert "stdin is closed, and no text is an argument" in failure(capsys, "encode", "-m", DENSE)

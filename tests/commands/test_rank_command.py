@@ -70,7 +70,8 @@ def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:
 
 
 def test_classify_refuses(capsys: Printed) -> None:
-    assert "there is no head 'classes'; it has no head" in failure(capsys, "classify", "we", "-m", DENSE)
+    said = failure(capsys, "classify", "we", "-m", DENSE)
+    assert "there is no head 'classes'; it has no head" in said and "; name a model with that head with --model" in said
     assert "-k must be an integer >= 1, found 0" in failure(capsys, "classify", "we", "-m", LABELS, "-k", "0")
 
 
@@ -94,7 +95,7 @@ def test_the_nearest_lines_are_ordered_by_a_reranker(lines: str, monkeypatch: Pa
 def test_reranking_refuses(lines: str, capsys: Printed) -> None:
     for argv, message in (
         (["the", "--rerank", RERANKER, "-m", DENSE], "--rerank orders the lines of a file; pass --file too"),
-        (["--file", "/nowhere", "--rerank", DENSE, "-m", DENSE], "was saved as a SentenceTransformer"),
+        (["--file", "/nowhere", "--rerank", DENSE, "-m", DENSE], "name the folder of a CrossEncoder with --rerank"),
         (
             ["--file", lines, "--rerank", RERANKER, "-m", RERANKER],
             "CrossEncoder, whose methods here are predict and",
@@ -104,5 +105,6 @@ def test_reranking_refuses(lines: str, capsys: Printed) -> None:
 
 
 def test_other_commands_about_such_folders(capsys: Printed) -> None:
-    assert "for encode load the folder of a SentenceTransformer" in failure(capsys, "encode", "we", "-m", RERANKER)
+    said = failure(capsys, "encode", "we", "-m", RERANKER)
+    assert "for encode name the folder of a SentenceTransformer with --model" in said
     assert "made for          predict and rank, as a CrossEncoder\n" in ran(capsys, "info", RERANKER)[0]

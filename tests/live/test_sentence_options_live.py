@@ -58,3 +58,13 @@ def test_ten_lengths_of_pairs(length: int) -> None:
     assert ours.max_seq_length == theirs.max_seq_length
     pairs = [("we lived above the clouds", "the clouds " * n) for n in range(10)]
     assert np.abs(ours.predict(pairs) - theirs.predict(pairs)).max() <= SAME
+
+
+def test_old_names_are_theirs() -> None:
+    """The list of names without an owner, of which there are 78, and what becomes of others."""
+    need_sentence_transformers()
+    from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
+
+    from minibert.hub.names import WITHOUT_OWNER
+
+    assert frozenset(ORIGINAL_TRANSFORMER_MODELS) == WITHOUT_OWNER

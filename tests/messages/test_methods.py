@@ -165,7 +165,7 @@ HEADS: list[tuple[str, Callable[[Of], object]]] = [
     ("no head 'masked_word'; its heads are next_word", call("gpt2", "fill", "[MASK]")),
     ("no head 'masked_word'; it has no head, only input layer and", call("sentences-bare", "fill", "[MASK]")),
     *(("no head 'next_word'; its heads are masked_word", call("bert", ask, "we")) for ask in NEXT),
-    *((r"'next_word'; .* in this model each token sees those after it$", call("seen", ask, "we")) for ask in NEXT),
+    *((r"'next_word'; .* each token sees those after it; load a model with", call("seen", ask, "we")) for ask in NEXT),
     ("no head 'classes'", call("sentences-bare", "predict", [PAIR])),
     ("no head 'classes'; its heads are token_classes", call("uses-entities", "classify", "we")),
     ("no head 'token_classes'; its heads are classes", call("uses-inference", "entities", "we")),

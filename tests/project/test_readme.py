@@ -97,6 +97,18 @@ def test_the_embedders_commands_run(minilm: Path, tmp_path: Path, monkeypatch: p
     )
 
 
+def test_the_students_commands_name_a_model_that_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's model, which MINIBERT_MODEL names, has no head: a line that leaves -m out fails."""
+    monkeypatch.setenv("MINIBERT_MODEL", str(ROOT / "tests/reference/sentences-dense"))
+    lines = re.findall(r"`minibert ((?:fill|next) .+?)`", README)
+    assert len(lines) == 2
+    for name in ("bert", "gpt2"):
+        word_models.write(tmp_path / name, name)
+    for line in lines:
+        command = line.replace("bert-base-uncased", "bert").replace("-m ", f"-m {tmp_path}/")
+        assert main(shlex.split(command)) == 0
+
+
 def test_a_reader_has_time_for_it() -> None:
     assert len(README.splitlines()) <= 230
     assert len(README.split()) <= 2400

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError, Text, error_of
+from minibert.errors import CheckpointError, Load, Text, error_of
 from minibert.families.parts.bound_blocks import Dense, steady
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import LABELS, NAMES, POOLED, REFUSED, BoundHead, Head, architectures
@@ -77,7 +77,8 @@ class Heads:
             raise ValueError(f"head must be one of {', '.join(NAMES)}, found {name!r}")
         if name not in self._held:
             why = f"; in this model {self._seen}" if name in self._others else ""
-            raise CheckpointError(f"{self._where}: there is no head {name!r}; {self._said()}{why}")
+            said = f"{self._where}: there is no head {name!r}; {self._said()}{why}; "
+            raise error_of(CheckpointError, said, Load("a model with that head"))
         if name not in self._bound:
             self._bound[name] = self._held[name].bind(self._config, self._binder, self._words)
             self._binder.expect()

@@ -38,6 +38,7 @@ def load(
 
     A folder is a PathLike, a string that starts with . / ~ or has more than one slash, or the name of an existing
     folder with a config.json or a modules.json. For a folder the network is never used. Tables are mapped, not read.
+    A name without an owner is one of sentence-transformers', but for old ones such as "gpt2".
 
     revision, local_files_only: as in huggingface_hub, for Hub names.
     lazy: for Hub names, fetch a table's rows when ids ask for them. No effect on a folder or on a file that is whole in
@@ -171,8 +172,10 @@ def open_model(
             return open_folder(os.path.join(path, sub) if sub else path, mmap)
 
         return Opened(_open_local(path), mapped, where, os.path.abspath(path), None, weights_folder)
+    from minibert.hub.names import full_name
     from minibert.hub.repository import resolve
 
+    where = full_name(where)
     repository = resolve(where, revision, local_files_only)
 
     def checkpoint(sub: str) -> Checkpoint:

@@ -14,7 +14,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import MAXSIMS, POOLINGS, SIMILARITIES, normalized
-from minibert.errors import Option, error_of
+from minibert.errors import Load, Option, error_of
 from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 from minibert.files.tokenizer_files import Find
@@ -90,9 +90,11 @@ class SentenceConfig(NamedTuple):
         Raises ValueError.
         """
         if self.kind not in ("", wanted) and not self.static:
-            raise ValueError(
-                f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; "
-                f"for {USES[wanted]} load the folder of a {wanted}"
+            raise error_of(
+                ValueError,
+                f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; for "
+                f"{USES[wanted]} ",
+                Load(f"the folder of a {wanted}"),
             )
 
     def prompt(self, prompt_name: str | None = None, prompt: str | None = None) -> str:

@@ -19,6 +19,7 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import by_module
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.steps import Norm, Positions
+from minibert.hub.names import full_name
 from minibert.models.open.load import is_folder
 from minibert.verify.judge.input_layer import Subject
 
@@ -53,7 +54,7 @@ class Reference:
         self, subject: Subject, where: str, revision: str | None = None, local_files_only: bool = False
     ) -> None:
         self._subject, self._layer = subject, subject.layer
-        self._where = str(Path(where).expanduser()) if is_folder(where) else where
+        self._where = str(Path(where).expanduser()) if is_folder(where) else full_name(where)
         # no code and no pickle of a checkpoint is ever run (`use_safetensors`)
         self._options = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": False}
         self.name = f"transformers {version('transformers')} on torch {version('torch')}"
