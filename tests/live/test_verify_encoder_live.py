@@ -84,6 +84,19 @@ def test_heads(name: str) -> None:
     assert not [line for line in report.lines if "not compared" in line or "left out" in line]
 
 
+def test_gte_s_older_model_type(tmp_path: Path) -> None:
+    """transformers knows the model, but not by this name; and of the rule "ntk" it knows nothing."""
+    settings = encoders.config("gte", rope_theta=20000)
+    named = encoders.tensors(settings)
+    for whole in (False, True):
+        folder = encoders.checkpoints.write(tmp_path / "new", {**settings, "model_type": "new"}, named)
+        report = verify(str(folder), encoder=whole)
+        assert report.passed, report.lines
+    scaled = {**settings, "rope_scaling": {"type": "ntk", "factor": 8.0}}
+    with pytest.raises(ValueError, match=r"by 'ntk', which transformers does not compute.*--against FILE"):
+        verify(str(encoders.checkpoints.write(tmp_path / "ntk", scaled, named)), encoder=True)
+
+
 @pytest.mark.parametrize("name", encoders.CONFIGS)
 def test_in_float64_both_compute_one_formula(name: str, tmp_path: Path) -> None:
     folder = encoders.write(tmp_path / name, name)

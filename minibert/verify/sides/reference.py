@@ -17,8 +17,10 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import by_module
+from minibert.families.parts.frozen import thawed
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.steps import Norm, Positions
+from minibert.families.rows import OLDER
 from minibert.hub.names import full_name
 from minibert.models.open.load import is_folder
 from minibert.verify.judge.input_layer import Subject
@@ -66,6 +68,14 @@ class Reference:
         import torch
         import transformers
 
+        config = {key: thawed(value) for key, value in self._layer.config.items()}
+        if "ntk" in (config.get("rope_scaling") or {}).values():
+            raise ValueError(
+                f"{self._where} scales its rotary frequencies by 'ntk', which transformers does not compute, so it "
+                "is no reference here; verify a port's values: --against FILE"
+            )
+        if known := OLDER.get(config.pop("model_type", "")):  # a name that it does not know
+            changes["config"] = transformers.AutoConfig.for_model(known, **config)
         if self._subject.scores:
             changes["attn_implementation"] = "eager"
         with _quiet():
