@@ -107,6 +107,11 @@ def test_a_file_without_a_head_says_so() -> None:
     [
         ("gemma3_text-next_word", {"final_logit_softcapping": 30.0}, "'final_logit_softcapping' must be null, "),
         ("modernbert-classes", {"classifier_pooling": "max"}, "'classifier_pooling' must be 'cls' or 'mean', found"),
+        (
+            "eurobert-classes",
+            {"classifier_pooling": "max"},
+            "'classifier_pooling' must be one of bos, mean, late, found",
+        ),
         ("modernbert-masked_word", {"classifier_activation": "what"}, "'classifier_activation' must be one of"),
         ("bert-classes", {"id2label": {"0": "a"}}, r"'classifier\.weight' has shape \(3, 12\), but .* says \(1, 12\)"),
         ("bert-classes", {"id2label": None}, r"says \(2, 12\)"),
