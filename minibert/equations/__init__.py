@@ -12,7 +12,7 @@ from typing import Any
 
 FILES = (
     "input_layer", "blocks", "gated_blocks", "activations", "heads", "whole_models", "sentences", "similarity",
-    "static", "gradients", "training", "attention_positions", "rotary_scaling", "quantization",
+    "static", "gradients", "training", "attention_positions", "disentangled", "rotary_scaling", "quantization",
 )  # fmt: skip
 
 

@@ -93,6 +93,24 @@ def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None
     return scores if bias is None else np.add(scores, bias, out=scores)
 
 
+def by_distance(of_each: Array, keys: int) -> Array:
+    """Look numbers of distances up for all pairs: a view, in which nothing is copied.
+
+        scores[i, j] = of_each[i, j - i + rows - 1]
+
+    of_each (..., rows, rows + keys - 1): for each row the numbers of all distances from 1 - rows to keys - 1, in their
+    order -> (..., rows, keys).
+
+    >>> by_distance(np.array([[10.0, 11.0, 12.0], [20.0, 21.0, 22.0]]), keys=2)  # distances -1, 0, 1
+    array([[11., 12.],
+           [20., 21.]])
+    """
+    rows, (*more, down, right) = of_each.shape[-2], of_each.strides
+    return np.lib.stride_tricks.as_strided(
+        of_each[..., rows - 1 :], (*of_each.shape[:-1], keys), (*more, down - right, right), writeable=False
+    )
+
+
 def faster(activation: Activation) -> Activation:
     """The one of this file for a textbook's activation, if there is one."""
     twins: dict[Activation, Activation] = {blocks.gelu: gelu, activations.clipped_gelu: clipped_gelu}

@@ -197,9 +197,7 @@ SCHEMES: dict[str, schemes.AttentionPosition] = {
     "rotary": schemes.Rotary(rotations={None: Rotation(positions.rotary_frequencies(4))}),
     "relative_bias": schemes.RelativeBias(table=np.zeros((32, 2), np.float32)),
     "alibi": schemes.Alibi(heads=2),
-    "relative_positions": schemes.LogBuckets(
-        relative_embeddings=np.zeros((16, 4), np.float32), buckets=8, max_positions=17
-    ),
+    "relative_positions": schemes.LogBuckets(table=np.zeros((16, 4), np.float32), buckets=8, max_positions=17),
     "relative_sinusoids": schemes.RelativeSinusoids(dim=4),
 }
 ARGUMENTS: dict[str, tuple[Any, ...]] = {

@@ -137,11 +137,20 @@ def test_softmax_gives_shares() -> None:
 def test_everything_fast_is_compared() -> None:
     made = {name for name, value in vars(fast).items() if getattr(value, "__module__", "") == fast.__name__}
     own = {"linear", "steady_linear", "softmax", "gelu", "clipped_gelu", "activated", "attention_scores", "faster"}
-    assert made == own
+    assert made == {*own, "by_distance"}
     assert fast.faster(gelu) is fast.gelu and fast.faster(relu) is relu
     wide = 2 * SWEEP  # up to 16: a limit that is missing would show
     assert fast.faster(clipped_gelu) is fast.clipped_gelu
     assert np.abs(fast.clipped_gelu(wide) - clipped_gelu(wide)).max() <= FAST and clipped_gelu(wide).max() == 10
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(1, 1), (4, 4), (2, 5), (5, 2)])
+def test_numbers_of_distances_for_all_pairs(rows: int, keys: int) -> None:
+    of_each = numbers(3, rows, rows + keys - 1)
+    found = fast.by_distance(of_each, keys)
+    assert found.shape == (3, rows, keys) and np.shares_memory(found, of_each)
+    for i, j in np.ndindex(rows, keys):
+        assert np.array_equal(found[:, i, j], of_each[:, i, j - i + rows - 1])
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, COLUMNS, COLUMNS + 1])

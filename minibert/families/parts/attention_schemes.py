@@ -23,12 +23,14 @@ from minibert.equations.attention_positions import (
     rotary_angles,
     rotary_frequencies,
 )
-from minibert.equations.input_layer import Array, layer_norm
+from minibert.equations.input_layer import Array
 from minibert.equations.rotary_scaling import ntk_frequencies
 
 from .config import Config
 from .frozen import Frozen, thawed
+from .modules import LayerNorm
 from .rotations import Rotation, head_dim, number, read_rotation, whole
+from .steps import Norm
 
 if TYPE_CHECKING:
     from .steps import Binder, Tensors
@@ -51,7 +53,10 @@ class AttentionPosition(Frozen):
         raise AttributeError(f"this model has {self.offers}, not {name}: call {self.call}")
 
     def __repr__(self) -> str:
-        numbers = {name: thawed(value) for name, value in vars(self).items() if not isinstance(value, np.ndarray)}
+        said = {
+            name: value for name, value in vars(self).items() if not isinstance(value, np.ndarray | LayerNorm | None)
+        }
+        numbers = {name: thawed(value) for name, value in said.items()}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in numbers.items())})"
 
 
@@ -134,18 +139,24 @@ class Alibi(AttentionPosition):
 class LogBuckets(AttentionPosition):
     """DeBERTa's rows by distance: `relative_positions` numbers rows of `relative_embeddings` (2 span, dim).
 
-    `relative_embeddings` is ready for use: layer-normed where the config says so.
+    These are the rows of `table`, layer-normed by `norm` where the config says so.
 
-    >>> scheme = LogBuckets(relative_embeddings=np.zeros((16, 4)), buckets=8, max_positions=17)
+    >>> scheme = LogBuckets(table=np.zeros((16, 4)), buckets=8, max_positions=17)
     >>> scheme.relative_embeddings[scheme.relative_positions(2, 3)].shape
     (2, 3, 4)
     """
 
-    relative_embeddings: Array
+    table: Array
+    norm: LayerNorm | None = None
     buckets: int
     max_positions: int
     offers: ClassVar[str] = "relative positions in log buckets"
     call: ClassVar[str] = "relative_positions(query_length, key_length), rows of relative_embeddings"
+
+    @property
+    def relative_embeddings(self) -> Array:
+        """The rows, ready for use."""
+        return self.table if self.norm is None else self.norm(self.table)
 
     def relative_positions(self, query_length: int, key_length: int) -> Array:
         """As `log_bucket_rows`, with this model's buckets: (query, key)."""
@@ -340,16 +351,26 @@ def deberta_log_buckets(config: Config, binder: Binder, side: str = "") -> LogBu
     """
     if not config.flag("relative_attention"):
         return None
+    buckets, max_positions, rows = deberta_rows(config)
+    dim = whole(config, "hidden_size")
+    table = binder.vector(("encoder.rel_embeddings.weight",), (rows, dim))
+    norm = deberta_norm(config).bound(config, binder, "", dim).get("encoder.LayerNorm")
+    return LogBuckets(table=table, norm=norm, buckets=buckets, max_positions=max_positions)
+
+
+def deberta_rows(config: Config) -> tuple[int, int, int]:
+    """DeBERTa's buckets (below 1: none), the distance from which on they are the last, and the rows of its table."""
     max_positions = config.integer("max_relative_positions", default=-1, above=-math.inf)
     if max_positions < 1:
         max_positions = whole(config, "max_position_embeddings")
     buckets = config.integer("position_buckets", default=-1, above=-math.inf)
-    dim = whole(config, "hidden_size")
-    table = binder.vector(("encoder.rel_embeddings.weight",), (2 * (buckets if buckets > 0 else max_positions), dim))
-    if "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]:
-        weight, bias = (binder.vector((f"encoder.LayerNorm.{part}",), (dim,)) for part in ("weight", "bias"))
-        table = layer_norm(table, weight, bias, number(config, "layer_norm_eps"))
-    return LogBuckets(relative_embeddings=table, buckets=buckets, max_positions=max_positions)
+    return buckets, max_positions, 2 * (buckets if buckets > 0 else max_positions)
+
+
+def deberta_norm(config: Config) -> Norm:
+    """The norm of DeBERTa's rows of distances, where `norm_rel_ebd` asks for it."""
+    asked = "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]
+    return Norm(path="encoder.LayerNorm") if asked else Norm()
 
 
 def xlnet_sinusoids(config: Config, binder: Binder | None = None, side: str = "") -> RelativeSinusoids:

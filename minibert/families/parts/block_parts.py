@@ -20,9 +20,9 @@ from .frozen import Frozen, replace
 from .steps import Norm
 
 if TYPE_CHECKING:
-    from .bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, BoundResidual, Modules
+    from .bound_blocks import BoundAttention, BoundBlock, BoundConvolution, BoundFeedForward, BoundResidual, Modules
     from .steps import Binder, Tensors
-    from .terms import RelativeTerm
+    from .terms import Term
 
 FARTHEST = 1 << 31  # tokens: no text is as long, and positions plus this are still int64
 
@@ -68,8 +68,7 @@ class Attention(Frozen):
     window            how many tokens away a token sees at most, from config and the block's number; None: all
     rotation         which rotation of the input row's rotary scheme rotates queries and keys (its layer type), from
                      config and the block's number; without it they are not rotated
-    terms            what makes the terms of the scores (see `terms`), from config, the block's modules and prefix, and
-                     the input row's position scheme
+    terms            what makes the terms of the scores (see `terms`), from where the block is bound; None: none
     """
 
     maps: tuple[str, ...]
@@ -84,7 +83,7 @@ class Attention(Frozen):
     scale: Callable[[Config, int, int], float] = lambda config, head_dim, i: 1 / math.sqrt(head_dim)
     window: Callable[[Config, int], int | None] = lambda config, i: None
     rotation: Callable[[Config, int], str | None] | None = None
-    terms: tuple[Callable[[Site], RelativeTerm], ...] = ()
+    terms: tuple[Callable[[Site], Term | None], ...] = ()
 
     def bind(self, site: Site) -> BoundAttention:
         from .bound_blocks import BoundAttention
@@ -109,7 +108,7 @@ class Attention(Frozen):
             rotated=self.rotation is not None,
             layer_type=self.rotation and self.rotation(config, site.i),
             heads_first=self.heads_first,
-            terms=tuple(make(site) for make in self.terms),
+            terms=tuple(term for make in self.terms if (term := make(site)) is not None),
         )
 
     def sizes(self, config: Config) -> tuple[int, int, int]:
@@ -173,18 +172,50 @@ class FeedForward(Frozen):
         return config.integer(self.inner)
 
 
-class Residual(Frozen):
-    """One part of a block: `x = after(x + within(work(before(x))))`."""
+class Convolution(Frozen):
+    """A convolution over tokens, and an activation: of what entered the block, where padding counts as zeros.
 
-    work: Attention | FeedForward
+    path  of the map, whose weight is (out, width, size); act, size are config keys of f and of how many tokens it sees
+    """
+
+    path: str
+    act: str
+    size: str
+
+    def bind(self, site: Site) -> BoundConvolution:
+        from minibert.equations.disentangled import window_weight
+
+        from .activations import activation_of
+        from .bound_blocks import BoundConvolution, WindowMap
+
+        path, width = site.prefix + self.path, site.config.integer("hidden_size")
+        size = site.config.integer(self.size)
+        if size % 2 == 0:
+            raise site.config.refused(f"{self.size!r} must be odd, as many tokens before as after, found {size}")
+        weight = site.tensors.vector((f"{path}.weight",), (width, width, size))
+        bias = site.tensors.vector((f"{path}.bias",), (width,))
+        site.modules[path] = WindowMap(window_weight(weight), bias)
+        return BoundConvolution(path, size, activation_of(site.config, self.act)[0])
+
+
+class Residual(Frozen):
+    """One part of a block: `x = after(x + within(work(before(x))))`.
+
+    when     the part is there only then: a condition on the config, or a config key
+    outside  its names are not within the block's
+    """
+
+    work: Attention | FeedForward | Convolution
     before: Norm = Norm()
     within: Norm = Norm()
     after: Norm = Norm()
+    when: bool | str | Callable[[Config], bool] = True
+    outside: bool = False
 
     def bind(self, site: Site) -> BoundResidual:
         from .bound_blocks import BoundResidual
 
-        width = site.config.integer("hidden_size")
+        site, width = site._replace(prefix="") if self.outside else site, site.config.integer("hidden_size")
         before, work = site.norm(self.before, width), self.work.bind(site)
         within, after = (site.norm(norm, width) for norm in (self.within, self.after))
         return BoundResidual(before, work, within, f"{work.output.rpartition('.')[0]}.sum", after)
@@ -200,6 +231,7 @@ class Blocks(Frozen):
     causal      whether no token sees those after it; `is_causal` asks config.json too
     relative    path of the learned bias's table, for printing, of each block where it has "{i}"; the input row has the
                 position scheme
+    others      takes other modules of no single block, for printing
     defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
     checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
     tree        the reference's class for each module that holds others, for printing: path -> class name, or what gives
@@ -217,6 +249,7 @@ class Blocks(Frozen):
     transposed: bool = False
     causal: Callable[[Config], bool] = lambda config: config.flag("is_decoder")
     relative: str = ""
+    others: Callable[[Config, Binder], Modules] = lambda config, binder: {}
     defaults: Mapping[str, Any] = {"hidden_act": "gelu"}
     only: Mapping[str, Any] = {"add_cross_attention": False, "pruned_heads": {}}
     checked_prefixes: tuple[str, ...] = ("encoder.",)
@@ -268,7 +301,7 @@ class Blocks(Frozen):
         if self.older and not binder.stored_under((prefix,)):
             tensors = older_names(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
         site = Site(config, tensors, prefix, i, self.transposed, scheme, {})
-        parts = self.parts if i or not self.first else self.first
+        parts = [part for part in (self.parts if i or not self.first else self.first) if decided(config, part.when)]
         return BoundBlock(site.modules, tuple(part.bind(site) for part in parts))
 
     def prefix(self, config: Config, i: int) -> str:

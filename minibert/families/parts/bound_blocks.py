@@ -18,7 +18,7 @@ from minibert.threads.kernels import kernel
 
 if TYPE_CHECKING:
     from .plan import Step
-    from .terms import RelativeTerm
+    from .terms import Term
 
 # so many rows, onto `fast.OUTPUTS` numbers or more, are enough for each kernel in the table of `threads.kernels`
 HEAD_ROWS = 12
@@ -105,12 +105,17 @@ class BoundAttention(NamedTuple):
     rotated: bool
     layer_type: str | None
     heads_first: bool  # how the reference gives the norms' output
-    terms: tuple[RelativeTerm, ...] = ()  # what is added to the scores
+    terms: tuple[Term, ...] = ()  # what is added to the scores
 
     @property
     def keys(self) -> tuple[str, ...]:
         """What a trace has of it, in the order of computing."""
         return (*self.maps, *filter(None, self.norms), self.scores, self.probabilities, self.context, self.output)
+
+    @property
+    def turned(self) -> tuple[str, ...]:
+        """Paths whose output the reference gives with the second and the third axis exchanged."""
+        return self.norms if self.heads_first else ()
 
     @property
     def edges(self) -> tuple[int, int]:
@@ -156,7 +161,7 @@ class BoundAttention(NamedTuple):
                 ends[-1] = f"{at}{letter} shared"
         q, k, v = ends
         for term in self.terms:
-            yield Step(at + term.name, "term", term.plain, (q, k), term, term.says)
+            yield from term.plan(at, q, k)
         added = tuple(at + term.name for term in self.terms)
         yield Step(self.scores, "scores", partial(scored, self.scale), (q, k, *added), self,
                    self._said_of_scores(*names[:2]), equations.attention_scores)  # fmt: skip
@@ -230,6 +235,7 @@ class BoundFeedForward(NamedTuple):
     activation: str
     output: str
     activate: Activation
+    turned: tuple[str, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -262,11 +268,56 @@ def _half(number: int, x: Array) -> Array:
     return np.split(x, 2, axis=-1)[number]
 
 
+class WindowMap(Dense):
+    """The map of a convolution, of what stands around each token side by side: (out, tokens seen * width)."""
+
+    def __repr__(self) -> str:
+        out, width = self.shape
+        size = width // out
+        more = f", stride=(1,), padding=({size // 2},)" if size > 1 else ", stride=(1,)"
+        return f"Conv1d({out}, {out}, kernel_size=({size},){more})"
+
+
+class BoundConvolution(NamedTuple):
+    """A convolution bound to a checkpoint: the path of its map, and how many tokens it sees."""
+
+    output: str
+    size: int
+    activate: Activation
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What a trace has of it."""
+        return (self.output,)
+
+    @property
+    def turned(self) -> tuple[str, ...]:
+        """Torch's own gives (batch, out, seq)."""
+        return self.keys
+
+    def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
+        """What stands around each token, the map, and the activation of what no padding is."""
+        from minibert.equations.disentangled import token_windows
+
+        from .plan import REAL, Step, activated, mapped
+
+        at, entered = f".{i}.", f"hidden_states.{i}"
+        yield Step(f"{at}real", "real", _real_rows, (entered, REAL), self)
+        yield Step(f"{at}windows", "windows", partial(token_windows, size=self.size), (f"{at}real",), self,
+                   f"{self.size} rows of {entered} side by side, zeros for padding", token_windows)  # fmt: skip
+        yield mapped(self.output, modules[self.output], f"{at}windows")
+        yield activated(f"{at}convolved", self.activate, self.output)
+
+
+def _real_rows(x: Array, real: Array) -> Array:
+    return np.asarray(x * real[..., None].astype(x.dtype))
+
+
 class BoundResidual(NamedTuple):
     """One `Residual` bound to a checkpoint: paths of the norms, "" where there is none, and of the sum."""
 
     before: str
-    work: BoundAttention | BoundFeedForward
+    work: BoundAttention | BoundFeedForward | BoundConvolution
     within: str
     sum: str
     after: str
@@ -282,10 +333,12 @@ class BoundResidual(NamedTuple):
 
         if self.before:
             yield normed(self.before, modules[self.before], x)
-        yield from self.work.plan(self.before or x, i, modules, stack)
+        steps = list(self.work.plan(self.before or x, i, modules, stack))
+        yield from steps
+        given = steps[-1].key
         if self.within:
-            yield normed(self.within, modules[self.within], self.work.output)
-        yield Step(self.sum, "sum", np.add, (x, self.within or self.work.output), self, "{0} + {1}")
+            yield normed(self.within, modules[self.within], given)
+        yield Step(self.sum, "sum", np.add, (x, self.within or given), self, "{0} + {1}")
         if self.after:
             yield normed(self.after, modules[self.after], self.sum)
 

@@ -12,8 +12,8 @@ Tree = dict[str, Any]  # a module's name -> its own tree, or its printed line
 def printed(modules: Mapping[str, Any], classes: Mapping[str, str], order: Sequence[str], root: str = "") -> str:
     """Print modules (path -> module, or its line) as the module at `root` that holds them all.
 
-    classes: a path, its numbers written {i} -> the class that the reference prints. order: of names side by side;
-    others come last, as they are given.
+    classes: a path, its numbers written {i} -> the class that the reference prints. order: of names side by side, or of
+    whole paths; others come last, as they are given.
     """
     tree: Tree = {}
     for path, module in modules.items():
@@ -28,7 +28,7 @@ def printed(modules: Mapping[str, Any], classes: Mapping[str, str], order: Seque
 def _lines(tree: Tree, above: str, classes: Mapping[str, str], order: Sequence[str]) -> list[str]:
     """One indented line or more for each child; equal numbered ones are counted, as in the reference."""
     lines: dict[str, list[str]] = {}
-    for name in sorted(tree, key=lambda name: order.index(name) if name in order else len(order)):
+    for name in sorted(tree, key=lambda name: _place(f"{above}.{name}".lstrip("."), order)):
         child, path = tree[name], f"{above}.{name}".lstrip(".")
         if isinstance(child, str):
             lines[name] = [_norm(child, classes.get("RMSNorm", "RMSNorm"))]
@@ -52,6 +52,11 @@ def _norm(line: str, name: str) -> str:
     if name.endswith("()") and line.startswith("RMSNorm("):
         return name
     return line.replace("RMSNorm(", f"{name}(")
+
+
+def _place(path: str, order: Sequence[str]) -> int:
+    name = path if path in order else path.rpartition(".")[2]
+    return order.index(name) if name in order else len(order)
 
 
 def _runs(lines: dict[str, list[str]]) -> dict[str, int]:

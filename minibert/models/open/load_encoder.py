@@ -180,6 +180,7 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     for path in dict.fromkeys(blocks.relative.format(i=i) for i in range(len(bound)) if blocks.relative):
         sizes = config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads")
         others[path] = Embedding(binder.table((f"{path}.weight",), sizes))
+    others |= blocks.others(config, binder)
     rotated = any(block.attention.rotated for block in bound)
     rotary = cast("Rotary | None", scheme if rotated else None)
     if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):

@@ -25,7 +25,7 @@ const tell = (i, j) => {
 };
 // how one weight comes about: from the query and the key to the score, by softmax to the weight, and whose value it takes
 const drawCell = (i, j) => {
-  const { scales, windows, rotated, normed, width, key_heads: keyHeads, causal } = behind.scores;
+  const { scales, windows, rotated, normed, terms, width, key_heads: keyHeads, causal } = behind.scores;
   const b = Number(chosenBlock.value), [query, name] = [i, j].map((position) => `“${data.tokens[position]}”`);
   const weight = weights[i * count + j], lines = [];
   if (chosenHead.value === "mean") lines.push(["mean", `This is the mean of ${behind.heads} heads. Choose one of them to see its query, key and score.`]);
@@ -37,10 +37,10 @@ const drawCell = (i, j) => {
     const added = biases ? biases[(b % biased * behind.heads + h) * distances + j - i + count - 1] : 0, places = (x) => x.toFixed(4);
     const how = [normed[b] && "normalised", rotated[b] && "rotated by their positions"].filter(Boolean).join(" and ");
     lines.push(
-      ["q · k", `${places((score - added) / scales[b])}, the query of ${query} times the key of ${name}, ${width} products added${how && `; both are ${how}`}`],
+      ["q · k", `${terms.length ? "" : `${places((score - added) / scales[b])}, `}the query of ${query} times the key of ${name}, ${width} products added${how && `; both are ${how}`}`],
       ["scale", `${written(scales[b])}${Math.abs(scales[b] * Math.sqrt(width) - 1) < 1e-6 ? ` = 1 / sqrt(${width})` : ""}`],
       ...(biases ? [["bias", `${places(added)}, learned for the distance ${j - i}`]] : []),
-      ["score", `${places(score)} = scale * q · k${biases ? " + bias" : ""}`],
+      ["score", `${[`${places(score)} = scale * q · k`, ...(biases ? ["bias"] : []), ...terms].join(" + ")}`],
       ["weight", `${written(weight)} = exp(${places(score)}) / exp(${places(log)}), where exp(${places(log)}) is the sum of exp(score) over the row`],
       ["value", `so much of the value of ${name} goes into what this head gathers for ${query}${keyHeads < behind.heads ? `; key and value are those of key head ${Math.floor(h / (behind.heads / keyHeads))}` : ""}`]);
   }

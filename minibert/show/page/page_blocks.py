@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.equations import attention_positions, blocks, gated_blocks, input_layer
+from minibert.equations import attention_positions, blocks, disentangled, gated_blocks, input_layer
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 from minibert.show.text.blocks import functions
@@ -51,7 +51,7 @@ def part(encoder: Encoder, trace: dict[str, Array], listed_before: set[Any]) -> 
         "blocks",
         order=order,
         causal=" Here no token sees those after it." * stack.causal,
-        formulas=listed(used, input_layer, attention_positions, blocks, gated_blocks),
+        formulas=listed(used, input_layer, attention_positions, disentangled, blocks, gated_blocks),
         data=as_json(data),
     )
 
@@ -70,7 +70,7 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
 
     So a page has one number for each row of a head, `logs`, the logarithm of that sum, and not one for each pair.
     `bias` is that of each head by distance, key - query, from -(seq - 1) on, of each block where blocks have their own;
-    None where nothing is added to a score.
+    None where there is none. `terms` names what else is added to a score, which is of the text too.
     """
     stack, works = encoder.stack, [block.attention for block in encoder.stack.blocks]
     rows = []
@@ -92,6 +92,7 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
         "width": works[0].head_dim,
         "key_heads": works[0].key_heads,
         "causal": stack.causal,
+        "terms": [term.name for term in works[0].terms if not term.alone],
         "bias": None if bias is None else packed(np.concatenate([bias[:, :, :0:-1, 0], bias[:, :, 0]], axis=2)),
     }
 
@@ -108,7 +109,7 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
     for i, state in enumerate(states):
         size, more, entry = _sizes(state), dict[str, list[float]](), list[dict[str, Any]]()
         if i:
-            parts = zip(("attention", "feed_forward"), encoder.stack.blocks[i - 1].parts, strict=True)
+            parts = zip(("attention", "feed_forward"), encoder.stack.blocks[i - 1].parts, strict=False)
             more = {name: _sizes(trace[part.within or part.work.output][0]) for name, part in parts}
             more["turn"] = np.diagonal(cosine_similarity(states[i - 1], state)).tolist()
         for position, row in enumerate(cosine_similarity(state)):

@@ -89,15 +89,13 @@ class EncoderSubject(Subject):
             self._places |= dict.fromkeys(paths, f"head {self.head.name}")
         self.weighed = frozenset(self._places)
         in_blocks = {key: ATTENTION if key.startswith("attentions.") else IN_BLOCKS for key in self._places}
-        self.leaving = [path for block in stack.blocks for path in block.modules]
+        self.leaving = [path for block in stack.blocks for path in block.modules if path in block.keys]
         self.leaving += [stack.last_norm] if stack.last_norm else []
         self.entering = stack.entering
         self._window = {block.attention.scores: block.attention.window for block in stack.blocks}
         self.scores = list(self._window)
         self.pairs = {key for block in stack.blocks for key in (block.attention.scores, block.attention.probabilities)}
-        self.heads_first = [
-            path for block in stack.blocks if block.attention.heads_first for path in block.attention.norms
-        ]
+        self.turned = [path for block in stack.blocks for part in block.parts for path in part.work.turned]
         self.allowed |= {"hidden_states.0": list(tolerances(self.layer).values())[-1], **in_blocks}
 
     def batches(self) -> Traces:
@@ -171,6 +169,8 @@ def _usual(encoder: Encoder) -> tuple[BoundHead | None, str]:
         head = encoder.head()
     except (CheckpointError, ValueError) as error:
         return None, str(error)
-    (row,) = [row for row in HEADS[encoder.config.model_type] if row.name == head.name]
+    (row,) = [
+        row for row in HEADS[encoder.config.model_type] if (row.name, row.maps[-1].path) == (head.name, head.path)
+    ]
     asked = not all(each.tied for each in row.maps) or row.named_by(architectures(encoder.config))
     return (head if asked else None), ""

@@ -38,7 +38,7 @@ class Subject:
     scores: Sequence[str] = ()
     head: BoundHead | None = None  # whose logits are compared too
     without_head: str = ""  # why those of a head that is there are not
-    heads_first: Sequence[str] = ()  # whose output the reference gives as (batch, heads, seq, head_dim)
+    turned: Sequence[str] = ()  # whose output the reference gives with the second and the third axis exchanged
 
     def __init__(self, model: Any, again: Callable[..., Any]) -> None:
         self.model: Any = model  # an EmbeddingLayer or an Encoder

@@ -45,6 +45,14 @@ def softmax_scaled(by: Callable[[BoundAttention], float]) -> Wrong:
     return by_part("softmax", lambda own: None if own.scale == 1 else lambda x: softmax(x * x.dtype.type(by(own))))
 
 
+def scale_of_one_term(own: BoundAttention) -> Callable[..., Array] | None:
+    """Scores and their terms, which share a factor, divided by sqrt(head_dim) alone."""
+    if not own.terms or by_root(own):
+        return None
+    more = 1 / (own.scale * math.sqrt(own.head_dim))
+    return lambda q, k, *terms: scored(own.scale, q, k, *terms) * q.dtype.type(more)
+
+
 def by_root(own: BoundAttention) -> bool:
     """GPT-2's config can say that it does not divide by sqrt(head_dim), Gemma has another number."""
     return math.isclose(own.scale, 1 / math.sqrt(own.head_dim))
@@ -189,7 +197,7 @@ def term(at: At, name: str, change: Callable[[Array, BoundAttention], Array]) ->
     for step in at.of("term"):
         if step.part.name == name and at.block:
             right, own = step.formula, at.block.attention
-            yield step._replace(formula=lambda q, k: change(right(q, k), own))  # noqa: B023
+            yield step._replace(formula=lambda *given: change(right(*given), own))  # noqa: B023
 
 
 def by_ids(at: At) -> Iterator[Step]:

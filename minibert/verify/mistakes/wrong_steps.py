@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from minibert.equations import fast
+from minibert.equations.disentangled import token_windows
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import (
+    BoundConvolution,
     BoundResidual,
     Dense,
     rotated,
@@ -82,6 +84,8 @@ def rounded(at: At, rounding: Formula) -> Iterator[Step]:
         elif step.kind == "term":
             scheme = replace(step.part.scheme, **_rounded(vars(step.part.scheme), rounding))
             yield step._replace(formula=step.part._replace(scheme=scheme).plain)
+        elif step.kind == "table":
+            yield step._replace(formula=partial(rounding, step.part.scheme.table))
         elif step.kind == "after" and isinstance(step.part, partial):
             yield step._replace(formula=partial(step.part, **_rounded(step.part.keywords, rounding)))
 
@@ -199,6 +203,27 @@ def residual_normed(at: At) -> Iterator[Step]:
 def sums(x: int, added: int) -> Wrong:
     """So many times what is added to, and what is added."""
     return by_part("sum", lambda part: lambda a, b: x * a + added * b)
+
+
+def convolution_of_what_leaves(at: At) -> Iterator[Step]:
+    """It works on what the feed-forward's norm gives, at padding too, where that is not zero."""
+    for step in at.of("real"):
+        sums = [each for each in at.of("sum") if each.part.work is step.part]
+        yield step._replace(of=sums[0].of[:1], formula=np.asarray)
+
+
+def without_convolution(at: At) -> Iterator[Step]:
+    """What enters its sum goes on, without its norm."""
+    for step in at.of("state"):
+        norm = at.plan.get(step.of[0])
+        end = norm and at.plan.get(norm.of[0])
+        if end and end.kind == "sum" and isinstance(end.part.work, BoundConvolution):
+            yield step._replace(of=end.of[:1])
+
+
+def windows_reversed(own: BoundConvolution) -> Formula:
+    """The tokens after it come first."""
+    return lambda x: np.asarray(token_windows(x[..., ::-1, :], own.size)[..., ::-1, :])
 
 
 def without_last_norm(at: At) -> Iterator[Step]:

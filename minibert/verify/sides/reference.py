@@ -160,13 +160,17 @@ class Reference:
         def keep(key: str, value: Any) -> None:
             if value.ndim == 3 and tuple(value.shape[:2]) == shape[::-1] and shape[0] != shape[1]:
                 value = value.transpose(0, 1)  # XLNet computes with (seq, batch)
-            if key in subject.heads_first:
+            if key in subject.turned:
                 value = value.transpose(1, 2)
             kept[key] = _array(value)
 
+        def leave(key: str, value: Any) -> None:
+            if key in known:  # DeBERTa's maps are called once more, for its rows of distances
+                keep(key, value)
+
         def leaving(path: str, keys: list[str]) -> Callable[..., None]:
-            calls = iter(keys)  # of a module that several blocks use
-            return lambda _module, _args, output: keep(next(calls, f"{path} (types)"), output)
+            calls = iter([*keys, f"{path} (types)"])  # of a module that several blocks use, or types as words do
+            return lambda _module, _args, output: leave(next(calls, ""), output)
 
         def entering(keys: list[str]) -> Callable[..., None]:
             calls = iter(keys)
@@ -183,6 +187,7 @@ class Reference:
         import torch
 
         paths = [step.path for step, bound in self._layer.steps if callable(bound)] + list(subject.leaving)
+        known = {*subject.leaving, *(step.key for step, _ in self._layer.steps)}
         norms = {step.path: "sum" for step, _ in self._layer.steps if isinstance(step, Norm)}
         with ExitStack() as hooks:
 
