@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from minibert.families.parts.block_parts import Attention, Blocks, Convolution, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 from minibert.families.parts.readers import projected, scheme, switch
-from minibert.families.parts.steps import Mask, Project
+from minibert.families.parts.steps import Binder, Mask, Norm, Project
+from minibert.families.parts.terms import position_scale, position_term
 
-from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, PRINTED, TYPE, WORD
+from .bert import BERT, BERT_DEFAULTS, BERT_FEED, BERT_WORDS, NARROW, NORM, POSITION, PRINTED, TYPE, WORD, bert_tree
 from .rows import Row
 
 
@@ -37,4 +42,70 @@ DEBERTA_V2 = replace(
     defaults={**BERT_DEFAULTS, "layer_norm_eps": 1e-7, "type_vocab_size": 0, "position_biased_input": True},
 )
 
-ROWS = (Row(DEBERTA_V2),)
+
+def distances(config: Config, binder: Binder) -> dict[str, Any]:
+    """The rows of distances, which all blocks share, and their norm."""
+    from minibert.families.parts.attention_schemes import deberta_norm, deberta_rows
+    from minibert.families.parts.modules import Embedding
+
+    found: dict[str, Any] = {}
+    if config.flag("relative_attention"):
+        rows = deberta_rows(config)[2], config.integer("hidden_size")
+        found["encoder.rel_embeddings"] = Embedding(binder.table(("encoder.rel_embeddings.weight",), rows))
+    return found | deberta_norm(config).bound(config, binder, "", config.integer("hidden_size"))
+
+
+SELF = "attention.self"
+QUERY, KEY, VALUE = (f"{SELF}.{name}_proj" for name in ("query", "key", "value"))
+
+DEBERTA_V2_PARTS = (
+    Residual(
+        work=Attention(
+            maps=(QUERY, KEY, VALUE), output="attention.output.dense", scale=position_scale,
+            terms=(position_term("c2p", KEY, f"{SELF}.pos_key_proj"),
+                   position_term("p2c", QUERY, f"{SELF}.pos_query_proj")),
+        ),
+        after=Norm(path="attention.output.LayerNorm"),
+    ),
+    BERT_FEED,
+)  # fmt: skip
+
+CONVOLUTION = Residual(
+    work=Convolution(path="encoder.conv.conv", act="conv_act", size="conv_kernel_size"),
+    after=Norm(path="encoder.conv.LayerNorm"),
+    when=lambda config: config.integer("conv_kernel_size") > 0,
+    outside=True,
+)
+
+DEBERTA_V2_BLOCKS = Blocks(
+    parts=DEBERTA_V2_PARTS,
+    first=(*DEBERTA_V2_PARTS, CONVOLUTION),
+    causal=lambda config: False,
+    others=distances,
+    defaults={
+        "hidden_act": "gelu", "conv_kernel_size": 0, "conv_act": "tanh", "pooler_hidden_act": "gelu",
+        "relative_attention": False,
+    },
+    only={"conv_groups": 1},
+    tree={**bert_tree("DebertaV2"), f"encoder.layer.{{i}}.{SELF}": "DisentangledSelfAttention",
+          "encoder.conv": "ConvLayer"},
+    order=("encoder.layer", "encoder.rel_embeddings", "encoder.LayerNorm"),
+)  # fmt: skip
+
+OWN_WORDS = "lm_predictions.lm_head"  # of a file that legacy: false describes
+
+DEBERTA_V2_HEADS = (
+    masked_word(replace(BERT_WORDS[0], out=NARROW), *BERT_WORDS[1:], architectures=("ForMaskedLM",)),
+    masked_word(
+        HeadMap(path=f"{OWN_WORDS}.dense"),
+        Act(path=f"{OWN_WORDS}.transform_act_fn"),
+        Norm(path=f"{OWN_WORDS}.LayerNorm"),
+        HeadMap(path=OWN_WORDS, out=WORDS, tied=True),
+        architectures=("ForMaskedLM",),
+    ),
+    classes(HeadMap(path="pooler.dense"), Act(path="pooler.activation", act="pooler_hidden_act"), CLASSIFIER),
+    TOKEN_CLASSES,
+    ANSWER,
+)
+
+ROWS = (Row(DEBERTA_V2, DEBERTA_V2_BLOCKS, DEBERTA_V2_HEADS),)

@@ -58,6 +58,10 @@ T5 = {
 }  # fmt: skip
 ALBERT = {**SIZES, "embedding_size": 8}
 MODERN = {**SIZES, "num_hidden_layers": 2, "local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0}
+DEBERTA = {
+    **SIZES, "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False, "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"], "position_buckets": 4, "norm_rel_ebd": "layer_norm",
+}  # fmt: skip
 GPT = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": POSITIONS}
 
 
@@ -109,6 +113,15 @@ CASES = (
     Case("modernbert-biased", "modernbert", "ModernBertModel", "ModernBertModel",
          {**MODERN, "attention_bias": True, "mlp_bias": True, "norm_bias": True, "hidden_activation": "silu",
           "layer_types": ["sliding_attention", "full_attention"], "local_attention": 3}, ("pads_inside",)),
+    Case("deberta-v2", "deberta-v2", "DebertaV2ForMaskedLM", "DebertaV2Model", DEBERTA, (*ALL[1:], "plain")),
+    Case("deberta-v2-convolution", "deberta-v2", "DebertaV2Model", "DebertaV2Model",
+         {**DEBERTA, "conv_kernel_size": 3, "conv_act": "gelu"}, ALL[1:], spread=3),
+    Case("deberta-v2-own-maps", "deberta-v2", "DebertaV2Model", "DebertaV2Model",
+         {**DEBERTA, "pos_att_type": "c2p|p2c", "share_att_key": False, "position_buckets": -1,
+          "max_relative_positions": 3, "norm_rel_ebd": "none", "type_vocab_size": 2, "position_biased_input": True},
+         ("right_pad", "types")),
+    Case("deberta-v2-no-distances", "deberta-v2", "DebertaV2Model", "DebertaV2Model",
+         {**SIZES, "pos_att_type": ["c2p"], "embedding_size": 8, "conv_kernel_size": 5}, ("pads_inside", "longest")),
     Case("nomic_bert", "nomic_bert", "NomicBertForMaskedLM", "NomicBertModel", SIZES, (*ALL[1:], "types")),
     Case("nomic_bert-today", "nomic_bert", "NomicBertModel", "NomicBertModel", SIZES, ("right_pad",), today=True),
     Case("gte", "gte", "GteForMaskedLM", "GteModel", SIZES, (*ALL[1:], "plain"), 1),
@@ -203,8 +216,7 @@ class Recorder:
     def __init__(self, model: torch.nn.Module, stack: Stack) -> None:
         self.model, self.stack, self.trace = model, stack, dict[str, torch.Tensor]()
         self.softmaxed: list[torch.Tensor] = []
-        attentions = [block.attention for block in stack.blocks if block.attention.heads_first]
-        self.heads_first = [path for own in attentions for path in own.norms]
+        self.turned = [path for block in stack.blocks for part in block.parts for path in part.work.turned]
         modules = dict(model.named_modules())
         keys = (*(key for block in stack.blocks for key in block.modules), *filter(None, [stack.last_norm]))
         for path, own in by_module({key: key for key in keys}).items():
@@ -213,9 +225,11 @@ class Recorder:
             modules[path].register_forward_pre_hook(lambda _m, given, own=own: self.keep(own, given))
 
     def keep(self, keys: list[str], value: Any) -> None:
-        key = next(key for key in keys if key not in self.trace)
+        key = next((key for key in keys if key not in self.trace), None)
+        if key is None:  # DeBERTa's maps are called once more, for its rows of distances
+            return
         value = value[0] if isinstance(value, tuple) else value
-        if key in self.heads_first:
+        if key in self.turned:
             value = value.transpose(1, 2)
         # distilbert's feed-forward goes through apply_chunking_to_forward, which changes nothing
         self.trace[key] = value.detach().clone(memory_format=torch.contiguous_format)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import transformers
 from check import ROOT, fill, make_or_check, parser_of, quiet, save_alone, versions, write_json, write_manifest
-from encoder import DISTIL, GEMMA, GPT, MODERN, ROTARY, SIZES, Case, differences, load, make_inputs
+from encoder import DEBERTA, DISTIL, GEMMA, GPT, MODERN, ROTARY, SIZES, Case, differences, load, make_inputs
 from safetensors.numpy import load_file, save, save_file
 from shipped import hashed, parameters, trace
 
@@ -188,6 +188,9 @@ EUROBERT = [
 ]
 # hidden_act is relu: the head has gelu all the same
 GTE = HeadCase("gte", "GteForMaskedLM", "masked_word", ONE | {"hidden_act": "relu"}, EVERY, 1)
+DEBERTA_ONE = {**DEBERTA, "num_hidden_layers": 1, "embedding_size": 8}
+DEBERTA_V2 = [each._replace(config=each.config | DEBERTA_ONE) for each in like_bert("deberta-v2", "DebertaV2")[:4]]
+OWN_WORDS = {**DEBERTA_ONE, "embedding_size": DEBERTA["hidden_size"], "legacy": False}
 QWEN3 = like_llama("qwen3", "Qwen3", ROTARY_ONE)
 CASES = (
     *CASES,
@@ -200,6 +203,9 @@ CASES = (
     GTE._replace(save="GteForSequenceClassification", head="classes", config=GTE.config | NAMED, kinds=FIRST),
     GTE._replace(save="GteForTokenClassification", head="token_classes", config=GTE.config | NAMED),
     *like_roberta("jina_embeddings_v3", "JinaEmbeddingsV3", ROBERTA),
+    *DEBERTA_V2,
+    DEBERTA_V2[0]._replace(config=OWN_WORDS, variant="own"),
+    DEBERTA_V2[1]._replace(config=DEBERTA_ONE | {"num_labels": 1, "pooler_hidden_act": "tanh"}, variant="one"),
     *like_llama("llama", "Llama", ROTARY_ONE),
     *like_llama("mistral", "Mistral", ROTARY_ONE),
     *like_llama("qwen2", "Qwen2", ROTARY_ONE),

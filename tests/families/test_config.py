@@ -25,6 +25,7 @@ UNLISTED = {
     "modernbert": {"global_attn_every_n_layers"}, "gemma3_text": {"sliding_window_pattern"},
     "mpnet": {"type_vocab_size"}, "t5": {"n_positions", "tie_word_embeddings"}, "mt5": {"n_positions"},
     "umt5": {"n_positions", "tie_word_embeddings"},
+    "deberta-v2": {"conv_kernel_size", "conv_act"},
     "clip": {"tie_word_embeddings"}, "clip_text_model": {"tie_word_embeddings"},
 }  # fmt: skip
 

@@ -40,6 +40,7 @@ MORE: dict[str, dict[str, Any]] = {
         "norm_bias": True, "attention_bias": True, "mlp_bias": True, "global_rope_theta": 50.0,
         "local_rope_theta": 20.0, "vocab_size": 50_300, "num_hidden_layers": 5,
     },
+    "deberta-v2": {"conv_act": "gelu", "max_relative_positions": 9, "pos_att_type": "C2P | p2c"},
     "nomic_bert": {"rope_theta": 50.0, "head_dim": 6},
     "gte": {"rope_theta": 50.0, "head_dim": 6, "type_vocab_size": 2},
     "jina_embeddings_v3": {"rope_theta": 50.0, "head_dim": 6, "type_vocab_size": 2},

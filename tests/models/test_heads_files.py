@@ -206,4 +206,4 @@ def test_the_page_names_every_head() -> None:
     named = {
         family: tuple(re.findall(r"`(\w+)`", heads)) for families, heads in table for family in families.split(", ")
     }
-    assert named == {family: tuple(row.name for row in rows) for family, rows in HEADS.items()}
+    assert named == {family: tuple(dict.fromkeys(row.name for row in rows)) for family, rows in HEADS.items()}

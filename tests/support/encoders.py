@@ -16,6 +16,7 @@ from binders import Stored
 
 import minibert
 from minibert.equations.input_layer import Array
+from minibert.families.parts.attention_schemes import deberta_log_buckets
 from minibert.families.rows import BLOCKS
 
 DIM, HEADS, WIDTH, DEPTH, LONGEST = 16, 4, 24, 2, 24
@@ -62,6 +63,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "modernbert": {
         "hidden_activation": "gelu", "local_attention": 4, "global_attn_every_n_layers": 2, "norm_eps": 1e-5,
     },
+    "deberta-v2": {
+        "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False, "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "norm_rel_ebd": "layer_norm", "conv_kernel_size": 3,
+    },
     "nomic_bert": {"hidden_act": "silu"},
     "gte": {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1},
     "jina_embeddings_v3": {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
@@ -100,13 +105,17 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
     row = BLOCKS[config["model_type"]]
     around = float(config["model_type"] != "gemma3_text")  # whose files hold a norm's weight less 1
     read = row.configure(minibert.FAMILIES[config["model_type"]], config, "config.json")
+    if config["model_type"] == "deberta-v2":
+        made |= {"encoder.rel_embeddings.weight": normal(16, DIM), **norm("encoder.LayerNorm", DIM)}
+    scheme = deberta_log_buckets(read, Stored(made)) if config["model_type"] == "deberta-v2" else None
     for i in range(read.integer("num_hidden_layers")):
         binder = Stored(config=read)
-        row.bind(read, binder, i)
+        row.bind(read, binder, i, scheme=scheme)
         for name, shape in matrices_first(binder.asked):
-            if len(shape) == 2:
+            if len(shape) > 1:
                 # 1.5 times what keeps a row's size: softmax is neither flat nor a choice of one
-                made[name] = normal(*shape, spread=1.5 / np.sqrt(shape[0 if row.transposed else 1]))
+                width = shape[0] if row.transposed else np.prod(shape[1:])
+                made[name] = normal(*shape, spread=1.5 / np.sqrt(width))
                 if name.endswith("SelfAttention.q.weight"):  # whose scores are not divided
                     made[name] /= np.float32(np.sqrt(read.integer("d_kv")))
             elif mapped(name, binder.asked):
@@ -128,7 +137,7 @@ def matrices_first(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, tup
 
 def mapped(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether a weight or a bias is a map's, not a norm's."""
-    return len(shapes[f"{name.rpartition('.')[0]}.weight"]) == 2
+    return len(shapes[f"{name.rpartition('.')[0]}.weight"]) > 1
 
 
 def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str, Array]:
@@ -147,9 +156,9 @@ def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str,
         "embeddings.position_embeddings.weight": normal(LONGEST, width),
         **norm("embeddings.LayerNorm", width),
     }
-    if kind in ("nomic_bert", "gte", "jina_embeddings_v3"):
+    if kind in ("nomic_bert", "gte", "jina_embeddings_v3", "deberta-v2"):
         del made["embeddings.position_embeddings.weight"]
-    if kind not in ("distilbert", "mpnet"):
+    if kind not in ("distilbert", "mpnet", "deberta-v2"):
         made["embeddings.token_type_embeddings.weight"] = normal(config["type_vocab_size"], width)
     if kind == "albert":
         path = "encoder.embedding_hidden_mapping_in"

@@ -360,6 +360,39 @@ def rotated_by(rotate: Callable[[Any, Any, Any], Any], only: tuple[int, ...] = (
     return changed
 
 
+def terms(types: list[str] | None = None, distances: Change = lambda x: x) -> Change:
+    """DeBERTa's scores with some of its terms, whose number the scale still has, or of other distances."""
+
+    def changed(model: Any) -> None:
+        for layer in model.encoder.layer:
+            own = layer.attention.self
+            own.disentangled_attention_bias = partial(other, own, own.disentangled_attention_bias)
+
+    def other(own: Any, right: Any, q: Any, k: Any, relative: Any, *rest: Any) -> Any:
+        kept, own.pos_att_type = own.pos_att_type, types or own.pos_att_type
+        found = right(q, k, distances(relative), *rest)
+        own.pos_att_type = kept
+        return found
+
+    return changed
+
+
+def unsqueezed(relative: Any) -> Any:
+    """Distances (1, query, key), each as it is."""
+    import torch
+
+    tokens = torch.arange(relative.shape[-1])
+    return (tokens[:, None] - tokens)[None]
+
+
+def scale_of_one_term(model: Any) -> None:
+    """DeBERTa's scores divided by sqrt(head_dim)."""
+    where = importlib.import_module(type(model).__module__)
+    right = where.scaled_size_sqrt
+    where.scaled_size_sqrt = lambda q, _: right(q, 1)
+    model.undo = lambda: setattr(where, "scaled_size_sqrt", right)
+
+
 def by_neighbours(x: Any, cos: Any, sin: Any) -> Any:
     half = x.shape[-1] // 2
     a, b = x[..., 0::2], x[..., 1::2]
@@ -432,6 +465,7 @@ SEES = "causal mask where there is none"
 SCORES, CONTEXT = "attention.self.scores", "attention.self.context"
 ALL_BERT = (Q, K, V, OUT, N1, UP, DOWN, N2)
 BERT_SCORES, BERT_CONTEXT = f"encoder.layer.{{i}}.{SCORES}", f"encoder.layer.{{i}}.{CONTEXT}"
+DEBERTA_SCORES = "encoder.layer.{i}.attention.self.scores"
 ALBERT = "encoder.albert_layer_groups.0.albert_layers.0"
 T5, TABLE = "encoder.block.{i}.layer.0.SelfAttention", "relative_attention_bias"
 DIM_LESS_ONE = "variance divided by dim - 1"
@@ -628,6 +662,22 @@ PLANTED: dict[str, Planted] = {
         weight(f"{ALBERT}.attention.query", lambda x: x.T)),
     "ALBERT's feed-forward without bias": Planted(
         "albert", {f"{ALBERT}[{i}].ffn": "bias missing" for i in range(DEPTH)}, bias(f"{ALBERT}.ffn")),
+    # -- DeBERTa
+    "DeBERTa without content to position": Planted(
+        "deberta-v2", every(DEBERTA_SCORES, "content to position missing"), terms(types=["p2c"])),
+    "DeBERTa without position to content": Planted(
+        "deberta-v2", every(DEBERTA_SCORES, "position to content missing"), terms(types=["c2p"])),
+    "DeBERTa's distances turned round": Planted(
+        "deberta-v2", every(DEBERTA_SCORES, "distances in the wrong direction"), terms(distances=lambda x: -x)),
+    "DeBERTa's far distances clipped": Planted(
+        "deberta-v2", every(DEBERTA_SCORES, "distances without log buckets"), terms(distances=unsqueezed)),
+    "DeBERTa's scale for one term": Planted(
+        "deberta-v2", every(DEBERTA_SCORES, "terms not counted in the scale"), scale_of_one_term),
+    "DeBERTa's convolution backwards": Planted(
+        "deberta-v2", {"encoder.conv.conv": "convolution backwards"}, weight("encoder.conv.conv", lambda x: x.flip(2))),
+    "DeBERTa's convolution of what leaves the block": Planted(
+        "deberta-v2", {"encoder.conv.conv": "convolution of what leaves the block"},
+        called("encoder.conv", lambda own, args: type(own).forward(own, args[1], *args[1:]))),
     "MPNet's relative bias": Planted("mpnet", every("encoder.layer.{i}.attention.attn.scores", "relative bias missing"),
                                      weight("encoder.relative_attention_bias", lambda x: x * 0)),
     # -- T5, umT5
@@ -664,4 +714,5 @@ HONEST: dict[str, Planted] = {
     "Qwen3": Planted("qwen3", {}),
     "ModernBERT": Planted("modernbert", {}),
     "ALBERT": Planted("albert", {}),
+    "DeBERTa": Planted("deberta-v2", {}),
 }

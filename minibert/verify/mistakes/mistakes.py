@@ -36,6 +36,7 @@ WINDOW = "A causal window of w tokens counts the token itself; ModernBERT's has 
 MASK = "A mask that is added is 0 for kept tokens, the most negative number for others."
 SEES = "A token of a causal model sees itself and those before it."
 ADDED = "Each part adds what it makes to what entered it, once."
+CONVOLVED = "After block 0 comes a convolution of what entered it, which is added, and a norm."
 TAKES = "A head that takes one token of a text takes the first in BERT and its kin, the last in GPT-2."
 BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
@@ -103,6 +104,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("division by the fourth root of head_dim", SCALE, attend.scaled(lambda own: own.head_dim**-0.25)),
     Mistake("division by sqrt(dim of the keys)", SCALE,
             attend.scaled(lambda own: (own.head_dim * own.key_heads) ** -0.5, lambda own: own.key_heads < own.heads)),
+    Mistake("terms not counted in the scale", "The factor is 1 / sqrt(s * head_dim), s = 1 + DeBERTa's terms.",
+            by_part("scores", attend.scale_of_one_term)),
     *(Mistake(f"scores of {q} and {k}", LETTERS, attend.looks(q=q, k=k), "local")
       for q, k in ("kq", "qq", "kk", "qv", "vk", "vq", "kv")),
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
@@ -190,6 +193,10 @@ MISTAKES: tuple[Mistake, ...] = (
             make.residual_before_norm),
     Mistake("residual missing", ADDED, make.sums(0, 1)),
     Mistake("residual added twice", ADDED, make.sums(2, 1)),
+    Mistake("convolution of what leaves the block", CONVOLVED, make.convolution_of_what_leaves),
+    Mistake("convolution backwards", "Its weight's first numbers are of the token before, the last of the one after.",
+            by_part("windows", make.windows_reversed)),
+    Mistake("convolution left out", CONVOLVED, make.without_convolution, on_vectors=True),
     Mistake("nothing added to the residual", ADDED, make.sums(1, 0)),
     Mistake("subtracted from the residual", ADDED, make.sums(1, -1)),
     Mistake("added twice to the residual", ADDED, make.sums(1, 2)),
